@@ -1,0 +1,308 @@
+//! The control API's words: what the CLI and an agent say to each other, as JSON over loopback HTTP.
+//!
+//! Times are ISO-8601 UTC, durations seconds as numbers, ids lower-case hex.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::manifest::{Entry, Input};
+
+/// Where the agent of a state directory listens, and what opens it: `control.json` in that directory, mode 0600.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Endpoint {
+    /// `127.0.0.1:port`.
+    pub address: String,
+    /// Bearer token.
+    pub token: String,
+    /// Process id of the agent.
+    pub pid: u32,
+}
+
+/// Any failure.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// One sentence.
+    pub error: String,
+}
+
+/// `POST /v1/bags`: a bag whose blobs are uploaded.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SubmitRequest {
+    /// The user's name for it.
+    pub name: String,
+    /// Number of tasks.
+    pub tasks: u64,
+    /// The module.
+    pub program: Input,
+    /// Arguments with `{}` and `{index}`.
+    #[serde(default)]
+    pub args: Vec<String>,
+    /// One per task, or none at all.
+    #[serde(default)]
+    pub entries: Vec<Entry>,
+    /// Files shared by all tasks.
+    #[serde(default)]
+    pub inputs: Vec<Input>,
+    /// The input that is standard input.
+    #[serde(default)]
+    pub stdin: Option<String>,
+    /// Environment.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Memory a task may use.
+    pub memory_bytes: u64,
+    /// Time a task may run.
+    pub time_limit_s: u64,
+    /// Exit codes that mean success.
+    pub success_codes: Vec<i32>,
+    /// Work of one task in Mop; measured where absent.
+    #[serde(default)]
+    pub work_mops: Option<f64>,
+    /// Failed tries before a task counts as failed.
+    pub retries_max: u32,
+}
+
+/// State of a bag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BagState {
+    /// Its first task runs here to see how long one takes.
+    Measuring,
+    /// Not all tasks are over.
+    Running,
+    /// Every task succeeded.
+    Succeeded,
+    /// Every task is over, some failed.
+    Failed,
+    /// Given up by the user.
+    Cancelled,
+}
+
+impl BagState {
+    /// Whether nothing will happen any more.
+    pub fn is_closed(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled)
+    }
+}
+
+/// A bag as its submitter sees it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Bag {
+    /// Full id; a unique prefix will do in commands.
+    pub id: String,
+    /// The user's name for it.
+    pub name: String,
+    /// Where it stands.
+    pub state: BagState,
+    /// Number of tasks.
+    pub tasks: u64,
+    /// Tasks that succeeded.
+    pub done: u64,
+    /// Tasks that failed for good.
+    pub failed: u64,
+    /// Tasks on machines.
+    pub placed: u64,
+    /// Machines that hold tasks now.
+    pub machines: u64,
+    /// Tasks on their way to a machine.
+    pub unplaced: u64,
+    /// Tasks that were issued again.
+    pub reissued: u64,
+    /// Results that came twice.
+    pub duplicates: u64,
+    /// Work of one task, in Mop; null until measured.
+    pub work_mops: Option<f64>,
+    /// When it was submitted.
+    pub submitted: String,
+    /// When it ended.
+    pub finished: Option<String>,
+    /// Seconds since submission, or until the end.
+    pub elapsed_s: f64,
+    /// (now or end − r)/w in s/Mop.
+    pub stretch: Option<f64>,
+}
+
+/// A machine that holds a part of a bag.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Placement {
+    /// Peer id.
+    pub peer: String,
+    /// How many tasks it accounts for.
+    pub tasks: u64,
+}
+
+/// `GET /v1/bags/{id}`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BagDetail {
+    /// The numbers.
+    #[serde(flatten)]
+    pub bag: Bag,
+    /// Program's file name.
+    pub program: String,
+    /// Arguments as submitted.
+    pub args: Vec<String>,
+    /// Who holds its tasks.
+    pub placements: Vec<Placement>,
+}
+
+/// One task that is over: `GET /v1/bags/{id}/results`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TaskResult {
+    /// Index in the bag.
+    pub index: u64,
+    /// Its entry.
+    pub entry: String,
+    /// 0 for the first try.
+    pub attempt: u32,
+    /// Whether it succeeded.
+    pub success: bool,
+    /// Peer id of the machine that ran it.
+    pub machine: String,
+    /// When its result was journalled.
+    pub finished: String,
+    /// Work it turned out to be, in Mop.
+    pub work_mops: f64,
+    /// The blob with its [`crate::manifest::TaskOutput`].
+    pub output: String,
+    /// Size of that blob.
+    pub output_bytes: u64,
+}
+
+/// A running task.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RunningTask {
+    /// Slot, from 0.
+    pub slot: u32,
+    /// Bag id.
+    pub bag: String,
+    /// Index in the bag.
+    pub index: u64,
+    /// Seconds it has run, frozen time left out.
+    pub active_s: f64,
+    /// Whether it is frozen.
+    pub frozen: bool,
+}
+
+/// A bag's part on this machine.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Held {
+    /// Bag id.
+    pub bag: String,
+    /// Not started.
+    pub waiting: u64,
+    /// Started.
+    pub running: u64,
+    /// Finished, not acknowledged by the submitter.
+    pub unacknowledged: u64,
+}
+
+/// `GET /v1/status`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// This machine.
+    pub peer: String,
+    /// Version of idlewood.
+    pub version: String,
+    /// `alone`, `joining`, `member`, `leaving`.
+    pub membership: String,
+    /// Where it listens.
+    pub listen: Vec<String>,
+    /// `working`, `idle`, or `suspended`.
+    pub activity: String,
+    /// Why it is suspended: `owner is present`, `paused by the user`.
+    pub reason: Option<String>,
+    /// Since when the activity is what it is.
+    pub since: String,
+    /// What would change it.
+    pub until: Option<String>,
+    /// Tasks that can run at the same time.
+    pub slots: u32,
+    /// Speed of one slot in Mop/s.
+    pub speed_mops: f64,
+    /// Machines of the grid, as the root counts.
+    pub grid_machines: u64,
+    /// Height of the tree.
+    pub grid_height: u32,
+    /// Speed of all slots of the grid that take work, in Mop/s.
+    pub grid_speed_mops: f64,
+    /// The largest stretch promised on any machine of the grid, in s/Mop.
+    pub grid_maximum_stretch: f64,
+    /// What runs here.
+    pub running: Vec<RunningTask>,
+    /// What is held here.
+    pub held: Vec<Held>,
+    /// Bytes sent to other agents.
+    pub bytes_sent: u64,
+    /// Bytes received from other agents.
+    pub bytes_received: u64,
+    /// Seconds since the agent started.
+    pub uptime_s: f64,
+}
+
+/// A machine near this one on the line or in the tree.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PeerView {
+    /// Peer id.
+    pub peer: String,
+    /// Where it is reached.
+    pub address: String,
+}
+
+/// A child of this machine's router.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ChildView {
+    /// Which machine.
+    #[serde(flatten)]
+    pub peer: PeerView,
+    /// `leaf` or `router`.
+    pub node: String,
+    /// Machines below it.
+    pub machines: u64,
+    /// Height of its subtree.
+    pub height: u32,
+}
+
+/// `GET /v1/peers`: this machine's place in the tree.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Peers {
+    /// This machine.
+    pub me: PeerView,
+    /// Whether its router is the root.
+    pub is_root: bool,
+    /// The root's machine, as last heard.
+    pub root: Option<PeerView>,
+    /// Levels below the root; null until known.
+    pub depth: Option<u32>,
+    /// Parent of its router.
+    pub router_parent: Option<PeerView>,
+    /// Parent of its leaf.
+    pub leaf_parent: Option<PeerView>,
+    /// Children of its router, left and right.
+    pub children: Vec<ChildView>,
+    /// The line to the left, nearest first.
+    pub predecessor: Option<PeerView>,
+    /// The line to the right, nearest first.
+    pub successor: Option<PeerView>,
+    /// All neighbours on the line that it keeps.
+    pub neighbours: Vec<PeerView>,
+}
+
+/// `POST /v1/pause`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PauseRequest {
+    /// Resume by itself after this many seconds.
+    #[serde(default)]
+    pub for_s: Option<f64>,
+}
+
+/// `POST /v1/blobs`: what was uploaded.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BlobBody {
+    /// BLAKE3, lower-case hex.
+    pub blob: String,
+    /// Size.
+    pub bytes: u64,
+}

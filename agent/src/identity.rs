@@ -1,0 +1,195 @@
+//! The machine's identity: one Ed25519 key in its own file, and its two notations.
+//!
+//! The overlay knows a peer by the 32 bytes of its public key, libp2p by a multihash that holds the same 32 bytes
+//! (keys this short are inlined, not hashed), so the two convert without a table. The key lives apart from the
+//! store, so that a damaged store never costs a machine its place in the grid.
+//!
+//! Left out: passphrases (an agent starts unattended) and rotation (a new key is a new machine).
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use idlewood_overlay::PeerId;
+use libp2p::identity::{Keypair, ed25519};
+use libp2p::multihash::Multihash;
+
+/// Name of the key's file inside the state directory.
+pub const IDENTITY_FILE: &str = "identity.key";
+
+/// First line of the file: says what it is, and its version.
+const HEADER: &str = "idlewood identity v1";
+
+/// What precedes the 32 key bytes in the protobuf form of an Ed25519 public key: field 1 (type) = Ed25519, field 2
+/// (data), 32 bytes long.
+const ED25519_PREFIX: [u8; 4] = [8, 1, 18, 32];
+
+/// The multihash code under which libp2p inlines short keys.
+const IDENTITY_CODE: u64 = 0;
+
+/// Why the machine has no usable key. Nothing was changed on disk.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// The file or its directory cannot be read or written.
+    #[error("cannot {action} the identity key {}: {source}; check that the directory is yours and has space", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file does not hold a key.
+    #[error(
+        "the identity key {} is damaged ({reason}); restore it from a backup, or remove it to join the grid as a new machine",
+        path.display()
+    )]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// Others on this machine can read the key.
+    #[error("the identity key {} can be read by others; run: chmod 600 {}", path.display(), path.display())]
+    Exposed {
+        /// Which file.
+        path: PathBuf,
+    },
+}
+
+/// Reads the key of the machine from `dir`, or makes one there (mode 0600, durable) if there is none.
+///
+/// `dir` is created (0700) if it is missing.
+///
+/// # Errors
+/// When the file exists and is not a key, is readable by others, or cannot be read or written. A key that exists is
+/// never overwritten.
+pub fn load_or_create(dir: &Path) -> Result<Keypair, IdentityError> {
+    let path = dir.join(IDENTITY_FILE);
+    match load(&path) {
+        Err(IdentityError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+        loaded => return loaded,
+    }
+    let fail = |action| { let path = path.clone(); move |source| IdentityError::Io { action, path, source } };
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(fail("create the directory of"))?;
+    let key = ed25519::Keypair::generate();
+    write(dir, &path, &key).map_err(fail("write"))?;
+    Ok(key.into())
+}
+
+fn load(path: &Path) -> Result<Keypair, IdentityError> {
+    let io = |source| IdentityError::Io { action: "read", path: path.to_owned(), source };
+    let damaged = |reason| IdentityError::Damaged { path: path.to_owned(), reason };
+    let mode = fs::metadata(path).map_err(io)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        return Err(IdentityError::Exposed { path: path.to_owned() });
+    }
+    let bytes = fs::read(path).map_err(io)?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| damaged("it is not text"))?;
+    let mut lines = text.lines();
+    if lines.next() != Some(HEADER) {
+        return Err(damaged("its first line is not the expected header"));
+    }
+    let line = lines.next().ok_or_else(|| damaged("the key is missing"))?;
+    if lines.next().is_some() {
+        return Err(damaged("text follows the key"));
+    }
+    let mut bytes = hex::decode(line).map_err(|_| damaged("the key is not hexadecimal"))?;
+    // The 64 bytes hold the secret and the public half; decoding checks that they belong together.
+    let key = ed25519::Keypair::try_from_bytes(&mut bytes).map_err(|_| damaged("the halves of the key do not match"))?;
+    Ok(key.into())
+}
+
+fn write(dir: &Path, path: &Path, key: &ed25519::Keypair) -> io::Result<()> {
+    let mut file = tempfile::Builder::new().prefix("identity.key.new-").tempfile_in(dir)?; // mode 0600
+    writeln!(file, "{HEADER}\n{}", hex::encode(key.to_bytes()))?;
+    file.as_file().sync_all()?;
+    file.persist_noclobber(path)?;
+    File::open(dir)?.sync_all()
+}
+
+/// The overlay's name of the machine that holds `key`; `None` for a key that is not Ed25519 (never one of ours).
+pub fn peer_id(key: &Keypair) -> Option<PeerId> {
+    from_libp2p(&key.public().to_peer_id())
+}
+
+/// The overlay's name of a libp2p peer; `None` where its key is not Ed25519.
+pub fn from_libp2p(peer: &libp2p::PeerId) -> Option<PeerId> {
+    let hash: &Multihash<64> = peer.as_ref();
+    let (prefix, key) = hash.digest().split_first_chunk::<4>()?;
+    if hash.code() != IDENTITY_CODE || *prefix != ED25519_PREFIX {
+        return None;
+    }
+    key.try_into().ok().map(PeerId)
+}
+
+/// The libp2p name of a peer of the overlay.
+///
+/// Whether the bytes are a point of the curve is not looked at here: one that is not can never authenticate.
+///
+/// # Panics
+/// Never: 36 bytes always fit an inlined multihash.
+pub fn to_libp2p(peer: PeerId) -> libp2p::PeerId {
+    let mut digest = [0; 36];
+    digest[..4].copy_from_slice(&ED25519_PREFIX);
+    digest[4..].copy_from_slice(&peer.0);
+    let hash = Multihash::wrap(IDENTITY_CODE, &digest).expect("36 bytes fit a multihash of 64");
+    libp2p::PeerId::from_multihash(hash).expect("libp2p inlines keys of up to 42 bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_survives_a_restart_and_is_private() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        let first = load_or_create(&state).unwrap();
+        let again = load_or_create(&state).unwrap();
+        assert_eq!(first.public(), again.public());
+        assert_eq!(fs::metadata(state.join(IDENTITY_FILE)).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(&state).unwrap().count(), 1, "nothing but the key may stay behind");
+    }
+
+    #[test]
+    fn both_notations_of_a_peer_agree_with_libp2p() {
+        for _ in 0..20 {
+            let key = Keypair::generate_ed25519();
+            let theirs = key.public().to_peer_id();
+            let bytes = key.public().try_into_ed25519().unwrap().to_bytes();
+            assert_eq!(from_libp2p(&theirs), Some(PeerId(bytes)));
+            assert_eq!(to_libp2p(PeerId(bytes)), theirs);
+            assert_eq!(peer_id(&key), Some(PeerId(bytes)));
+        }
+        let hashed = Multihash::wrap(0x12, &[7; 32]).unwrap();
+        assert_eq!(from_libp2p(&libp2p::PeerId::from_multihash(hashed).unwrap()), None);
+    }
+
+    #[test]
+    fn a_damaged_or_exposed_key_is_refused_and_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        load_or_create(dir.path()).unwrap();
+        let path = dir.path().join(IDENTITY_FILE);
+        let good = fs::read(&path).unwrap();
+        for position in 0..good.len() - 1 {
+            let mut bad = good.clone();
+            bad[position] ^= 1;
+            fs::write(&path, &bad).unwrap();
+            let error = load_or_create(dir.path()).unwrap_err();
+            assert!(matches!(error, IdentityError::Damaged { .. }), "flip at {position}: {error}");
+            assert!(error.to_string().contains("remove it"), "{error}");
+            assert_eq!(fs::read(&path).unwrap(), bad);
+        }
+        for length in 0..good.len() - 1 {
+            fs::write(&path, &good[..length]).unwrap();
+            assert!(load_or_create(dir.path()).is_err(), "truncated to {length}");
+        }
+        fs::write(&path, &good).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(matches!(load_or_create(dir.path()), Err(IdentityError::Exposed { .. })));
+    }
+}

@@ -1,0 +1,2 @@
+//! The `idlewood` binary.
+fn main() {}

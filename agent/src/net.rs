@@ -1,0 +1,359 @@
+//! The network: one task that owns the libp2p swarm, and the handle the rest of the agent holds.
+//!
+//! TCP with Noise and yamux, on loopback only (see [`AddressError`]). The protocol's name carries the grid, so that
+//! peers of different grids cannot talk even if they connect. Delivery is best effort: a message may be lost, and a
+//! peer that cannot be reached is reported once per attempt; order between two messages to one peer is usual, not
+//! promised. Everything that waits has a bound, and what exceeds it is dropped and counted.
+//!
+//! Left out: discovery (the overlay keeps its own neighbours; Kademlia cost 2.2 MB and much CPU per swarm), QUIC and
+//! NAT traversal (they come with certificates), and what the bytes mean.
+
+mod loopback;
+mod task;
+mod wire;
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use blake3::Hash;
+use idlewood_overlay::{Contact, GridId, PeerId};
+use libp2p::Multiaddr;
+use libp2p::identity::Keypair;
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tracing::{debug, warn};
+
+use crate::blobs::Blobs;
+use crate::identity;
+
+pub use loopback::{AddressError, check as check_address};
+pub use wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX};
+
+/// Commands that wait for the task. Our choice: a burst of one message to each of a few thousand peers.
+const COMMANDS_MAX: usize = 4096;
+
+/// Bytes of messages that are on their way out, over all peers.
+const SENDING_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// Events that wait for the agent in the channel; the task holds some more.
+const EVENTS_MAX: usize = 64;
+
+/// Longest time for [`NetHandle::dial`] and [`NetHandle::chunk`].
+const CALL_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Longest time for a shutdown: a second to deliver, and some to close.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// What the network task needs to know.
+#[derive(Clone, Debug)]
+pub struct NetConfig {
+    /// The machine's key, from [`identity::load_or_create`].
+    pub keypair: Keypair,
+    /// The grid; its first eight bytes are in the protocol's name.
+    pub grid: GridId,
+    /// Where to listen: loopback only; port 0 lets the system choose. Empty: dial only.
+    pub listen: Vec<Multiaddr>,
+}
+
+/// What happened on the network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NetEvent {
+    /// This agent can be reached here (the real port).
+    Listening(Multiaddr),
+    /// A peer of the same grid is connected; comes once until it is lost again, and not necessarily before the first
+    /// message from it.
+    Connected {
+        /// Who.
+        peer: PeerId,
+        /// Where it can be dialled: the address that was, or the loopback address on which it says it listens.
+        address: Option<Multiaddr>,
+    },
+    /// A message came in.
+    Received {
+        /// The authenticated sender.
+        from: PeerId,
+        /// At most [`MESSAGE_BYTES_MAX`].
+        bytes: Vec<u8>,
+    },
+    /// A message could not be delivered, a dial failed or the last connection closed. Comes once for what failed
+    /// together; a connection that this agent closed because it was idle is not reported.
+    Unreachable(PeerId),
+}
+
+/// Why the network could not be started. Nothing is left open.
+#[derive(Debug, thiserror::Error)]
+pub enum NetError {
+    /// A listen address is not loopback.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// Somebody else listens there.
+    #[error("{0} is in use by another program; stop it, or listen on another port (port 0 picks a free one)")]
+    Busy(Multiaddr),
+    /// The system refuses the address.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Which address.
+        address: Multiaddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The key is not usable.
+    #[error("the machine's key cannot be used for encryption: {0}; restore the identity key or make a new one")]
+    Key(String),
+    /// There is no tokio runtime here.
+    #[error("the network must be started inside a tokio runtime")]
+    NoRuntime,
+}
+
+/// Why a peer could not be dialled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DialError {
+    /// The address is not loopback or not understood.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// Nobody answered, or not in the way an agent does.
+    #[error("no agent answers at {address}: {reason}")]
+    Failed {
+        /// Which address.
+        address: Multiaddr,
+        /// What happened.
+        reason: String,
+    },
+    /// It answered and is of another grid (or speaks another major version).
+    #[error("the agent at {0} belongs to another grid or speaks another version; check the grid id")]
+    OtherGrid(Multiaddr),
+    /// The address is this agent's own.
+    #[error("{0} is this agent's own address; give the address of another one")]
+    Oneself(Multiaddr),
+    /// The network task has ended.
+    #[error("the network is shut down")]
+    Closed,
+}
+
+/// Why a piece of a blob did not come.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChunkError {
+    /// The peer cannot be reached, or the connection broke.
+    #[error("{0:?} cannot be reached")]
+    Unreachable(PeerId),
+    /// The peer answered with something else.
+    #[error("{0:?} sent an answer that does not fit the request")]
+    Protocol(PeerId),
+    /// The network task has ended.
+    #[error("the network is shut down")]
+    Closed,
+}
+
+/// The answer to a request for a piece of a blob.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChunkReply {
+    /// The piece at the offset asked for; never empty before the end of the blob.
+    Chunk {
+        /// Length of the whole blob.
+        total: u64,
+        /// At most [`CHUNK_BYTES_MAX`].
+        bytes: Vec<u8>,
+    },
+    /// The peer does not have the blob.
+    Missing,
+    /// The peer serves too many just now; ask again later.
+    Busy,
+}
+
+/// Totals since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NetCounters {
+    /// Bytes of frames sent: messages, chunks and answers, without what encryption and TCP add.
+    pub bytes_sent: u64,
+    /// Bytes of frames received, counted alike.
+    pub bytes_received: u64,
+    /// Messages that the receiver has acknowledged.
+    pub messages_sent: u64,
+    /// Messages handed to the agent.
+    pub messages_received: u64,
+    /// Messages lost on the way out: queue full, too long, peer unreachable or busy.
+    pub messages_dropped: u64,
+    /// Messages turned away on the way in, because the agent did not keep up.
+    pub messages_refused: u64,
+    /// Answers that were not understood, and requests that arrived damaged.
+    pub protocol_errors: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    sent: AtomicU64,
+    received: AtomicU64,
+    dropped: AtomicU64,
+    refused: AtomicU64,
+    errors: AtomicU64,
+    traffic: Arc<wire::Traffic>,
+}
+
+impl Counters {
+    fn add(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A message on its way out; the permit is its share of [`SENDING_BYTES_MAX`].
+#[derive(Debug)]
+struct Outbound {
+    bytes: Vec<u8>,
+    permit: OwnedSemaphorePermit,
+}
+
+#[derive(Debug)]
+enum Item {
+    Message(Outbound),
+    Chunk { hash: [u8; 32], offset: u64, reply: oneshot::Sender<Result<ChunkReply, ChunkError>> },
+}
+
+#[derive(Debug)]
+enum Command {
+    Send { to: PeerId, address: Box<str>, item: Item },
+    Dial { address: Multiaddr, reply: oneshot::Sender<Result<PeerId, DialError>> },
+    Shutdown,
+}
+
+/// The way to the network task. The task ends when it is told to, when the last handle is dropped, or when nobody
+/// receives its events any more.
+#[derive(Clone, Debug)]
+pub struct NetHandle {
+    commands: mpsc::Sender<Command>,
+    budget: Arc<Semaphore>,
+    counters: Arc<Counters>,
+    task: Arc<Mutex<Option<JoinHandle<()>>>>,
+}
+
+/// Binds the listen addresses and starts the network task.
+///
+/// # Errors
+/// When an address is not loopback, in use or refused; nothing runs then.
+pub fn start(config: NetConfig, blobs: Arc<Blobs>) -> Result<(NetHandle, mpsc::Receiver<NetEvent>), NetError> {
+    let runtime = Handle::try_current().map_err(|_| NetError::NoRuntime)?;
+    for address in &config.listen {
+        let (socket, _) = loopback::check(address)?;
+        probe(address, socket)?;
+    }
+    let counters = Arc::new(Counters::default());
+    let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
+    let (events, event_receiver) = mpsc::channel(EVENTS_MAX);
+    let task = task::Task::new(&config, blobs, counters.clone(), command_receiver, events)?;
+    let handle = NetHandle {
+        commands,
+        budget: Arc::new(Semaphore::new(SENDING_BYTES_MAX)),
+        counters,
+        task: Arc::new(Mutex::new(Some(runtime.spawn(task.run())))),
+    };
+    Ok((handle, event_receiver))
+}
+
+/// libp2p shares its ports (SO_REUSEPORT): a second agent on the same one would start and silently take half the
+/// connections. A plain bind finds out.
+fn probe(address: &Multiaddr, socket: SocketAddr) -> Result<(), NetError> {
+    if socket.port() == 0 {
+        return Ok(());
+    }
+    match TcpListener::bind(socket) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(NetError::Busy(address.clone())),
+        Err(source) => Err(NetError::Listen { address: address.clone(), source }),
+    }
+}
+
+impl NetHandle {
+    /// Sends a message if there is room for it, and never waits. What cannot be delivered is dropped and counted, and
+    /// reported as [`NetEvent::Unreachable`] if the peer is the reason.
+    pub fn send(&self, to: &Contact, bytes: Vec<u8>) {
+        if bytes.len() > MESSAGE_BYTES_MAX {
+            warn!(peer = ?to.peer, bytes = bytes.len(), "a message is longer than {MESSAGE_BYTES_MAX} bytes; dropped");
+            Counters::add(&self.counters.dropped);
+            return;
+        }
+        // What is small still takes a place in the queue.
+        let share = bytes.len().max(64) as u32;
+        let Ok(permit) = self.budget.clone().try_acquire_many_owned(share) else {
+            debug!(peer = ?to.peer, "too many bytes are waiting to be sent; message dropped");
+            Counters::add(&self.counters.dropped);
+            return;
+        };
+        let item = Item::Message(Outbound { bytes, permit });
+        if let Err(error) = self.commands.try_send(Command::Send { to: to.peer, address: to.address.clone(), item }) {
+            debug!(peer = ?to.peer, %error, "message dropped");
+            Counters::add(&self.counters.dropped);
+        }
+    }
+
+    /// Connects to an agent whose name may be unknown (`--bootstrap`), with or without `/p2p/<peer>` at the end.
+    ///
+    /// # Errors
+    /// When the address is refused, nobody answers, or the agent is of another grid.
+    pub async fn dial(&self, address: Multiaddr) -> Result<PeerId, DialError> {
+        loopback::check(&address)?;
+        let (reply, answer) = oneshot::channel();
+        let call = async {
+            let command = Command::Dial { address: address.clone(), reply };
+            self.commands.send(command).await.map_err(|_| DialError::Closed)?;
+            answer.await.map_err(|_| DialError::Closed)?
+        };
+        tokio::time::timeout(CALL_TIMEOUT, call)
+            .await
+            .unwrap_or_else(|_| Err(DialError::Failed { address: address.clone(), reason: "no answer in time".to_owned() }))
+    }
+
+    /// Asks a peer for the piece of a blob at `offset`.
+    ///
+    /// # Errors
+    /// When the peer cannot be reached or answers nonsense.
+    pub async fn chunk(&self, from: &Contact, hash: Hash, offset: u64) -> Result<ChunkReply, ChunkError> {
+        let (reply, answer) = oneshot::channel();
+        let call = async {
+            let item = Item::Chunk { hash: *hash.as_bytes(), offset, reply };
+            let command = Command::Send { to: from.peer, address: from.address.clone(), item };
+            self.commands.send(command).await.map_err(|_| ChunkError::Closed)?;
+            answer.await.map_err(|_| ChunkError::Closed)?
+        };
+        tokio::time::timeout(CALL_TIMEOUT, call).await.unwrap_or(Err(ChunkError::Unreachable(from.peer)))
+    }
+
+    /// Totals since the start.
+    pub fn counters(&self) -> NetCounters {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.counters;
+        NetCounters {
+            bytes_sent: read(&counters.traffic.bytes_sent),
+            bytes_received: read(&counters.traffic.bytes_received),
+            messages_sent: read(&counters.sent),
+            messages_received: read(&counters.received),
+            messages_dropped: read(&counters.dropped),
+            messages_refused: read(&counters.refused),
+            protocol_errors: read(&counters.errors),
+        }
+    }
+
+    /// Delivers what is queued for at most about a second, then closes all connections. Events still have to be
+    /// received meanwhile, or be dropped with their receiver. Other handles are of no use afterwards.
+    pub async fn shutdown(self) {
+        // Refused only by a task that has ended already.
+        if self.commands.send(Command::Shutdown).await.is_err() {
+            debug!("the network was shut down before");
+        }
+        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(mut task) = task else { return };
+        match tokio::time::timeout(SHUTDOWN_TIMEOUT, &mut task).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => warn!(%error, "the network task failed"),
+            Err(_) => {
+                warn!("the network task did not end in time; stopped");
+                task.abort();
+            }
+        }
+    }
+}

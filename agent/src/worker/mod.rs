@@ -1,0 +1,269 @@
+//! Runs tasks: WebAssembly programs (WASI preview 1), each slot in a worker process of its own.
+//!
+//! # Why processes
+//! A machine must go back to its owner at once. Checks compiled into the program (epochs, fuel) cost up to twice the
+//! time in tight loops; a signal costs nothing. So the engine lives in a child process per slot: the owner's return is
+//! SIGSTOP (memory stays, nothing runs), vacating is SIGKILL, and whatever a task brings down is a worker, not the
+//! agent. One worker runs many tasks, one after the other, so that small tasks do not pay for a process each.
+//!
+//! # The parts
+//! - [`Pool`] (agent side): one thread and at most one worker process per slot, time limits, freezing.
+//! - [`child`] (worker side): what `idlewood worker` does; compiles, caches, runs.
+//! - [`check_program`]: says in one sentence what is wrong with a program, without running or compiling it.
+//! - `protocol`: the frames between the two; `compile_cache`: compiled programs on disk; `output`: capped stdout.
+//!
+//! # What a task sees
+//! Its arguments, exactly the environment it was given, and three directories (WASI knows no working directory, only
+//! opened ones; C and Rust programs resolve relative paths against `.`):
+//!
+//! | path | is | may |
+//! |---|---|---|
+//! | `.` | [`Job::work_dir`], empty at first | be written; what it holds at the end are the outputs |
+//! | `inputs/` | the job's inputs under their names (hard links to the blobs, copies across file systems) | be read |
+//! | `checkpoint/` | the directory given as [`Job::checkpoint`], if any | be written; outlives the attempt |
+//!
+//! `inputs/` and `checkpoint/` lie outside the working directory on the host, so listing `.` does not show them, and
+//! no path through `.` reaches an input for writing. Writing past [`Job::output_bytes`] on stdout or stderr fails with
+//! an I/O error (EFBIG) and is reported in [`WorkerEvent::Ended`]. Asking for more memory than [`Job::memory_bytes`]
+//! ends the task: C programs seldom check `malloc`, and address 0 is ordinary memory in WebAssembly.
+//!
+//! Programs may leave symbolic links that point anywhere in their working directory. The task itself cannot follow
+//! them out, and whoever collects the outputs must not either.
+//!
+//! # Left out
+//! - No operating-system sandbox (Landlock, seccomp) around the worker yet: WebAssembly is the one wall.
+//! - No cap on disk use: the caller watches the task's directory.
+//! - Clocks and random numbers are the host's; the monotonic clock goes on while a task is frozen.
+//! - No NaN canonicalisation (2.5 times the time): programs that look at NaN bits may differ between machines.
+//!   Relaxed SIMD, which also may, is off.
+
+mod compile_cache;
+mod output;
+mod pool;
+mod program;
+mod protocol;
+
+pub mod child;
+
+pub use pool::{Pool, PoolConfig, PoolError, StartError, WorkerEvent};
+pub use program::{ProgramError, check_program};
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// One task, ready to run on this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Job {
+    /// The program: a WebAssembly module in a file.
+    pub program: PathBuf,
+    /// BLAKE3 of that file; a file with another content is not run.
+    pub program_hash: [u8; 32],
+    /// The arguments, the program's name first.
+    pub args: Vec<String>,
+    /// The whole environment.
+    pub env: Vec<(String, String)>,
+    /// What the program reads on its standard input.
+    pub stdin: Stdin,
+    /// Files presented read-only under `inputs/`.
+    pub inputs: Vec<Input>,
+    /// The attempt's directory on the host: exists and is empty. The worker puts [`Job::work_dir`], the inputs,
+    /// [`Job::stdout_path`] and [`Job::stderr_path`] into it. The caller removes it.
+    pub directory: PathBuf,
+    /// A directory on the host that the task sees as `checkpoint/`; must exist.
+    pub checkpoint: Option<PathBuf>,
+    /// Most linear memory the program may have, bytes. (The worker itself takes some 20 MiB besides.)
+    pub memory_bytes: u64,
+    /// Most bytes taken from each of stdout and stderr.
+    pub output_bytes: u64,
+    /// Longest run, not counting frozen time and the compilation; `None`: unlimited.
+    pub time_limit: Option<Duration>,
+}
+
+/// What a task reads on its standard input.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stdin {
+    /// Nothing: the end at once.
+    Empty,
+    /// These bytes; larger ones belong in a file (see [`StartError::TooLarge`]).
+    Bytes(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// The content of this host file.
+    File(PathBuf),
+}
+
+/// A file that a task may read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Input {
+    /// Its name under `inputs/`: a relative path without `.` and `..`.
+    pub name: String,
+    /// The host file with the content.
+    pub path: PathBuf,
+}
+
+/// How a task ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The program ended by itself.
+    Exited {
+        /// Its exit code, 0 to 255 (of a larger one the low eight bits, as POSIX has it).
+        code: u8,
+    },
+    /// The program was ended for what it did: a fault, or more memory than the limit.
+    Trapped {
+        /// What it did, in a sentence.
+        message: String,
+    },
+    /// The program cannot run on any machine.
+    Invalid {
+        /// Why, in a sentence.
+        message: String,
+    },
+    /// The program ran longer than its limit.
+    TimedOut {
+        /// The limit.
+        limit: Duration,
+    },
+    /// This machine could not prepare the task (a blob missing, the disk full); another one may.
+    CouldNotStart {
+        /// Why, in a sentence.
+        message: String,
+    },
+    /// The worker process died under the task: killed from outside, out of memory, or a defect. Another try may go well.
+    WorkerDied {
+        /// How, in a sentence.
+        reason: String,
+    },
+    /// [`Pool::stop`] or [`Pool::shutdown`] ended it.
+    Stopped,
+}
+
+/// Why a job cannot be started anywhere.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JobError {
+    /// An input's name leads elsewhere.
+    #[error("input name {name:?} is not allowed: give a relative path without \".\", \"..\" and empty parts")]
+    InputName {
+        /// The name.
+        name: String,
+    },
+    /// Two inputs would be the same file, or one a directory of the other.
+    #[error("two inputs are named {name:?}, or one lies inside the other: give each its own name")]
+    InputTwice {
+        /// The name.
+        name: String,
+    },
+    /// A string that C programs cannot take.
+    #[error("{what} {value:?} is not allowed: it contains a NUL character, or is a variable name with \"=\" or without letters")]
+    Text {
+        /// An argument or an environment variable.
+        what: &'static str,
+        /// Its value.
+        value: String,
+    },
+}
+
+impl Job {
+    /// The task's working directory on the host.
+    pub fn work_dir(&self) -> PathBuf {
+        self.directory.join("work")
+    }
+
+    /// The file with what the task wrote to stdout.
+    pub fn stdout_path(&self) -> PathBuf {
+        self.directory.join("stdout")
+    }
+
+    /// The file with what the task wrote to stderr.
+    pub fn stderr_path(&self) -> PathBuf {
+        self.directory.join("stderr")
+    }
+
+    fn inputs_dir(&self) -> PathBuf {
+        self.directory.join("inputs")
+    }
+
+    /// Refuses names and strings that no task can be given.
+    ///
+    /// # Errors
+    /// [`JobError`], naming the first offender.
+    pub fn validate(&self) -> Result<(), JobError> {
+        let mut names: Vec<&str> = Vec::with_capacity(self.inputs.len());
+        for input in &self.inputs {
+            let good_part = |part: &str| !matches!(part, "" | "." | "..") && part.len() <= 255;
+            if !input.name.split('/').all(good_part) || input.name.contains('\0') {
+                return Err(JobError::InputName { name: input.name.clone() });
+            }
+            names.push(&input.name);
+        }
+        names.sort_unstable_by(|a, b| Path::new(a).cmp(Path::new(b)));
+        if let Some(pair) = names.windows(2).find(|pair| Path::new(pair[1]).starts_with(pair[0])) {
+            return Err(JobError::InputTwice { name: pair[0].to_owned() });
+        }
+        if let Some(argument) = self.args.iter().find(|argument| argument.contains('\0')) {
+            return Err(JobError::Text { what: "argument", value: argument.clone() });
+        }
+        let bad_variable = |(key, value): &&(String, String)| {
+            key.is_empty() || key.contains(['\0', '=']) || value.contains('\0')
+        };
+        if let Some((key, _)) = self.env.iter().find(bad_variable) {
+            return Err(JobError::Text { what: "environment variable", value: key.clone() });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job_with_inputs(names: &[&str]) -> Job {
+        let input = |name: &&str| Input { name: (*name).to_owned(), path: PathBuf::from("/blob") };
+        Job {
+            program: PathBuf::from("/program"),
+            program_hash: [0; 32],
+            args: vec!["program".to_owned()],
+            env: Vec::new(),
+            stdin: Stdin::Empty,
+            inputs: names.iter().map(input).collect(),
+            directory: PathBuf::from("/task"),
+            checkpoint: None,
+            memory_bytes: 1 << 20,
+            output_bytes: 1 << 20,
+            time_limit: None,
+        }
+    }
+
+    #[test]
+    fn input_names_stay_inside() {
+        for good in ["a", "a/b", "a b", "..a", "a..", ".hidden"] {
+            assert_eq!(job_with_inputs(&[good]).validate(), Ok(()), "{good}");
+        }
+        for bad in ["", ".", "..", "/a", "a/", "a//b", "a/../b", "../a", "a/..", "./a", "a\0b", &"x".repeat(256)] {
+            let error = job_with_inputs(&[bad]).validate();
+            assert_eq!(error, Err(JobError::InputName { name: bad.to_owned() }));
+        }
+    }
+
+    #[test]
+    fn inputs_do_not_collide() {
+        assert_eq!(job_with_inputs(&["a", "a.b", "ab", "b/a"]).validate(), Ok(()));
+        for bad in [&["a", "a"][..], &["a", "a.b", "a/b"], &["x/y/z", "q", "x/y"]] {
+            assert!(matches!(job_with_inputs(bad).validate(), Err(JobError::InputTwice { .. })), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn strings_are_what_c_programs_can_take() {
+        let mut job = job_with_inputs(&[]);
+        job.args.push("a\0b".to_owned());
+        assert!(matches!(job.validate(), Err(JobError::Text { what: "argument", .. })));
+        for (key, value) in [("", "x"), ("A=B", "x"), ("A\0", "x"), ("A", "\0")] {
+            let mut job = job_with_inputs(&[]);
+            job.env.push((key.to_owned(), value.to_owned()));
+            assert!(matches!(job.validate(), Err(JobError::Text { what: "environment variable", .. })), "{key:?}");
+        }
+    }
+}

@@ -1,0 +1,598 @@
+//! The agent's side: slots, their threads and worker processes.
+//!
+//! # How it holds together
+//! - Each slot has a thread. It starts the worker when a job comes, hands over the job, blocks on the pipe until the
+//!   worker reports or dies, and reaps it. The thread outlives the worker, because the kernel sends a worker its death
+//!   signal when the *thread* that started it ends.
+//! - One timer thread kills workers whose task is over its limit. It sleeps until the next limit.
+//! - All they share is under one lock, held for moments: never across a pipe or a wait, though across starting a
+//!   process (about a millisecond), so that a freeze cannot miss a worker that is being born.
+//! - A worker's process id is in that state exactly as long as it is not reaped, and signals are sent under the lock:
+//!   they never reach another process that got the same id.
+//! - Every started job has a place reserved in the channel of events, so that the end of a task never waits for a
+//!   reader, nor is lost.
+//!
+//! A worker leads a session, hence a process group, of its own (the terminal's Ctrl-C goes past it).
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+use tokio::sync::mpsc;
+
+use super::protocol::{self, End, FromWorker, Hello};
+use super::{Job, JobError, Outcome};
+
+/// Longest that loading and compiling a program may take. Our choice: a hundred times what a megabyte takes.
+const PREPARE_LIMIT: Duration = Duration::from_secs(120);
+
+/// How a pool is set up.
+#[derive(Debug, Clone)]
+pub struct PoolConfig {
+    /// The command that runs [`super::child::main`]: the program, then its arguments.
+    pub command: Vec<OsString>,
+    /// Number of slots. A slot has a thread from the beginning and a worker process from its first job.
+    pub slots: usize,
+    /// Directory for compiled programs; created if need be. Belongs to the pool alone.
+    pub cache_dir: PathBuf,
+    /// Where ends of tasks are told. Needs room for one event per slot.
+    pub events: mpsc::Sender<WorkerEvent>,
+}
+
+/// What a pool tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WorkerEvent {
+    /// A task ended. Exactly one per successful [`Pool::start`]; the slot is free again when it arrives.
+    Ended {
+        /// The slot.
+        slot: usize,
+        /// How.
+        outcome: Outcome,
+        /// How long it ran, not counting frozen time and the preparation of its program.
+        wall: Duration,
+        /// Processor time it took. Of a task that was killed, in steps of 10 ms, and including preparation.
+        cpu: Duration,
+        /// Processor time of loading or compiling the program; zero when the worker still had it.
+        compile: Duration,
+        /// It wrote more to stdout or stderr than [`Job::output_bytes`]: the rest is lost.
+        output_truncated: bool,
+    },
+}
+
+/// Why a pool could not be created. Nothing was started.
+#[derive(Debug, thiserror::Error)]
+pub enum PoolError {
+    /// No program to run.
+    #[error("the worker command is empty: give the program to run")]
+    NoCommand,
+    /// The system gives no more threads.
+    #[error("cannot start a thread for worker slots: {0}")]
+    Thread(#[source] io::Error),
+}
+
+/// Why a job was not started. Nothing changed.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// There is no such slot.
+    #[error("there is no slot {slot}: the pool has {slots}")]
+    NoSlot {
+        /// The slot asked for.
+        slot: usize,
+        /// How many there are.
+        slots: usize,
+    },
+    /// The slot has a job.
+    #[error("slot {slot} is busy: wait for the end of its task")]
+    Busy {
+        /// The slot.
+        slot: usize,
+    },
+    /// The job itself.
+    #[error(transparent)]
+    Job(#[from] JobError),
+    /// The job does not fit into a frame.
+    #[error("the job's description is larger than {} KiB: pass its standard input as a file", protocol::TO_WORKER_BYTES_MAX >> 10)]
+    TooLarge,
+    /// There is no place for the event of its end.
+    #[error("the channel of worker events is full or closed: read the events before starting more")]
+    EventsNotRead,
+    /// The pool was shut down.
+    #[error("the pool is shut down")]
+    ShutDown,
+}
+
+/// The worker slots of a machine.
+///
+/// All methods return at once (starting aside, which may take the time of starting one process) and may be called from
+/// async code; [`Pool::shutdown`] takes milliseconds per worker.
+#[derive(Debug)]
+pub struct Pool {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    command: Vec<OsString>,
+    hello: Vec<u8>,
+    events: mpsc::Sender<WorkerEvent>,
+    state: Mutex<State>,
+    /// One for each slot's thread: a job came, the slot thawed, or the pool closes.
+    wake: Vec<Condvar>,
+    /// For the timer: a limit began, moved or ended, or the pool closes.
+    timer: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    frozen: bool,
+    closing: bool,
+    slots: Vec<Slot>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    /// The worker, from its start until it is reaped.
+    worker: Option<Pid>,
+    /// Frozen on its own, besides the whole pool.
+    frozen: bool,
+    /// Since when it has been frozen for either reason.
+    frozen_since: Option<Instant>,
+    /// A job that its thread has not taken yet.
+    waiting: Option<Waiting>,
+    running: Option<Running>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    frame: Vec<u8>,
+    limit: Option<Duration>,
+    permit: mpsc::OwnedPermit<WorkerEvent>,
+}
+
+/// A job that is with the worker.
+#[derive(Debug)]
+struct Running {
+    /// When the present phase (preparation or run) began, moved on by what was spent frozen.
+    since: Instant,
+    limit: Option<Duration>,
+    /// Decided by the agent: the worker is being killed for it.
+    verdict: Option<Outcome>,
+}
+
+impl Slot {
+    fn signal(&self, signal: Signal) {
+        let Some(pid) = self.worker else { return };
+        // Until the worker has made its own group there is no such group; then it is a lone process.
+        let result = rustix::process::kill_process_group(pid, signal)
+            .or_else(|_| rustix::process::kill_process(pid, signal));
+        if let Err(error) = result {
+            tracing::warn!(pid = pid.as_raw_nonzero(), ?signal, %error, "cannot signal a worker");
+        }
+    }
+
+    /// Stops or continues the worker as `pool_frozen` and its own state demand. Says whether something changed.
+    fn settle(&mut self, pool_frozen: bool, now: Instant) -> bool {
+        match (pool_frozen || self.frozen, self.frozen_since) {
+            (true, None) => {
+                self.signal(Signal::STOP);
+                self.frozen_since = Some(now);
+                true
+            }
+            (false, Some(since)) => {
+                self.frozen_since = None;
+                if let Some(running) = &mut self.running {
+                    running.since += now.saturating_duration_since(since.max(running.since));
+                }
+                self.signal(Signal::CONT);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Ends the running task for `verdict`, unless that is decided already.
+    fn condemn(&mut self, verdict: Outcome) -> bool {
+        let Some(running) = &mut self.running else { return false };
+        if running.verdict.is_none() {
+            running.verdict = Some(verdict);
+            self.signal(Signal::KILL);
+        }
+        true
+    }
+
+    /// When the running task is over its limit; `None` while nothing can run out.
+    fn deadline(&self) -> Option<Instant> {
+        match &self.running {
+            Some(Running { since, limit: Some(limit), verdict: None }) if self.frozen_since.is_none() => {
+                since.checked_add(*limit)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Pool {
+    /// Sets up the slots. No worker is started before the first job.
+    ///
+    /// # Errors
+    /// [`PoolError`].
+    pub fn new(config: PoolConfig) -> Result<Self, PoolError> {
+        if config.command.is_empty() {
+            return Err(PoolError::NoCommand);
+        }
+        let hello = Hello { agent_pid: std::process::id(), cache_dir: config.cache_dir };
+        let hello = protocol::encode(&hello, protocol::TO_WORKER_BYTES_MAX).unwrap_or_default();
+        let state = State { frozen: false, closing: false, slots: Vec::new() };
+        let mut slots = Vec::new();
+        slots.resize_with(config.slots, Slot::default);
+        let shared = Arc::new(Shared {
+            command: config.command,
+            hello,
+            events: config.events,
+            state: Mutex::new(State { slots, ..state }),
+            wake: (0..config.slots).map(|_| Condvar::new()).collect(),
+            timer: Condvar::new(),
+        });
+        // From here on dropping the pool ends the threads that were started.
+        let mut pool = Pool { shared: Arc::clone(&shared), threads: Vec::new() };
+        let for_timer = Arc::clone(&shared);
+        pool.spawn("worker-timer".to_owned(), move || for_timer.run_timer())?;
+        for slot in 0..config.slots {
+            let for_slot = Arc::clone(&shared);
+            pool.spawn(format!("worker-slot-{slot}"), move || for_slot.run_slot(slot))?;
+        }
+        Ok(pool)
+    }
+
+    fn spawn(&mut self, name: String, body: impl FnOnce() + Send + 'static) -> Result<(), PoolError> {
+        self.threads.push(std::thread::Builder::new().name(name).spawn(body).map_err(PoolError::Thread)?);
+        Ok(())
+    }
+
+    /// Number of slots.
+    pub fn slots(&self) -> usize {
+        self.shared.wake.len()
+    }
+
+    /// Process ids of the present workers, for telling their processor time from the owner's.
+    pub fn worker_pids(&self) -> Vec<u32> {
+        let pid = |slot: &Slot| slot.worker.and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok());
+        self.shared.lock().slots.iter().filter_map(pid).collect()
+    }
+
+    /// Gives `job` to `slot`. It begins at once, or when the slot thaws; its end comes as [`WorkerEvent::Ended`].
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing changed then.
+    pub fn start(&self, slot: usize, job: &Job) -> Result<(), StartError> {
+        job.validate()?;
+        let frame = protocol::encode_job(job).ok_or(StartError::TooLarge)?;
+        let mut state = self.shared.lock();
+        if state.closing {
+            return Err(StartError::ShutDown);
+        }
+        let slots = state.slots.len();
+        let place = state.slots.get_mut(slot).ok_or(StartError::NoSlot { slot, slots })?;
+        if place.waiting.is_some() || place.running.is_some() {
+            return Err(StartError::Busy { slot });
+        }
+        let permit = self.shared.events.clone().try_reserve_owned().map_err(|_| StartError::EventsNotRead)?;
+        place.waiting = Some(Waiting { frame, limit: job.time_limit, permit });
+        self.shared.wake[slot].notify_one();
+        Ok(())
+    }
+
+    /// Kills the task of `slot`, frozen or not; its end comes as an event ([`Outcome::Stopped`], unless something else
+    /// was decided the moment before). Says whether there was a task.
+    pub fn stop(&self, slot: usize) -> bool {
+        let mut state = self.shared.lock();
+        let Some(place) = state.slots.get_mut(slot) else { return false };
+        if let Some(waiting) = place.waiting.take() {
+            waiting.permit.send(never_ran(slot, Outcome::Stopped));
+            return true;
+        }
+        place.condemn(Outcome::Stopped)
+    }
+
+    /// Freezes all workers at once: whatever runs stops where it is and keeps its memory; what is started meanwhile
+    /// does not begin. Repeating it changes nothing.
+    pub fn freeze(&self) {
+        self.shared.set_frozen(|state| state.frozen = true);
+    }
+
+    /// Undoes [`Pool::freeze`]. Slots that were frozen singly stay frozen.
+    pub fn thaw(&self) {
+        self.shared.set_frozen(|state| state.frozen = false);
+    }
+
+    /// Freezes one slot, independently of [`Pool::freeze`]. Says whether there is such a slot.
+    pub fn freeze_slot(&self, slot: usize) -> bool {
+        self.shared.set_slot_frozen(slot, true)
+    }
+
+    /// Undoes [`Pool::freeze_slot`]. Says whether there is such a slot.
+    pub fn thaw_slot(&self, slot: usize) -> bool {
+        self.shared.set_slot_frozen(slot, false)
+    }
+
+    /// Kills all workers, frozen ones too, and waits until they and the threads are gone: milliseconds. Running tasks
+    /// end as [`Outcome::Stopped`]. Dropping the pool does the same.
+    pub fn shutdown(mut self) {
+        self.close();
+    }
+
+    fn close(&mut self) {
+        {
+            let mut state = self.shared.lock();
+            state.closing = true;
+            for (number, slot) in state.slots.iter_mut().enumerate() {
+                if let Some(waiting) = slot.waiting.take() {
+                    waiting.permit.send(never_ran(number, Outcome::Stopped));
+                }
+                slot.condemn(Outcome::Stopped);
+                slot.signal(Signal::KILL);
+            }
+        }
+        self.shared.timer.notify_all();
+        self.shared.wake.iter().for_each(Condvar::notify_all);
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a worker thread panicked");
+            }
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn never_ran(slot: usize, outcome: Outcome) -> WorkerEvent {
+    let (wall, cpu, compile) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+    WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated: false }
+}
+
+/// The slot thread's hold on its worker.
+struct Link {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: ChildStdout,
+    /// Processor time it had used at the end of its last job.
+    cpu: Duration,
+}
+
+/// How a job ended on the worker's side.
+enum Told {
+    Done(protocol::Report),
+    /// The worker is dead or talks nonsense: the reason, unless its exit status is the reason.
+    Lost(Option<String>),
+}
+
+impl Shared {
+    /// The state. A thread that panicked left it consistent: nothing is changed in two steps across a panic.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_frozen(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.lock();
+        change(&mut state);
+        let now = Instant::now();
+        let State { frozen, slots, .. } = &mut *state;
+        for (slot, wake) in slots.iter_mut().zip(&self.wake) {
+            if slot.settle(*frozen, now) {
+                wake.notify_all();
+            }
+        }
+        drop(state);
+        self.timer.notify_all();
+    }
+
+    fn set_slot_frozen(&self, slot: usize, frozen: bool) -> bool {
+        let mut found = false;
+        self.set_frozen(|state| {
+            if let Some(slot) = state.slots.get_mut(slot) {
+                slot.frozen = frozen;
+                found = true;
+            }
+        });
+        found
+    }
+
+    fn run_timer(&self) {
+        let mut state = self.lock();
+        while !state.closing {
+            let now = Instant::now();
+            for slot in &mut state.slots {
+                if slot.deadline().is_some_and(|deadline| deadline <= now)
+                    && let Some(limit) = slot.running.as_ref().and_then(|running| running.limit)
+                {
+                    slot.condemn(Outcome::TimedOut { limit });
+                }
+            }
+            state = match state.slots.iter().filter_map(Slot::deadline).min() {
+                None => self.timer.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(next) => {
+                    let sleep = next.saturating_duration_since(now);
+                    self.timer.wait_timeout(state, sleep).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    fn run_slot(&self, slot: usize) {
+        let mut link: Option<Link> = None;
+        while let Some((waiting, begun)) = self.next_job(slot, &mut link) {
+            let event = match begun {
+                Err(error) => {
+                    let message = format!("cannot start the worker process: {error}");
+                    never_ran(slot, Outcome::CouldNotStart { message })
+                }
+                Ok(fresh) => self.run_job(slot, &waiting, fresh, &mut link),
+            };
+            self.lock().slots[slot].running = None;
+            waiting.permit.send(event);
+        }
+        if let Some(link) = link {
+            self.reap(slot, link);
+        }
+    }
+
+    /// Waits for a job and makes sure that there is a worker for it. The job counts as running from here.
+    /// `None`: the pool closes. Inside: whether the worker is new, or why there is none.
+    fn next_job(&self, slot: usize, link: &mut Option<Link>) -> Option<(Waiting, io::Result<bool>)> {
+        let mut state = self.lock();
+        loop {
+            if state.closing {
+                return None;
+            }
+            let place = &mut state.slots[slot];
+            if place.frozen_since.is_none()
+                && let Some(waiting) = place.waiting.take()
+            {
+                let begun = self.ensure_worker(place, link);
+                place.running = Some(Running { since: Instant::now(), limit: waiting.limit, verdict: None });
+                drop(state);
+                self.timer.notify_all();
+                return Some((waiting, begun));
+            }
+            state = self.wake[slot].wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Under the lock, with the slot not frozen: a worker that lives, or a new one. Says whether it is new.
+    fn ensure_worker(&self, place: &mut Slot, link: &mut Option<Link>) -> io::Result<bool> {
+        if let Some(held) = link {
+            // It may have been killed while it had nothing to do.
+            if matches!(held.child.try_wait(), Ok(None)) {
+                return Ok(false);
+            }
+            place.worker = None;
+            *link = None;
+        }
+        let mut command = Command::new(&self.command[0]);
+        command.args(&self.command[1..]).env_clear().stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn()?;
+        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(io::Error::other("the worker has no pipes"));
+        };
+        place.worker = pid_of(&child);
+        *link = Some(Link { child, stdin, stdout, cpu: Duration::ZERO });
+        Ok(true)
+    }
+
+    /// Hands the job over and waits for its end. Leaves `link` empty when the worker is no more.
+    fn run_job(&self, slot: usize, waiting: &Waiting, fresh: bool, link: &mut Option<Link>) -> WorkerEvent {
+        let Some(held) = link else {
+            return never_ran(slot, Outcome::WorkerDied { reason: "there is no worker".to_owned() });
+        };
+        let told = self.converse(slot, waiting, fresh, held);
+        // The first decision counts: what the worker says after a verdict comes too late.
+        let (wall, verdict) = {
+            let mut state = self.lock();
+            let running = state.slots[slot].running.take();
+            let wall = running.as_ref().map(|running| running.since.elapsed()).unwrap_or_default();
+            (wall, running.and_then(|running| running.verdict))
+        };
+        match (told, verdict) {
+            (Told::Done(report), None) => {
+                held.cpu = report.worker_cpu;
+                let outcome = match report.end {
+                    End::Exited { code } => Outcome::Exited { code },
+                    End::Trapped { message } => Outcome::Trapped { message },
+                    End::Invalid { message } => Outcome::Invalid { message },
+                    End::CouldNotStart { message } => Outcome::CouldNotStart { message },
+                };
+                let (cpu, compile, output_truncated) = (report.cpu, report.compile, report.output_truncated);
+                WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated }
+            }
+            (told, verdict) => {
+                let before = held.cpu;
+                let (status, cpu) = link.take().map(|held| self.reap(slot, held)).unwrap_or_default();
+                let said = if let Told::Lost(Some(reason)) = told { reason } else { status };
+                let outcome = verdict.unwrap_or(Outcome::WorkerDied { reason: said });
+                let (cpu, compile) = (cpu.saturating_sub(before), Duration::ZERO);
+                WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated: false }
+            }
+        }
+    }
+
+    fn converse(&self, slot: usize, waiting: &Waiting, fresh: bool, link: &mut Link) -> Told {
+        let greeting: &[u8] = if fresh { &self.hello } else { &[] };
+        let written = protocol::write(&mut link.stdin, greeting)
+            .and_then(|()| protocol::write(&mut link.stdin, &waiting.frame));
+        if let Err(error) = written {
+            tracing::debug!(slot, %error, "the worker does not take the job");
+            return Told::Lost(None);
+        }
+        loop {
+            match protocol::read(&mut link.stdout, protocol::FROM_WORKER_BYTES_MAX) {
+                Ok(Some(FromWorker::Done(report))) => return Told::Done(report),
+                Ok(Some(FromWorker::Preparing)) => self.enter_phase(slot, Some(PREPARE_LIMIT)),
+                Ok(Some(FromWorker::Begun)) => self.enter_phase(slot, waiting.limit),
+                Ok(None) => return Told::Lost(None),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Told::Lost(None),
+                Err(error) => return Told::Lost(Some(format!("the worker sent {error}"))),
+            }
+        }
+    }
+
+    fn enter_phase(&self, slot: usize, limit: Option<Duration>) {
+        if let Some(running) = &mut self.lock().slots[slot].running {
+            running.since = Instant::now();
+            running.limit = limit;
+        }
+        self.timer.notify_all();
+    }
+
+    /// Makes an end of a worker: how it ended, in words, and the processor time it used in its life.
+    fn reap(&self, slot: usize, mut link: Link) -> (String, Duration) {
+        // It is dead, or told to die, or not to be trusted any more.
+        self.lock().slots[slot].signal(Signal::KILL);
+        let mut cpu = link.cpu;
+        if let Some(pid) = pid_of(&link.child) {
+            // Wait without reaping: the id stays ours, and its times can still be read.
+            match rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
+                Ok(_) => cpu = cpu_of(pid).unwrap_or(cpu),
+                Err(error) => tracing::warn!(slot, %error, "cannot wait for a worker"),
+            }
+        }
+        let mut state = self.lock();
+        let status = link.child.wait();
+        state.slots[slot].worker = None;
+        drop(state);
+        let words = match status {
+            Ok(status) => match (status.signal(), status.code()) {
+                (Some(9), _) => "the worker process was killed (signal 9), perhaps because memory ran out".to_owned(),
+                (Some(signal), _) => format!("the worker process crashed (signal {signal})"),
+                (None, Some(code)) => format!("the worker process gave up (exit code {code}); the log says why"),
+                (None, None) => "the worker process ended".to_owned(),
+            },
+            Err(error) => format!("the worker process is lost: {error}"),
+        };
+        (words, cpu)
+    }
+}
+
+fn pid_of(child: &Child) -> Option<Pid> {
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw)
+}
+
+/// User and system time of a process that need not run any more, from `/proc/PID/stat`.
+fn cpu_of(pid: Pid) -> Option<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    // The name in parentheses may hold anything; of what follows, fields 12 and 13 (14 and 15 of all) are the times.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut times = fields.split(' ').skip(11).take(2).map(|field| field.parse::<u64>().ok());
+    let ticks = times.next()?? + times.next()??;
+    Some(Duration::from_millis(ticks.saturating_mul(1000) / rustix::param::clock_ticks_per_second()))
+}

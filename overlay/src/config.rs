@@ -1,0 +1,153 @@
+//! What can be tuned, with the source of every default.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Timings and bounds of the overlay. All peers of a grid should use the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// A neighbour, parent or child that was silent for so long is spoken to. 100 to 600,000 ms, default 5,000:
+    /// the prototype's; five times as often in the upper tree gained nothing there.
+    pub heartbeat_ms: u64,
+    /// Spread of the heartbeat and of all slower periods, so that peers do not march in step. 0 to 50 %, default 5:
+    /// the prototype's.
+    pub jitter_percent: u64,
+    /// Shortest wait for an answer before the next try; a try waits clamp(4 · smoothed round trip, this,
+    /// `probe_timeout_ms_max`). 10 ms to `probe_timeout_ms_max`, default 250: the prototype's.
+    pub probe_timeout_ms_min: u64,
+    /// Longest wait for an answer before the next try; half of it where no round trip is known. Up to 60,000 ms,
+    /// default 1,000: the prototype's.
+    pub probe_timeout_ms_max: u64,
+    /// Tries before a peer counts as crashed. 1 to 10, default 3: the prototype's.
+    pub probe_tries: u32,
+    /// Neighbours kept on either side of the line. 2 to 32, default 8: the prototype's.
+    pub leaf_set_side_len: usize,
+    /// A child that was silent for so long is unlinked. At least two heartbeats, default 15,000 ms: three heartbeats.
+    pub child_lease_ms: u64,
+    /// Wait before a refused report is tried again; doubles while it goes on being refused, up to the heartbeat.
+    /// 10 ms to `heartbeat_ms`, default 300: the prototype's (crash repair p99 11.3 → 8.2 s).
+    pub nack_retry_ms: u64,
+    /// Reports on one link are at least so far apart, however much changes. 0 to `nack_retry_ms`, default 50:
+    /// our guess.
+    pub report_spacing_ms: u64,
+    /// Silent members of the leaf set that are not next to us are spoken to after so long, and sparse finger buckets
+    /// are filled so often. At least `heartbeat_ms`, default 30,000: the prototype's.
+    pub exchange_ms: u64,
+    /// Period of the look-up of the own key when nothing changes; after a change next to us it begins at a second
+    /// and doubles up to this. At least 1,000 ms, default 60,000: the prototype's.
+    pub lookup_ms: u64,
+    /// A peer that crashed or left is not believed alive by hearsay for so long. At least `heartbeat_ms`,
+    /// default 60,000: the prototype's.
+    pub tombstone_ms: u64,
+    /// Lost peers that are remembered, to heal partitions. 1 to 4,096, default 64: the prototype's.
+    pub graveyard_len: usize,
+    /// Period of probing lost peers. At least `heartbeat_ms`, default 30,000: the prototype's.
+    pub graveyard_probe_ms: u64,
+    /// Fingers kept for each length of prefix shared with us. 1 to 16, default 4: the prototype's.
+    pub fingers_per_bucket: usize,
+    /// How long a leaving peer goes on telling those who did not hear. 0 to 60,000 ms, default 1,000: the prototype's.
+    pub leave_linger_ms: u64,
+    /// Payloads sent to the parent, on average per link. At least 100 B/s, default 10,000: the paper's (§5.3).
+    pub report_rate_bytes_per_s: u64,
+    /// News of the root is pushed to a child at most so often. 10 to 600,000 ms, default 1,000: our guess.
+    pub root_push_ms: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            heartbeat_ms: 5_000,
+            jitter_percent: 5,
+            probe_timeout_ms_min: 250,
+            probe_timeout_ms_max: 1_000,
+            probe_tries: 3,
+            leaf_set_side_len: 8,
+            child_lease_ms: 15_000,
+            nack_retry_ms: 300,
+            report_spacing_ms: 50,
+            exchange_ms: 30_000,
+            lookup_ms: 60_000,
+            tombstone_ms: 60_000,
+            graveyard_len: 64,
+            graveyard_probe_ms: 30_000,
+            fingers_per_bucket: 4,
+            leave_linger_ms: 1_000,
+            report_rate_bytes_per_s: 10_000,
+            root_push_ms: 1_000,
+        }
+    }
+}
+
+impl Config {
+    /// Refuses nonsense.
+    ///
+    /// # Errors
+    /// A sentence that names the field and says what to write instead.
+    pub fn validate(&self) -> Result<(), String> {
+        let day_ms = 86_400_000;
+        let ranges = [
+            ("heartbeat_ms", self.heartbeat_ms, 100, 600_000),
+            ("jitter_percent", self.jitter_percent, 0, 50),
+            ("probe_timeout_ms_max", self.probe_timeout_ms_max, 10, 60_000),
+            ("probe_timeout_ms_min", self.probe_timeout_ms_min, 10, self.probe_timeout_ms_max),
+            ("probe_tries", u64::from(self.probe_tries), 1, 10),
+            ("leaf_set_side_len", self.leaf_set_side_len as u64, 2, 32),
+            ("child_lease_ms", self.child_lease_ms, 2 * self.heartbeat_ms, day_ms),
+            ("nack_retry_ms", self.nack_retry_ms, 10, self.heartbeat_ms),
+            ("report_spacing_ms", self.report_spacing_ms, 0, self.nack_retry_ms),
+            ("exchange_ms", self.exchange_ms, self.heartbeat_ms, day_ms),
+            ("lookup_ms", self.lookup_ms, 1_000, day_ms),
+            ("tombstone_ms", self.tombstone_ms, self.heartbeat_ms, day_ms),
+            ("graveyard_len", self.graveyard_len as u64, 1, 4_096),
+            ("graveyard_probe_ms", self.graveyard_probe_ms, self.heartbeat_ms, day_ms),
+            ("fingers_per_bucket", self.fingers_per_bucket as u64, 1, 16),
+            ("leave_linger_ms", self.leave_linger_ms, 0, 60_000),
+            ("report_rate_bytes_per_s", self.report_rate_bytes_per_s, 100, 1 << 40),
+            ("root_push_ms", self.root_push_ms, 10, 600_000),
+        ];
+        for (name, value, low, high) in ranges {
+            if value < low || value > high {
+                return Err(format!("{name} = {value} is out of range: write a value from {low} to {high}"));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn heartbeat(&self) -> Duration {
+        Duration::from_millis(self.heartbeat_ms)
+    }
+
+    /// How long one try waits for an answer over a path with this smoothed round trip.
+    pub(crate) fn probe_timeout(&self, round_trip: Option<Duration>) -> Duration {
+        let (low, high) =
+            (Duration::from_millis(self.probe_timeout_ms_min), Duration::from_millis(self.probe_timeout_ms_max));
+        round_trip.map_or(high / 2, |round_trip| round_trip * 4).clamp(low, high)
+    }
+
+    /// How long the link is taken by a payload of so many bytes.
+    pub(crate) fn payload_spacing(&self, bytes: usize) -> Duration {
+        Duration::from_micros((bytes as u64).saturating_mul(1_000_000) / self.report_rate_bytes_per_s)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_valid_and_nonsense_is_refused_by_name() {
+        assert_eq!(Config::default().validate(), Ok(()));
+        let config = Config { child_lease_ms: 5_000, ..Config::default() };
+        assert!(config.validate().unwrap_err().starts_with("child_lease_ms = 5000 is out of range"));
+    }
+
+    #[test]
+    fn a_try_waits_four_round_trips_within_bounds() {
+        let config = Config::default();
+        let wait = |millis| config.probe_timeout(Some(Duration::from_millis(millis))).as_millis();
+        assert_eq!((wait(10), wait(100), wait(400)), (250, 400, 1_000));
+        assert_eq!(config.probe_timeout(None).as_millis(), 500);
+    }
+}

@@ -1,0 +1,129 @@
+//! Who a peer is and where it stands on the line.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Domain separator of position keys, so that no other hash of the same bytes can collide with one.
+const POSITION_DOMAIN: &[u8] = b"idlewood position key v1";
+
+/// Longest address a contact may carry, in bytes; longer ones are refused by [`Contact::is_valid`].
+pub const ADDRESS_BYTES_MAX: usize = 256;
+
+/// A machine's identity: its Ed25519 public key.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PeerId(#[serde(with = "crate::bytes32")] pub [u8; 32]);
+
+impl fmt::Debug for PeerId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "peer:{}", hex::encode(&self.0[..4]))
+    }
+}
+
+/// Which grid a message belongs to. Peers of different grids never link.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct GridId(#[serde(with = "crate::bytes32")] pub [u8; 32]);
+
+impl fmt::Debug for GridId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "grid:{}", hex::encode(&self.0[..4]))
+    }
+}
+
+/// A place on the line: 256 bits, compared as a big-endian number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PositionKey(pub [u8; 32]);
+
+impl PositionKey {
+    /// The key of a peer in a grid: BLAKE3(domain ‖ grid id ‖ peer id).
+    ///
+    /// The nonce of the peer's certificate joins the hash once there are certificates; until then it is empty.
+    pub fn new(grid: GridId, peer: PeerId) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(POSITION_DOMAIN);
+        hasher.update(&grid.0);
+        hasher.update(&peer.0);
+        Self(*hasher.finalize().as_bytes())
+    }
+
+    /// Length of the longest common prefix with `other`, in bits: 256 when they are equal.
+    pub fn common_prefix(&self, other: &Self) -> u16 {
+        let mut bits = 0;
+        for (mine, theirs) in self.0.iter().zip(other.0.iter()) {
+            let difference = mine ^ theirs;
+            if difference != 0 {
+                return bits + difference.leading_zeros() as u16;
+            }
+            bits += 8;
+        }
+        bits
+    }
+}
+
+impl fmt::Debug for PositionKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "key:{}", hex::encode(&self.0[..4]))
+    }
+}
+
+/// How to speak of and reach a peer.
+///
+/// Two contacts of one peer differ by incarnation: the higher one is the newer life of that machine.
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Contact {
+    /// Identity, authenticated by the transport.
+    pub peer: PeerId,
+    /// max(persisted + 1, wall-clock milliseconds at the agent's start); 0 where it is not known yet.
+    pub incarnation: u64,
+    /// Where to dial, in the driver's own notation (a multiaddress); empty in the simulator.
+    pub address: Box<str>,
+}
+
+impl Contact {
+    /// Whether what a remote peer sent can be used at all.
+    pub fn is_valid(&self) -> bool {
+        self.address.len() <= ADDRESS_BYTES_MAX
+    }
+}
+
+impl fmt::Debug for Contact {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:?}@{}", self.peer, self.incarnation)
+    }
+}
+
+/// A contact with its position key, ordered along the line.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Place on the line.
+    pub key: PositionKey,
+    /// Who stands there.
+    pub contact: Contact,
+}
+
+impl Member {
+    /// Places a contact on the line of `grid`.
+    pub fn new(grid: GridId, contact: Contact) -> Self {
+        Self { key: PositionKey::new(grid, contact.peer), contact }
+    }
+}
+
+impl PartialOrd for Member {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Member {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key.cmp(&other.key).then(self.contact.incarnation.cmp(&other.contact.incarnation))
+            .then_with(|| self.contact.address.cmp(&other.contact.address))
+    }
+}
+
+impl fmt::Debug for Member {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:?}/{:?}", self.key, self.contact)
+    }
+}

@@ -1,0 +1,230 @@
+//! Links of the tree: who is whose parent, and who accepts whom (paper §3.2; the rules are ours).
+//!
+//! A node spans the leaves [l..r]; its outer neighbours on the line are lo and ro. With a = LCP(lo, l) and
+//! b = LCP(r, ro), −1 where there is none, the parent is the router on lo if a > b, else the router on r; with both
+//! −1 the node is the root. The parent accepts a child only if the two agree on the gap between them (*fencing*).
+//! Each accepted link strictly shortens the prefix (I4), so accepted links never form a cycle, whatever changes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::message::{Payload, Subtree};
+use crate::{Contact, GridId, Node, PositionKey, Side, Time};
+
+/// The part of the line below a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Span {
+    /// The neighbour below the first leaf.
+    pub lo: Option<Contact>,
+    /// The first leaf.
+    pub l: Contact,
+    /// The last leaf.
+    pub r: Contact,
+    /// The neighbour above the last leaf.
+    pub ro: Option<Contact>,
+}
+
+/// The lengths of prefixes that decide everything about a span, in bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Prefixes {
+    /// a = LCP(lo, l).
+    pub(crate) before: Option<u16>,
+    /// LCP(l, r): the node's own; 256 for a leaf.
+    pub(crate) own: u16,
+    /// b = LCP(r, ro).
+    pub(crate) after: Option<u16>,
+}
+
+impl Prefixes {
+    /// None when the span is out of order.
+    pub(crate) fn of(grid: GridId, span: &Span) -> Option<Self> {
+        let key = |contact: &Contact| PositionKey::new(grid, contact.peer);
+        let (l, r) = (key(&span.l), key(&span.r));
+        let (lo, ro) = (span.lo.as_ref().map(key), span.ro.as_ref().map(key));
+        let in_order = l <= r && lo.is_none_or(|lo| lo < l) && ro.is_none_or(|ro| r < ro);
+        in_order.then(|| Self {
+            before: lo.map(|lo| lo.common_prefix(&l)),
+            own: l.common_prefix(&r),
+            after: ro.map(|ro| r.common_prefix(&ro)),
+        })
+    }
+
+    /// On which side of its parent the node hangs; none for the root.
+    pub(crate) fn side(&self) -> Option<Side> {
+        match (self.before, self.after) {
+            (None, None) => None,
+            (before, after) if before > after => Some(Side::Right),
+            _ => Some(Side::Left),
+        }
+    }
+}
+
+impl Span {
+    /// The machine of the parent.
+    pub(crate) fn parent(&self, prefixes: &Prefixes) -> Option<&Contact> {
+        match prefixes.side()? {
+            Side::Right => self.lo.as_ref(),
+            Side::Left => Some(&self.r),
+        }
+    }
+}
+
+/// The accept rule of the router on `me` with successor `succ`: which child such a node is, if any.
+pub(crate) fn fence(me: &Contact, succ: &Contact, gap: u16, span: &Span, prefixes: &Prefixes) -> Option<Side> {
+    let is = |contact: Option<&Contact>, other: &Contact| contact.is_some_and(|contact| contact.peer == other.peer);
+    let agrees = match prefixes.side()? {
+        Side::Left => span.r.peer == me.peer && is(span.ro.as_ref(), succ),
+        Side::Right => is(span.lo.as_ref(), me) && span.l.peer == succ.peer,
+    };
+    if agrees && prefixes.own > gap { prefixes.side() } else { None }
+}
+
+/// A linked child, as last reported.
+#[derive(Clone, Debug)]
+pub(crate) struct Slot {
+    pub(crate) contact: Contact,
+    pub(crate) node: Node,
+    pub(crate) version: u64,
+    pub(crate) tree: Subtree,
+    pub(crate) prefixes: Prefixes,
+    pub(crate) load: Payload,
+    /// Changes with the child and with its payload.
+    pub(crate) generation: u64,
+    pub(crate) heard: Time,
+    /// Digest of the root and depth as the child was last told.
+    pub(crate) told: (u64, Option<u32>),
+    /// Nothing is pushed to the child before.
+    pub(crate) push_after: Time,
+}
+
+/// What a node of ours knows of the way up.
+#[derive(Clone, Debug)]
+pub(crate) struct Uplink {
+    /// Of `tree`.
+    pub(crate) version: u64,
+    /// What there is to report; none while a child is missing or there is no such node.
+    pub(crate) tree: Option<Subtree>,
+    /// The parent's machine by the rule; ourselves for the leaf below the own router.
+    pub(crate) target: Option<Contact>,
+    /// Version that the target acknowledged last, while it keeps the link.
+    pub(crate) acked: Option<u64>,
+    /// Depth of the parent's router.
+    pub(crate) parent_depth: Option<u32>,
+    /// The newest payload published; version 0 is none.
+    pub(crate) load: Payload,
+    /// Version of the payload that the parent holds.
+    pub(crate) load_acked: u64,
+    /// The rate limit lets no payload pass before.
+    pub(crate) load_after: Time,
+    /// When the next report is due.
+    pub(crate) next: Time,
+    pub(crate) last_sent: Option<Time>,
+    /// Reports sent since the last answer.
+    pub(crate) unanswered: u32,
+    /// Refusals since the last acceptance.
+    pub(crate) refusals: u32,
+}
+
+impl Uplink {
+    pub(crate) fn new(now: Time) -> Self {
+        Self {
+            version: 0,
+            tree: None,
+            target: None,
+            acked: None,
+            parent_depth: None,
+            load: Payload { version: 0, bytes: Vec::new() },
+            load_acked: 0,
+            load_after: now,
+            next: Time::MAX,
+            last_sent: None,
+            unanswered: 0,
+            refusals: 0,
+        }
+    }
+
+    /// The parent's machine once it took us.
+    pub(crate) fn parent(&self) -> Option<&Contact> {
+        self.acked.and(self.target.as_ref())
+    }
+
+    /// Begins anew with another parent, or none.
+    pub(crate) fn retarget(&mut self, now: Time, target: Option<Contact>) {
+        *self = Self {
+            version: self.version,
+            tree: self.tree.take(),
+            target,
+            load: std::mem::replace(&mut self.load, Payload { version: 0, bytes: Vec::new() }),
+            ..Self::new(now)
+        };
+    }
+
+    /// Whether a payload waits for the parent.
+    pub(crate) fn owes_load(&self) -> bool {
+        self.load.version > self.load_acked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PeerId;
+
+    const GRID: GridId = GridId([9; 32]);
+
+    /// Contacts in the order of the line.
+    fn line(len: u8) -> Vec<Contact> {
+        let mut line: Vec<_> = (0..len)
+            .map(|byte| Contact { peer: PeerId([byte; 32]), incarnation: 1, address: "".into() })
+            .collect();
+        line.sort_by_key(|contact| PositionKey::new(GRID, contact.peer));
+        line
+    }
+
+    fn span(line: &[Contact], l: usize, r: usize) -> Span {
+        let lo = l.checked_sub(1).map(|lo| line[lo].clone());
+        Span { lo, l: line[l].clone(), r: line[r].clone(), ro: line.get(r + 1).cloned() }
+    }
+
+    #[test]
+    fn every_leaf_is_accepted_by_the_parent_it_finds_and_by_no_other() {
+        let line = line(40);
+        for leaf in 0..line.len() {
+            let span = span(&line, leaf, leaf);
+            let prefixes = Prefixes::of(GRID, &span).unwrap();
+            let parent = span.parent(&prefixes).unwrap();
+            for pair in line.windows(2) {
+                let key = |contact: &Contact| PositionKey::new(GRID, contact.peer);
+                let gap = key(&pair[0]).common_prefix(&key(&pair[1]));
+                let side = fence(&pair[0], &pair[1], gap, &span, &prefixes);
+                assert_eq!(side.is_some(), pair[0] == *parent);
+            }
+        }
+    }
+
+    #[test]
+    fn a_parent_with_another_successor_refuses() {
+        let line = line(10);
+        let span = span(&line, 4, 4);
+        let prefixes = Prefixes::of(GRID, &span).unwrap();
+        let parent = span.parent(&prefixes).unwrap();
+        assert_eq!(fence(parent, &line[9], 0, &span, &prefixes), None);
+    }
+
+    #[test]
+    fn a_link_that_does_not_shorten_the_prefix_is_refused() {
+        let line = line(10);
+        let span = span(&line, 4, 4);
+        let prefixes = Prefixes::of(GRID, &span).unwrap();
+        let parent = span.parent(&prefixes).unwrap();
+        let succ = if parent == &line[4] { &line[5] } else { &line[4] };
+        assert!(fence(parent, succ, 255, &span, &prefixes).is_some());
+        assert_eq!(fence(parent, succ, 256, &span, &prefixes), None);
+    }
+
+    #[test]
+    fn a_span_out_of_order_has_no_prefixes() {
+        let line = line(4);
+        let twisted = Span { lo: None, l: line[2].clone(), r: line[1].clone(), ro: None };
+        assert_eq!(Prefixes::of(GRID, &twisted), None);
+    }
+}

@@ -1,0 +1,265 @@
+//! What peers say to each other.
+//!
+//! Every message carries the grid and the sender's contact, so that each one is evidence of life at that incarnation.
+//! Messages are idempotent: loss, delay, duplication and reordering are tolerated. What a remote peer sends is
+//! checked by [`Message::check`] before anything looks inside.
+
+use serde::{Deserialize, Serialize};
+
+use crate::link::Span;
+use crate::{Contact, GridId, Node, PositionKey};
+
+/// Longest payload of a report or of the root, in bytes.
+pub const PAYLOAD_BYTES_MAX: usize = 64 * 1024;
+/// Most contacts in a list: both sides of the largest leaf set that a configuration allows.
+pub(crate) const CONTACTS_MAX: usize = 64;
+/// No trie over 256-bit keys is higher.
+const HEIGHT_MAX: u32 = 256;
+/// More machines than there will be; keeps sums far from overflow.
+const COUNT_MAX: u64 = 1 << 40;
+
+/// One message of the overlay.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// Messages of other grids are ignored.
+    pub grid: GridId,
+    /// Who speaks, in which life, and where it can be dialled.
+    pub sender: Contact,
+    /// What is said.
+    pub body: Body,
+}
+
+/// What is said.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Body {
+    /// Asks for an [`Body::Ack`].
+    Ping {
+        /// Repeated in the answer.
+        nonce: u32,
+        /// Digest of the sender's leaf set; one that we do not know makes us ask for it.
+        mine: u64,
+        /// Digest of the receiver's leaf set as the sender knows it; 0 is none.
+        seen: u64,
+    },
+    /// Answers a ping.
+    Ack {
+        /// Of the ping.
+        nonce: u32,
+        /// Digest of the sender's leaf set.
+        mine: u64,
+        /// The sender's leaf set, unless the ping showed that it is known.
+        set: Option<Vec<Contact>>,
+    },
+    /// Asks for the peers next to a place on the line.
+    Find {
+        /// Repeated in the answer.
+        nonce: u32,
+        /// The place.
+        key: PositionKey,
+    },
+    /// Answers a find.
+    Found {
+        /// Of the find.
+        nonce: u32,
+        /// The nearest peers that the sender knows on either side, itself included.
+        near: Vec<Contact>,
+    },
+    /// A node reports to the router that it takes for its parent.
+    Report(Report),
+    /// The parent, or who was taken for it, answers.
+    ReportAck(ReportAck),
+    /// What the root tells everybody, or the depth, changed: a parent tells its child at once.
+    RootChanged {
+        /// Which node of the receiver is the child.
+        node: Node,
+        /// The news; none when only the depth changed.
+        root: Option<RootInfo>,
+        /// Depth of the sender's router; none while it is not attached.
+        depth: Option<u32>,
+    },
+    /// The sender probed this peer in vain and unlinked it. Also sent to that peer itself, which refutes it.
+    Dead(Contact),
+    /// The sender has reason to doubt that this peer lives; who stands next to it should probe it.
+    Suspect(Contact),
+    /// Peers that the receiver may want to know: it verifies them before it believes.
+    Hint(Vec<Contact>),
+    /// The sender leaves now. Its neighbours on the line, which become each other's.
+    Leave(Vec<Contact>),
+}
+
+/// What a node tells its parent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Which node of the sender reports.
+    pub node: Node,
+    /// Rises with every change of the structure, within one life of the sender.
+    pub version: u64,
+    /// The structure; none when that of this version is acknowledged.
+    pub tree: Option<Subtree>,
+    /// The newest payload; none when it was acknowledged or has to wait for the rate limit.
+    pub load: Option<Payload>,
+    /// Digest of what the sender knows of the root; 0 is nothing.
+    pub root: u64,
+}
+
+/// The subtree below a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subtree {
+    /// Which part of the line it covers.
+    pub span: Span,
+    /// Leaves in it.
+    pub count: u64,
+    /// Links on the longest way down; 0 for a leaf.
+    pub height: u32,
+}
+
+/// What the layer above sends along.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Payload {
+    /// Rises with every payload that the node publishes, within one life of the sender; never 0.
+    pub version: u64,
+    /// Opaque here.
+    #[serde(with = "serde_bytes")]
+    pub bytes: Vec<u8>,
+}
+
+/// Answer to a report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportAck {
+    /// Of the report.
+    pub node: Node,
+    /// Of the report.
+    pub version: u64,
+    /// Whether the link stands.
+    pub verdict: Verdict,
+    /// What the root tells, unless the report showed that it is known.
+    pub root: Option<RootInfo>,
+}
+
+/// Whether a parent takes the child.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Verdict {
+    /// The link stands.
+    Linked {
+        /// Version of the payload that the parent holds; 0 is none.
+        load: u64,
+        /// Depth of the parent's router; none while it is not attached.
+        depth: Option<u32>,
+    },
+    /// The report had no structure and the parent does not know that version: send it.
+    Unknown,
+    /// The sender is not the parent of such a node; these are its neighbours.
+    Refused {
+        /// Its predecessor.
+        pred: Option<Contact>,
+        /// Its successor.
+        succ: Option<Contact>,
+    },
+}
+
+/// What the root tells everybody.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RootInfo {
+    /// The machine of the root.
+    pub contact: Contact,
+    /// Rises with every change, within one life of the root.
+    pub stamp: u64,
+    /// Leaves in the whole tree.
+    pub count: u64,
+    /// Links on the longest way from the root to a leaf.
+    pub height: u32,
+    /// What the root's layer above tells everybody.
+    #[serde(with = "serde_bytes")]
+    pub payload: Vec<u8>,
+}
+
+impl RootInfo {
+    /// Identifies this very news in few bytes; never 0.
+    pub(crate) fn digest(&self) -> u64 {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.contact.peer.0);
+        hasher.update(&self.contact.incarnation.to_le_bytes());
+        hasher.update(&self.stamp.to_le_bytes());
+        short(&hasher)
+    }
+
+    fn check(&self) -> Result<(), Refusal> {
+        check_counts(self.count, self.height)?;
+        check_payload(&self.payload)?;
+        check_contacts([&self.contact])
+    }
+}
+
+/// The first eight bytes of a hash, never 0.
+pub(crate) fn short(hasher: &blake3::Hasher) -> u64 {
+    let mut first = [0; 8];
+    first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+    u64::from_le_bytes(first).max(1)
+}
+
+/// Why a message is not looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// A payload or list is longer than allowed.
+    Oversized,
+    /// A field has a value that no correct peer sends.
+    Malformed,
+}
+
+impl Message {
+    /// Checks everything that can be checked without knowing the line.
+    pub(crate) fn check(&self) -> Result<(), Refusal> {
+        check_contacts([&self.sender])?;
+        match &self.body {
+            Body::Ping { .. } | Body::Find { .. } => Ok(()),
+            Body::Ack { set, .. } => set.as_deref().map_or(Ok(()), check_list),
+            Body::Found { near: list, .. } | Body::Hint(list) | Body::Leave(list) => check_list(list),
+            Body::Dead(contact) | Body::Suspect(contact) => check_contacts([contact]),
+            Body::Report(report) => check_report(report),
+            Body::ReportAck(ack) => {
+                if let Verdict::Refused { pred, succ } = &ack.verdict {
+                    check_contacts(pred.iter().chain(succ))?;
+                }
+                ack.root.as_ref().map_or(Ok(()), RootInfo::check)
+            }
+            Body::RootChanged { root, .. } => root.as_ref().map_or(Ok(()), RootInfo::check),
+        }
+    }
+}
+
+fn check_report(report: &Report) -> Result<(), Refusal> {
+    if let Some(load) = &report.load {
+        check_payload(&load.bytes)?;
+        if load.version == 0 {
+            return Err(Refusal::Malformed);
+        }
+    }
+    if let Some(tree) = &report.tree {
+        check_counts(tree.count, tree.height)?;
+        let Span { lo, l, r, ro } = &tree.span;
+        check_contacts([l, r].into_iter().chain(lo).chain(ro))?;
+        if (report.node == Node::Leaf) != (tree.height == 0 && tree.count == 1 && l == r) {
+            return Err(Refusal::Malformed);
+        }
+    }
+    Ok(())
+}
+
+fn check_counts(count: u64, height: u32) -> Result<(), Refusal> {
+    if (1..=COUNT_MAX).contains(&count) && height <= HEIGHT_MAX { Ok(()) } else { Err(Refusal::Malformed) }
+}
+
+fn check_payload(bytes: &[u8]) -> Result<(), Refusal> {
+    if bytes.len() <= PAYLOAD_BYTES_MAX { Ok(()) } else { Err(Refusal::Oversized) }
+}
+
+fn check_list(list: &[Contact]) -> Result<(), Refusal> {
+    if list.len() > CONTACTS_MAX {
+        return Err(Refusal::Oversized);
+    }
+    check_contacts(list)
+}
+
+fn check_contacts<'a>(contacts: impl IntoIterator<Item = &'a Contact>) -> Result<(), Refusal> {
+    if contacts.into_iter().all(Contact::is_valid) { Ok(()) } else { Err(Refusal::Oversized) }
+}

@@ -1,0 +1,387 @@
+//! One peer's part of the overlay: state, events in, effects out.
+//!
+//! [`Overlay::handle`] does the same for every event: the event itself, then whatever timed work is due, then the
+//! tree is derived anew from the leaf set and what differs is reported. So no path can forget to update the tree.
+//! `membership` keeps the line, `timers` holds the timed work, `tree` the links.
+
+use std::time::Duration;
+
+use rand::rngs::ChaCha8Rng;
+use rand::{RngExt, SeedableRng};
+
+use crate::finger::Fingers;
+use crate::graveyard::{Graveyard, Tombstones};
+use crate::leaf_set::LeafSet;
+use crate::link::{Slot, Uplink};
+use crate::lookup::Lookup;
+use crate::message::{PAYLOAD_BYTES_MAX, Refusal};
+use crate::probe::Probes;
+use crate::{
+    Body, Child, Config, Contact, Counters, Effect, Event, GridId, Member, Message, Node, Notice, RootInfo, Side, State,
+    Time,
+};
+
+/// Wait before a look-up that follows a change; doubles from there.
+pub(crate) const LOOKUP_PERIOD_MIN: Duration = Duration::from_secs(1);
+
+/// The overlay of one peer. Deterministic: the same seed and events give the same effects.
+pub struct Overlay {
+    pub(crate) config: Config,
+    pub(crate) grid: GridId,
+    pub(crate) me: Member,
+    pub(crate) rng: ChaCha8Rng,
+    pub(crate) now: Time,
+    pub(crate) state: State,
+    /// When a joining peer becomes a member even if candidates go on turning up.
+    pub(crate) join_until: Time,
+    /// When a leaving peer stops.
+    pub(crate) leave_until: Time,
+    pub(crate) line: Line,
+    pub(crate) timers: Timers,
+    pub(crate) tree: Tree,
+    pub(crate) news: News,
+    pub(crate) outbox: Vec<Effect>,
+    pub(crate) counters: Counters,
+}
+
+/// Who is there, who may be, and who was.
+pub(crate) struct Line {
+    pub(crate) leaf_set: LeafSet,
+    pub(crate) fingers: Fingers,
+    pub(crate) probes: Probes,
+    pub(crate) tombstones: Tombstones,
+    pub(crate) graveyard: Graveyard,
+    pub(crate) lookup: Option<Lookup>,
+    /// The own key was looked up since joining began.
+    pub(crate) looked_up: bool,
+}
+
+/// Periodic work.
+pub(crate) struct Timers {
+    pub(crate) lookup: Time,
+    pub(crate) lookup_period: Duration,
+    pub(crate) fingers: Time,
+    pub(crate) graves: Time,
+    /// The leaf set grew: spread it.
+    pub(crate) exchange: Option<Time>,
+}
+
+/// The links of the nodes on this machine.
+pub(crate) struct Tree {
+    /// By node: leaf, router.
+    pub(crate) uplinks: [Uplink; 2],
+    /// By side: left, right.
+    pub(crate) slots: [Option<Slot>; 2],
+    pub(crate) generation: u64,
+    pub(crate) root: Option<RootInfo>,
+    pub(crate) root_stamp: u64,
+    pub(crate) root_payload: Vec<u8>,
+    /// The router whose children and parent these are: its gap's other end.
+    pub(crate) gap: Option<Contact>,
+}
+
+/// What to tell the layer above at the end of a step.
+#[derive(Default)]
+pub(crate) struct News {
+    pub(crate) joined: bool,
+    pub(crate) children: bool,
+    pub(crate) place: bool,
+    pub(crate) root: bool,
+    pub(crate) left: bool,
+}
+
+pub(crate) const NODES: [Node; 2] = [Node::Leaf, Node::Router];
+pub(crate) const SIDES: [Side; 2] = [Side::Left, Side::Right];
+
+impl Overlay {
+    /// A peer alone: member of a grid of one at once.
+    ///
+    /// `seed` is the only source of randomness: derive it from (run seed, peer, incarnation). `config` is taken as
+    /// it is; whoever read it from outside calls [`Config::validate`].
+    pub fn new(config: Config, grid: GridId, me: Contact, seed: u64, now: Time) -> Self {
+        let me = Member::new(grid, me);
+        let line = Line {
+            leaf_set: LeafSet::new(me.key, config.leaf_set_side_len),
+            fingers: Fingers::new(me.key, config.fingers_per_bucket),
+            probes: Probes::default(),
+            tombstones: Tombstones::default(),
+            graveyard: Graveyard::new(config.graveyard_len),
+            lookup: None,
+            looked_up: false,
+        };
+        let timers =
+            Timers { lookup: now, lookup_period: LOOKUP_PERIOD_MIN, fingers: now, graves: now, exchange: None };
+        let tree = Tree {
+            uplinks: [Uplink::new(now), Uplink::new(now)],
+            slots: [None, None],
+            generation: 0,
+            root: None,
+            root_stamp: 0,
+            root_payload: Vec::new(),
+            gap: None,
+        };
+        let mut overlay = Self {
+            config,
+            grid,
+            me,
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            now,
+            state: State::Alone,
+            join_until: now,
+            leave_until: now,
+            line,
+            timers,
+            tree,
+            news: News::default(),
+            outbox: Vec::new(),
+            counters: Counters::default(),
+        };
+        overlay.timers.fingers = overlay.after_ms(overlay.config.exchange_ms);
+        overlay.timers.graves = overlay.after_ms(overlay.config.graveyard_probe_ms);
+        overlay.derive_tree();
+        overlay.news = News::default();
+        overlay
+    }
+
+    /// Feeds one event and appends what follows from it, in the order it must be carried out.
+    ///
+    /// `now` never decreases. Infallible: what a remote peer does wrong is counted and ignored.
+    pub fn handle(&mut self, now: Time, event: Event, effects: &mut Vec<Effect>) {
+        if self.state == State::Left {
+            return;
+        }
+        self.now = self.now.max(now);
+        match event {
+            Event::Bootstrap(contact) => self.bootstrap(contact),
+            Event::Received { from, message } => self.receive(from, message),
+            Event::ConnectionLost(peer) => self.doubt(peer),
+            Event::Leave => self.leave(),
+            Event::DeadlineReached => {}
+        }
+        self.settle(effects);
+    }
+
+    /// Timed work, the tree, and what to tell the layer above.
+    fn settle(&mut self, effects: &mut Vec<Effect>) {
+        if self.state == State::Leaving {
+            self.linger();
+        } else {
+            self.run_timers();
+            self.advance_state();
+            self.derive_tree();
+            self.send_reports();
+            self.push_root();
+        }
+        effects.append(&mut self.outbox);
+        let news = std::mem::take(&mut self.news);
+        let notices = [
+            (news.joined, Notice::Joined),
+            (news.place, Notice::PlaceChanged),
+            (news.children, Notice::ChildrenChanged),
+            (news.root, Notice::RootChanged),
+            (news.left, Notice::Left),
+        ];
+        effects.extend(notices.iter().filter(|(is_new, _)| *is_new).map(|(_, notice)| Effect::Notify(*notice)));
+    }
+
+    /// Checks a message and hands it to its part of the protocol.
+    fn receive(&mut self, from: crate::PeerId, message: Message) {
+        if message.grid != self.grid {
+            self.counters.foreign_grid += 1;
+            return;
+        }
+        if message.sender.peer != from || from == self.me.contact.peer {
+            self.counters.forged_sender += 1;
+            return;
+        }
+        match message.check() {
+            Ok(()) => {}
+            Err(Refusal::Oversized) => {
+                self.counters.oversized += 1;
+                return;
+            }
+            Err(Refusal::Malformed) => {
+                self.counters.malformed += 1;
+                return;
+            }
+        }
+        if self.state == State::Leaving {
+            if !matches!(message.body, Body::Leave(_) | Body::Ack { .. } | Body::ReportAck(_)) {
+                self.say_goodbye(message.sender);
+            }
+            return;
+        }
+        let sender = message.sender;
+        if let Body::Leave(near) = message.body {
+            self.on_leave(&sender, near);
+            return;
+        }
+        if !self.hear(&sender) {
+            return;
+        }
+        match message.body {
+            Body::Ping { nonce, mine, seen } => self.on_ping(&sender, nonce, mine, seen),
+            Body::Ack { nonce, mine, set } => self.on_ack(&sender, nonce, mine, set),
+            Body::Find { nonce, key } => self.on_find(&sender, nonce, &key),
+            Body::Found { nonce, near } => self.on_found(&sender, nonce, near),
+            Body::Report(report) => self.on_report(&sender, report),
+            Body::ReportAck(ack) => self.on_report_ack(&sender, ack),
+            Body::RootChanged { node, root, depth } => self.on_root_changed(&sender, node, root, depth),
+            Body::Dead(contact) => self.on_dead(&contact),
+            Body::Suspect(contact) => self.doubt(contact.peer),
+            Body::Hint(contacts) => contacts.iter().for_each(|contact| self.consider(contact)),
+            Body::Leave(_) => {}
+        }
+    }
+
+    pub(crate) fn send(&mut self, to: Contact, body: Body) {
+        let message = Message { grid: self.grid, sender: self.me.contact.clone(), body };
+        self.outbox.push(Effect::Send { to, message });
+    }
+
+    /// The moment after a period with its spread.
+    pub(crate) fn after_ms(&mut self, period_ms: u64) -> Time {
+        self.now + Duration::from_millis(period_ms) * self.pace_percent() / 100
+    }
+
+    /// A random factor around 100 %.
+    pub(crate) fn pace_percent(&mut self) -> u32 {
+        let jitter = self.config.jitter_percent.min(50) as u32;
+        self.rng.random_range(100 - jitter..=100 + jitter)
+    }
+
+    // ---- what the layer above reads and says ----
+
+    /// When `handle` next has timed work to do; none when only an event can wake it.
+    pub fn deadline(&self) -> Option<Time> {
+        match self.state {
+            State::Left => None,
+            State::Leaving => Some(self.leave_until),
+            State::Alone | State::Joining | State::Member => self.next_timer(),
+        }
+    }
+
+    /// This peer. Its incarnation rises when somebody knows a higher one, or believes it dead.
+    pub fn me(&self) -> &Contact {
+        &self.me.contact
+    }
+
+    /// The own dialable address became known or changed; the next messages spread it.
+    pub fn set_address(&mut self, address: Box<str>) {
+        self.me.contact.address = address;
+    }
+
+    /// Where this peer stands between alone and left.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// The peer next below on the line.
+    pub fn predecessor(&self) -> Option<&Contact> {
+        self.line.leaf_set.predecessor().map(|neighbour| neighbour.contact())
+    }
+
+    /// The peer next above on the line.
+    pub fn successor(&self) -> Option<&Contact> {
+        self.line.leaf_set.successor().map(|neighbour| neighbour.contact())
+    }
+
+    /// The leaf set: predecessors, then successors, nearest first.
+    pub fn neighbours(&self) -> impl Iterator<Item = &Contact> {
+        self.line.leaf_set.iter().map(|neighbour| neighbour.contact())
+    }
+
+    /// Whether this machine has a routing node: every member but the last on the line.
+    pub fn hosts_router(&self) -> bool {
+        matches!(self.state, State::Member | State::Leaving) && self.successor().is_some()
+    }
+
+    /// Whether nobody stands above us: our router spans the whole line as far as we know, or we are alone.
+    pub fn is_root(&self) -> bool {
+        if self.line.leaf_set.len() == 0 {
+            return true;
+        }
+        let span = self.tree.uplinks[Node::Router as usize].tree.as_ref().map(|tree| &tree.span);
+        self.hosts_router() && span.is_some_and(|span| span.lo.is_none() && span.ro.is_none())
+    }
+
+    /// The machine of the acknowledged parent, ourselves where the leaf hangs below the own router; none for the
+    /// root, alone, or while the node is not attached.
+    pub fn parent(&self, node: Node) -> Option<&Contact> {
+        self.tree.uplinks[node as usize].parent()
+    }
+
+    /// The children of our router, left and right. The leaf of this machine appears here too where it is one.
+    pub fn children(&self) -> [Option<Child<'_>>; 2] {
+        SIDES.map(|side| {
+            self.tree.slots[side as usize].as_ref().map(|slot| Child {
+                contact: &slot.contact,
+                node: slot.node,
+                count: slot.tree.count,
+                height: slot.tree.height,
+                payload: &slot.load.bytes,
+                generation: slot.generation,
+            })
+        })
+    }
+
+    /// Links between the node and the root; none while that is not known.
+    pub fn depth(&self, node: Node) -> Option<u32> {
+        if self.is_root() {
+            let is_alone = self.line.leaf_set.len() == 0;
+            match node {
+                Node::Leaf if is_alone => return Some(0),
+                Node::Router => return (!is_alone).then_some(0),
+                Node::Leaf => {}
+            }
+        }
+        let uplink = &self.tree.uplinks[node as usize];
+        let parent = uplink.parent()?;
+        if parent.peer == self.me.contact.peer {
+            return self.depth(Node::Router).map(|depth| depth.saturating_add(1));
+        }
+        uplink.parent_depth.map(|depth| depth.saturating_add(1))
+    }
+
+    /// The root as last heard, or what this peer tells as the root.
+    pub fn root(&self) -> Option<&RootInfo> {
+        self.tree.root.as_ref()
+    }
+
+    /// Replaces what `node` tells its parent. The newest wins; the rate limit decides when it goes out.
+    ///
+    /// Payloads longer than [`PAYLOAD_BYTES_MAX`] are counted and ignored.
+    pub fn publish(&mut self, now: Time, node: Node, payload: Vec<u8>, effects: &mut Vec<Effect>) {
+        self.now = self.now.max(now);
+        if payload.len() > PAYLOAD_BYTES_MAX {
+            self.counters.oversized_own += 1;
+            return;
+        }
+        self.replace_load(node, payload);
+        self.settle_own(effects);
+    }
+
+    /// Replaces what this peer tells everybody while it is the root. Remembered, but without effect, while it is not.
+    ///
+    /// Payloads longer than [`PAYLOAD_BYTES_MAX`] are counted and ignored.
+    pub fn publish_root(&mut self, now: Time, payload: Vec<u8>, effects: &mut Vec<Effect>) {
+        self.now = self.now.max(now);
+        if payload.len() > PAYLOAD_BYTES_MAX {
+            self.counters.oversized_own += 1;
+            return;
+        }
+        self.tree.root_payload = payload;
+        self.settle_own(effects);
+    }
+
+    fn settle_own(&mut self, effects: &mut Vec<Effect>) {
+        if !matches!(self.state, State::Leaving | State::Left) {
+            self.settle(effects);
+        }
+    }
+
+    /// What was refused or lost so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}

@@ -1,0 +1,166 @@
+//! Bags of tasks, as the scheduler knows them: numbers only. What a task runs and reads stays with the agent,
+//! in the manifest whose hash is the bag's id.
+
+use std::fmt;
+use std::time::Duration;
+
+use idlewood_overlay::{Contact, Side};
+use serde::{Deserialize, Serialize};
+
+use crate::ranges::IntervalSet;
+
+/// Most tasks a bag may have.
+pub const TASKS_MAX: u64 = 1 << 40;
+/// Most intervals one request carries; what is more scattered travels in several requests.
+pub const REQUEST_INTERVALS_MAX: usize = 256;
+/// Largest accepted work, in Mop: ten thousand machines for three hundred years.
+pub const WORK_MOPS_MAX: f64 = 1e18;
+/// Largest accepted age of a request. Older ones are clamped.
+pub const AGE_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
+/// Deepest path down the tree; position keys have 256 bits, and so has a trie over them levels.
+const PATH_LENGTH_MAX: usize = 256;
+
+/// A bag's identity: BLAKE3 of its manifest.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct BagId(#[serde(with = "idlewood_overlay::bytes32")] pub [u8; 32]);
+
+impl fmt::Display for BagId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&hex::encode(&self.0[..6]))
+    }
+}
+
+impl fmt::Debug for BagId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "bag:{self}")
+    }
+}
+
+/// Content address of a blob: BLAKE3 of its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct BlobId(#[serde(with = "idlewood_overlay::bytes32")] pub [u8; 32]);
+
+impl fmt::Debug for BlobId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "blob:{}", hex::encode(&self.0[..4]))
+    }
+}
+
+/// One task of a bag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct TaskId {
+    /// Its bag.
+    pub bag: BagId,
+    /// Its place in the bag, from 0.
+    pub index: u64,
+}
+
+/// What every machine that holds a part of a bag knows of the whole.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BagHeader {
+    /// Which bag.
+    pub id: BagId,
+    /// Who submitted it: results go there.
+    pub submitter: Contact,
+    /// n: number of tasks of the whole bag.
+    pub tasks: u64,
+    /// a: work of one task, in Mop.
+    pub task_mops: f64,
+    /// w, or the effective size w' = a·max(n, N) of `design.md`: what deadlines are computed with, in Mop.
+    pub application_size_mops: f64,
+    /// Whether the user declared a; if not, finished tasks correct it.
+    pub declared: bool,
+}
+
+impl BagHeader {
+    /// Whether these numbers can be computed with.
+    pub fn is_valid(&self) -> bool {
+        let sane = |mops: f64| mops.is_finite() && mops > 0.0 && mops <= WORK_MOPS_MAX;
+        self.submitter.is_valid()
+            && (1..=TASKS_MAX).contains(&self.tasks)
+            && sane(self.task_mops)
+            && sane(self.application_size_mops)
+    }
+}
+
+/// How one task ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TaskResult {
+    /// Which task of the bag.
+    pub index: u64,
+    /// 0 for the first try.
+    pub attempt: u32,
+    /// Whether its exit code is among those the bag declares as success.
+    pub success: bool,
+    /// Everything it produced, as one blob.
+    pub output: BlobId,
+    /// Size of that blob.
+    pub output_bytes: u64,
+    /// Work it turned out to be, in Mop.
+    pub work_mops: f64,
+}
+
+impl TaskResult {
+    /// Whether what a remote peer sent can be used for a bag of `tasks` tasks.
+    pub fn is_valid(&self, tasks: u64) -> bool {
+        self.index < tasks && self.work_mops.is_finite() && (0.0..=WORK_MOPS_MAX).contains(&self.work_mops)
+    }
+}
+
+/// The way a request took down from where it was accepted: one step per split.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Path(Box<str>);
+
+impl Path {
+    /// This path and one step more.
+    pub fn down(&self, side: Side) -> Self {
+        let step = match side {
+            Side::Left => 'l',
+            Side::Right => 'r',
+        };
+        let mut steps = String::with_capacity(self.0.len() + 1);
+        steps.push_str(&self.0);
+        steps.push(step);
+        Self(steps.into())
+    }
+
+    /// Number of splits so far.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether no split has happened yet.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// A part of a bag on its way to the machines that will run it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    /// The whole bag's numbers.
+    pub bag: BagHeader,
+    /// Numbers the requests of one bag, so that each is executed once; re-issued ranges get a new one.
+    pub number: u64,
+    /// 0 for the first issue of these ranges.
+    pub attempt: u32,
+    /// Which tasks.
+    pub ranges: IntervalSet,
+    /// g = now − r: time since the bag was submitted.
+    pub age: Duration,
+    /// Splits so far.
+    pub path: Path,
+    /// Routers that passed it upward so far: bounds the way while the tree heals.
+    pub climbed: u16,
+}
+
+impl Request {
+    /// Whether what a remote peer sent can be queued at all.
+    pub fn is_valid(&self) -> bool {
+        self.bag.is_valid()
+            && !self.ranges.is_empty()
+            && self.ranges.intervals() <= REQUEST_INTERVALS_MAX
+            && self.ranges.ranges().last().is_some_and(|range| range.end <= self.bag.tasks)
+            && self.path.len() <= PATH_LENGTH_MAX
+    }
+}

@@ -1,0 +1,90 @@
+//! How the parts of a peer reach the outside: effects, durable writes, and messages to the peer itself.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use idlewood_overlay::{Contact, Time, WallTime};
+
+use crate::message::Message;
+use crate::peer::{Effect, Notice};
+use crate::record::Change;
+
+/// Names a durable write until the driver says that it is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// What waits for a write to be durable.
+#[derive(Debug)]
+pub(crate) enum Then {
+    Send(Contact, Message),
+    Notify(Notice),
+}
+
+/// The outlet that all parts of one peer share.
+#[derive(Debug)]
+pub(crate) struct Io {
+    pub(crate) now: Time,
+    /// Wall-clock time at the driver's start.
+    epoch: WallTime,
+    pub(crate) me: Contact,
+    pub(crate) effects: Vec<Effect>,
+    /// Messages of this peer to itself: they never leave the process.
+    pub(crate) local: VecDeque<Message>,
+    next_ticket: u64,
+    pending: BTreeMap<Ticket, Vec<Then>>,
+}
+
+impl Io {
+    pub(crate) fn new(now: Time, wall_now: WallTime, me: Contact) -> Self {
+        Self {
+            now,
+            epoch: WallTime(wall_now.0.saturating_sub(now.as_micros())),
+            me,
+            effects: Vec::new(),
+            local: VecDeque::new(),
+            next_ticket: 0,
+            pending: BTreeMap::new(),
+        }
+    }
+
+    /// The wall-clock time of a moment, for records.
+    pub(crate) fn wall(&self, time: Time) -> WallTime {
+        WallTime(self.epoch.0.saturating_add(time.as_micros()))
+    }
+
+    /// The moment of a record's wall-clock time; never in the future, since clocks jump.
+    pub(crate) fn moment(&self, wall: WallTime) -> Time {
+        self.now - self.wall(self.now).since(wall)
+    }
+
+    pub(crate) fn send(&mut self, to: Contact, message: Message) {
+        if to.peer == self.me.peer {
+            self.local.push_back(message);
+        } else {
+            self.effects.push(Effect::Send { to, message });
+        }
+    }
+
+    pub(crate) fn notify(&mut self, notice: Notice) {
+        self.effects.push(Effect::Notify(notice));
+    }
+
+    /// Writes durably; what depends on it happens only once it is.
+    pub(crate) fn persist(&mut self, changes: Vec<Change>, then: Vec<Then>) {
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        if !then.is_empty() {
+            self.pending.insert(ticket, then);
+        }
+        self.effects.push(Effect::Persist { ticket, changes });
+    }
+
+    /// The driver says that a write is durable.
+    pub(crate) fn persisted(&mut self, ticket: Ticket) {
+        for then in self.pending.remove(&ticket).into_iter().flatten() {
+            match then {
+                Then::Send(to, message) => self.send(to, message),
+                Then::Notify(notice) => self.notify(notice),
+            }
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! The submitter's ledger: where every task of a bag is, so that none is lost and each counts once.
+//!
+//! At any moment the indices of a bag are the disjoint union of unissued, issued (on their way), placed (on an
+//! executor, under a lease), done and failed. A lease that ends, a request that nobody accounts for in time and a
+//! task that its executor no longer lists return their ranges to unissued; they are issued again at once, and this
+//! does not count as a failure of the task. The first valid result of a task wins.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use idlewood_overlay::{Contact, PeerId, Time};
+
+use crate::bag::{BagHeader, BagId, REQUEST_INTERVALS_MAX, Request, TaskId, TaskResult};
+use crate::config::Config;
+use crate::io::{Io, Then};
+use crate::message::Message;
+use crate::peer::{Effect, Notice};
+use crate::ranges::IntervalSet;
+use crate::record::{Change, Closing, Record, RecordKey};
+
+/// Bytes of a renewal with its answer, for the bound on the submitter's link. Measured on encoded messages.
+const RENEWAL_BYTES: u64 = 500;
+/// Link of the submitter in bytes/s (the paper's 1 Mb/s) and the share of it that renewals may take (`design.md`).
+const RENEWAL_BYTES_S: u64 = 125_000 / 10;
+
+/// Tasks on their way.
+#[derive(Debug)]
+struct Issue {
+    ranges: IntervalSet,
+    /// Issued again when nobody accounts for them by then.
+    until: Time,
+}
+
+/// Tasks on an executor.
+#[derive(Debug)]
+struct Placement {
+    executor: Contact,
+    ranges: IntervalSet,
+    /// End of the lease.
+    until: Time,
+    /// Of the last `Holding` heard.
+    version: u64,
+}
+
+/// One bag, on the machine that submitted it.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    bag: BagHeader,
+    released: Time,
+    retries_max: u32,
+    closed: Option<(Closing, Time)>,
+    /// Durable, measured, and so to be issued.
+    open: bool,
+    unissued: IntervalSet,
+    issued: Vec<Issue>,
+    placed: BTreeMap<PeerId, Placement>,
+    done: IntervalSet,
+    failed: IntervalSet,
+    /// Failed tries of tasks that are not over.
+    failures: BTreeMap<u64, u32>,
+    /// Results whose output is on its way here.
+    fetching: BTreeMap<u64, (TaskResult, Contact)>,
+    /// Number and summed work of finished tasks.
+    measured: (u64, f64),
+    /// Of the last request issued.
+    number: u64,
+    attempt: u32,
+    reissued: u64,
+    duplicates: u64,
+}
+
+/// A bag as its submitter sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BagView {
+    /// Its numbers; `task_mops` is 0 until measured.
+    pub bag: BagHeader,
+    /// r.
+    pub released: Time,
+    /// Tasks that succeeded.
+    pub done: u64,
+    /// Tasks that failed for good.
+    pub failed: u64,
+    /// Tasks that a machine accounts for.
+    pub placed: u64,
+    /// How many machines that is.
+    pub executors: u64,
+    /// Tasks on their way to a machine, or waiting for that.
+    pub unplaced: u64,
+    /// Tasks that had to be issued again.
+    pub reissued: u64,
+    /// Results that came for a task that was over already.
+    pub duplicates: u64,
+    /// How and when it ended.
+    pub closed: Option<(Closing, Time)>,
+}
+
+impl BagView {
+    /// (C − r)/w in s/Mop, of a bag that is closed; `None` while it is not.
+    pub fn stretch(&self) -> Option<f64> {
+        let (_, closed) = self.closed?;
+        (self.bag.application_size_mops > 0.0)
+            .then(|| closed.since(self.released).as_secs_f64() / self.bag.application_size_mops)
+    }
+}
+
+impl Ledger {
+    /// A bag just submitted; nothing is issued before [`Ledger::open`].
+    pub(crate) fn new(bag: BagHeader, released: Time, retries_max: u32, io: &Io) -> Self {
+        let mut unissued = IntervalSet::new();
+        unissued.insert(0..bag.tasks);
+        Self {
+            bag,
+            released,
+            retries_max,
+            closed: None,
+            open: false,
+            unissued,
+            issued: Vec::new(),
+            placed: BTreeMap::new(),
+            done: IntervalSet::new(),
+            failed: IntervalSet::new(),
+            failures: BTreeMap::new(),
+            fetching: BTreeMap::new(),
+            measured: (0, 0.0),
+            // Above every number of an earlier life of this machine.
+            number: u64::try_from(io.wall(io.now).0).unwrap_or(0),
+            attempt: 0,
+            reissued: 0,
+            duplicates: 0,
+        }
+    }
+
+    pub(crate) fn restore_closed(&mut self, closing: Closing, at: Time) {
+        self.closed = Some((closing, at));
+    }
+
+    pub(crate) fn restore_done(&mut self, result: &TaskResult) {
+        self.settle(result);
+    }
+
+    /// What was placed gets a full new term: a submitter that was away must not issue everything again.
+    pub(crate) fn restore_placed(&mut self, executor: Contact, ranges: &IntervalSet, io: &Io, config: &Config) {
+        let ranges = ranges.intersection(&self.unissued);
+        if ranges.is_empty() {
+            return;
+        }
+        self.unissued.subtract(&ranges);
+        let until = io.now + self.term(config);
+        self.placed.insert(executor.peer, Placement { executor, ranges, until, version: 0 });
+        self.attempt = self.attempt.max(1);
+    }
+
+    /// May be issued from now on.
+    pub(crate) fn open(&mut self) {
+        self.open = true;
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.is_some()
+    }
+
+    pub(crate) fn is_measured(&self) -> bool {
+        self.bag.task_mops > 0.0
+    }
+
+    pub(crate) fn header(&self) -> &BagHeader {
+        &self.bag
+    }
+
+    pub(crate) fn record(&self, io: &Io) -> Record {
+        Record::Bag {
+            bag: self.bag.clone(),
+            released: io.wall(self.released),
+            retries_max: self.retries_max,
+            closed: self.closed.map(|(closing, at)| (closing, io.wall(at))),
+        }
+    }
+
+    pub(crate) fn view(&self) -> BagView {
+        let issued: u64 = self.issued.iter().map(|issue| issue.ranges.len()).sum();
+        BagView {
+            bag: self.bag.clone(),
+            released: self.released,
+            done: self.done.len(),
+            failed: self.failed.len(),
+            placed: self.placed.values().map(|placement| placement.ranges.len()).sum(),
+            executors: self.placed.len() as u64,
+            unplaced: self.unissued.len() + issued,
+            reissued: self.reissued,
+            duplicates: self.duplicates,
+            closed: self.closed,
+        }
+    }
+
+    pub(crate) fn placements(&self) -> impl Iterator<Item = (&Contact, &IntervalSet)> {
+        self.placed.values().map(|placement| (&placement.executor, &placement.ranges))
+    }
+
+    /// Sets a and w once the first task has shown them.
+    pub(crate) fn set_work(&mut self, task_mops: f64, application_size_mops: f64) {
+        self.bag.task_mops = task_mops;
+        self.bag.application_size_mops = application_size_mops;
+    }
+
+    /// How long a lease lasts: long enough that all renewals stay within a tenth of the submitter's link.
+    fn term(&self, config: &Config) -> Duration {
+        let executors = self.placed.len() as u64;
+        config.lease.max(Duration::from_secs(3 * executors * RENEWAL_BYTES / RENEWAL_BYTES_S))
+    }
+
+    /// Takes indices out of wherever they wait or run.
+    fn withdraw(&mut self, indices: &IntervalSet) {
+        self.unissued.subtract(indices);
+        self.withdraw_issued(indices);
+        for placement in self.placed.values_mut() {
+            placement.ranges.subtract(indices);
+        }
+    }
+
+    fn withdraw_issued(&mut self, indices: &IntervalSet) {
+        for issue in &mut self.issued {
+            issue.ranges.subtract(indices);
+        }
+        self.issued.retain(|issue| !issue.ranges.is_empty());
+    }
+
+    /// A task is over.
+    fn settle(&mut self, result: &TaskResult) {
+        let index = IntervalSet::from(result.index..result.index + 1);
+        self.withdraw(&index);
+        self.failures.remove(&result.index);
+        if result.success {
+            self.done.insert_index(result.index);
+            self.measured.0 += 1;
+            self.measured.1 += result.work_mops;
+        } else {
+            self.failed.insert_index(result.index);
+        }
+    }
+
+    /// Tasks return to be issued again.
+    fn reissue(&mut self, ranges: &IntervalSet) {
+        self.reissued += ranges.len();
+        self.attempt += 1;
+        self.unissued.extend_with(ranges);
+    }
+
+    /// An executor says what it accounts for. Answers with what it may keep, and for how long.
+    pub(crate) fn holding(
+        &mut self,
+        executor: Contact,
+        version: u64,
+        ranges: &IntervalSet,
+        io: &mut Io,
+        config: &Config,
+    ) {
+        let term = self.term(config);
+        let lease = |drop| Message::Lease { bag: self.bag.id, version, term, drop };
+        if self.is_closed() {
+            io.send(executor, lease(ranges.clone()));
+            return;
+        }
+        let mine = match self.placed.get(&executor.peer) {
+            Some(known) if (known.executor.incarnation, known.version) >= (executor.incarnation, version) => return,
+            Some(known) => known.ranges.clone(),
+            None => IntervalSet::new(),
+        };
+        let mut free = self.unissued.clone();
+        for issue in &self.issued {
+            free.extend_with(&issue.ranges);
+        }
+        let keep = ranges.intersection(&free.union(&mine));
+        let message = lease(ranges.difference(&keep));
+        let lost = mine.difference(ranges);
+        let gained = keep.difference(&mine);
+        self.unissued.subtract(&gained);
+        self.withdraw_issued(&gained);
+        if !lost.is_empty() {
+            self.reissue(&lost);
+        }
+        if keep.is_empty() {
+            if self.placed.remove(&executor.peer).is_some() {
+                let key = RecordKey::Placed(self.bag.id, executor.peer);
+                io.persist(vec![Change::Delete(key)], Vec::new());
+            }
+            io.send(executor, message);
+            return;
+        }
+        let changed = !lost.is_empty() || !gained.is_empty();
+        let placement =
+            Placement { executor: executor.clone(), ranges: keep.clone(), until: io.now + term, version };
+        self.placed.insert(executor.peer, placement);
+        if changed {
+            let placed = Record::Placed { bag: self.bag.id, executor: executor.clone(), ranges: keep };
+            io.persist(vec![Change::Put(placed)], vec![Then::Send(executor, message)]);
+        } else {
+            io.send(executor, message);
+        }
+    }
+
+    /// Finished tasks arrive: their output is fetched, and only then do they count.
+    pub(crate) fn results(&mut self, executor: &Contact, results: Vec<TaskResult>, io: &mut Io) {
+        let mut unwanted = IntervalSet::new();
+        for result in results.into_iter().filter(|result| result.is_valid(self.bag.tasks)) {
+            let index = result.index;
+            if self.is_closed() || self.done.contains(index) || self.failed.contains(index) {
+                self.duplicates += u64::from(!self.is_closed());
+                unwanted.insert_index(index);
+            } else if self.fetching.contains_key(&index) {
+                // Acknowledged when the output is here.
+            } else if !result.success && self.may_retry(index) {
+                let again = IntervalSet::from(index..index + 1);
+                self.withdraw(&again);
+                self.attempt += 1;
+                self.unissued.extend_with(&again);
+                unwanted.insert_index(index);
+            } else {
+                io.effects.push(Effect::FetchOutput {
+                    task: TaskId { bag: self.bag.id, index },
+                    output: result.output,
+                    output_bytes: result.output_bytes,
+                    from: executor.clone(),
+                });
+                self.fetching.insert(index, (result, executor.clone()));
+            }
+        }
+        if !unwanted.is_empty() {
+            io.send(executor.clone(), Message::ResultsAck { bag: self.bag.id, indices: unwanted });
+        }
+    }
+
+    /// Counts one failed try; whether the task gets another.
+    fn may_retry(&mut self, index: u64) -> bool {
+        let failures = self.failures.entry(index).or_insert(0);
+        *failures += 1;
+        *failures <= self.retries_max
+    }
+
+    /// The output of a result is here (or could not be had: its executor will offer it again).
+    pub(crate) fn fetched(&mut self, index: u64, here: bool, io: &mut Io) {
+        let Some((result, executor)) = self.fetching.remove(&index) else { return };
+        if !here {
+            return;
+        }
+        self.record_result(result, executor, io);
+    }
+
+    /// Journals a result; only when that is durable does its executor hear of it.
+    pub(crate) fn record_result(&mut self, result: TaskResult, executor: Contact, io: &mut Io) {
+        if self.is_closed() || self.done.contains(result.index) || self.failed.contains(result.index) {
+            return;
+        }
+        self.settle(&result);
+        let bag = self.bag.id;
+        let ack = Message::ResultsAck { bag, indices: IntervalSet::from(result.index..result.index + 1) };
+        let done = Record::Done { bag, executor: executor.peer, finished: io.wall(io.now), result };
+        io.persist(vec![Change::Put(done)], vec![Then::Send(executor, ack)]);
+        if self.done.len() + self.failed.len() == self.bag.tasks {
+            self.close(Closing::Completed, io);
+        }
+    }
+
+    /// Ends the bag; whoever still holds a part of it is told.
+    pub(crate) fn close(&mut self, closing: Closing, io: &mut Io) {
+        if self.is_closed() {
+            return;
+        }
+        self.closed = Some((closing, io.now));
+        self.issued.clear();
+        self.fetching.clear();
+        let bag = self.bag.id;
+        let mut changes = vec![Change::Put(self.record(io))];
+        let mut then = vec![Then::Notify(Notice::BagClosed(bag))];
+        for (peer, placement) in std::mem::take(&mut self.placed) {
+            changes.push(Change::Delete(RecordKey::Placed(bag, peer)));
+            if !placement.ranges.is_empty() {
+                let lease = Message::Lease { bag, version: 0, term: Duration::ZERO, drop: placement.ranges };
+                then.push(Then::Send(placement.executor, lease));
+            }
+        }
+        io.persist(changes, then);
+    }
+
+    /// Takes back what nobody accounted for in time, and what is under no lease any more.
+    pub(crate) fn expire(&mut self, io: &mut Io) {
+        if self.is_closed() {
+            return;
+        }
+        let (late, issued) = std::mem::take(&mut self.issued).into_iter().partition(|issue| issue.until <= io.now);
+        self.issued = issued;
+        for Issue { ranges, .. } in Vec::from_iter::<Vec<Issue>>(late) {
+            self.reissue(&ranges);
+        }
+        let ended: Vec<PeerId> =
+            self.placed.iter().filter(|(_, placement)| placement.until <= io.now).map(|(peer, _)| *peer).collect();
+        for peer in ended {
+            if let Some(placement) = self.placed.remove(&peer) {
+                self.reissue(&placement.ranges);
+                io.persist(vec![Change::Delete(RecordKey::Placed(self.bag.id, peer))], Vec::new());
+            }
+        }
+    }
+
+    /// The requests for everything that is to be issued now.
+    pub(crate) fn issue(&mut self, io: &Io, config: &Config) -> Vec<Request> {
+        let mut requests = Vec::new();
+        if !self.open || self.is_closed() || !self.is_measured() {
+            return requests;
+        }
+        if let (count, sum) = self.measured
+            && !self.bag.declared
+            && count > 0
+            && sum > 0.0
+        {
+            self.bag.task_mops = sum / count as f64;
+        }
+        while !self.unissued.is_empty() {
+            let mut ranges = IntervalSet::new();
+            for range in self.unissued.ranges().take(REQUEST_INTERVALS_MAX) {
+                ranges.insert(range);
+            }
+            self.unissued.subtract(&ranges);
+            self.number += 1;
+            self.issued.push(Issue { ranges: ranges.clone(), until: io.now + config.placement_timeout });
+            requests.push(Request {
+                bag: self.bag.clone(),
+                number: self.number,
+                attempt: self.attempt,
+                ranges,
+                age: io.now.since(self.released),
+                path: crate::bag::Path::default(),
+                climbed: 0,
+            });
+        }
+        requests
+    }
+
+    /// When [`Ledger::expire`] next has something to do.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        let issued = self.issued.iter().map(|issue| issue.until);
+        issued.chain(self.placed.values().map(|placement| placement.until)).min()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn accounted(&self) -> u64 {
+        let view = self.view();
+        view.done + view.failed + view.placed + view.unplaced
+    }
+}
+
+/// Answers an executor about a bag that this machine does not know: it may forget it.
+pub(crate) fn refuse(bag: BagId, executor: Contact, version: u64, ranges: IntervalSet, io: &mut Io) {
+    io.send(executor, Message::Lease { bag, version, term: Duration::ZERO, drop: ranges });
+}

@@ -1,0 +1,36 @@
+//! The decentralised scheduler of idlewood (Celaya and Marchal 2010, with the corrections and extensions that the
+//! modules name), and [`Peer`], which composes it with the overlay into everything that one machine does.
+//!
+//! The crate is sans-IO: no sockets, no files, no clock, no ambient randomness. Both drivers, the agent and the
+//! simulator, own a [`Peer`] and feed it [`Event`]s.
+
+#![forbid(unsafe_code)]
+
+pub mod availability;
+mod bag;
+mod config;
+mod executor;
+mod io;
+mod ledger;
+mod message;
+mod peer;
+pub mod queue;
+pub mod ranges;
+mod record;
+mod router;
+pub mod split;
+pub mod stretch;
+pub mod summary;
+
+pub use bag::{
+    AGE_MAX, BagHeader, BagId, BlobId, Path, REQUEST_INTERVALS_MAX, Request, TASKS_MAX, TaskId, TaskResult,
+    WORK_MOPS_MAX,
+};
+pub use config::Config;
+pub use executor::{HeldView, RunningTask};
+pub use io::Ticket;
+pub use ledger::BagView;
+pub use message::{DecodeError, MESSAGE_BYTES_MAX, Message};
+pub use peer::{Effect, Event, Notice, Peer, RestoreError, Submission, SubmitError, TaskOutcome};
+pub use record::{Change, Closing, Record, RecordError, RecordKey};
+pub use router::Platform;

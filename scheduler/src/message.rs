@@ -1,0 +1,133 @@
+//! What peers say to each other, and its encoding.
+//!
+//! Plain CBOR. Every message is decoded under a size cap and a recursion limit and validated before it is handled.
+
+use std::time::Duration;
+
+use idlewood_overlay::{Contact, Node};
+use serde::{Deserialize, Serialize};
+
+use crate::bag::{BagId, Request, TaskResult};
+use crate::ranges::IntervalSet;
+
+/// Largest encoded message, in bytes. What would be larger is split by its sender.
+pub const MESSAGE_BYTES_MAX: usize = 256 * 1024;
+/// Deepest nesting a message can have.
+const RECURSION_MAX: usize = 32;
+/// Most results in one message.
+pub const RESULTS_MAX: usize = 512;
+
+/// Anything one peer sends to another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Message {
+    /// The tree's own traffic.
+    Overlay(idlewood_overlay::Message),
+    /// Tasks looking for machines.
+    Request {
+        /// Which tasks of which bag.
+        request: Request,
+        /// Whether the receiver's leaf or its router is meant.
+        node: Node,
+        /// From below (it may be refused and climb further) or from above (it may not).
+        climbing: bool,
+    },
+    /// Executor to submitter: all that I account for of this bag: waiting, running, and finished but unacknowledged.
+    /// Places what is new, renews the lease, and gives up what is no longer listed.
+    Holding {
+        /// Which bag.
+        bag: BagId,
+        /// Who speaks, and where to answer.
+        executor: Contact,
+        /// Rises with every such message of one incarnation.
+        version: u64,
+        /// Which tasks.
+        ranges: IntervalSet,
+    },
+    /// Submitter to executor: the answer to `Holding`, also unasked.
+    Lease {
+        /// Which bag.
+        bag: BagId,
+        /// The `Holding` it answers; 0 where it answers none.
+        version: u64,
+        /// How long the rest is yours.
+        term: Duration,
+        /// Forget these: done, placed elsewhere, or the bag is closed.
+        drop: IntervalSet,
+    },
+    /// Executor to submitter: finished tasks, until acknowledged.
+    Results {
+        /// Which bag.
+        bag: BagId,
+        /// Who ran them, and where their output can be fetched.
+        executor: Contact,
+        /// What came out.
+        results: Vec<TaskResult>,
+    },
+    /// Submitter to executor: these are journalled (or not wanted); forget them.
+    ResultsAck {
+        /// Which bag.
+        bag: BagId,
+        /// Which tasks.
+        indices: IntervalSet,
+    },
+}
+
+/// Why received bytes are not a message.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum DecodeError {
+    /// Refused before decoding.
+    #[error("message of {0} bytes is over the limit of {MESSAGE_BYTES_MAX}")]
+    TooLarge(usize),
+    /// Not CBOR, or not of this form.
+    #[error("malformed message: {0}")]
+    Malformed(String),
+    /// Decoded, but its content cannot be.
+    #[error("message with impossible content: {0}")]
+    Invalid(&'static str),
+}
+
+impl Message {
+    /// The bytes that travel.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(256);
+        ciborium::into_writer(self, &mut bytes).expect("a Vec takes every write, and messages hold no unserialisable value");
+        bytes
+    }
+
+    /// Decodes and validates received bytes.
+    ///
+    /// # Errors
+    /// [`DecodeError`]; nothing was handled.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        if bytes.len() > MESSAGE_BYTES_MAX {
+            return Err(DecodeError::TooLarge(bytes.len()));
+        }
+        let message: Self = ciborium::de::from_reader_with_recursion_limit(bytes, RECURSION_MAX)
+            .map_err(|error| DecodeError::Malformed(error.to_string()))?;
+        message.validate()?;
+        Ok(message)
+    }
+
+    fn validate(&self) -> Result<(), DecodeError> {
+        let (valid, what) = match self {
+            // The overlay validates its own.
+            Self::Overlay(_) | Self::Lease { .. } | Self::ResultsAck { .. } => (true, ""),
+            Self::Request { request, .. } => (request.is_valid(), "request"),
+            Self::Holding { executor, .. } => (executor.is_valid(), "holding"),
+            Self::Results { executor, results, .. } => (executor.is_valid() && results.len() <= RESULTS_MAX, "results"),
+        };
+        if valid { Ok(()) } else { Err(DecodeError::Invalid(what)) }
+    }
+
+    /// A short name of the kind, for counters and traces.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Overlay(_) => "overlay",
+            Self::Request { .. } => "request",
+            Self::Holding { .. } => "holding",
+            Self::Lease { .. } => "lease",
+            Self::Results { .. } => "results",
+            Self::ResultsAck { .. } => "results_ack",
+        }
+    }
+}

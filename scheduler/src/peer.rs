@@ -1,0 +1,642 @@
+//! One machine: its place in the tree, its router, its queue, and the bags submitted from it.
+//!
+//! A driver owns a [`Peer`] and nothing else of the protocol. It feeds [`Event`]s and carries out [`Effect`]s; the
+//! agent does so with sockets, processes and a store, the simulator with an event queue.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use idlewood_overlay::{Contact, GridId, Node, Overlay, PeerId, Time, WallTime};
+use serde::{Deserialize, Serialize};
+
+use crate::bag::{BagHeader, BagId, BlobId, Request, TASKS_MAX, TaskId, TaskResult, WORK_MOPS_MAX};
+use crate::config::Config;
+use crate::executor::{Executor, HeldView, RunningTask};
+use crate::io::{Io, Then, Ticket};
+use crate::ledger::{BagView, Ledger, refuse};
+use crate::message::Message;
+use crate::ranges::IntervalSet;
+use crate::record::{Change, Closing, Record};
+use crate::router::{Platform, Router};
+
+/// A bag to be submitted from this machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Submission {
+    /// Hash of its manifest.
+    pub id: BagId,
+    /// Number of tasks, at least 1.
+    pub tasks: u64,
+    /// Work of one task in Mop; `None`: the driver measures it ([`Effect::MeasureTask`]).
+    pub task_mops: Option<f64>,
+    /// Failed tries a task may have before it counts as failed.
+    pub retries_max: u32,
+}
+
+/// How a started task ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TaskOutcome {
+    /// It ran, well or not.
+    Finished {
+        /// Whether its exit code is among those the bag declares as success.
+        success: bool,
+        /// Everything it produced; already durable on this machine.
+        output: BlobId,
+        /// Size of that blob.
+        output_bytes: u64,
+        /// Work it turned out to be, in Mop.
+        work_mops: f64,
+    },
+    /// Its program or input could not be had; the bag is left alone for a while.
+    NotStarted {
+        /// How long.
+        retry_after: Duration,
+    },
+    /// The driver stopped it, as told or not.
+    Stopped,
+}
+
+/// A fact that reached this peer.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A first contact answered: join through it.
+    Bootstrap(Contact),
+    /// A message arrived; `from` is authenticated by the transport.
+    Received {
+        /// Who sent it.
+        from: PeerId,
+        /// What was sent.
+        message: Message,
+    },
+    /// The transport could not deliver to this peer, or lost its connection.
+    ConnectionLost(PeerId),
+    /// A write is durable.
+    Persisted(Ticket),
+    /// The user submits a bag.
+    Submitted(Submission),
+    /// The first task of a bag was run to see how long it takes.
+    Measured {
+        /// Which bag.
+        bag: BagId,
+        /// Work of one task, in Mop.
+        task_mops: f64,
+        /// Its result where it ran to the end.
+        result: Option<TaskResult>,
+    },
+    /// The user gives up a bag.
+    Cancelled(BagId),
+    /// A worker is free again.
+    TaskEnded {
+        /// Which task it had.
+        task: TaskId,
+        /// How that ended.
+        outcome: TaskOutcome,
+    },
+    /// The output of a result is here, durable, or could not be had.
+    Fetched {
+        /// Whose output.
+        task: TaskId,
+        /// Whether it is here.
+        here: bool,
+    },
+    /// The owner of the machine is back.
+    OwnerReturned,
+    /// The owner of the machine is away.
+    OwnerLeft,
+    /// Leave the grid in good order.
+    Leave,
+    /// [`Peer::deadline`] has come.
+    DeadlineReached,
+}
+
+/// An order to the driver.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Send a message. It may be lost.
+    Send {
+        /// To whom.
+        to: Contact,
+        /// What.
+        message: Message,
+    },
+    /// Write all of this or nothing, durably, then say so with [`Event::Persisted`].
+    Persist {
+        /// Names the write.
+        ticket: Ticket,
+        /// What changes.
+        changes: Vec<Change>,
+    },
+    /// Run a task; [`Event::TaskEnded`] follows.
+    StartTask {
+        /// In which slot; it is free, or its worker has been told to stop.
+        slot: u32,
+        /// Which task.
+        task: TaskId,
+        /// 0 for the first try.
+        attempt: u32,
+        /// Its bag, whose submitter has the manifest.
+        bag: BagHeader,
+    },
+    /// Stop a task; [`Event::TaskEnded`] follows.
+    StopTask {
+        /// In which slot.
+        slot: u32,
+        /// Which task.
+        task: TaskId,
+    },
+    /// Freeze all tasks at once.
+    SuspendTasks,
+    /// Let them go on.
+    ResumeTasks,
+    /// Run the first task of a bag for a while to see how long it takes; [`Event::Measured`] follows.
+    MeasureTask {
+        /// Which bag.
+        bag: BagId,
+    },
+    /// Get the output of a task and keep it durably; [`Event::Fetched`] follows.
+    FetchOutput {
+        /// Whose output.
+        task: TaskId,
+        /// Its content address.
+        output: BlobId,
+        /// Its size.
+        output_bytes: u64,
+        /// Who has it.
+        from: Contact,
+    },
+    /// News.
+    Notify(Notice),
+}
+
+/// What a driver's user may want to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// A submission is durable.
+    BagAccepted(BagId),
+    /// Every task of a bag is over, or it was cancelled; durable.
+    BagClosed(BagId),
+    /// This peer is a member of the grid.
+    Joined,
+    /// This peer has left the grid.
+    Left,
+}
+
+/// Why a submission is refused. Nothing was changed.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum SubmitError {
+    /// No tasks, or too many.
+    #[error("a bag has between 1 and {TASKS_MAX} tasks, not {0}")]
+    Tasks(u64),
+    /// Not a number to compute with.
+    #[error("the work of a task must be above 0 and at most {WORK_MOPS_MAX:e} Mop")]
+    Work,
+    /// The same manifest again.
+    #[error("this very bag was submitted before")]
+    Known,
+}
+
+/// Why a peer cannot be rebuilt.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The settings make no sense.
+    #[error("{0}")]
+    Config(String),
+}
+
+/// One machine of the grid.
+#[derive(Debug)]
+pub struct Peer {
+    config: Config,
+    overlay: Overlay,
+    overlay_effects: Vec<idlewood_overlay::Effect>,
+    router: Router,
+    executor: Executor,
+    ledgers: BTreeMap<BagId, Ledger>,
+    io: Io,
+    /// When the leaf's summary may be, and when it must be, published again.
+    summary_earliest: Time,
+    summary_latest: Time,
+    router_changed: bool,
+    left: bool,
+}
+
+impl Peer {
+    /// Rebuilds a peer from what it had persisted; a new peer has no records.
+    ///
+    /// `me.incarnation` is what the driver knows (wall-clock milliseconds); it is raised above the persisted one, and
+    /// made durable by the first effects. `wall_now` turns recorded wall-clock times into ages.
+    ///
+    /// # Errors
+    /// [`RestoreError`] when `config` makes no sense.
+    pub fn restore(
+        config: Config,
+        grid: GridId,
+        mut me: Contact,
+        seed: u64,
+        now: Time,
+        wall_now: WallTime,
+        records: impl IntoIterator<Item = Record>,
+    ) -> Result<Self, RestoreError> {
+        config.validate().map_err(RestoreError::Config)?;
+        let records: Vec<Record> = records.into_iter().collect();
+        for record in &records {
+            if let Record::Incarnation(last) = record {
+                me.incarnation = me.incarnation.max(last.saturating_add(1));
+            }
+        }
+        let io = Io::new(now, wall_now, me.clone());
+        let overlay = Overlay::new(config.overlay.clone(), grid, me.clone(), seed, now);
+        let mut peer = Self {
+            executor: Executor::new(&config),
+            config,
+            overlay,
+            overlay_effects: Vec::new(),
+            router: Router::default(),
+            ledgers: BTreeMap::new(),
+            io,
+            summary_earliest: now,
+            summary_latest: now,
+            router_changed: false,
+            left: false,
+        };
+        peer.restore_bags(&records);
+        peer.restore_tasks(records);
+        peer.io.persist(vec![Change::Put(Record::Incarnation(me.incarnation))], Vec::new());
+        Ok(peer)
+    }
+
+    /// Bags first, then what is over, then what was placed: each step takes its tasks out of the one before.
+    fn restore_bags(&mut self, records: &[Record]) {
+        for record in records {
+            if let Record::Bag { bag, released, retries_max, closed } = record {
+                let released = self.io.moment(*released);
+                let bag = BagHeader { submitter: self.io.me.clone(), ..bag.clone() };
+                let mut ledger = Ledger::new(bag, released, *retries_max, &self.io);
+                if let Some((closing, at)) = closed {
+                    ledger.restore_closed(*closing, self.io.moment(*at));
+                }
+                ledger.open();
+                if !ledger.is_measured() && !ledger.is_closed() {
+                    self.io.effects.push(Effect::MeasureTask { bag: ledger.header().id });
+                }
+                self.ledgers.insert(ledger.header().id, ledger);
+            }
+        }
+        for record in records {
+            if let Record::Done { bag, result, .. } = record
+                && let Some(ledger) = self.ledgers.get_mut(bag)
+            {
+                ledger.restore_done(result);
+            }
+        }
+        for record in records {
+            if let Record::Placed { bag, executor, ranges } = record
+                && let Some(ledger) = self.ledgers.get_mut(bag)
+            {
+                ledger.restore_placed(executor.clone(), ranges, &self.io, &self.config);
+            }
+        }
+    }
+
+    fn restore_tasks(&mut self, records: Vec<Record>) {
+        for record in records {
+            match record {
+                Record::Held { bag, released, attempt, ranges } => {
+                    let released = self.io.moment(released);
+                    self.executor.restore_held(bag, released, attempt, &ranges, &self.config);
+                }
+                Record::Outbox { bag, released, result } => {
+                    let released = self.io.moment(released);
+                    self.executor.restore_result(bag, released, result, &self.config);
+                }
+                Record::Incarnation(_) | Record::Bag { .. } | Record::Placed { .. } | Record::Done { .. } => {}
+            }
+        }
+    }
+
+    /// Feeds one event; appends effects in the order they must be carried out.
+    ///
+    /// `now` never decreases. Infallible: what a remote peer does wrong becomes an effect or a counter.
+    pub fn handle(&mut self, now: Time, event: Event, effects: &mut Vec<Effect>) {
+        self.io.now = now;
+        match event {
+            Event::Bootstrap(contact) => self.overlay(idlewood_overlay::Event::Bootstrap(contact)),
+            Event::Received { from, message } => self.receive(from, message),
+            Event::ConnectionLost(peer) => self.overlay(idlewood_overlay::Event::ConnectionLost(peer)),
+            Event::Persisted(ticket) => self.io.persisted(ticket),
+            Event::Submitted(submission) => self.submitted(submission),
+            Event::Measured { bag, task_mops, result } => self.measured(bag, task_mops, result),
+            Event::Cancelled(bag) => {
+                if let Some(ledger) = self.ledgers.get_mut(&bag) {
+                    ledger.close(Closing::Cancelled, &mut self.io);
+                }
+            }
+            Event::TaskEnded { task, outcome } => self.executor.ended(task, outcome, &mut self.io, &self.config),
+            Event::Fetched { task, here } => {
+                if let Some(ledger) = self.ledgers.get_mut(&task.bag) {
+                    ledger.fetched(task.index, here, &mut self.io);
+                }
+            }
+            Event::OwnerReturned => self.executor.suspend(&mut self.io),
+            Event::OwnerLeft => self.executor.resume(&mut self.io),
+            Event::Leave => self.overlay(idlewood_overlay::Event::Leave),
+            Event::DeadlineReached => self.overlay(idlewood_overlay::Event::DeadlineReached),
+        }
+        self.settle();
+        effects.append(&mut self.io.effects);
+    }
+
+    /// When `handle` next has timed work to do; `None` when only an event can wake it.
+    pub fn deadline(&self) -> Option<Time> {
+        let summary = if self.executor.changed {
+            Some(self.summary_earliest)
+        } else {
+            self.executor.has_work().then_some(self.summary_latest)
+        };
+        let ledgers = self.ledgers.values().filter(|ledger| !ledger.is_closed()).filter_map(Ledger::deadline).min();
+        let executor = self.executor.deadline(self.io.now, &self.config);
+        [self.overlay.deadline(), summary, ledgers, executor].into_iter().flatten().min()
+    }
+
+    /// Whether a submission can be taken; [`Event::Submitted`] ignores what this refuses.
+    ///
+    /// # Errors
+    /// [`SubmitError`]: what is wrong with it.
+    pub fn check(&self, submission: &Submission) -> Result<(), SubmitError> {
+        if !(1..=TASKS_MAX).contains(&submission.tasks) {
+            return Err(SubmitError::Tasks(submission.tasks));
+        }
+        let whole = submission.task_mops.map(|work| work * submission.tasks as f64);
+        if whole.is_some_and(|work| !(work.is_finite() && work > 0.0 && work <= WORK_MOPS_MAX)) {
+            return Err(SubmitError::Work);
+        }
+        if self.ledgers.contains_key(&submission.id) {
+            return Err(SubmitError::Known);
+        }
+        Ok(())
+    }
+
+    fn overlay(&mut self, event: idlewood_overlay::Event) {
+        self.overlay.handle(self.io.now, event, &mut self.overlay_effects);
+    }
+
+    fn receive(&mut self, from: PeerId, message: Message) {
+        match message {
+            Message::Overlay(message) => self.overlay(idlewood_overlay::Event::Received { from, message }),
+            Message::Request { request, node, climbing } => self.request(request, node, climbing),
+            Message::Holding { bag, executor, version, ranges } if executor.peer == from => {
+                match self.ledgers.get_mut(&bag) {
+                    Some(ledger) => ledger.holding(executor, version, &ranges, &mut self.io, &self.config),
+                    None => refuse(bag, executor, version, ranges, &mut self.io),
+                }
+            }
+            Message::Results { bag, executor, results } if executor.peer == from => {
+                match self.ledgers.get_mut(&bag) {
+                    Some(ledger) => ledger.results(&executor, results, &mut self.io),
+                    None => {
+                        let mut indices = IntervalSet::new();
+                        for result in results {
+                            indices.insert_index(result.index);
+                        }
+                        self.io.send(executor, Message::ResultsAck { bag, indices });
+                    }
+                }
+            }
+            // Only the peer itself may speak of what it holds.
+            Message::Holding { .. } | Message::Results { .. } => {}
+            Message::Lease { bag, version, term, drop } => {
+                self.executor.lease(bag, version, term, &drop, &mut self.io, &self.config);
+            }
+            Message::ResultsAck { bag, indices } => {
+                self.executor.acknowledged(bag, &indices, &mut self.io, &self.config);
+            }
+        }
+    }
+
+    /// A request reached this machine's leaf or router.
+    fn request(&mut self, request: Request, node: Node, climbing: bool) {
+        if node == Node::Leaf || !self.overlay.hosts_router() {
+            self.executor.accept(request, &mut self.io, &self.config);
+            return;
+        }
+        let platform = self.platform();
+        let sent = self.router.route(request.clone(), climbing, &self.overlay, &platform, &self.config);
+        self.router_changed = true;
+        if sent.is_empty() {
+            // The tree is being repaired and no child is known: this machine is always one that can.
+            self.executor.accept(request, &mut self.io, &self.config);
+        }
+        for (to, message) in sent {
+            self.io.send(to, message);
+        }
+    }
+
+    /// A request starts: at the own router, the leaf's parent, or the own leaf of a machine alone.
+    fn enter(&mut self, request: Request) {
+        let parent = self.overlay.parent(Node::Leaf).filter(|_| !self.overlay.hosts_router()).cloned();
+        match parent {
+            Some(parent) => {
+                let message = Message::Request { request, node: Node::Router, climbing: true };
+                self.io.send(parent, message);
+            }
+            None => self.request(request, Node::Router, true),
+        }
+    }
+
+    fn submitted(&mut self, submission: Submission) {
+        if self.check(&submission).is_err() {
+            return;
+        }
+        let task_mops = submission.task_mops.unwrap_or(0.0);
+        let bag = BagHeader {
+            id: submission.id,
+            submitter: self.io.me.clone(),
+            tasks: submission.tasks,
+            task_mops,
+            application_size_mops: self.application_size(task_mops, submission.tasks),
+            declared: submission.task_mops.is_some(),
+        };
+        let ledger = Ledger::new(bag, self.io.now, submission.retries_max, &self.io);
+        let record = ledger.record(&self.io);
+        self.ledgers.insert(submission.id, ledger);
+        self.io.persist(vec![Change::Put(record)], vec![Then::Notify(Notice::BagAccepted(submission.id))]);
+    }
+
+    /// w' = a·max(n, N), or the paper's w = a·n.
+    fn application_size(&self, task_mops: f64, tasks: u64) -> f64 {
+        let leaves = self.overlay.root().map_or(1, |root| root.count);
+        let width = if self.config.effective_size { tasks.max(leaves) } else { tasks };
+        task_mops * width as f64
+    }
+
+    fn measured(&mut self, bag: BagId, task_mops: f64, result: Option<TaskResult>) {
+        let Some(tasks) = self.ledgers.get(&bag).map(|ledger| ledger.header().tasks) else { return };
+        let size = self.application_size(task_mops, tasks);
+        let Some(ledger) = self.ledgers.get_mut(&bag) else { return };
+        let sane = task_mops.is_finite() && task_mops > 0.0 && size <= WORK_MOPS_MAX;
+        if ledger.is_closed() || ledger.is_measured() || !sane {
+            return;
+        }
+        ledger.set_work(task_mops, size);
+        self.io.persist(vec![Change::Put(ledger.record(&self.io))], Vec::new());
+        if let Some(result) = result.filter(|result| result.success && result.is_valid(tasks)) {
+            let me = self.io.me.clone();
+            ledger.record_result(result, me, &mut self.io);
+        }
+    }
+
+    /// Does everything that follows from an event, until nothing more does.
+    fn settle(&mut self) {
+        self.io.me.clone_from(self.overlay.me());
+        self.executor.tick(&mut self.io, &self.config);
+        self.open_accepted();
+        loop {
+            self.issue();
+            self.drain_overlay();
+            let Some(message) = self.io.local.pop_front() else { break };
+            self.receive(self.io.me.peer, message);
+        }
+        self.executor.dispatch(&mut self.io);
+        self.publish();
+        self.drain_overlay();
+    }
+
+    /// A bag whose submission has just become durable may be issued.
+    fn open_accepted(&mut self) {
+        let accepted: Vec<BagId> = self
+            .io
+            .effects
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::Notify(Notice::BagAccepted(bag)) => Some(*bag),
+                _ => None,
+            })
+            .collect();
+        for bag in accepted {
+            let Some(ledger) = self.ledgers.get_mut(&bag) else { continue };
+            ledger.open();
+            if !ledger.is_measured() {
+                self.io.effects.push(Effect::MeasureTask { bag });
+            }
+        }
+    }
+
+    /// Sends out everything that is to be placed.
+    fn issue(&mut self) {
+        if matches!(self.overlay.state(), idlewood_overlay::State::Joining | idlewood_overlay::State::Left) {
+            return;
+        }
+        let mut requests = Vec::new();
+        for ledger in self.ledgers.values_mut().filter(|ledger| !ledger.is_closed()) {
+            ledger.expire(&mut self.io);
+            requests.append(&mut ledger.issue(&self.io, &self.config));
+        }
+        for request in requests {
+            self.enter(request);
+        }
+    }
+
+    fn drain_overlay(&mut self) {
+        for effect in std::mem::take(&mut self.overlay_effects) {
+            match effect {
+                idlewood_overlay::Effect::Send { to, message } => self.io.send(to, Message::Overlay(message)),
+                idlewood_overlay::Effect::Notify(notice) => self.noticed(notice),
+            }
+        }
+    }
+
+    fn noticed(&mut self, notice: idlewood_overlay::Notice) {
+        match notice {
+            idlewood_overlay::Notice::Joined => self.io.notify(Notice::Joined),
+            idlewood_overlay::Notice::Left => {
+                self.left = true;
+                self.io.notify(Notice::Left);
+            }
+            idlewood_overlay::Notice::ChildrenChanged | idlewood_overlay::Notice::PlaceChanged => {
+                self.router_changed = true;
+            }
+            idlewood_overlay::Notice::RootChanged => {}
+        }
+    }
+
+    /// Publishes what changed: the leaf's summary, the subtree's, and what the root tells everybody.
+    fn publish(&mut self) {
+        let now = self.io.now;
+        let due = if self.executor.changed { self.summary_earliest } else { self.summary_latest };
+        if due <= now && (self.executor.changed || self.executor.has_work()) {
+            self.executor.changed = false;
+            self.summary_earliest = now + self.config.summary_interval;
+            self.summary_latest = now + self.config.summary_refresh;
+            let payload = self.executor.summary(now).encode();
+            self.overlay.publish(now, Node::Leaf, payload, &mut self.overlay_effects);
+            self.drain_overlay();
+        }
+        if !std::mem::take(&mut self.router_changed) {
+            return;
+        }
+        self.router.refresh(&self.overlay);
+        let summary = match self.router.summary() {
+            Some(summary) if self.overlay.hosts_router() => {
+                self.overlay.publish(now, Node::Router, summary.encode(), &mut self.overlay_effects);
+                summary
+            }
+            _ => self.executor.summary(now),
+        };
+        if self.overlay.is_root() {
+            let platform = Platform::from(&summary).encode();
+            self.overlay.publish_root(now, platform, &mut self.overlay_effects);
+        }
+    }
+
+    /// What the root last said of the whole grid.
+    pub fn platform(&self) -> Platform {
+        self.overlay.root().map_or_else(Platform::default, |root| Platform::decode(&root.payload))
+    }
+
+    /// This peer's place in the tree.
+    pub fn overlay_view(&self) -> &Overlay {
+        &self.overlay
+    }
+
+    /// This peer, as others reach it.
+    pub fn me(&self) -> &Contact {
+        self.overlay.me()
+    }
+
+    /// The own address became known.
+    pub fn set_address(&mut self, address: Box<str>) {
+        self.overlay.set_address(address);
+        self.io.me.clone_from(self.overlay.me());
+    }
+
+    /// The bags submitted from this machine, by id.
+    pub fn bags(&self) -> impl Iterator<Item = BagView> {
+        self.ledgers.values().map(Ledger::view)
+    }
+
+    /// One bag submitted from this machine.
+    pub fn bag(&self, id: BagId) -> Option<BagView> {
+        self.ledgers.get(&id).map(Ledger::view)
+    }
+
+    /// Who holds which tasks of a bag submitted from this machine.
+    pub fn placements(&self, id: BagId) -> Vec<(Contact, IntervalSet)> {
+        let ledger = self.ledgers.get(&id);
+        let placements = ledger.into_iter().flat_map(Ledger::placements);
+        placements.map(|(executor, ranges)| (executor.clone(), ranges.clone())).collect()
+    }
+
+    /// What runs here now.
+    pub fn running(&self) -> Vec<RunningTask> {
+        self.executor.running(self.io.now)
+    }
+
+    /// What is held here, by bag.
+    pub fn held(&self) -> Vec<HeldView> {
+        self.executor.held()
+    }
+
+    /// Whether the owner has the machine.
+    pub fn is_suspended(&self) -> bool {
+        self.executor.is_suspended()
+    }
+}

@@ -1,0 +1,367 @@
+//! What a leaf's scheduler sees of its queue, in plain numbers, and how fast its slots work it off.
+//!
+//! The paper (Celaya and Marchal 2010, §4) has one processor per leaf, a queue of bags and deadlines that follow
+//! from a stretch: d = r + S·w. All tasks of a bag are alike, so everything here is in the number of bags.
+//!
+//! Ours: a leaf may have k identical slots. [`Capacity`] says how much of the queue is surely done at a moment;
+//! it is exact for one slot and never optimistic for more. Algorithms 1 to 3 ask nothing else of the machine.
+//!
+//! Left out: which task runs where, freezing, memory. That is the executor's.
+
+use std::cmp::Ordering;
+
+/// Most bags a load may hold: what [`Load::validate`] accepts.
+pub const ENTRIES_MAX: usize = 65_536;
+/// Most slots of one leaf.
+pub const SLOTS_MAX: u32 = 4_096;
+/// Slowest slot, Mop/s.
+pub const SPEED_MOPS_MIN: f64 = 1e-3;
+/// Fastest slot, Mop/s.
+pub const SPEED_MOPS_MAX: f64 = 1e12;
+/// Smallest task and application, Mop.
+pub const WORK_MOPS_MIN: f64 = 1e-6;
+/// Largest task, running rest and application, Mop.
+pub const WORK_MOPS_MAX: f64 = 1e24;
+/// Most tasks left of one bag.
+pub const TASKS_MAX: f64 = 1e15;
+/// Furthest from its origin that a moment may lie, in seconds (about 30,000 years).
+pub const MOMENT_S_MAX: f64 = 1e12;
+
+/// A bag in a leaf's queue.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Entry {
+    /// When the bag was submitted (r), in seconds from the origin of [`Load::now_s`]; not in the future.
+    pub release_s: f64,
+    /// Size of the whole bag (w, or the effective size w'), in Mop.
+    pub application_size_mops: f64,
+    /// Size of one of its tasks (a), in Mop.
+    pub task_mops: f64,
+    /// Tasks of it left here (N), with a fraction where one is partly done. A bag with nothing left has no say.
+    pub left: f64,
+}
+
+impl Entry {
+    /// Work left of the bag on this leaf (N·a), in Mop.
+    pub fn left_mops(&self) -> f64 {
+        self.left * self.task_mops
+    }
+}
+
+/// A leaf's queue and the machine that works on it, at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Load {
+    /// The moment (t0), in seconds from any origin.
+    pub now_s: f64,
+    /// Speed of one slot, in Mop/s.
+    pub speed_mops: f64,
+    /// Number of identical slots (k).
+    pub slots: u32,
+    /// What is left of the tasks that run without preemption, in Mop: one per busy slot. They come first and have
+    /// no deadline. Empty where tasks are frozen for others; their rests then belong to their bags' `left`.
+    pub running_mops: Vec<f64>,
+    /// The bags in the queue, in any order.
+    pub entries: Vec<Entry>,
+}
+
+/// Why a load cannot be reckoned with; it is unchanged.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum LoadError {
+    /// No slot, or more than [`SLOTS_MAX`].
+    #[error("{0} slots: give 1 to {SLOTS_MAX}")]
+    Slots(u32),
+    /// The speed is not a number in range.
+    #[error("a speed of {0} Mop/s: give {SPEED_MOPS_MIN} to {SPEED_MOPS_MAX}")]
+    Speed(f64),
+    /// The moment is not a number in range.
+    #[error("the moment {0} s is not within {MOMENT_S_MAX} s of the origin")]
+    Now(f64),
+    /// More running tasks than slots, or a rest that is not a number in range.
+    #[error("running tasks: at most one per slot, each with 0 to {WORK_MOPS_MAX} Mop left")]
+    Running,
+    /// More than [`ENTRIES_MAX`] bags.
+    #[error("{0} bags in one queue: at most {ENTRIES_MAX}")]
+    Entries(usize),
+    /// A bag that is released in the future, or whose release is not a number in range.
+    #[error("bag {0} is released after now, or more than {MOMENT_S_MAX} s from the origin")]
+    Release(usize),
+    /// A bag whose size, task size or number of tasks is not a number in range.
+    #[error("the sizes of bag {0} are out of range")]
+    Size(usize),
+}
+
+impl Load {
+    /// Checks that all numbers are finite and in range, so that no sum or product of them overflows.
+    ///
+    /// # Errors
+    /// The first rule that is broken. What takes a load stays free of panics and never promises anything for
+    /// one that does not validate.
+    pub fn validate(&self) -> Result<(), LoadError> {
+        let moment = |moment_s: f64| moment_s.abs() <= MOMENT_S_MAX;
+        let work = |mops: f64| (WORK_MOPS_MIN..=WORK_MOPS_MAX).contains(&mops);
+        if !(1..=SLOTS_MAX).contains(&self.slots) {
+            return Err(LoadError::Slots(self.slots));
+        }
+        if !(SPEED_MOPS_MIN..=SPEED_MOPS_MAX).contains(&self.speed_mops) {
+            return Err(LoadError::Speed(self.speed_mops));
+        }
+        if !moment(self.now_s) {
+            return Err(LoadError::Now(self.now_s));
+        }
+        if self.running_mops.len() > self.slots as usize
+            || !self.running_mops.iter().all(|rest| (0.0..=WORK_MOPS_MAX).contains(rest))
+        {
+            return Err(LoadError::Running);
+        }
+        if self.entries.len() > ENTRIES_MAX {
+            return Err(LoadError::Entries(self.entries.len()));
+        }
+        for (index, entry) in self.entries.iter().enumerate() {
+            if !moment(entry.release_s) || entry.release_s > self.now_s {
+                return Err(LoadError::Release(index));
+            }
+            let sizes = work(entry.task_mops) && work(entry.application_size_mops);
+            if !sizes || !(0.0..=TASKS_MAX).contains(&entry.left) {
+                return Err(LoadError::Size(index));
+            }
+        }
+        Ok(())
+    }
+
+    /// When a bag must be done for its stretch to be at most `stretch`: d = r + S·w, in seconds from the origin
+    /// of [`Load::now_s`] (paper §4, Equation 1).
+    pub fn deadline(entry: &Entry, stretch: f64) -> f64 {
+        entry.release_s + stretch * entry.application_size_mops
+    }
+
+    /// The indices of all bags, earliest deadline at `stretch` first; ties by smaller application, then by index.
+    pub fn order(&self, stretch: f64) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.entries.len()).collect();
+        order.sort_by(|&one, &other| {
+            let (one, other) = (&self.entries[one], &self.entries[other]);
+            earlier(
+                (self.due_in(one, stretch), one.application_size_mops),
+                (self.due_in(other, stretch), other.application_size_mops),
+            )
+        });
+        order
+    }
+
+    /// Deadline of a bag in seconds from now: reckoned from its age, which loses less to rounding.
+    pub(crate) fn due_in(&self, entry: &Entry, stretch: f64) -> f64 {
+        stretch * entry.application_size_mops - (self.now_s - entry.release_s)
+    }
+}
+
+/// The order of the queue: (deadline, application size), the stable sort adds the index.
+pub(crate) fn earlier(one: (f64, f64), other: (f64, f64)) -> Ordering {
+    one.0.total_cmp(&other.0).then(one.1.total_cmp(&other.1))
+}
+
+/// How much work the slots of a leaf surely finish by a moment, tasks taken from an ordered list.
+///
+/// Whenever a slot falls free it takes the next task of the list (list scheduling). Take the task of a prefix of
+/// the list that ends last; its size is at most p, the largest of the prefix. Until it starts at σ no slot that
+/// had finished its running task was ever free, and all it did belongs to the prefix. So F(σ) ≤ W − (its size),
+/// with W the work of the prefix and F(t) the sum over the slots of what each can do between falling free and t.
+/// Hence the prefix is done by F⁻¹(W − p) + p/s (Graham's bound, with slots that start late; ours).
+///
+/// The bound grows with the prefix, which is all that Propositions 1 and 2 and the optimality of the earliest
+/// deadline need: they hold for it as they hold on one slot, where it is exact.
+#[derive(Clone, Debug)]
+pub(crate) struct Capacity {
+    speed_mops: f64,
+    /// When each slot falls free, seconds from now, ascending.
+    free_s: Vec<f64>,
+    /// Sum of the first j + 1 of `free_s`.
+    free_sums_s: Vec<f64>,
+}
+
+impl Capacity {
+    /// The capacity of a valid load's machine.
+    pub(crate) fn new(load: &Load) -> Self {
+        let idle = load.slots as usize - load.running_mops.len();
+        let mut free_s = vec![0.0; idle];
+        free_s.extend(load.running_mops.iter().map(|rest| rest / load.speed_mops));
+        free_s.sort_by(f64::total_cmp);
+        let mut sum = 0.0;
+        let free_sums_s = free_s.iter().map(|free| { sum += free; sum }).collect();
+        Self { speed_mops: load.speed_mops, free_s, free_sums_s }
+    }
+
+    /// Whether [`Self::work_by`] depends on the size of the tasks.
+    pub(crate) fn depends_on_tasks(&self) -> bool {
+        self.free_s.len() > 1
+    }
+
+    /// The largest amount of work, in Mop, that a prefix with tasks up to `largest_mops` may have so as to be done
+    /// `due_s` seconds from now; negative when not even a slot is free by then. Grows with `due_s`, falls with
+    /// `largest_mops`.
+    pub(crate) fn work_by(&self, due_s: f64, largest_mops: f64) -> f64 {
+        let first_free_s = self.free_s[0];
+        let start_s = due_s - largest_mops / self.speed_mops;
+        if self.free_s.len() == 1 || start_s <= first_free_s {
+            return (due_s - first_free_s) * self.speed_mops;
+        }
+        let slots = self.free_s.partition_point(|&free| free <= start_s);
+        (slots as f64 * start_s - self.free_sums_s[slots - 1]) * self.speed_mops + largest_mops
+    }
+
+    /// By when, in seconds from now, a prefix of `work_mops` with tasks up to `largest_mops` is done: the inverse
+    /// of [`Self::work_by`].
+    pub(crate) fn done_in(&self, work_mops: f64, largest_mops: f64) -> f64 {
+        if self.free_s.len() == 1 {
+            return self.free_s[0] + work_mops / self.speed_mops;
+        }
+        let last_mops = largest_mops.min(work_mops);
+        let before_s = (work_mops - last_mops) / self.speed_mops;
+        // Slots that fall free before the work is spent: the work done at the moment the j-th falls free grows with j.
+        let (mut slots, mut more) = (1, self.free_s.len() + 1);
+        while more - slots > 1 {
+            let middle = slots.midpoint(more);
+            if middle as f64 * self.free_s[middle - 1] - self.free_sums_s[middle - 1] <= before_s {
+                slots = middle;
+            } else {
+                more = middle;
+            }
+        }
+        (before_s + self.free_sums_s[slots - 1]) / slots as f64 + last_mops / self.speed_mops
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Loads with `slots` slots and up to `bags` bags: sizes spread over orders of magnitude, with ties.
+    pub(crate) fn loads(slots: impl Strategy<Value = u32>, bags: usize) -> impl Strategy<Value = Load> {
+        let entry = (0.0..1e5_f64, 0_i32..14, 1_u32..5, 0.1..30.0_f64, prop::bool::ANY, 1.0..400.0_f64).prop_map(
+            |(age_s, log_task, step, left, whole, others)| {
+                let task_mops = 2_f64.powi(log_task) * f64::from(step) * 10.0;
+                let left = if whole { left.ceil() } else { left };
+                // Ages repeat now and then.
+                let age_s = if step == 1 { (age_s / 1e4).floor() * 1e4 } else { age_s };
+                let application_size_mops = task_mops * if whole { left + others.floor() } else { left + others };
+                (age_s, Entry { release_s: 0.0, application_size_mops, task_mops, left })
+            },
+        );
+        let running = prop::collection::vec(0.0..2e5_f64, 0..5);
+        (slots, 1_u32..40, -1e6..1e6_f64, running, prop::collection::vec(entry, 0..=bags)).prop_map(
+            |(slots, speed, now_s, mut running_mops, aged)| {
+                running_mops.truncate(slots as usize);
+                let entries =
+                    aged.into_iter().map(|(age_s, entry)| Entry { release_s: now_s - age_s, ..entry }).collect();
+                Load { now_s, speed_mops: f64::from(speed) * 100.0, slots, running_mops, entries }
+            },
+        )
+    }
+
+    /// The task sizes of a bag: whole ones, and one for the fraction.
+    pub(crate) fn tasks_of(entry: &Entry) -> Vec<f64> {
+        let whole = entry.left.floor();
+        let mut tasks = vec![entry.task_mops; whole as usize];
+        if entry.left > whole {
+            tasks.push((entry.left - whole) * entry.task_mops);
+        }
+        tasks
+    }
+
+    /// When each bag of `queue` (its task sizes, in the order in which bags are served) is done, in seconds from
+    /// now: task after task on the slot that is free first.
+    pub(crate) fn simulate(load: &Load, queue: &[Vec<f64>]) -> Vec<f64> {
+        let mut free_s = vec![0.0_f64; load.slots as usize];
+        for (slot, rest) in load.running_mops.iter().enumerate() {
+            free_s[slot] = rest / load.speed_mops;
+        }
+        queue
+            .iter()
+            .map(|tasks| {
+                let mut done_s = 0.0_f64;
+                for task in tasks {
+                    let slot = (0..free_s.len()).min_by(|&a, &b| free_s[a].total_cmp(&free_s[b])).unwrap();
+                    free_s[slot] += task / load.speed_mops;
+                    done_s = done_s.max(free_s[slot]);
+                }
+                done_s
+            })
+            .collect()
+    }
+
+    fn load() -> Load {
+        let entry = Entry { release_s: 5.0, application_size_mops: 100.0, task_mops: 10.0, left: 2.5 };
+        Load { now_s: 10.0, speed_mops: 50.0, slots: 2, running_mops: vec![5.0], entries: vec![entry] }
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_refused() {
+        assert_eq!(load().validate(), Ok(()));
+        let broken = |change: fn(&mut Load)| {
+            let mut load = load();
+            change(&mut load);
+            load.validate().unwrap_err()
+        };
+        assert_eq!(broken(|load| load.slots = 0), LoadError::Slots(0));
+        assert_eq!(broken(|load| load.slots = SLOTS_MAX + 1), LoadError::Slots(SLOTS_MAX + 1));
+        assert_eq!(broken(|load| load.speed_mops = 0.0), LoadError::Speed(0.0));
+        assert!(matches!(broken(|load| load.speed_mops = f64::NAN), LoadError::Speed(_)));
+        assert_eq!(broken(|load| load.now_s = f64::INFINITY), LoadError::Now(f64::INFINITY));
+        assert_eq!(broken(|load| load.running_mops = vec![1.0; 3]), LoadError::Running);
+        assert_eq!(broken(|load| load.running_mops = vec![-1.0]), LoadError::Running);
+        assert_eq!(broken(|load| load.entries = vec![load.entries[0]; ENTRIES_MAX + 1]), LoadError::Entries(65_537));
+        assert_eq!(broken(|load| load.entries[0].release_s = 10.5), LoadError::Release(0));
+        assert_eq!(broken(|load| load.entries[0].release_s = f64::NAN), LoadError::Release(0));
+        assert_eq!(broken(|load| load.entries[0].left = -0.5), LoadError::Size(0));
+        assert_eq!(broken(|load| load.entries[0].task_mops = f64::INFINITY), LoadError::Size(0));
+        assert_eq!(broken(|load| load.entries[0].application_size_mops = 0.0), LoadError::Size(0));
+    }
+
+    #[test]
+    fn the_earliest_deadline_comes_first_and_ties_go_to_the_smaller_bag() {
+        let entry = |release_s, w| Entry { release_s, application_size_mops: w, task_mops: 1.0, left: 1.0 };
+        let entries = vec![entry(0.0, 30.0), entry(5.0, 20.0), entry(5.0, 20.0), entry(8.0, 17.0), entry(1.0, 29.0)];
+        let load = Load { now_s: 10.0, speed_mops: 1.0, slots: 1, running_mops: vec![], entries };
+        assert_eq!(Load::deadline(&load.entries[3], 2.0), 42.0);
+        // At 0.5: 15, 15, 15, 16.5, 15.5; at 1: 30, 25, 25, 25, 30.
+        assert_eq!(load.order(0.5), [1, 2, 0, 4, 3]);
+        assert_eq!(load.order(1.0), [3, 1, 2, 4, 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn the_capacity_is_kept_by_list_scheduling(load in loads(1_u32..=6, 8)) {
+            prop_assert_eq!(load.validate(), Ok(()));
+            let capacity = Capacity::new(&load);
+            let queue: Vec<_> = load.entries.iter().map(tasks_of).collect();
+            let mut finished_s = 0.0_f64;
+            let (mut work, mut largest) = (0.0, 0.0_f64);
+            for (entry, done_s) in load.entries.iter().zip(simulate(&load, &queue)) {
+                finished_s = finished_s.max(done_s);
+                work += entry.left_mops();
+                largest = largest.max(entry.task_mops);
+                let bound_s = capacity.done_in(work, largest);
+                let slack_s = 1e-9 * bound_s;
+                prop_assert!(finished_s <= bound_s + slack_s, "{} > {}", finished_s, bound_s);
+                if load.slots == 1 {
+                    prop_assert!(finished_s >= bound_s - slack_s, "{} < {}", finished_s, bound_s);
+                }
+                // A promise that is no worse than one after the other on the slot that falls free first.
+                prop_assert!(bound_s <= capacity.free_s[0] + work / load.speed_mops + slack_s);
+            }
+        }
+
+        #[test]
+        fn work_by_and_done_in_are_inverse_and_monotone(
+            load in loads(1_u32..=6, 0), work in 1.0..1e7_f64, more in 0.0..1e6_f64, largest in 1.0..1e6_f64,
+        ) {
+            let capacity = Capacity::new(&load);
+            let done_s = capacity.done_in(work, largest);
+            let back = capacity.work_by(done_s, largest);
+            prop_assert!((back - work).abs() <= 1e-9 * (work + 1e7), "{} {}", back, work);
+            prop_assert!(capacity.done_in(work + more, largest) >= done_s);
+            prop_assert!(capacity.done_in(work, largest + more) >= done_s * (1.0 - 1e-12));
+            prop_assert!(capacity.work_by(done_s + more, largest) >= back);
+            prop_assert!(capacity.work_by(done_s, largest + more) <= back + 1e-9 * (work + 1e7));
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! Sets of task indices, as sorted intervals.
+//!
+//! The tasks of a bag are numbered from 0. What a request carries, a leaf queues or a ledger awaits is a set of
+//! such numbers. Fresh bags are one interval; what is re-issued after failures has holes. All operations are
+//! linear in the number of intervals or better, never in the number of tasks.
+//!
+//! The number of intervals is not bounded here: whoever sends a set splits it first, whoever receives one caps
+//! the bytes before decoding.
+
+use std::cmp::{max, min};
+use std::fmt;
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+/// A set of task indices: half-open intervals, sorted, disjoint, with a gap between neighbours.
+///
+/// Equal sets have equal representations. The index `u64::MAX` cannot be held, since intervals are half-open.
+/// It travels as a list of (start, length); what does not decode into that normal form is refused.
+#[derive(Clone, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Vec<(u64, u64)>", into = "Vec<(u64, u64)>")]
+pub struct IntervalSet {
+    /// (start, end), normal form.
+    intervals: Vec<(u64, u64)>,
+}
+
+/// Why a list of (start, length) is not an [`IntervalSet`]; nothing was built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IntervalError {
+    /// An interval of length 0.
+    #[error("interval {0} is empty")]
+    Empty(usize),
+    /// An interval whose end does not fit 64 bits.
+    #[error("interval {0} ends beyond 64 bits")]
+    Overflow(usize),
+    /// An interval that begins before, within or directly at the end of the one before it.
+    #[error("interval {0} does not lie behind the one before it with a gap between them")]
+    Order(usize),
+}
+
+impl TryFrom<Vec<(u64, u64)>> for IntervalSet {
+    type Error = IntervalError;
+
+    fn try_from(list: Vec<(u64, u64)>) -> Result<Self, IntervalError> {
+        let mut intervals = list;
+        let mut previous_end = None;
+        for (index, interval) in intervals.iter_mut().enumerate() {
+            let (start, length) = *interval;
+            if length == 0 {
+                return Err(IntervalError::Empty(index));
+            }
+            let end = start.checked_add(length).ok_or(IntervalError::Overflow(index))?;
+            if previous_end.is_some_and(|previous| start <= previous) {
+                return Err(IntervalError::Order(index));
+            }
+            *interval = (start, end);
+            previous_end = Some(end);
+        }
+        Ok(Self { intervals })
+    }
+}
+
+impl From<IntervalSet> for Vec<(u64, u64)> {
+    fn from(set: IntervalSet) -> Self {
+        let mut list = set.intervals;
+        for (start, end) in &mut list {
+            *end -= *start;
+        }
+        list
+    }
+}
+
+impl From<Range<u64>> for IntervalSet {
+    fn from(range: Range<u64>) -> Self {
+        let mut set = Self::new();
+        set.insert(range);
+        set
+    }
+}
+
+impl FromIterator<Range<u64>> for IntervalSet {
+    fn from_iter<I: IntoIterator<Item = Range<u64>>>(ranges: I) -> Self {
+        let mut set = Self::new();
+        for range in ranges {
+            set.insert(range);
+        }
+        set
+    }
+}
+
+impl IntervalSet {
+    /// The empty set.
+    pub const fn new() -> Self {
+        Self { intervals: Vec::new() }
+    }
+
+    /// Adds the indices of `range`; an empty or backward range adds nothing.
+    pub fn insert(&mut self, range: Range<u64>) {
+        if range.start >= range.end {
+            return;
+        }
+        // All intervals that overlap or touch the range melt into one.
+        let first = self.intervals.partition_point(|&(_, end)| end < range.start);
+        let behind = self.intervals.partition_point(|&(start, _)| start <= range.end);
+        let (mut start, mut end) = (range.start, range.end);
+        if first < behind {
+            start = min(start, self.intervals[first].0);
+            end = max(end, self.intervals[behind - 1].1);
+        }
+        self.intervals.splice(first..behind, [(start, end)]);
+    }
+
+    /// Takes the indices of `range` out; those that are not in the set do not matter.
+    pub fn remove(&mut self, range: Range<u64>) {
+        if range.start >= range.end {
+            return;
+        }
+        let first = self.intervals.partition_point(|&(_, end)| end <= range.start);
+        let behind = self.intervals.partition_point(|&(start, _)| start < range.end);
+        if first >= behind {
+            return;
+        }
+        let left = (self.intervals[first].0, range.start);
+        let right = (range.end, self.intervals[behind - 1].1);
+        let rests = [left, right].into_iter().filter(|(start, end)| start < end);
+        self.intervals.splice(first..behind, rests);
+    }
+
+    /// Adds one index. Returns whether it was missing before; `u64::MAX` is refused with `false`.
+    pub fn insert_index(&mut self, index: u64) -> bool {
+        let Some(end) = index.checked_add(1) else { return false };
+        let missing = !self.contains(index);
+        if missing {
+            self.insert(index..end);
+        }
+        missing
+    }
+
+    /// Takes one index out. Returns whether it was in the set.
+    pub fn remove_index(&mut self, index: u64) -> bool {
+        let present = self.contains(index);
+        if present {
+            self.remove(index..index + 1);
+        }
+        present
+    }
+
+    /// Whether `index` is in the set.
+    pub fn contains(&self, index: u64) -> bool {
+        let at = self.intervals.partition_point(|&(_, end)| end <= index);
+        self.intervals.get(at).is_some_and(|&(start, _)| start <= index)
+    }
+
+    /// Number of indices.
+    pub fn len(&self) -> u64 {
+        self.intervals.iter().map(|(start, end)| end - start).sum()
+    }
+
+    /// Whether there is no index.
+    pub fn is_empty(&self) -> bool {
+        self.intervals.is_empty()
+    }
+
+    /// Number of intervals: what size and cost depend on.
+    pub fn intervals(&self) -> usize {
+        self.intervals.len()
+    }
+
+    /// The intervals in ascending order, with a gap between neighbours.
+    pub fn ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.intervals.iter().map(|&(start, end)| start..end)
+    }
+
+    /// The indices in ascending order.
+    pub fn indices(&self) -> impl Iterator<Item = u64> + '_ {
+        self.ranges().flatten()
+    }
+
+    /// The smallest index.
+    pub fn first(&self) -> Option<u64> {
+        self.intervals.first().map(|&(start, _)| start)
+    }
+
+    /// The indices in either set.
+    pub fn union(&self, other: &Self) -> Self {
+        let mut merged: Vec<(u64, u64)> = Vec::with_capacity(self.intervals.len() + other.intervals.len());
+        let (mut mine, mut theirs) = (self.intervals.iter().peekable(), other.intervals.iter().peekable());
+        loop {
+            let next = match (mine.peek(), theirs.peek()) {
+                (Some(a), Some(b)) if a.0 <= b.0 => mine.next(),
+                (_, Some(_)) => theirs.next(),
+                (_, None) => mine.next(),
+            };
+            let Some(&(start, end)) = next else { break };
+            match merged.last_mut() {
+                Some(last) if start <= last.1 => last.1 = max(last.1, end),
+                _ => merged.push((start, end)),
+            }
+        }
+        Self { intervals: merged }
+    }
+
+    /// The indices in this set and not in `other`.
+    pub fn difference(&self, other: &Self) -> Self {
+        let mut rest = Vec::with_capacity(self.intervals.len());
+        let mut holes = other.intervals.as_slice();
+        for &(mut start, end) in &self.intervals {
+            // A hole may reach over several intervals: it is dropped only once it lies before the current one.
+            while let Some(&(hole_start, hole_end)) = holes.first() {
+                if hole_end <= start {
+                    holes = &holes[1..];
+                } else if hole_start >= end {
+                    break;
+                } else {
+                    if start < hole_start {
+                        rest.push((start, hole_start));
+                    }
+                    start = min(hole_end, end);
+                    if start == end {
+                        break;
+                    }
+                }
+            }
+            if start < end {
+                rest.push((start, end));
+            }
+        }
+        Self { intervals: rest }
+    }
+
+    /// The indices in both sets.
+    pub fn intersection(&self, other: &Self) -> Self {
+        let mut common = Vec::new();
+        let (mut mine, mut theirs) = (self.intervals.as_slice(), other.intervals.as_slice());
+        while let (Some(&a), Some(&b)) = (mine.first(), theirs.first()) {
+            let (start, end) = (max(a.0, b.0), min(a.1, b.1));
+            if start < end {
+                common.push((start, end));
+            }
+            if a.1 <= b.1 {
+                mine = &mine[1..];
+            } else {
+                theirs = &theirs[1..];
+            }
+        }
+        Self { intervals: common }
+    }
+
+    /// Adds all indices of `other`.
+    pub fn extend_with(&mut self, other: &Self) {
+        match other.intervals.as_slice() {
+            [] => {}
+            &[(start, end)] => self.insert(start..end),
+            _ => *self = self.union(other),
+        }
+    }
+
+    /// Takes all indices of `other` out.
+    pub fn subtract(&mut self, other: &Self) {
+        match other.intervals.as_slice() {
+            [] => {}
+            &[(start, end)] => self.remove(start..end),
+            _ => *self = self.difference(other),
+        }
+    }
+
+    /// Takes the `n` smallest indices out and returns them; all of them when there are no more than `n`.
+    pub fn take_first(&mut self, n: u64) -> Self {
+        let mut wanted = n;
+        let mut whole = 0;
+        while let Some(&(start, end)) = self.intervals.get(whole) {
+            if end - start > wanted {
+                break;
+            }
+            wanted -= end - start;
+            whole += 1;
+        }
+        let mut taken: Vec<_> = self.intervals.drain(..whole).collect();
+        if wanted > 0 && let Some(interval) = self.intervals.first_mut() {
+            let cut = interval.0 + wanted;
+            taken.push((interval.0, cut));
+            interval.0 = cut;
+        }
+        Self { intervals: taken }
+    }
+}
+
+impl fmt::Debug for IntervalSet {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_set().entries(self.ranges()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ranges() -> impl Strategy<Value = Vec<(u64, u64)>> {
+        prop::collection::vec((0_u64..120, 0_u64..12), 0..12)
+    }
+
+    fn both(list: &[(u64, u64)]) -> (IntervalSet, BTreeSet<u64>) {
+        let mut set = IntervalSet::new();
+        let mut model = BTreeSet::new();
+        for &(start, length) in list {
+            set.insert(start..start + length);
+            model.extend(start..start + length);
+        }
+        (set, model)
+    }
+
+    /// The set has the model's indices, and its intervals are the maximal runs of the model.
+    fn assert_same(set: &IntervalSet, model: &BTreeSet<u64>) {
+        assert_eq!(set.indices().collect::<Vec<_>>(), model.iter().copied().collect::<Vec<_>>());
+        assert_eq!(set.len(), model.len() as u64);
+        assert_eq!(set.is_empty(), model.is_empty());
+        assert_eq!(set.first(), model.first().copied());
+        let runs = model.iter().filter(|&&index| index == 0 || !model.contains(&(index - 1))).count();
+        assert_eq!(set.intervals(), runs);
+        assert!(set.ranges().all(|range| range.start < range.end));
+    }
+
+    proptest! {
+        #[test]
+        fn single_changes_agree_with_a_tree_of_indices(
+            steps in prop::collection::vec((0_u8..4, 0_u64..60, 0_u64..15), 0..40),
+        ) {
+            let (mut set, mut model) = both(&[]);
+            for (kind, start, length) in steps {
+                match kind {
+                    0 => {
+                        set.insert(start..start + length);
+                        model.extend(start..start + length);
+                    }
+                    1 => {
+                        set.remove(start..start + length);
+                        model.retain(|index| !(start..start + length).contains(index));
+                    }
+                    2 => prop_assert_eq!(set.insert_index(start), model.insert(start)),
+                    _ => prop_assert_eq!(set.remove_index(start), model.remove(&start)),
+                }
+                assert_same(&set, &model);
+                for index in 0..80 {
+                    prop_assert_eq!(set.contains(index), model.contains(&index));
+                }
+            }
+        }
+
+        #[test]
+        fn set_algebra_agrees_with_a_tree_of_indices(a in ranges(), b in ranges()) {
+            let ((set_a, model_a), (set_b, model_b)) = (both(&a), both(&b));
+            assert_same(&set_a.union(&set_b), &(&model_a | &model_b));
+            assert_same(&set_a.difference(&set_b), &(&model_a - &model_b));
+            assert_same(&set_a.intersection(&set_b), &(&model_a & &model_b));
+            let mut set = set_a.clone();
+            set.extend_with(&set_b);
+            assert_same(&set, &(&model_a | &model_b));
+            let mut set = set_a.clone();
+            set.subtract(&set_b);
+            assert_same(&set, &(&model_a - &model_b));
+        }
+
+        #[test]
+        fn the_first_indices_are_taken(list in ranges(), n in 0_u64..150) {
+            let (mut set, mut model) = both(&list);
+            let taken = set.take_first(n);
+            let expected: BTreeSet<u64> = model.iter().copied().take(n as usize).collect();
+            model.retain(|index| !expected.contains(index));
+            assert_same(&taken, &expected);
+            assert_same(&set, &model);
+        }
+
+        #[test]
+        fn what_was_encoded_decodes_to_the_same(list in ranges()) {
+            let (set, _) = both(&list);
+            let mut bytes = Vec::new();
+            ciborium::into_writer(&set, &mut bytes).unwrap();
+            let back: IntervalSet = ciborium::from_reader(bytes.as_slice()).unwrap();
+            prop_assert_eq!(back, set);
+        }
+
+        #[test]
+        fn a_decoded_list_is_in_normal_form(list in prop::collection::vec((0_u64..40, 0_u64..6), 0..5)) {
+            let mut bytes = Vec::new();
+            ciborium::into_writer(&list, &mut bytes).unwrap();
+            let decoded: Result<IntervalSet, _> = ciborium::from_reader(bytes.as_slice());
+            let (_, model) = both(&list);
+            let normal = list.iter().all(|&(_, length)| length > 0)
+                && list.windows(2).all(|pair| pair[0].0 + pair[0].1 < pair[1].0);
+            prop_assert_eq!(decoded.is_ok(), normal);
+            if let Ok(set) = decoded {
+                assert_same(&set, &model);
+            }
+        }
+
+        #[test]
+        fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            if let Ok(set) = ciborium::from_reader::<IntervalSet, _>(bytes.as_slice()) {
+                prop_assert!(set.ranges().all(|range| range.start < range.end));
+            }
+        }
+    }
+
+    #[test]
+    fn lists_that_are_no_sets_are_refused() {
+        let refused = |list: &[(u64, u64)]| IntervalSet::try_from(list.to_vec()).unwrap_err();
+        assert_eq!(refused(&[(3, 0)]), IntervalError::Empty(0));
+        assert_eq!(refused(&[(0, 1), (u64::MAX, 1)]), IntervalError::Overflow(1));
+        assert_eq!(refused(&[(5, 2), (1, 2)]), IntervalError::Order(1));
+        assert_eq!(refused(&[(5, 2), (6, 2)]), IntervalError::Order(1));
+        assert_eq!(refused(&[(5, 2), (7, 2)]), IntervalError::Order(1));
+    }
+
+    #[test]
+    fn the_ends_of_the_number_range_hold() {
+        let mut set = IntervalSet::from(0..u64::MAX);
+        assert_eq!(set.len(), u64::MAX);
+        assert!(!set.insert_index(u64::MAX) && !set.contains(u64::MAX));
+        assert!(!set.remove_index(u64::MAX));
+        assert!(set.remove_index(u64::MAX - 1));
+        assert_eq!(set.take_first(u64::MAX), IntervalSet::from(0..u64::MAX - 1));
+        assert!(set.is_empty());
+        let backward = Range { start: 9, end: 4 };
+        set.insert(backward.clone());
+        assert!(set.is_empty());
+        set.insert(0..20);
+        set.remove(backward);
+        assert_eq!(set.len(), 20);
+    }
+}

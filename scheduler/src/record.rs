@@ -1,0 +1,187 @@
+//! What a peer keeps across restarts: records for a key-value store, one per fact.
+//!
+//! Times in records are wall-clock times; [`crate::Peer::restore`] turns them into ages.
+
+use idlewood_overlay::{Contact, PeerId, WallTime};
+use serde::{Deserialize, Serialize};
+
+use crate::bag::{BagHeader, BagId, TaskResult};
+use crate::ranges::IntervalSet;
+
+/// Version of the encoding below; stands in front of every record.
+const RECORD_VERSION: u8 = 1;
+
+/// How a bag ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Closing {
+    /// Every task is done or has failed for good.
+    Completed,
+    /// The user cancelled it.
+    Cancelled,
+}
+
+/// One durable fact.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Record {
+    /// This machine's life count: the next one starts above it.
+    Incarnation(u64),
+    /// Executor: tasks accepted and not finished.
+    Held {
+        /// The whole bag's numbers.
+        bag: BagHeader,
+        /// r.
+        released: WallTime,
+        /// Highest attempt among them.
+        attempt: u32,
+        /// Which tasks.
+        ranges: IntervalSet,
+    },
+    /// Executor: a finished task that the submitter has not acknowledged.
+    Outbox {
+        /// Its bag's numbers.
+        bag: BagHeader,
+        /// r.
+        released: WallTime,
+        /// What came out.
+        result: TaskResult,
+    },
+    /// Submitter: a bag.
+    Bag {
+        /// Its numbers; `task_mops` is 0 until measured.
+        bag: BagHeader,
+        /// r.
+        released: WallTime,
+        /// Failed tries a task may have before it counts as failed.
+        retries_max: u32,
+        /// How and when it ended.
+        closed: Option<(Closing, WallTime)>,
+    },
+    /// Submitter: what an executor accounts for.
+    Placed {
+        /// Which bag.
+        bag: BagId,
+        /// Who.
+        executor: Contact,
+        /// Which tasks.
+        ranges: IntervalSet,
+    },
+    /// Submitter: a task that is over, well or not.
+    Done {
+        /// Which bag.
+        bag: BagId,
+        /// Who ran it.
+        executor: PeerId,
+        /// When the result was journalled.
+        finished: WallTime,
+        /// What came out.
+        result: TaskResult,
+    },
+}
+
+/// Where a record stands in the store. Its bytes sort by kind, bag, and index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RecordKey {
+    /// [`Record::Incarnation`].
+    Incarnation,
+    /// [`Record::Held`].
+    Held(BagId),
+    /// [`Record::Outbox`].
+    Outbox(BagId, u64),
+    /// [`Record::Bag`].
+    Bag(BagId),
+    /// [`Record::Placed`].
+    Placed(BagId, PeerId),
+    /// [`Record::Done`].
+    Done(BagId, u64),
+}
+
+impl RecordKey {
+    /// The bytes under which the record is stored.
+    pub fn to_bytes(self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(65);
+        let kind = match self {
+            Self::Incarnation => b'i',
+            Self::Held(_) => b'h',
+            Self::Outbox(..) => b'o',
+            Self::Bag(_) => b'b',
+            Self::Placed(..) => b'p',
+            Self::Done(..) => b'd',
+        };
+        bytes.push(kind);
+        match self {
+            Self::Incarnation => {}
+            Self::Held(bag) | Self::Bag(bag) => bytes.extend(bag.0),
+            Self::Outbox(bag, index) | Self::Done(bag, index) => {
+                bytes.extend(bag.0);
+                bytes.extend(index.to_be_bytes());
+            }
+            Self::Placed(bag, peer) => {
+                bytes.extend(bag.0);
+                bytes.extend(peer.0);
+            }
+        }
+        bytes
+    }
+
+    /// The prefix that the keys of all [`Record::Done`] of a bag share.
+    pub fn done_prefix(bag: BagId) -> Vec<u8> {
+        let mut bytes = vec![b'd'];
+        bytes.extend(bag.0);
+        bytes
+    }
+}
+
+/// Why stored bytes are not a record.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// Written by a newer idlewood.
+    #[error("record of version {0}; this idlewood reads version {RECORD_VERSION}: update it")]
+    Version(u8),
+    /// Damaged.
+    #[error("malformed record: {0}")]
+    Malformed(String),
+}
+
+impl Record {
+    /// Where it is stored.
+    pub fn key(&self) -> RecordKey {
+        match self {
+            Self::Incarnation(_) => RecordKey::Incarnation,
+            Self::Held { bag, .. } => RecordKey::Held(bag.id),
+            Self::Outbox { bag, result, .. } => RecordKey::Outbox(bag.id, result.index),
+            Self::Bag { bag, .. } => RecordKey::Bag(bag.id),
+            Self::Placed { bag, executor, .. } => RecordKey::Placed(*bag, executor.peer),
+            Self::Done { bag, result, .. } => RecordKey::Done(*bag, result.index),
+        }
+    }
+
+    /// The bytes that are stored.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![RECORD_VERSION];
+        ciborium::into_writer(self, &mut bytes).expect("a Vec takes every write, and records hold no unserialisable value");
+        bytes
+    }
+
+    /// Reads stored bytes.
+    ///
+    /// # Errors
+    /// [`RecordError`]; the record cannot be used.
+    pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+        match bytes.split_first() {
+            Some((&RECORD_VERSION, body)) => {
+                ciborium::from_reader(body).map_err(|error| RecordError::Malformed(error.to_string()))
+            }
+            Some((&version, _)) => Err(RecordError::Version(version)),
+            None => Err(RecordError::Malformed("empty".to_owned())),
+        }
+    }
+}
+
+/// One change to the store.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// Write or replace.
+    Put(Record),
+    /// Remove, if it is there.
+    Delete(RecordKey),
+}

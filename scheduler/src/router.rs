@@ -1,0 +1,178 @@
+//! The router: decides where a request goes (paper §6).
+//!
+//! It keeps its children's latest summaries, takes off them what it sends down (paper §5.3), chooses the smallest
+//! stretch at which both together can take the whole request, and either splits the request or lets it climb.
+
+use idlewood_overlay::{Child, Contact, Node, Overlay, Side};
+use serde::{Deserialize, Serialize};
+
+use crate::bag::Request;
+use crate::config::Config;
+use crate::message::Message;
+use crate::ranges::IntervalSet;
+use crate::split::{Decision, choose, proportional_split, split_ranges};
+use crate::summary::Summary;
+
+/// Routers a request may climb through before the one that has it keeps it: twice the height of a tree of a million.
+const CLIMBED_MAX: u16 = 64;
+
+/// What the root tells everybody, beside the overlay's own count and height.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Platform {
+    /// S_min of the paper: the smallest maximum stretch of a leaf, in s/Mop.
+    pub minimum_stretch: f64,
+    /// The largest maximum stretch of a leaf, in s/Mop.
+    pub maximum_stretch: f64,
+    /// Speed of all slots that take work, in Mop/s.
+    pub speed_mops: f64,
+}
+
+impl Platform {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        ciborium::into_writer(self, &mut bytes).expect("a Vec takes every write");
+        bytes
+    }
+
+    /// What the root said; the default where it said nothing that can be used.
+    pub(crate) fn decode(bytes: &[u8]) -> Self {
+        let platform: Self = ciborium::from_reader(bytes).unwrap_or_default();
+        let sane = |value: f64| value.is_finite() && value >= 0.0;
+        let valid = sane(platform.minimum_stretch) && sane(platform.maximum_stretch) && sane(platform.speed_mops);
+        if valid { platform } else { Self::default() }
+    }
+}
+
+impl From<&Summary> for Platform {
+    fn from(summary: &Summary) -> Self {
+        Self {
+            minimum_stretch: summary.minimum_stretch,
+            maximum_stretch: summary.maximum_stretch,
+            speed_mops: summary.speed_mops,
+        }
+    }
+}
+
+/// One child's summary, less what was sent there since it reported.
+#[derive(Debug)]
+struct Slot {
+    generation: u64,
+    summary: Summary,
+}
+
+/// The routing node of one peer.
+#[derive(Debug, Default)]
+pub(crate) struct Router {
+    slots: [Option<Slot>; 2],
+    /// Children's reports that could not be decoded.
+    pub(crate) refused: u64,
+    /// Requests decided here, and how many of them found no sample that takes them all.
+    pub(crate) decided: u64,
+    pub(crate) infeasible: u64,
+    pub(crate) climbed: u64,
+}
+
+impl Router {
+    /// Takes over what the children reported since the last call. Whether anything changed.
+    pub(crate) fn refresh(&mut self, overlay: &Overlay) -> bool {
+        let mut changed = false;
+        for (slot, child) in self.slots.iter_mut().zip(overlay.children()) {
+            let known = slot.as_ref().map(|slot| slot.generation);
+            if known == child.as_ref().map(|child| child.generation) {
+                continue;
+            }
+            changed = true;
+            *slot = child.map(|child| Slot { generation: child.generation, summary: self_or_unknown(&child, &mut self.refused) });
+        }
+        changed
+    }
+
+    /// The summary of the whole subtree; `None` where there is no child.
+    pub(crate) fn summary(&self) -> Option<Summary> {
+        let mut slots = self.slots.iter().flatten();
+        let mut summary = slots.next()?.summary.clone();
+        for slot in slots {
+            summary.merge(&slot.summary);
+        }
+        Some(summary)
+    }
+
+    /// Where this request goes next: to the parent, or in parts to the children. Nothing when there is no child.
+    pub(crate) fn route(
+        &mut self,
+        mut request: Request,
+        climbing: bool,
+        overlay: &Overlay,
+        platform: &Platform,
+        config: &Config,
+    ) -> Vec<(Contact, Message)> {
+        self.refresh(overlay);
+        let parent = overlay.parent(Node::Router).filter(|_| climbing && request.climbed < CLIMBED_MAX);
+        let decision = self.decide(&request, platform, config);
+        if let Some(parent) = parent
+            && !decision.good_enough
+        {
+            self.climbed += 1;
+            request.climbed += 1;
+            return vec![(parent.clone(), Message::Request { request, node: Node::Router, climbing: true })];
+        }
+        self.decided += 1;
+        self.infeasible += u64::from(decision.s_index.is_none());
+        self.split(request, decision, overlay)
+    }
+
+    fn decide(&self, request: &Request, platform: &Platform, config: &Config) -> Decision {
+        let children: Vec<&Summary> = self.slots.iter().flatten().map(|slot| &slot.summary).collect();
+        choose(
+            &children,
+            request.ranges.len(),
+            request.age.as_secs_f64(),
+            request.bag.application_size_mops,
+            request.bag.task_mops,
+            config.stretch_bound,
+            platform.minimum_stretch,
+        )
+    }
+
+    /// Splits in proportion to what each child can take, and takes that off what it can take next.
+    fn split(&mut self, request: Request, decision: Decision, overlay: &Overlay) -> Vec<(Contact, Message)> {
+        let age = request.age.as_secs_f64();
+        let (size, work) = (request.bag.application_size_mops, request.bag.task_mops);
+        let children = overlay.children();
+        let present: Vec<usize> = (0..2).filter(|&side| children[side].is_some() && self.slots[side].is_some()).collect();
+        let summaries: Vec<&Summary> = present.iter().filter_map(|&side| self.slots[side].as_ref()).map(|slot| &slot.summary).collect();
+        let room: Vec<u64> = summaries
+            .iter()
+            .map(|summary| decision.s_index.map_or(0, |s_index| summary.tasks(s_index, age, size, work)))
+            .collect();
+        let speeds: Vec<f64> = summaries.iter().map(|summary| summary.speed_mops).collect();
+        let leaves: Vec<u64> = summaries.iter().map(|summary| summary.leaves).collect();
+        let parts = proportional_split(request.ranges.len(), &room, &speeds, &leaves);
+        let ranges: Vec<IntervalSet> = split_ranges(&request.ranges, &parts);
+        let mut sent = Vec::new();
+        for ((&side, ranges), part) in present.iter().zip(ranges).zip(parts) {
+            let (Some(child), Some(slot)) = (children[side].as_ref(), self.slots[side].as_mut()) else { continue };
+            if ranges.is_empty() {
+                continue;
+            }
+            if let Some(s_index) = decision.s_index {
+                slot.summary.reserve(s_index, part, work);
+            }
+            let path = request.path.down(if side == 0 { Side::Left } else { Side::Right });
+            let request = Request { ranges, path, ..request.clone() };
+            sent.push((child.contact.clone(), Message::Request { request, node: child.node, climbing: false }));
+        }
+        sent
+    }
+}
+
+/// A child's summary; where it cannot be read, one that offers nothing but counts.
+fn self_or_unknown(child: &Child<'_>, refused: &mut u64) -> Summary {
+    if child.payload.is_empty() {
+        return Summary::unavailable();
+    }
+    Summary::decode(child.payload).unwrap_or_else(|_| {
+        *refused += 1;
+        Summary::unavailable()
+    })
+}

@@ -1,0 +1,323 @@
+//! The smallest maximum stretch at which a leaf's queue can be served (paper §4).
+//!
+//! A stretch S gives every bag a deadline; the queue is served by earliest deadline first. [`meets_deadlines`] is
+//! Algorithm 1, [`max_stretch`] Algorithm 2. Beside it stands an exact method of ours, [`max_stretch_exact`],
+//! which is the faster one and the default.
+//!
+//! All of them reckon in work instead of time: a bag that is due at d needs the work ahead of it and its own to
+//! fit what the slots surely do by d ([`crate::queue`]). On one slot that is the paper's e ≤ d, multiplied by the
+//! speed.
+
+use crate::queue::{Capacity, Load, earlier};
+
+/// Relative error of [`max_stretch`] unless another is asked for.
+pub const EPSILON_DEFAULT: f64 = 1e-6;
+
+/// A bag that still has work, as the algorithms see it; times are relative to now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Job {
+    /// How long ago it was released, seconds.
+    pub(crate) age_s: f64,
+    /// w, Mop.
+    pub(crate) size_mops: f64,
+    /// a, Mop.
+    pub(crate) task_mops: f64,
+    /// N·a, Mop.
+    pub(crate) left_mops: f64,
+    /// Deadline in seconds from now at the stretch last asked for.
+    pub(crate) due_s: f64,
+}
+
+/// The bags with work left, kept sorted by deadline from one stretch to the next: orders at neighbouring values
+/// differ little, which the sort makes use of.
+#[derive(Clone, Debug)]
+pub(crate) struct Jobs(pub(crate) Vec<Job>);
+
+impl Jobs {
+    pub(crate) fn new(load: &Load) -> Self {
+        let with_work = load.entries.iter().filter(|entry| entry.left > 0.0);
+        Self(with_work
+            .map(|entry| Job {
+                age_s: load.now_s - entry.release_s,
+                size_mops: entry.application_size_mops,
+                task_mops: entry.task_mops,
+                left_mops: entry.left_mops(),
+                due_s: 0.0,
+            })
+            .collect())
+    }
+
+    /// Sets the deadlines for `stretch` and sorts by them.
+    pub(crate) fn sort(&mut self, stretch: f64) {
+        for job in &mut self.0 {
+            job.due_s = stretch * job.size_mops - job.age_s;
+        }
+        self.0.sort_by(|one, other| earlier((one.due_s, one.size_mops), (other.due_s, other.size_mops)));
+    }
+
+    /// Algorithm 1 on jobs that are sorted: whether each prefix fits what is surely done by its last deadline.
+    fn fit(&self, capacity: &Capacity) -> bool {
+        let (mut work_mops, mut largest_mops) = (0.0, 0.0_f64);
+        self.0.iter().all(|job| {
+            work_mops += job.left_mops;
+            largest_mops = largest_mops.max(job.task_mops);
+            work_mops <= capacity.work_by(job.due_s, largest_mops)
+        })
+    }
+
+    /// The stretch that serving the jobs in their present order surely keeps.
+    fn stretch_of_order(&self, capacity: &Capacity) -> f64 {
+        let (mut work_mops, mut largest_mops, mut stretch) = (0.0, 0.0_f64, 0.0_f64);
+        for job in &self.0 {
+            work_mops += job.left_mops;
+            largest_mops = largest_mops.max(job.task_mops);
+            stretch = stretch.max((capacity.done_in(work_mops, largest_mops) + job.age_s) / job.size_mops);
+        }
+        stretch
+    }
+
+    /// See [`max_stretch_exact`].
+    pub(crate) fn max_stretch(&mut self, capacity: &Capacity) -> f64 {
+        if self.0.is_empty() {
+            return 0.0;
+        }
+        // The order at an infinite stretch; any order gives a feasible one to begin with.
+        self.0.sort_by(|one, other| one.size_mops.total_cmp(&other.size_mops));
+        let mut stretch = self.stretch_of_order(capacity);
+        loop {
+            self.sort(stretch);
+            let next = self.stretch_of_order(capacity);
+            if next >= stretch {
+                break;
+            }
+            stretch = next;
+        }
+        // Rounding may leave the bottleneck an ulp late; the value returned passes Algorithm 1.
+        let mut step = f64::EPSILON;
+        while !self.fit(capacity) && step < 1.0 {
+            self.sort(stretch * (1.0 + step));
+            if self.fit(capacity) {
+                return stretch * (1.0 + step);
+            }
+            step *= 2.0;
+        }
+        stretch
+    }
+}
+
+/// Whether every bag can be done by its deadline at `stretch` (paper §4, Algorithm 1).
+///
+/// Exact for one slot; for more, `true` is a promise and `false` may be too careful. Monotone: what holds at one
+/// stretch holds at every larger one. `false` for a load that does not validate or a stretch that is not finite.
+pub fn meets_deadlines(load: &Load, stretch: f64) -> bool {
+    if load.validate().is_err() || !stretch.is_finite() {
+        return false;
+    }
+    let mut jobs = Jobs::new(load);
+    jobs.sort(stretch);
+    jobs.fit(&Capacity::new(load))
+}
+
+/// The smallest stretch, in s/Mop, at which all bags meet their deadlines, at most a factor 1 + `epsilon` above
+/// the true one and feasible itself (paper §4, Algorithm 2; the paper's ε is absolute, ours relative, since
+/// stretches span many orders of magnitude). 0 for a queue without work.
+///
+/// `epsilon` is taken as at least 1e-12. Infinite for a load that does not validate.
+pub fn max_stretch(load: &Load, epsilon: f64) -> f64 {
+    if load.validate().is_err() {
+        return f64::INFINITY;
+    }
+    let capacity = Capacity::new(load);
+    let mut jobs = Jobs::new(load);
+    if jobs.0.is_empty() {
+        return 0.0;
+    }
+    let epsilon = epsilon.max(1e-12);
+    let mut feasible = |stretch: f64| {
+        jobs.sort(stretch);
+        jobs.fit(&capacity)
+    };
+    // Bracket: `low` fails, `high` holds. Both loops end, since the sizes and times of a valid load are bounded.
+    let mut high = 1.0;
+    let mut low = 0.0;
+    while !feasible(high) {
+        low = high;
+        high *= 2.0;
+    }
+    while low == 0.0 {
+        if feasible(high / 2.0) {
+            high /= 2.0;
+        } else {
+            low = high / 2.0;
+        }
+    }
+    while high - low > epsilon * low {
+        let middle = low + (high - low) / 2.0;
+        if middle <= low || middle >= high {
+            break;
+        }
+        if feasible(middle) {
+            high = middle;
+        } else {
+            low = middle;
+        }
+    }
+    high
+}
+
+/// The smallest stretch, in s/Mop, at which all bags meet their deadlines: exact but for rounding, and feasible in
+/// the eyes of [`meets_deadlines`]. 0 for a queue without work, infinite for a load that does not validate.
+///
+/// Ours. From a feasible stretch, serve by earliest deadline and take the largest stretch that results; repeat
+/// until nothing falls. Each step keeps feasibility. At the fixed point let the bag that attains the maximum end
+/// at its deadline d; all that stands before it is due by d, and due earlier at any smaller stretch, yet whatever
+/// the order, the last of them ends at d or later. About three sorts in practice.
+pub fn max_stretch_exact(load: &Load) -> f64 {
+    if load.validate().is_err() {
+        return f64::INFINITY;
+    }
+    Jobs::new(load).max_stretch(&Capacity::new(load))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::queue::Entry;
+    use crate::queue::tests::{loads, simulate, tasks_of};
+
+    /// What the bags' stretches become when they are served in this order, by simulation.
+    fn simulated_stretch(load: &Load, order: &[usize]) -> f64 {
+        let queue: Vec<_> = order.iter().map(|&index| tasks_of(&load.entries[index])).collect();
+        let done_s = simulate(load, &queue);
+        let stretches = order.iter().zip(done_s).map(|(&index, done_s)| {
+            let entry = &load.entries[index];
+            (done_s + load.now_s - entry.release_s) / entry.application_size_mops
+        });
+        stretches.fold(0.0, f64::max)
+    }
+
+    /// All orders of 0..n.
+    fn permutations(n: usize) -> Vec<Vec<usize>> {
+        let mut all = vec![vec![]];
+        for next in 0..n {
+            all = all
+                .into_iter()
+                .flat_map(|order| {
+                    (0..=order.len()).map(move |at| {
+                        let mut order = order.clone();
+                        order.insert(at, next);
+                        order
+                    })
+                })
+                .collect();
+        }
+        all
+    }
+
+    fn assert_agree(load: &Load) {
+        let exact = max_stretch_exact(load);
+        let searched = max_stretch(load, EPSILON_DEFAULT);
+        assert!(meets_deadlines(load, exact), "the exact stretch {exact} is not feasible");
+        assert!(meets_deadlines(load, searched), "the searched stretch {searched} is not feasible");
+        assert!((searched - exact).abs() <= 1.01 * EPSILON_DEFAULT * exact, "{searched} and {exact}");
+    }
+
+    fn entry(release_s: f64, application_size_mops: f64, left: f64) -> Entry {
+        Entry { release_s, application_size_mops, task_mops: 7.0, left }
+    }
+
+    fn single(entries: Vec<Entry>) -> Load {
+        Load { now_s: 100.0, speed_mops: 50.0, slots: 1, running_mops: vec![], entries }
+    }
+
+    proptest! {
+        #[test]
+        fn both_methods_agree(load in loads(1_u32..=5, 25)) {
+            assert_agree(&load);
+        }
+
+        #[test]
+        fn both_methods_agree_where_all_sizes_or_releases_are_equal(load in loads(1_u32..=3, 12), sizes in any::<bool>()) {
+            let mut load = load;
+            for entry in &mut load.entries {
+                if sizes {
+                    entry.application_size_mops = 5e6;
+                } else {
+                    entry.release_s = load.now_s - 77.0;
+                }
+            }
+            assert_agree(&load);
+        }
+
+        #[test]
+        fn on_one_slot_no_order_is_better(load in loads(Just(1), 5)) {
+            prop_assume!(!load.entries.is_empty());
+            let best = permutations(load.entries.len())
+                .iter()
+                .map(|order| simulated_stretch(&load, order))
+                .fold(f64::INFINITY, f64::min);
+            let exact = max_stretch_exact(&load);
+            prop_assert!((exact - best).abs() <= 1e-9 * best, "{} and {}", exact, best);
+        }
+
+        #[test]
+        fn the_order_at_the_maximum_stretch_keeps_it(load in loads(1_u32..=6, 10)) {
+            let stretch = max_stretch_exact(&load);
+            let simulated = simulated_stretch(&load, &load.order(stretch));
+            prop_assert!(simulated <= stretch * (1.0 + 1e-9), "{} > {}", simulated, stretch);
+        }
+
+        #[test]
+        fn what_holds_at_a_stretch_holds_at_every_larger_one(load in loads(1_u32..=5, 12), below in 0.0..1.0_f64, factor in 1.0..50.0_f64) {
+            let stretch = max_stretch_exact(&load);
+            prop_assert!(meets_deadlines(&load, stretch * factor * (1.0 + 1e-9)));
+            if !load.entries.is_empty() {
+                prop_assert!(!meets_deadlines(&load, stretch * below * (1.0 - 1e-9)));
+            }
+        }
+    }
+
+    #[test]
+    fn small_cases_by_hand() {
+        assert_eq!(max_stretch(&single(vec![]), EPSILON_DEFAULT), 0.0);
+        assert_eq!(max_stretch_exact(&single(vec![])), 0.0);
+        assert_eq!(max_stretch_exact(&single(vec![entry(0.0, 700.0, 0.0)])), 0.0);
+        assert!(meets_deadlines(&single(vec![]), 0.0));
+        // One bag, 100 s old, 7 of its 100 tasks here: 49 Mop at 50 Mop/s.
+        let one = single(vec![entry(0.0, 700.0, 7.0)]);
+        assert!((max_stretch_exact(&one) - 100.98 / 700.0).abs() < 1e-12);
+        assert_agree(&one);
+        // The same behind a running task of 25 Mop.
+        let behind = Load { running_mops: vec![25.0], ..one };
+        assert!((max_stretch_exact(&behind) - 101.48 / 700.0).abs() < 1e-12);
+        // A deadline in the past at a stretch that the newcomer alone could have.
+        let old = single(vec![entry(0.0, 70.0, 1.0), entry(100.0, 7e6, 1e4)]);
+        assert!(!meets_deadlines(&old, 1.0));
+        assert!((max_stretch_exact(&old) - 100.14 / 70.0).abs() < 1e-12);
+        assert_agree(&old);
+    }
+
+    #[test]
+    fn a_hundred_bags_agree() {
+        let entries = (0..100).map(|i| entry(f64::from(i % 10) * 10.0, 1000.0 * f64::from(1 + i % 7 * i), 5.0));
+        assert_agree(&single(entries.collect()));
+    }
+
+    #[test]
+    fn the_limits_of_validation_do_not_break_the_search() {
+        for (age_s, w, a, left) in [(1e12, 1e-6, 1e-6, 1e15), (0.0, 1e24, 1e-6, 1e-3), (0.0, 1e-6, 1e24, 1e15)] {
+            let entry = Entry { release_s: -age_s, application_size_mops: w, task_mops: a, left };
+            for (speed_mops, slots) in [(1e-3, 1), (1e12, 1), (1e-3, 4096), (1e12, 7)] {
+                let load = Load { now_s: 0.0, speed_mops, slots, running_mops: vec![], entries: vec![entry] };
+                assert_eq!(load.validate(), Ok(()));
+                assert_agree(&load);
+            }
+        }
+        let broken = Load { slots: 0, ..single(vec![]) };
+        assert_eq!(max_stretch(&broken, 0.1), f64::INFINITY);
+        assert_eq!(max_stretch_exact(&broken), f64::INFINITY);
+        assert!(!meets_deadlines(&broken, 1.0) && !meets_deadlines(&single(vec![]), f64::NAN));
+    }
+}
