@@ -1,7 +1,18 @@
-//! agent
+//! The idlewood agent: the driver that puts a `Peer` on a real machine, and the command line around it.
+//!
+//! `node` owns the peer; `net`, `store`, `blobs`, `fetch` and `worker` are its means; `control` and `client` are the
+//! two ends of the control API; `cli` and `submit` are what the user types; `demo` shows it all.
 
+pub mod api;
 pub mod blobs;
+mod clock;
 pub mod fetch;
 pub mod identity;
+pub mod manifest;
 pub mod net;
+pub mod node;
+mod owner;
+pub mod speed;
 pub mod store;
+pub mod tiles;
+pub mod worker;

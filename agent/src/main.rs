@@ -1,2 +1,6 @@
 //! The `idlewood` binary.
-fn main() {}
+fn main() {
+    if std::env::args().nth(1).as_deref() == Some("worker") {
+        idlewood::worker::child::main()
+    }
+}

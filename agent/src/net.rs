@@ -182,7 +182,7 @@ pub struct NetCounters {
     pub messages_dropped: u64,
     /// Messages turned away on the way in, because the agent did not keep up.
     pub messages_refused: u64,
-    /// Answers that were not understood, and requests that arrived damaged.
+    /// Frames that were too long or not understood, and answers that do not fit their request.
     pub protocol_errors: u64,
 }
 
@@ -334,7 +334,7 @@ impl NetHandle {
             messages_received: read(&counters.received),
             messages_dropped: read(&counters.dropped),
             messages_refused: read(&counters.refused),
-            protocol_errors: read(&counters.errors),
+            protocol_errors: read(&counters.errors) + read(&counters.traffic.damaged),
         }
     }
 

@@ -115,10 +115,6 @@ impl Config {
         Ok(())
     }
 
-    pub(crate) fn heartbeat(&self) -> Duration {
-        Duration::from_millis(self.heartbeat_ms)
-    }
-
     /// How long one try waits for an answer over a path with this smoothed round trip.
     pub(crate) fn probe_timeout(&self, round_trip: Option<Duration>) -> Duration {
         let (low, high) =

@@ -17,6 +17,7 @@ struct Finger {
     heard: Time,
 }
 
+#[derive(Debug)]
 pub(crate) struct Fingers {
     me: PositionKey,
     per_bucket: usize,
@@ -59,11 +60,10 @@ impl Fingers {
         self.buckets.values().map(Vec::len).sum()
     }
 
-    /// A bucket above the deepest one that has room; `pick` chooses among them.
-    pub(crate) fn sparse_bucket(&self, pick: usize) -> Option<u16> {
-        let deepest = *self.buckets.keys().next_back()?;
+    /// A bucket up to `deepest` that has room; `pick` chooses among them.
+    pub(crate) fn sparse_bucket(&self, deepest: u16, pick: usize) -> Option<u16> {
         let has_room = |bucket: &u16| self.buckets.get(bucket).map_or(0, Vec::len) < self.per_bucket;
-        let sparse: Vec<u16> = (0..deepest).filter(has_room).collect();
+        let sparse: Vec<u16> = (0..=deepest.min(255)).filter(has_room).collect();
         if sparse.is_empty() { None } else { Some(sparse[pick % sparse.len()]) }
     }
 

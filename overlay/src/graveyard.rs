@@ -23,7 +23,7 @@ pub(crate) struct Tombstone {
     pub(crate) left: bool,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Tombstones {
     by_peer: BTreeMap<PeerId, Tombstone>,
 }
@@ -71,6 +71,7 @@ struct Bootstrap {
     period: Duration,
 }
 
+#[derive(Debug)]
 pub(crate) struct Graveyard {
     len_max: usize,
     graves: BTreeMap<PeerId, Grave>,
@@ -133,10 +134,6 @@ impl Graveyard {
         let bootstrap = self.bootstraps.values_mut().find(|bootstrap| bootstrap.next <= now)?;
         bootstrap.next = now + bootstrap.period;
         Some(bootstrap.contact.clone())
-    }
-
-    pub(crate) fn is_bootstrap(&self, peer: PeerId) -> bool {
-        self.bootstraps.contains_key(&peer)
     }
 
     /// When the next bootstrap contact is to be asked.

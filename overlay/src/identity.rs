@@ -32,8 +32,8 @@ impl fmt::Debug for GridId {
 }
 
 /// A place on the line: 256 bits, compared as a big-endian number.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PositionKey(pub [u8; 32]);
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PositionKey(#[serde(with = "serde_bytes")] pub [u8; 32]);
 
 impl PositionKey {
     /// The key of a peer in a grid: BLAKE3(domain ‖ grid id ‖ peer id).

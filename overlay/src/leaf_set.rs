@@ -14,6 +14,8 @@ pub(crate) struct Neighbour {
     pub(crate) member: Member,
     /// When anything last came from it.
     pub(crate) heard: Time,
+    /// When digests were last compared.
+    pub(crate) exchanged: Time,
     /// Smoothed round trip.
     pub(crate) round_trip: Option<Duration>,
     /// Digest of its leaf set as we know it; 0 is none.
@@ -29,6 +31,7 @@ impl Neighbour {
 }
 
 /// Both sides, nearest first.
+#[derive(Debug)]
 pub(crate) struct LeafSet {
     me: PositionKey,
     side_len: usize,
@@ -82,6 +85,12 @@ impl LeafSet {
                 || side.last().is_some_and(|last| (*key < self.me) == (last.member.key < *key) && last.member.key != *key))
     }
 
+    /// The deepest bucket of fingers that reaches beyond the leaf set; none when the leaf set is the whole line.
+    pub(crate) fn deepest_bucket_beyond(&self) -> Option<u16> {
+        let full = [&self.below, &self.above].into_iter().filter(|side| side.len() == self.side_len);
+        full.filter_map(|side| side.last()).map(|farthest| farthest.member.key.common_prefix(&self.me)).min()
+    }
+
     /// Puts a peer in, in place of an older life of it. The farthest one of a full side drops out.
     pub(crate) fn insert(&mut self, neighbour: Neighbour) {
         let key = neighbour.member.key;
@@ -98,14 +107,14 @@ impl LeafSet {
     }
 
     pub(crate) fn remove(&mut self, peer: PeerId) -> Option<Neighbour> {
-        for side in [&mut self.below, &mut self.above] {
-            if let Some(place) = side.iter().position(|neighbour| neighbour.member.contact.peer == peer) {
-                let neighbour = side.remove(place);
-                self.refresh_digest();
-                return Some(neighbour);
-            }
-        }
-        None
+        let is_it = |neighbour: &Neighbour| neighbour.member.contact.peer == peer;
+        let removed = if let Some(place) = self.below.iter().position(is_it) {
+            self.below.remove(place)
+        } else {
+            self.above.remove(self.above.iter().position(is_it)?)
+        };
+        self.refresh_digest();
+        Some(removed)
     }
 
     /// Takes over the address that a neighbour gives itself.
@@ -142,7 +151,7 @@ mod tests {
     fn neighbour(byte: u8) -> Neighbour {
         let contact = Contact { peer: PeerId([byte; 32]), incarnation: 1, address: "".into() };
         let member = Member { key: PositionKey([byte; 32]), ..Member::new(GridId([0; 32]), contact) };
-        Neighbour { member, heard: Time::ZERO, round_trip: None, seen: 0, pace_percent: 100 }
+        Neighbour { member, heard: Time::ZERO, exchanged: Time::ZERO, round_trip: None, seen: 0, pace_percent: 100 }
     }
 
     fn bytes(set: &LeafSet) -> Vec<u8> {

@@ -11,10 +11,26 @@
 #![forbid(unsafe_code)]
 
 pub mod bytes32;
+mod config;
+mod finger;
+mod graveyard;
 mod identity;
+mod leaf_set;
+mod link;
+mod lookup;
+mod membership;
+mod message;
+mod overlay;
+mod probe;
 mod time;
+mod timers;
+mod tree;
 
+pub use config::Config;
 pub use identity::{ADDRESS_BYTES_MAX, Contact, GridId, Member, PeerId, PositionKey};
+pub use link::Span;
+pub use message::{Body, Message, PAYLOAD_BYTES_MAX, Payload, Report, ReportAck, RootInfo, Subtree, Verdict};
+pub use overlay::Overlay;
 pub use time::{Time, WallTime};
 
 /// Which of the two roles on a machine a message or link concerns.
@@ -39,6 +55,7 @@ pub enum Side {
 
 /// A fact that reached this peer.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "most are messages; boxing would cost an allocation for each")]
 pub enum Event {
     /// A first contact answered (its incarnation may be 0: not known); join through it. Several may be given;
     /// they never expire from the graveyard.
@@ -60,6 +77,7 @@ pub enum Event {
 
 /// An order to the driver (or news for the layer above).
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "most are messages; boxing would cost an allocation for each")]
 pub enum Effect {
     /// Send one message; loss, delay and duplication are tolerated.
     Send {
@@ -87,6 +105,59 @@ pub enum Notice {
     Left,
 }
 
-/// Placeholder until the messages are in.
-#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Message;
+/// Where a peer stands between alone and left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// A grid of one, as far as this peer knows.
+    Alone,
+    /// A first contact was given or met; the place on the line is being verified.
+    Joining,
+    /// On the line, with verified neighbours.
+    Member,
+    /// Told the neighbourhood; lingers for those who did not hear.
+    Leaving,
+    /// Gone: every event is ignored.
+    Left,
+}
+
+/// A child of this machine's router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Child<'a> {
+    /// Its machine.
+    pub contact: &'a Contact,
+    /// Which node of that machine.
+    pub node: Node,
+    /// Leaves below it (1 for a leaf).
+    pub count: u64,
+    /// Links on the longest way down (0 for a leaf).
+    pub height: u32,
+    /// What it published last, as far as it arrived; empty before.
+    pub payload: &'a [u8],
+    /// Changes whenever the payload is replaced or the child is another one.
+    pub generation: u64,
+}
+
+/// What was refused, lost or noticed, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Messages of another grid.
+    pub foreign_grid: u64,
+    /// Messages whose sender is not who the transport says.
+    pub forged_sender: u64,
+    /// Messages with a payload, list or address that is too long.
+    pub oversized: u64,
+    /// Messages with values that no correct peer sends.
+    pub malformed: u64,
+    /// Messages of a life of a peer that is over.
+    pub stale_life: u64,
+    /// Own payloads that were too long to publish.
+    pub oversized_own: u64,
+    /// Reports that we refused: the sender took us for the parent and we are not.
+    pub links_refused: u64,
+    /// Neighbours that answered no probe.
+    pub crashes_found: u64,
+    /// Times we began a newer life because somebody took us for dead or knew a later one.
+    pub risen: u64,
+    /// Probes not begun because too many were under way.
+    pub probes_dropped: u64,
+}

@@ -96,6 +96,13 @@ pub(crate) struct Slot {
     pub(crate) push_after: Time,
 }
 
+impl Slot {
+    /// Whether the child should hear what there is to tell. That we lost our parent for a moment is not news.
+    pub(crate) fn lags(&self, (root, depth): (u64, Option<u32>)) -> bool {
+        self.told.0 != root || (depth.is_some() && self.told.1 != depth)
+    }
+}
+
 /// What a node of ours knows of the way up.
 #[derive(Clone, Debug)]
 pub(crate) struct Uplink {

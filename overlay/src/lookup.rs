@@ -31,6 +31,7 @@ struct Candidate {
 }
 
 /// A look-up under way.
+#[derive(Debug)]
 pub(crate) struct Lookup {
     pub(crate) key: PositionKey,
     pub(crate) nonce: u32,
@@ -152,7 +153,7 @@ mod tests {
         assert_eq!(ask(&mut lookup), [10]);
         assert!(!lookup.is_done());
         assert!(lookup.answered(&member(10).key, member(10).contact.peer));
-        [50, 90, 120, 200].map(|byte| lookup.add(member(byte), false));
+        [50, 90, 120, 200].iter().for_each(|byte| lookup.add(member(*byte), false));
         assert_eq!(ask(&mut lookup), [90, 120]);
         assert!(lookup.answered(&member(120).key, member(120).contact.peer));
         assert!(!lookup.is_done());
@@ -163,7 +164,7 @@ mod tests {
     #[test]
     fn passes_over_those_that_do_not_answer() {
         let mut lookup = Lookup::new(PositionKey([100; 32]), 1);
-        [50, 90].map(|byte| lookup.seed(member(byte)));
+        [50, 90].iter().for_each(|byte| lookup.seed(member(*byte)));
         assert_eq!(ask(&mut lookup), [90]);
         let timeout = Duration::from_millis(500);
         assert_eq!(lookup.expire(Time::from_micros(500_000), timeout).0.len(), 1);

@@ -25,6 +25,7 @@ use crate::{
 pub(crate) const LOOKUP_PERIOD_MIN: Duration = Duration::from_secs(1);
 
 /// The overlay of one peer. Deterministic: the same seed and events give the same effects.
+#[derive(Debug)]
 pub struct Overlay {
     pub(crate) config: Config,
     pub(crate) grid: GridId,
@@ -45,6 +46,7 @@ pub struct Overlay {
 }
 
 /// Who is there, who may be, and who was.
+#[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) leaf_set: LeafSet,
     pub(crate) fingers: Fingers,
@@ -57,6 +59,7 @@ pub(crate) struct Line {
 }
 
 /// Periodic work.
+#[derive(Debug)]
 pub(crate) struct Timers {
     pub(crate) lookup: Time,
     pub(crate) lookup_period: Duration,
@@ -67,6 +70,7 @@ pub(crate) struct Timers {
 }
 
 /// The links of the nodes on this machine.
+#[derive(Debug)]
 pub(crate) struct Tree {
     /// By node: leaf, router.
     pub(crate) uplinks: [Uplink; 2],
@@ -81,7 +85,7 @@ pub(crate) struct Tree {
 }
 
 /// What to tell the layer above at the end of a step.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct News {
     pub(crate) joined: bool,
     pub(crate) children: bool,
@@ -216,7 +220,7 @@ impl Overlay {
             self.on_leave(&sender, near);
             return;
         }
-        if !self.hear(&sender) {
+        if !self.hear(&sender, matches!(message.body, Body::Ack { .. })) {
             return;
         }
         match message.body {

@@ -25,7 +25,7 @@ pub(crate) struct Probe {
     pub(crate) timeout: Duration,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Probes {
     by_target: BTreeMap<PeerId, Probe>,
 }
@@ -78,6 +78,7 @@ impl Probes {
     }
 }
 
+#[derive(Debug)]
 pub(crate) enum Expired {
     /// Ping again.
     Again { to: Contact, nonce: u32 },

@@ -196,8 +196,10 @@ mod tests {
             let (factor, age_s, tasks, a) = new;
             let (stretch, w) = (at(&load, factor), tasks * a);
             let n = available_tasks(&load, stretch, load.now_s - age_s, w, a);
-            prop_assume!(n < 3000);
-            prop_assert!(!keeps(&load, stretch, age_s, w, a, n + 1, -1e-9));
+            // What has very many is left out, so that the simulation stays short.
+            if n < 3000 {
+                prop_assert!(!keeps(&load, stretch, age_s, w, a, n + 1, -1e-9));
+            }
         }
 
         #[test]

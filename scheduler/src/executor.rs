@@ -305,7 +305,7 @@ impl Executor {
     }
 
     /// A worker is free again.
-    pub(crate) fn ended(&mut self, task: TaskId, outcome: TaskOutcome, io: &mut Io, config: &Config) {
+    pub(crate) fn ended(&mut self, task: TaskId, outcome: TaskOutcome, io: &mut Io) {
         let slot = self.slots.iter_mut().find(|slot| slot.as_ref().is_some_and(|running| running.task == task));
         let Some(running) = slot.and_then(Option::take) else { return };
         self.changed = true;
@@ -341,7 +341,9 @@ impl Executor {
                 held.waiting.insert_index(task.index);
                 held.blocked_until = io.now + retry_after;
             }
-            TaskOutcome::Stopped => held.waiting.insert_index(task.index),
+            TaskOutcome::Stopped => {
+                held.waiting.insert_index(task.index);
+            }
         }
     }
 

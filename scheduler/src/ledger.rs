@@ -301,7 +301,8 @@ impl Ledger {
     /// Finished tasks arrive: their output is fetched, and only then do they count.
     pub(crate) fn results(&mut self, executor: &Contact, results: Vec<TaskResult>, io: &mut Io) {
         let mut unwanted = IntervalSet::new();
-        for result in results.into_iter().filter(|result| result.is_valid(self.bag.tasks)) {
+        let tasks = self.bag.tasks;
+        for result in results.into_iter().filter(|result| result.is_valid(tasks)) {
             let index = result.index;
             if self.is_closed() || self.done.contains(index) || self.failed.contains(index) {
                 self.duplicates += u64::from(!self.is_closed());

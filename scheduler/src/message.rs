@@ -15,7 +15,7 @@ pub const MESSAGE_BYTES_MAX: usize = 256 * 1024;
 /// Deepest nesting a message can have.
 const RECURSION_MAX: usize = 32;
 /// Most results in one message.
-pub const RESULTS_MAX: usize = 512;
+pub(crate) const RESULTS_MAX: usize = 512;
 
 /// Anything one peer sends to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -203,7 +203,6 @@ pub enum RestoreError {
 }
 
 /// One machine of the grid.
-#[derive(Debug)]
 pub struct Peer {
     config: Config,
     overlay: Overlay,
@@ -330,7 +329,7 @@ impl Peer {
                     ledger.close(Closing::Cancelled, &mut self.io);
                 }
             }
-            Event::TaskEnded { task, outcome } => self.executor.ended(task, outcome, &mut self.io, &self.config),
+            Event::TaskEnded { task, outcome } => self.executor.ended(task, outcome, &mut self.io),
             Event::Fetched { task, here } => {
                 if let Some(ledger) = self.ledgers.get_mut(&task.bag) {
                     ledger.fetched(task.index, here, &mut self.io);

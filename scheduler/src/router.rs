@@ -9,8 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::bag::Request;
 use crate::config::Config;
 use crate::message::Message;
-use crate::ranges::IntervalSet;
-use crate::split::{Decision, choose, proportional_split, split_ranges};
+use crate::split::{self, choose, split_ranges, split_tasks};
 use crate::summary::Summary;
 
 /// Routers a request may climb through before the one that has it keeps it: twice the height of a tree of a million.
@@ -82,7 +81,7 @@ impl Router {
                 continue;
             }
             changed = true;
-            *slot = child.map(|child| Slot { generation: child.generation, summary: self_or_unknown(&child, &mut self.refused) });
+            *slot = child.map(|child| Slot { generation: child.generation, summary: read_summary(&child, &mut self.refused) });
         }
         changed
     }
@@ -108,7 +107,15 @@ impl Router {
     ) -> Vec<(Contact, Message)> {
         self.refresh(overlay);
         let parent = overlay.parent(Node::Router).filter(|_| climbing && request.climbed < CLIMBED_MAX);
-        let decision = self.decide(&request, platform, config);
+        let children: Vec<&Summary> = self.slots.iter().flatten().map(|slot| &slot.summary).collect();
+        let numbers = split::Request {
+            tasks: request.ranges.len(),
+            task_mops: request.bag.task_mops,
+            application_size_mops: request.bag.application_size_mops,
+            age_s: request.age.as_secs_f64(),
+        };
+        let decision =
+            choose(&children, &numbers, config.stretch_bound, platform.minimum_stretch, parent.is_none());
         if let Some(parent) = parent
             && !decision.good_enough
         {
@@ -118,48 +125,31 @@ impl Router {
         }
         self.decided += 1;
         self.infeasible += u64::from(decision.s_index.is_none());
-        self.split(request, decision, overlay)
+        let parts = split_tasks(&children, &numbers, decision.s_index);
+        self.place(request, &parts, decision.s_index, overlay)
     }
 
-    fn decide(&self, request: &Request, platform: &Platform, config: &Config) -> Decision {
-        let children: Vec<&Summary> = self.slots.iter().flatten().map(|slot| &slot.summary).collect();
-        choose(
-            &children,
-            request.ranges.len(),
-            request.age.as_secs_f64(),
-            request.bag.application_size_mops,
-            request.bag.task_mops,
-            config.stretch_bound,
-            platform.minimum_stretch,
-        )
-    }
-
-    /// Splits in proportion to what each child can take, and takes that off what it can take next.
-    fn split(&mut self, request: Request, decision: Decision, overlay: &Overlay) -> Vec<(Contact, Message)> {
-        let age = request.age.as_secs_f64();
-        let (size, work) = (request.bag.application_size_mops, request.bag.task_mops);
-        let children = overlay.children();
-        let present: Vec<usize> = (0..2).filter(|&side| children[side].is_some() && self.slots[side].is_some()).collect();
-        let summaries: Vec<&Summary> = present.iter().filter_map(|&side| self.slots[side].as_ref()).map(|slot| &slot.summary).collect();
-        let room: Vec<u64> = summaries
-            .iter()
-            .map(|summary| decision.s_index.map_or(0, |s_index| summary.tasks(s_index, age, size, work)))
-            .collect();
-        let speeds: Vec<f64> = summaries.iter().map(|summary| summary.speed_mops).collect();
-        let leaves: Vec<u64> = summaries.iter().map(|summary| summary.leaves).collect();
-        let parts = proportional_split(request.ranges.len(), &room, &speeds, &leaves);
-        let ranges: Vec<IntervalSet> = split_ranges(&request.ranges, &parts);
+    /// Sends each child its part, and takes that off what the child can take next.
+    fn place(
+        &mut self,
+        request: Request,
+        parts: &[u64],
+        s_index: Option<usize>,
+        overlay: &Overlay,
+    ) -> Vec<(Contact, Message)> {
+        let mut ranges = split_ranges(request.ranges.clone(), parts).into_iter();
         let mut sent = Vec::new();
-        for ((&side, ranges), part) in present.iter().zip(ranges).zip(parts) {
-            let (Some(child), Some(slot)) = (children[side].as_ref(), self.slots[side].as_mut()) else { continue };
+        let sides = [Side::Left, Side::Right].into_iter().zip(overlay.children()).zip(&mut self.slots);
+        for ((side, child), slot) in sides {
+            let (Some(child), Some(slot)) = (child, slot) else { continue };
+            let ranges = ranges.next().unwrap_or_default();
             if ranges.is_empty() {
                 continue;
             }
-            if let Some(s_index) = decision.s_index {
-                slot.summary.reserve(s_index, part, work);
+            if let Some(s_index) = s_index {
+                slot.summary.reserve(s_index, ranges.len(), request.bag.task_mops);
             }
-            let path = request.path.down(if side == 0 { Side::Left } else { Side::Right });
-            let request = Request { ranges, path, ..request.clone() };
+            let request = Request { ranges, path: request.path.down(side), ..request.clone() };
             sent.push((child.contact.clone(), Message::Request { request, node: child.node, climbing: false }));
         }
         sent
@@ -167,7 +157,7 @@ impl Router {
 }
 
 /// A child's summary; where it cannot be read, one that offers nothing but counts.
-fn self_or_unknown(child: &Child<'_>, refused: &mut u64) -> Summary {
+fn read_summary(child: &Child<'_>, refused: &mut u64) -> Summary {
     if child.payload.is_empty() {
         return Summary::unavailable();
     }

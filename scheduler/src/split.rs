@@ -6,112 +6,80 @@ use std::cmp::Reverse;
 use crate::ranges::IntervalSet;
 use crate::summary::{STRETCHES, Summary};
 
-/// Splits `n` tasks in proportion to `weights`; the remainders go where they are largest, ties to the first.
+/// Splits `n` tasks among children in proportion to what each has available at the stretch that was chosen
+/// (paper §6). No child gets more than that while another has some left; remainders go where they are largest,
+/// ties to the first.
 ///
-/// No part exceeds its `room` while another has room left: what does not fit one part goes to the others in
-/// proportion, to parts of weight 0 (evenly) only when all others are full, and what fits none is split in
-/// proportion without regard to room (evenly where all weights are 0). The parts sum to `n`; there are none for no
-/// weights.
+/// What exceeds the sum of all, and everything where nothing is available, is split by the children's sums of
+/// speeds (Mop/s); by their numbers of leaves where no speed is positive; evenly where there are no leaves either
+/// (ours; the paper has no such case). The parts sum to `n`; there are none for no children.
 ///
 /// # Panics
-/// When `weights` and `room` differ in length.
-pub fn proportional_split(n: u64, weights: &[u64], room: &[u64]) -> Vec<u64> {
-    assert_eq!(weights.len(), room.len(), "one room for each weight");
-    let mut parts = vec![0; weights.len()];
-    let mut left = n;
-    // Those with weight first, then those without, as if they had equal ones.
-    let weighted = |index: usize| weights[index] > 0;
-    let share = |index: usize| if weighted(index) { weights[index] } else { 1 };
-    for with_weight in [true, false] {
-        let mut open: Vec<usize> =
-            (0..parts.len()).filter(|&index| weighted(index) == with_weight && room[index] > 0).collect();
-        // Whoever gets more than fits is filled up; the others then share the rest.
-        while left > 0 && !open.is_empty() {
-            let sum: u128 = open.iter().map(|&index| u128::from(share(index))).sum();
-            let overflows =
-                |&index: &usize| u128::from(left) * u128::from(share(index)) > u128::from(room[index]) * sum;
-            let (full, rest): (Vec<usize>, Vec<usize>) = open.iter().partition(|index| overflows(index));
-            if full.is_empty() {
-                distribute(left, &open, share, &mut parts);
-                left = 0;
-            }
-            for index in full {
-                parts[index] = room[index];
-                left -= room[index];
-            }
-            open = rest;
-        }
+/// When the three slices differ in length.
+pub fn proportional_split(n: u64, available: &[u64], speeds_mops: &[f64], leaves: &[u64]) -> Vec<u64> {
+    assert!(
+        available.len() == speeds_mops.len() && available.len() == leaves.len(),
+        "one availability, speed and number of leaves for each child"
+    );
+    let total: u128 = available.iter().map(|&tasks| u128::from(tasks)).sum();
+    if u128::from(n) <= total {
+        // Shares of what is available never exceed it, their remainders included.
+        return distribute(n, available);
     }
-    let all: Vec<usize> = (0..parts.len()).collect();
-    if weights.iter().any(|&weight| weight > 0) {
-        distribute(left, &all, |index| weights[index], &mut parts);
-    } else {
-        distribute(left, &all, |_| 1, &mut parts);
-    }
-    parts
+    // `total` is less than n, so it fits.
+    let excess = distribute(n - total as u64, &weights_by_speed(speeds_mops, leaves));
+    available.iter().zip(excess).map(|(tasks, more)| tasks + more).collect()
 }
 
-/// Adds `n` to the parts with the given indices, in proportion to their shares, by largest remainders.
-fn distribute(n: u64, indices: &[usize], share: impl Fn(usize) -> u64, parts: &mut [u64]) {
-    let sum: u128 = indices.iter().map(|&index| u128::from(share(index))).sum();
-    if n == 0 || sum == 0 {
-        return;
+/// Weights for tasks that nobody has room for: the speeds in steps of 2^-40 of the fastest, at least one step where
+/// there is any speed at all; else the numbers of leaves.
+fn weights_by_speed(speeds_mops: &[f64], leaves: &[u64]) -> Vec<u64> {
+    let usable = |speed: &f64| if speed.is_finite() { speed.max(0.0) } else { 0.0 };
+    let fastest = speeds_mops.iter().map(usable).fold(0.0, f64::max);
+    if fastest == 0.0 {
+        return leaves.to_vec();
+    }
+    let steps = |speed: f64| if speed > 0.0 { ((speed / fastest * 2_f64.powi(40)) as u64).max(1) } else { 0 };
+    speeds_mops.iter().map(usable).map(steps).collect()
+}
+
+/// Splits `n` in proportion to `weights` by largest remainders, ties to the first; evenly where all are 0.
+fn distribute(n: u64, weights: &[u64]) -> Vec<u64> {
+    let mut sum: u128 = weights.iter().map(|&weight| u128::from(weight)).sum();
+    let even = sum == 0;
+    if even {
+        sum = weights.len() as u128;
     }
     let mut left = n;
-    let mut remainders = Vec::with_capacity(indices.len());
-    for &index in indices {
-        let exact = u128::from(n) * u128::from(share(index));
-        // A share of n is at most n.
+    let mut remainders = Vec::with_capacity(weights.len());
+    let mut parts = Vec::with_capacity(weights.len());
+    for (index, &weight) in weights.iter().enumerate() {
+        let exact = u128::from(n) * if even { 1 } else { u128::from(weight) };
+        // A part of n is at most n.
         let whole = (exact / sum) as u64;
-        parts[index] += whole;
+        parts.push(whole);
         left -= whole;
         remainders.push((Reverse(exact % sum), index));
     }
     remainders.sort_unstable();
+    // Fewer are left than there are remainders above 0.
     for &(_, index) in remainders.iter().take(left as usize) {
         parts[index] += 1;
     }
+    parts
 }
 
-/// Splits `n` tasks where no stretch is feasible: by the children's sums of speeds; by their numbers of leaves
-/// where no speed is positive; evenly where there are no leaves either (paper §6; the fallback is ours).
-///
-/// # Panics
-/// When the lengths differ.
-pub fn split_by_speed(n: u64, speeds_mops: &[f64], leaves: &[u64]) -> Vec<u64> {
-    assert_eq!(speeds_mops.len(), leaves.len(), "one number of leaves for each speed");
-    let unlimited = vec![u64::MAX; leaves.len()];
-    let usable = |speed: f64| if speed > 0.0 && speed.is_finite() { speed } else { 0.0 };
-    let fastest = speeds_mops.iter().copied().map(usable).fold(0.0, f64::max);
-    if fastest == 0.0 {
-        return proportional_split(n, leaves, &unlimited);
-    }
-    // To whole numbers: 40 bits below the fastest, at least 1 where there is any speed.
-    let weight = |speed: f64| {
-        if speed > 0.0 { ((speed / fastest * (1_u64 << 40) as f64) as u64).max(1) } else { 0 }
-    };
-    let weights: Vec<u64> = speeds_mops.iter().copied().map(usable).map(weight).collect();
-    proportional_split(n, &weights, &unlimited)
-}
-
-/// Splits a request's tasks among children at the stretch that was chosen: in proportion to what each has
-/// available there, never more than that while another has some left; by speed where there is no such stretch or
-/// nothing is available at it.
+/// Splits a request's tasks among children at the stretch that was chosen for it, by [`proportional_split`] with
+/// what each child has available there; nothing is where `s_index` is `None`.
 pub fn split_tasks(children: &[&Summary], request: &Request, s_index: Option<usize>) -> Vec<u64> {
-    let available: Vec<u64> = children
-        .iter()
-        .map(|child| {
-            s_index.map_or(0, |index| {
-                child.tasks(index, request.age_s, request.application_size_mops, request.task_mops)
-            })
-        })
-        .collect();
-    if available.iter().any(|&tasks| tasks > 0) {
-        return proportional_split(request.tasks, &available, &available);
-    }
+    let available = |child: &&Summary| {
+        let Request { task_mops, application_size_mops, age_s, .. } = *request;
+        s_index.map_or(0, |s_index| child.tasks(s_index, age_s, application_size_mops, task_mops))
+    };
+    let available: Vec<u64> = children.iter().map(available).collect();
     let speeds_mops: Vec<f64> = children.iter().map(|child| child.speed_mops).collect();
     let leaves: Vec<u64> = children.iter().map(|child| child.leaves).collect();
-    split_by_speed(request.tasks, &speeds_mops, &leaves)
+    proportional_split(request.tasks, &available, &speeds_mops, &leaves)
 }
 
 /// Cuts a set of task indices into parts of the given sizes, in ascending order, so that each part has as few
@@ -126,10 +94,10 @@ pub fn split_ranges(set: IntervalSet, parts: &[u64]) -> Vec<IntervalSet> {
     cut
 }
 
-/// What a router needs to know of a request.
+/// The numbers of a request, all that this arithmetic needs of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Request {
-    /// Number of tasks that this request places (n); may be fewer than the bag has.
+    /// Number of tasks that it places (n); may be fewer than the bag has.
     pub tasks: u64,
     /// Size of one task (a), Mop.
     pub task_mops: f64,
@@ -142,19 +110,19 @@ pub struct Request {
 /// What a router does with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// The sample of the stretch at which the subtree can take it, an index into
-    /// [`STRETCHES`]; `None` where there is none.
+    /// The smallest sample of the stretch at which the subtree can take all of it, an index into [`STRETCHES`];
+    /// `None` where there is none.
     pub s_index: Option<usize>,
     /// Whether to place it here; else it climbs to the parent.
     pub good_enough: bool,
 }
 
-/// Finds the smallest stretch at which `children` can take the request and judges it (paper §6): accept if and
-/// only if S ≤ `bound` · `minimum_stretch`, the bound B ≥ 1 and the platform's S_min as spread from the root.
-/// With `accepts_always` (the root, or a request that comes from above) even a request that fits nowhere is taken.
+/// Finds the smallest stretch S at which `children` together can take the request, and judges it (paper §6): good
+/// enough if and only if S ≤ `bound` · `minimum_stretch`, the bound B ≥ 1 and the platform's S_min as spread from
+/// the root. With `accepts_always` (the root, or a request that comes from above) whatever S is, even none.
 ///
-/// S is a sample, so it lies up to a factor 1.5 above what would do; a bound below 1.5 makes nearly all climb, and
-/// all do while any machine is idle, since S_min is then 0.
+/// S is a sample and lies up to a factor 1.5 above what would do, so a bound below that lets nearly everything
+/// climb; and S_min is 0 while any machine is idle, so then everything does.
 pub fn choose(
     children: &[&Summary],
     request: &Request,
@@ -162,13 +130,121 @@ pub fn choose(
     minimum_stretch: f64,
     accepts_always: bool,
 ) -> Decision {
-    let s_index = Summary::smallest_stretch(
-        children,
-        request.tasks,
-        request.age_s,
-        request.application_size_mops,
-        request.task_mops,
-    );
+    let Request { tasks, task_mops, application_size_mops, age_s } = *request;
+    let s_index = Summary::smallest_stretch(children, tasks, age_s, application_size_mops, task_mops);
     let bounded = s_index.is_some_and(|index| STRETCHES[index] <= bound * minimum_stretch);
     Decision { s_index, good_enough: accepts_always || bounded }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::queue::{Entry, Load};
+
+    fn sizes() -> impl Strategy<Value = u64> {
+        prop_oneof![Just(0), 0_u64..20, 0_u64..=1 << 40, any::<u64>()]
+    }
+
+    fn children() -> impl Strategy<Value = Vec<(u64, f64, u64)>> {
+        let speed = prop_oneof![Just(0.0), 0.0..1e9_f64, Just(f64::NAN), Just(f64::INFINITY), Just(-4.0)];
+        prop::collection::vec((sizes(), speed, sizes()), 1..7)
+    }
+
+    fn split(n: u64, children: &[(u64, f64, u64)]) -> Vec<u64> {
+        let available: Vec<_> = children.iter().map(|child| child.0).collect();
+        let speeds: Vec<_> = children.iter().map(|child| child.1).collect();
+        let leaves: Vec<_> = children.iter().map(|child| child.2).collect();
+        proportional_split(n, &available, &speeds, &leaves)
+    }
+
+    fn sum(parts: &[u64]) -> u128 {
+        parts.iter().map(|&part| u128::from(part)).sum()
+    }
+
+    proptest! {
+        #[test]
+        fn no_task_is_lost_or_invented(n in sizes(), children in children()) {
+            prop_assert_eq!(sum(&split(n, &children)), u128::from(n));
+        }
+
+        #[test]
+        fn nobody_gets_more_than_it_has_while_another_has_some_left(n in sizes(), children in children()) {
+            let parts = split(n, &children);
+            let over = parts.iter().zip(&children).any(|(&part, child)| part > child.0);
+            let under = parts.iter().zip(&children).any(|(&part, child)| part < child.0);
+            prop_assert!(!(over && under), "{:?}", parts);
+        }
+
+        #[test]
+        fn parts_are_within_one_of_their_share(n in 0_u64..1 << 40, available in prop::collection::vec(0_u64..1 << 40, 1..7)) {
+            let children: Vec<_> = available.iter().map(|&tasks| (tasks, 1.0, 1)).collect();
+            let total: u128 = sum(&available);
+            prop_assume!(u128::from(n) <= total && total > 0);
+            for (part, tasks) in split(n, &children).iter().zip(available) {
+                // |part − n·tasks/total| < 1, in whole numbers.
+                let difference = (u128::from(*part) * total).abs_diff(u128::from(n) * u128::from(tasks));
+                prop_assert!(difference < total);
+            }
+        }
+
+        #[test]
+        fn ranges_are_cut_in_order_and_none_is_lost(
+            list in prop::collection::vec((0_u64..100, 1_u64..10), 0..8), parts in prop::collection::vec(0_u64..30, 1..5),
+        ) {
+            let set: IntervalSet = list.iter().map(|&(start, length)| start..start + length).collect();
+            let cut = split_ranges(set.clone(), &parts);
+            prop_assert_eq!(cut.len(), parts.len());
+            let joined: Vec<u64> = cut.iter().flat_map(IntervalSet::indices).collect();
+            prop_assert_eq!(joined, set.indices().collect::<Vec<_>>());
+            let mut left = set.len();
+            for (part, size) in cut.iter().zip(&parts).take(parts.len() - 1) {
+                prop_assert_eq!(part.len(), left.min(*size));
+                left -= part.len();
+            }
+        }
+    }
+
+    #[test]
+    fn small_cases_by_hand() {
+        assert_eq!(split(10, &[(30, 1.0, 1), (10, 1.0, 1)]), [8, 2]);
+        assert_eq!(split(10, &[(10, 1.0, 1), (10, 1.0, 1), (10, 1.0, 1)]), [4, 3, 3]);
+        // Beyond what is available by speed; without speed by leaves; else evenly.
+        assert_eq!(split(50, &[(30, 1.0, 1), (10, 4.0, 1)]), [32, 18]);
+        assert_eq!(split(50, &[(0, 1.0, 1), (0, 4.0, 1)]), [10, 40]);
+        assert_eq!(split(50, &[(0, 0.0, 4), (0, 0.0, 1)]), [40, 10]);
+        assert_eq!(split(50, &[(0, 0.0, 0), (0, f64::NAN, 0)]), [25, 25]);
+        assert_eq!(split(50, &[(0, 5.0, 0), (0, f64::NAN, 9)]), [50, 0]);
+        assert_eq!(split(7, &[(0, 1e-300, 0), (0, 1e300, 9)]), [0, 7]);
+        assert!(split(0, &[]).is_empty());
+        assert!(split(3, &[]).is_empty());
+    }
+
+    #[test]
+    fn a_request_is_good_enough_up_to_the_bound() {
+        let entry = Entry { release_s: 0.0, application_size_mops: 1e6, task_mops: 1e3, left: 100.0 };
+        let load = Load { now_s: 0.0, speed_mops: 1e3, slots: 1, running_mops: vec![], entries: vec![entry] };
+        let busy = Summary::of_leaf(&load);
+        let request = |tasks| Request { tasks, task_mops: 1e3, application_size_mops: 1e6, age_s: 0.0 };
+        let decide = |n, bound, minimum| choose(&[&busy], &request(n), bound, minimum, false);
+        // 100 tasks behind 100 at a task a second: 200 s for a bag of 10^6 Mop, and T rounds down by up to 2.
+        let placed = decide(100, 1.0, 0.0);
+        let stretch = STRETCHES[placed.s_index.unwrap()];
+        assert!((2e-4..=2e-4 * 3.0).contains(&stretch), "{stretch}");
+        assert!(!placed.good_enough);
+        assert!(decide(100, 2.0, stretch / 2.0).good_enough);
+        assert!(!decide(100, 2.0, stretch / 2.1).good_enough);
+        let nowhere = Decision { s_index: None, good_enough: false };
+        assert_eq!(decide(1 << 40, 2.0, f64::INFINITY), nowhere);
+        assert_eq!(choose(&[], &request(1), 2.0, 1.0, false), nowhere);
+        // Whoever cannot let it climb takes it anyhow.
+        assert_eq!(choose(&[], &request(1), 2.0, 1.0, true), Decision { good_enough: true, ..nowhere });
+        assert_eq!(choose(&[&busy], &request(100), 1.0, 0.0, true), Decision { good_enough: true, ..placed });
+        // The leaf next to one that is suspended gets everything, feasible or not.
+        let away = Summary::unavailable();
+        assert_eq!(split_tasks(&[&away, &busy], &request(100), placed.s_index), [0, 100]);
+        assert_eq!(split_tasks(&[&away, &busy], &request(1 << 40), None), [0, 1 << 40]);
+        assert_eq!(split_tasks(&[&busy, &busy], &request(5), placed.s_index), [3, 2]);
+    }
 }

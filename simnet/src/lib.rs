@@ -1,1 +1,30 @@
-//! simnet
+//! The simulator of idlewood: the very [`Peer`](idlewood_scheduler::Peer)s that ship, on simulated machines.
+//!
+//! A deterministic discrete-event loop in integer microseconds gives every peer its events and carries out its
+//! effects: messages travel encoded, with latency and loss; writes become durable a moment after they are asked for;
+//! machines crash, lose what was not durable, and come back. What became of every task is written down by the
+//! simulator itself ([`record`]), never taken from a peer's word.
+//!
+//! The same scenario gives the same [`Report`], trace hash included, in every process. Events are ordered by (time,
+//! target, source, the source's sequence number), randomness comes from named streams per machine ([`random`]), and
+//! the trace hash combines one hash per machine in the order of machines.
+//!
+//! Left out so far: links with bandwidth and queues, owners, traces of real machines, baselines, threads.
+
+#![forbid(unsafe_code)]
+
+pub mod churn;
+pub mod event_queue;
+mod host;
+pub mod network;
+pub mod random;
+pub mod record;
+mod report;
+mod scenario;
+mod simulation;
+mod store;
+pub mod workload;
+
+pub use report::{MessageCount, Report};
+pub use scenario::Scenario;
+pub use simulation::{Progress, Simulation};

@@ -1,2 +1,183 @@
-//! The `idlewood` binary.
-fn main() {}
+//! `simnet`: runs simulations from the command line.
+//!
+//! Exit codes: 0 all went well; 1 a task was lost; 2 bad usage.
+
+#![forbid(unsafe_code)]
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use idlewood_simnet::{Progress, Report, Scenario, Simulation};
+
+/// Deterministic simulation of idlewood grids.
+#[derive(Parser)]
+#[command(name = "simnet", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run one scenario: machines that come and go, and bags that arrive at them.
+    Run(RunArguments),
+}
+
+#[derive(Args)]
+struct RunArguments {
+    /// Machines.
+    #[arg(long, default_value_t = 100)]
+    nodes: u32,
+    /// Bags that are submitted.
+    #[arg(long, default_value_t = 20)]
+    bags: u32,
+    /// Mean session of a machine before it crashes, such as 4h or 30m; none: machines stay up.
+    #[arg(long, default_value = "none", value_parser = optional_duration)]
+    churn: OptionalDuration,
+    /// Seed of all randomness.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Messages that are lost, in percent.
+    #[arg(long, default_value_t = 0.0, value_name = "PERCENT")]
+    loss: f64,
+    /// Latency of a message, one way.
+    #[arg(long, default_value_t = 50)]
+    latency_ms: u64,
+    /// Tasks of a usual bag, per machine.
+    #[arg(long, default_value_t = 10)]
+    tasks_per_node: u64,
+    /// Tasks that a machine runs at the same time.
+    #[arg(long, default_value_t = 1)]
+    slots: u32,
+    /// Simulated time after which the run ends even if bags are unfinished.
+    #[arg(long, default_value = "30d", value_parser = duration)]
+    horizon: Duration,
+    /// How the result is printed; json: one object on the last line.
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Output {
+    Text,
+    Json,
+}
+
+/// A duration or `none`; of its own type so that clap does not take it for an optional argument.
+#[derive(Clone, Copy)]
+struct OptionalDuration(Option<Duration>);
+
+fn optional_duration(text: &str) -> Result<OptionalDuration, String> {
+    if text == "none" { Ok(OptionalDuration(None)) } else { duration(text).map(|known| OptionalDuration(Some(known))) }
+}
+
+/// A whole number and its unit.
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || "write a whole number and one of s, m, h, d, such as 30m or 4h".to_owned();
+    let unit_at = text.len().checked_sub(1).filter(|&at| text.is_char_boundary(at)).ok_or_else(wrong)?;
+    let seconds = match &text[unit_at..] {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 24 * 3600,
+        _ => return Err(wrong()),
+    };
+    let count: u64 = text[..unit_at].parse().map_err(|_| wrong())?;
+    count.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
+}
+
+impl RunArguments {
+    fn scenario(&self) -> Scenario {
+        Scenario {
+            nodes: self.nodes,
+            bags: self.bags,
+            churn: self.churn.0,
+            seed: self.seed,
+            loss_percent: self.loss,
+            latency_ms: self.latency_ms,
+            tasks_per_node: self.tasks_per_node,
+            slots: self.slots,
+            horizon: self.horizon,
+            ..Scenario::default()
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let Command::Run(arguments) = Cli::parse().command;
+    let simulation = match Simulation::new(arguments.scenario()) {
+        Ok(simulation) => simulation,
+        Err(sentence) => {
+            eprintln!("error: {sentence}");
+            return ExitCode::from(2);
+        }
+    };
+    match run(simulation, arguments.output) {
+        Ok(report) if report.lost_tasks == 0 => ExitCode::SUCCESS,
+        Ok(report) => {
+            eprintln!("error: {} tasks were lost", report.lost_tasks);
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(mut simulation: Simulation, output: Output) -> anyhow::Result<Report> {
+    let mut line = ProgressLine::new();
+    let report = simulation.run(|progress| line.show(progress));
+    let wall_s = line.finish();
+    // What depends on the machine stays out of the report.
+    eprintln!("{} events in {wall_s:.2} s, {:.0} events/s", report.events, report.events as f64 / wall_s.max(1e-9));
+    let mut stdout = std::io::stdout().lock();
+    match output {
+        Output::Text => write!(stdout, "{report}"),
+        Output::Json => {
+            let json = serde_json::to_string(&report).context("the report cannot be written as JSON")?;
+            writeln!(stdout, "{json}")
+        }
+    }
+    .context("the report cannot be printed")?;
+    Ok(report)
+}
+
+/// One line on a terminal that says how far a long run has come.
+struct ProgressLine {
+    started: Instant,
+    shown: Instant,
+    is_terminal: bool,
+    is_dirty: bool,
+}
+
+impl ProgressLine {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { started: now, shown: now, is_terminal: std::io::stderr().is_terminal(), is_dirty: false }
+    }
+
+    fn show(&mut self, progress: Progress) {
+        if !self.is_terminal || self.started.elapsed() < Duration::from_secs(1) {
+            return;
+        }
+        if self.is_dirty && self.shown.elapsed() < Duration::from_millis(200) {
+            return;
+        }
+        self.shown = Instant::now();
+        self.is_dirty = true;
+        let Progress { now, bags_closed, bags, events } = progress;
+        eprint!("\r{bags_closed}/{bags} bags, {:.0} s simulated, {events} events ", now.as_secs_f64());
+    }
+
+    /// Clears the line; wall-clock seconds since the start.
+    fn finish(&self) -> f64 {
+        if self.is_dirty {
+            eprint!("\r{:70}\r", "");
+        }
+        self.started.elapsed().as_secs_f64()
+    }
+}

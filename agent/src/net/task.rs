@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::PeerId;
+use libp2p::core::muxing::StreamMuxerBox;
 use libp2p::core::transport::timeout::TransportTimeout;
 use libp2p::core::upgrade::Version;
 use libp2p::futures::StreamExt as _;
@@ -174,7 +175,8 @@ impl Task {
         let transport = LoopbackOnly(tcp::tokio::Transport::new(tcp::Config::new()))
             .upgrade(Version::V1Lazy)
             .authenticate(noise)
-            .multiplex(yamux::Config::default());
+            .multiplex(yamux::Config::default())
+            .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
         let protocol = wire::protocol(config.grid);
         let codec = Codec { traffic: counters.traffic.clone() };
         let limits = connection_limits::ConnectionLimits::default()
@@ -228,13 +230,14 @@ impl Task {
     pub(super) async fn run(mut self) {
         let mut sweep = tokio::time::interval(SWEEP);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let events = self.events.clone();
         loop {
             tokio::select! {
                 command = self.commands.recv() => match command {
                     Some(Command::Shutdown) | None => break,
                     Some(command) => self.on_command(command),
                 },
-                permit = self.events.reserve(), if !self.held.is_empty() => {
+                permit = events.reserve(), if !self.held.is_empty() => {
                     let Ok(permit) = permit else {
                         debug!("nobody receives network events any more");
                         return;
@@ -584,7 +587,7 @@ impl Task {
     }
 
     fn on_request_event(&mut self, event: request_response::Event<Request, Reply>) {
-        use request_response::{Event, InboundFailure, Message};
+        use request_response::{Event, Message};
         match event {
             Event::Message { peer, message: Message::Request { request, channel, .. }, .. } => {
                 if let Some(from) = identity::from_libp2p(&peer) {
@@ -599,13 +602,6 @@ impl Task {
             Event::OutboundFailure { peer, request_id, error, .. } => {
                 if let Some(from) = identity::from_libp2p(&peer) {
                     self.on_request_failed(from, peer, request_id, &error);
-                }
-            }
-            Event::InboundFailure { peer, error: InboundFailure::Io(error), .. }
-                if error.kind() == io::ErrorKind::InvalidData =>
-            {
-                if let Some(from) = identity::from_libp2p(&peer) {
-                    self.complain(from, "sent a request that is not understood");
                 }
             }
             Event::InboundFailure { peer, error, .. } => debug!(%peer, %error, "an answer did not get through"),
@@ -709,11 +705,6 @@ impl Task {
             Some(InFlight::Message { .. }) => Counters::add(&self.counters.dropped),
             Some(InFlight::Chunk { reply, .. }) => answer(reply, Err(ChunkError::Unreachable(to))),
             None => {}
-        }
-        if let OutboundFailure::Io(error) = error
-            && error.kind() == io::ErrorKind::InvalidData
-        {
-            self.complain(to, "sent an answer that is not understood");
         }
         self.lost(to);
         if matches!(error, OutboundFailure::UnsupportedProtocols) {

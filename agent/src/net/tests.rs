@@ -1,0 +1,530 @@
+//! Whole swarms in one process, over real sockets on loopback.
+
+use std::path::Path;
+use std::time::Instant;
+
+use libp2p::core::muxing::StreamMuxerBox;
+use libp2p::core::upgrade::Version;
+use libp2p::futures::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, StreamExt as _};
+use libp2p::multiaddr::Protocol;
+use libp2p::swarm::SwarmEvent;
+use libp2p::{StreamProtocol, Swarm, Transport as _, noise, request_response, tcp, yamux};
+use tempfile::TempDir;
+use tokio::io::AsyncWriteExt as _;
+use tokio::time::timeout;
+
+use super::*;
+use crate::fetch::{FetchError, Fetcher};
+
+const GRID: GridId = GridId([7; 32]);
+const WAIT: Duration = Duration::from_secs(10);
+
+struct Node {
+    net: NetHandle,
+    events: mpsc::Receiver<NetEvent>,
+    contact: Contact,
+    blobs: Arc<Blobs>,
+    _dir: TempDir,
+}
+
+impl Node {
+    async fn start() -> Self {
+        Self::start_with(Keypair::generate_ed25519(), GRID, "/ip4/127.0.0.1/tcp/0").await
+    }
+
+    async fn start_with(keypair: Keypair, grid: GridId, listen: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let blobs = Arc::new(Blobs::open(&dir.path().join("blobs"), 64 << 20).unwrap());
+        let peer = identity::peer_id(&keypair).unwrap();
+        let config = NetConfig { keypair, grid, listen: vec![listen.parse().unwrap()] };
+        let (net, mut events) = start(config, blobs.clone()).unwrap();
+        let Some(NetEvent::Listening(address)) = events.recv().await else { panic!("not listening") };
+        assert!(check_address(&address).unwrap().0.port() != 0);
+        let contact = Contact { peer, incarnation: 1, address: address.to_string().into() };
+        Self { net, events, contact, blobs, _dir: dir }
+    }
+
+    /// The next event that `wanted` picks; others are skipped.
+    async fn next<T>(&mut self, mut wanted: impl FnMut(NetEvent) -> Option<T>) -> T {
+        let search = async {
+            loop {
+                let event = self.events.recv().await.expect("the network task ended");
+                if let Some(found) = wanted(event) {
+                    return found;
+                }
+            }
+        };
+        timeout(WAIT, search).await.expect("the event did not come")
+    }
+
+    async fn message(&mut self) -> (PeerId, Vec<u8>) {
+        self.next(|event| match event {
+            NetEvent::Received { from, bytes } => Some((from, bytes)),
+            _ => None,
+        })
+        .await
+    }
+
+    async fn unreachable(&mut self) -> PeerId {
+        self.next(|event| match event {
+            NetEvent::Unreachable(peer) => Some(peer),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Events that come within `period`.
+    async fn during(&mut self, period: Duration) -> Vec<NetEvent> {
+        let mut events = Vec::new();
+        let deadline = tokio::time::Instant::now() + period;
+        while let Ok(Some(event)) = tokio::time::timeout_at(deadline, self.events.recv()).await {
+            events.push(event);
+        }
+        events
+    }
+}
+
+async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < WAIT, "{what} did not come about");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_peers_exchange_messages() {
+    let mut nodes = [Node::start().await, Node::start().await, Node::start().await];
+    let contacts = nodes.each_ref().map(|node| node.contact.clone());
+    for from in &nodes {
+        for to in &contacts {
+            // Several to a peer that is not connected share one dial.
+            for number in 0..20_u8 {
+                if *to != from.contact {
+                    from.net.send(to, vec![number; 1 + usize::from(number)]);
+                }
+            }
+        }
+    }
+    for node in &mut nodes {
+        let mut received = Vec::new();
+        let mut connected = Vec::new();
+        while received.len() < 40 || connected.len() < 2 {
+            match timeout(WAIT, node.events.recv()).await.unwrap().unwrap() {
+                NetEvent::Received { from, bytes } => received.push((from, bytes)),
+                NetEvent::Connected { peer, address } => connected.push((peer, address)),
+                other => panic!("unexpected: {other:?}"),
+            }
+        }
+        for other in contacts.iter().filter(|other| **other != node.contact) {
+            let mut numbers: Vec<_> = received.iter().filter(|(from, _)| *from == other.peer).map(|(_, b)| b[0]).collect();
+            numbers.sort_unstable();
+            assert_eq!(numbers, (0..20).collect::<Vec<_>>());
+            let address: Multiaddr = other.address.parse().unwrap();
+            assert!(connected.contains(&(other.peer, Some(address))), "{connected:?}");
+        }
+    }
+    let largest = vec![9; MESSAGE_BYTES_MAX];
+    nodes[0].net.send(&contacts[1], largest.clone());
+    assert_eq!(nodes[1].message().await, (contacts[0].peer, largest));
+    nodes[0].net.send(&contacts[1], vec![0; MESSAGE_BYTES_MAX + 1]);
+    let net = nodes[0].net.clone();
+    until("the acknowledgements", || net.counters().messages_sent == 41).await;
+    let counters = net.counters();
+    assert_eq!((counters.messages_received, counters.messages_dropped, counters.protocol_errors), (40, 1, 0));
+    assert!(counters.bytes_sent > MESSAGE_BYTES_MAX as u64 && counters.bytes_received > 0);
+    for node in nodes {
+        node.net.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blob_travels_in_pieces_and_is_downloaded_once() {
+    let (source, target) = (Node::start().await, Node::start().await);
+    let content: Vec<u8> = (0..700_001_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let hash = source.blobs.put_bytes(&content).unwrap();
+    let empty = source.blobs.put_bytes(b"").unwrap();
+    let fetcher = Fetcher::new(target.blobs.clone(), target.net.clone());
+    let sources = vec![source.contact.clone()];
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let (fetcher, sources) = (fetcher.clone(), sources.clone());
+        calls.spawn(async move { fetcher.fetch(hash, 1 << 20, sources).await });
+    }
+    while let Some(path) = calls.join_next().await {
+        assert_eq!(std::fs::read(path.unwrap().unwrap()).unwrap(), content);
+    }
+    let sent = source.net.counters().bytes_sent;
+    assert!((700_001..702_000).contains(&sent), "one download, not eight: {sent}");
+    let path = fetcher.fetch(empty, 0, sources.clone()).await.unwrap();
+    assert_eq!(std::fs::read(path).unwrap(), b"");
+
+    let other = source.blobs.put_bytes(&content[1..]).unwrap();
+    let error = fetcher.fetch(other, 1000, sources.clone()).await.unwrap_err();
+    assert!(error.to_string().contains("1000 are allowed"), "{error}");
+    assert!(matches!(fetcher.fetch(hash, 1000, sources.clone()).await, Err(FetchError::TooLarge { .. })));
+    let absent = blake3::hash(b"nobody has this");
+    let error = fetcher.fetch(absent, 1000, sources).await.unwrap_err();
+    assert!(error.to_string().contains("does not have it"), "{error}");
+    assert_eq!(target.net.chunk(&source.contact, hash, 1 << 40).await, Ok(ChunkReply::Chunk { total: 700_001, bytes: vec![] }));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_source_that_lies_or_is_gone_is_passed_over() {
+    let (liar, honest, target) = (Node::start().await, Node::start().await, Node::start().await);
+    let content = vec![5; 400_000];
+    let hash = honest.blobs.put_bytes(&content).unwrap();
+    liar.blobs.put_bytes(&content).unwrap();
+    let path = liar.blobs.path(hash).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, vec![6; 400_000]).unwrap();
+    let gone = Contact { peer: PeerId([3; 32]), incarnation: 1, address: "/ip4/127.0.0.1/tcp/1".into() };
+    let fetcher = Fetcher::new(target.blobs.clone(), target.net.clone());
+
+    let error = fetcher.fetch(hash, 1 << 20, vec![gone.clone(), liar.contact.clone()]).await.unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("cannot be reached") && text.contains("other content"), "{text}");
+    assert_eq!(target.blobs.used_bytes(), 0, "nothing of it may stay");
+    let path = fetcher.fetch(hash, 1 << 20, vec![gone, liar.contact, honest.contact]).await.unwrap();
+    assert_eq!(std::fs::read(path).unwrap(), content);
+}
+
+/// Writes and reads whatever it is given.
+#[derive(Clone, Default)]
+struct Raw;
+
+impl request_response::Codec for Raw {
+    type Protocol = StreamProtocol;
+    type Request = Vec<u8>;
+    type Response = Vec<u8>;
+
+    async fn read_request<T: AsyncRead + Unpin + Send>(&mut self, _: &StreamProtocol, io: &mut T) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        io.read_to_end(&mut bytes).await.map(|_| bytes)
+    }
+
+    async fn read_response<T: AsyncRead + Unpin + Send>(&mut self, _: &StreamProtocol, io: &mut T) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        io.read_to_end(&mut bytes).await.map(|_| bytes)
+    }
+
+    async fn write_request<T: AsyncWrite + Unpin + Send>(&mut self, _: &StreamProtocol, io: &mut T, bytes: Vec<u8>) -> io::Result<()> {
+        io.write_all(&bytes).await
+    }
+
+    async fn write_response<T: AsyncWrite + Unpin + Send>(&mut self, _: &StreamProtocol, io: &mut T, bytes: Vec<u8>) -> io::Result<()> {
+        io.write_all(&bytes).await
+    }
+}
+
+fn raw_swarm() -> (Swarm<request_response::Behaviour<Raw>>, PeerId) {
+    let key = Keypair::generate_ed25519();
+    let transport = tcp::tokio::Transport::default()
+        .upgrade(Version::V1)
+        .authenticate(noise::Config::new(&key).unwrap())
+        .multiplex(yamux::Config::default())
+        .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)))
+        .boxed();
+    let protocols = [(wire::protocol(GRID), request_response::ProtocolSupport::Full)];
+    let behaviour = request_response::Behaviour::new(protocols, request_response::Config::default());
+    let config = libp2p::swarm::Config::with_tokio_executor().with_idle_connection_timeout(WAIT);
+    let peer = identity::peer_id(&key).unwrap();
+    (Swarm::new(transport, behaviour, key.public().to_peer_id(), config), peer)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn garbage_does_not_kill_the_task() {
+    let (mut node, friend) = (Node::start().await, Node::start().await);
+    let address: Multiaddr = node.contact.address.parse().unwrap();
+    let (socket, _) = check_address(&address).unwrap();
+    for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 70_000], b""] {
+        let mut stream = tokio::net::TcpStream::connect(socket).await.unwrap();
+        // The other side may close before it has read all.
+        if let Err(error) = stream.write_all(bytes).await {
+            assert!(matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe), "{error}");
+        }
+    }
+
+    let (mut evil, _) = raw_swarm();
+    let victim = identity::to_libp2p(node.contact.peer);
+    evil.add_peer_address(victim, address);
+    let frames: [Vec<u8>; 6] = [
+        vec![],
+        vec![0xff; 1000],
+        vec![0x81; 100_000],
+        vec![0; 4 << 20],
+        hex::decode("a1674d6573736167655b7fffffffffffffff00").unwrap(),
+        hex::decode("6341636b").unwrap(), // an answer instead of a question
+    ];
+    let count = frames.len();
+    for frame in frames {
+        evil.behaviour_mut().send_request(&victim, frame);
+    }
+    let mut answered = 0;
+    let run = async {
+        while answered < count {
+            match evil.select_next_some().await {
+                SwarmEvent::Behaviour(request_response::Event::OutboundFailure { .. }) => answered += 1,
+                SwarmEvent::Behaviour(request_response::Event::Message {
+                    message: request_response::Message::Response { response, .. }, ..
+                }) => {
+                    assert!(response.is_empty(), "garbage must not be answered: {response:?}");
+                    answered += 1;
+                }
+                _ => {}
+            }
+        }
+    };
+    timeout(WAIT, run).await.expect("every request must come to an end");
+    assert!(node.net.counters().protocol_errors >= 5, "{:?}", node.net.counters());
+    friend.net.send(&node.contact, b"still there?".to_vec());
+    assert_eq!(node.message().await, (friend.contact.peer, b"still there?".to_vec()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn garbage_answers_are_refused() {
+    let mut node = Node::start().await;
+    let (mut evil, peer) = raw_swarm();
+    evil.listen_on("/ip4/127.0.0.1/tcp/0".parse().unwrap()).unwrap();
+    let (tell, told) = oneshot::channel();
+    let server = tokio::spawn(async move {
+        let mut tell = Some(tell);
+        loop {
+            match evil.select_next_some().await {
+                SwarmEvent::NewListenAddr { address, .. } => {
+                    tell.take().unwrap().send(address).unwrap();
+                }
+                SwarmEvent::Behaviour(request_response::Event::Message {
+                    message: request_response::Message::Request { request, channel, .. }, ..
+                }) => {
+                    // An acknowledgement for a chunk, an endless chunk, and noise.
+                    let reply = match request.len() % 3 {
+                        0 => hex::decode("6341636b").unwrap(),
+                        1 => hex::decode("a1654368756e6ba265746f74616c02656279746573420908").unwrap().repeat(20_000),
+                        _ => vec![0xff; 100],
+                    };
+                    drop(evil.behaviour_mut().send_response(channel, reply));
+                }
+                _ => {}
+            }
+        }
+    });
+    let contact = Contact { peer, incarnation: 0, address: told.await.unwrap().to_string().into() };
+    for offset in [0, 300, 70_000, u64::MAX] {
+        let reply = timeout(WAIT, node.net.chunk(&contact, blake3::hash(b"x"), offset)).await.unwrap();
+        assert!(reply.is_err(), "{reply:?}");
+    }
+    for length in 0..3 {
+        node.net.send(&contact, vec![0; length]);
+    }
+    assert_eq!(node.unreachable().await, peer);
+    let net = node.net.clone();
+    until("the errors", || net.counters().protocol_errors >= 4).await;
+    server.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_busy_port_is_named() {
+    let node = Node::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let blobs = Arc::new(Blobs::open(dir.path(), 1 << 20).unwrap());
+    let address: Multiaddr = node.contact.address.parse().unwrap();
+    let config = NetConfig { keypair: Keypair::generate_ed25519(), grid: GRID, listen: vec![address.clone()] };
+    let error = start(config, blobs).unwrap_err();
+    assert!(matches!(&error, NetError::Busy(busy) if *busy == address), "{error}");
+    assert!(error.to_string().contains(&address.to_string()), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_but_loopback_is_listened_on_or_dialled() {
+    let dir = tempfile::tempdir().unwrap();
+    let blobs = Arc::new(Blobs::open(dir.path(), 1 << 20).unwrap());
+    for far in ["/ip4/0.0.0.0/tcp/0", "/ip4/192.0.2.1/tcp/4001", "/ip6/::/tcp/0", "/dns4/localhost/tcp/0"] {
+        let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap(), far.parse().unwrap()];
+        let config = NetConfig { keypair: Keypair::generate_ed25519(), grid: GRID, listen };
+        let error = start(config, blobs.clone()).unwrap_err();
+        assert!(matches!(error, NetError::Address(_)), "{far}: {error}");
+        assert!(error.to_string().contains(far) && error.to_string().contains("127.0.0.1"), "{error}");
+    }
+    let mut node = Node::start().await;
+    for far in ["/ip4/192.0.2.1/tcp/4001", "/dns4/localhost/tcp/4001"] {
+        assert!(matches!(node.net.dial(far.parse().unwrap()).await, Err(DialError::Address(_))));
+    }
+    for (index, address) in ["/ip4/192.0.2.1/tcp/4001", "", "nonsense", "/ip4/127.0.0.1/udp/1"].into_iter().enumerate() {
+        let contact = Contact { peer: PeerId([index as u8 + 1; 32]), incarnation: 1, address: address.into() };
+        node.net.send(&contact, vec![1]);
+        assert_eq!(node.unreachable().await, contact.peer, "{address}");
+    }
+    assert_eq!(node.net.counters().messages_dropped, 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_of_another_grid_cannot_talk() {
+    let mut ours = Node::start().await;
+    let mut theirs = Node::start_with(Keypair::generate_ed25519(), GridId([8; 32]), "/ip4/127.0.0.1/tcp/0").await;
+    let address: Multiaddr = theirs.contact.address.parse().unwrap();
+    assert_eq!(ours.net.dial(address.clone()).await, Err(DialError::OtherGrid(address)));
+    ours.net.send(&theirs.contact, b"hello".to_vec());
+    assert_eq!(ours.unreachable().await, theirs.contact.peer);
+    assert!(ours.net.chunk(&theirs.contact, blake3::hash(b""), 0).await.is_err());
+    for node in [&mut ours, &mut theirs] {
+        for event in node.during(Duration::from_millis(300)).await {
+            assert!(matches!(event, NetEvent::Unreachable(_)), "{event:?}");
+        }
+    }
+    assert_eq!(theirs.net.counters().messages_received, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dialling_with_and_without_the_name() {
+    let (a, b) = (Node::start().await, Node::start().await);
+    let address: Multiaddr = b.contact.address.parse().unwrap();
+    assert_eq!(a.net.dial(address.clone()).await, Ok(b.contact.peer));
+    let named = address.clone().with(Protocol::P2p(identity::to_libp2p(b.contact.peer)));
+    assert_eq!(a.net.dial(named).await, Ok(b.contact.peer));
+    let wrong = address.with(Protocol::P2p(libp2p::PeerId::random()));
+    let error = a.net.dial(wrong).await.unwrap_err();
+    assert!(error.to_string().contains("another agent lives there"), "{error}");
+    let error = a.net.dial("/ip4/127.0.0.1/tcp/1".parse().unwrap()).await.unwrap_err();
+    assert!(error.to_string().contains("refused"), "{error}");
+    let own: Multiaddr = a.contact.address.parse().unwrap();
+    assert_eq!(a.net.dial(own.clone()).await, Err(DialError::Oneself(own)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_that_is_gone_is_reported_once_and_found_again() {
+    let key = Keypair::generate_ed25519();
+    let mut a = Node::start().await;
+    let b = Node::start_with(key.clone(), GRID, "/ip4/127.0.0.1/tcp/0").await;
+    let contact = b.contact.clone();
+    a.net.send(&contact, vec![1]);
+    let net = a.net.clone();
+    until("the first message", || net.counters().messages_sent == 1).await;
+    b.net.shutdown().await;
+    assert_eq!(a.unreachable().await, contact.peer);
+
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    for _ in 0..500 {
+        a.net.send(&contact, vec![2]);
+    }
+    let events = a.during(Duration::from_millis(400)).await;
+    assert_eq!(events, [NetEvent::Unreachable(contact.peer)], "once, not 500 times");
+    assert_eq!(a.net.counters().messages_dropped, 500);
+
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    let mut b = Node::start_with(key, GRID, &contact.address).await;
+    a.net.send(&contact, vec![3]);
+    assert_eq!(b.message().await, (a.contact.peer, vec![3]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_delivers_what_is_queued() {
+    let (a, mut b) = (Node::start().await, Node::start().await);
+    for number in 0..300_u32 {
+        a.net.send(&b.contact, number.to_be_bytes().to_vec());
+    }
+    let from = a.contact.peer;
+    let start = Instant::now();
+    a.net.shutdown().await;
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    let mut numbers = Vec::new();
+    for _ in 0..300 {
+        let (sender, bytes) = b.message().await;
+        assert_eq!(sender, from);
+        numbers.push(u32::from_be_bytes(bytes.try_into().unwrap()));
+    }
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..300).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_does_not_keep_up_refuses_and_recovers() {
+    let (a, mut b) = (Node::start().await, Node::start().await);
+    // 400 messages of 200 kB are 80 MB: more than either side holds. `b` takes no event meanwhile.
+    let mut sent = 0;
+    for _ in 0..400 {
+        a.net.send(&b.contact, vec![1; 200_000]);
+        sent += 1;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let (from, to) = (a.net.clone(), b.net.clone());
+    until("all messages to be accounted for", || {
+        let counters = from.counters();
+        counters.messages_sent + counters.messages_dropped == sent
+    })
+    .await;
+    assert!(to.counters().messages_refused > 0, "{:?}", to.counters());
+    let received = to.counters().messages_received;
+    for _ in 0..received {
+        b.message().await;
+    }
+    assert_eq!(from.counters().messages_sent, received, "acknowledged means handed over");
+    a.net.send(&b.contact, b"last".to_vec());
+    assert_eq!(b.message().await.1, b"last");
+}
+
+/// Resident memory of this process, in KiB.
+fn resident_kib() -> u64 {
+    let text = std::fs::read_to_string(Path::new("/proc/self/status")).unwrap();
+    let line = text.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// `cargo test --release -p idlewood --lib net:: -- --ignored --nocapture`
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement"]
+async fn measure() {
+    let (a, mut b) = (Node::start().await, Node::start().await);
+    a.net.send(&b.contact, vec![0]);
+    b.message().await;
+    for size in [100, 1000, 10_000] {
+        const COUNT: u32 = 20_000;
+        let start = Instant::now();
+        let (net, contact) = (a.net.clone(), b.contact.clone());
+        let base = net.counters();
+        let sender = tokio::spawn(async move {
+            for number in 0..COUNT {
+                net.send(&contact, vec![1; size]);
+                while u64::from(number + 1) > net.counters().messages_sent - base.messages_sent + 500 {
+                    tokio::time::sleep(Duration::from_micros(200)).await;
+                }
+            }
+        });
+        for _ in 0..COUNT {
+            b.message().await;
+        }
+        sender.await.unwrap();
+        println!("{size} B: {:.0} messages/s, dropped {}", f64::from(COUNT) / start.elapsed().as_secs_f64(), a.net.counters().messages_dropped);
+    }
+    let mut latencies = Vec::new();
+    for _ in 0..2000 {
+        let start = Instant::now();
+        a.net.send(&b.contact, vec![0; 200]);
+        b.message().await;
+        latencies.push(start.elapsed());
+    }
+    latencies.sort_unstable();
+    println!("one way: median {:?}, 99 % {:?}", latencies[1000], latencies[1980]);
+    let content = vec![7; 50 << 20];
+    let hash = a.blobs.put_bytes(&content).unwrap();
+    let fetcher = Fetcher::new(b.blobs.clone(), b.net.clone());
+    let start = Instant::now();
+    fetcher.fetch(hash, 1 << 30, vec![a.contact.clone()]).await.unwrap();
+    println!("50 MiB blob: {:.0} MiB/s", 50.0 / start.elapsed().as_secs_f64());
+    drop(content);
+
+    let before = resident_kib();
+    let mut nodes = Vec::new();
+    for _ in 0..50 {
+        nodes.push(Node::start().await);
+    }
+    for index in 0..50 {
+        for step in [1, 2] {
+            let to = nodes[(index + step) % 50].contact.clone();
+            nodes[index].net.send(&to, vec![0; 500]);
+        }
+    }
+    until("the ring", || nodes.iter().all(|node| node.net.counters().messages_received == 2)).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    println!("{} KiB per agent's network with four connections", (resident_kib() - before) / 50);
+}

@@ -12,6 +12,7 @@ use libp2p::futures::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as
 use libp2p::request_response;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tracing::debug;
 
 /// Longest message, in bytes. Our choice: a root's summary is about 1 kB, the longest list of ranges some 10 kB.
 pub const MESSAGE_BYTES_MAX: usize = 256 * 1024;
@@ -70,6 +71,8 @@ pub(super) fn protocol(grid: idlewood_overlay::GridId) -> StreamProtocol {
 pub(super) struct Traffic {
     pub(super) bytes_sent: AtomicU64,
     pub(super) bytes_received: AtomicU64,
+    /// Frames that were too long or not understood.
+    pub(super) damaged: AtomicU64,
     reading: AtomicUsize,
 }
 
@@ -121,7 +124,11 @@ impl Codec {
             self.traffic.reading.fetch_sub(step - count, Ordering::Relaxed);
         }
         self.traffic.bytes_received.fetch_add(frame.len() as u64, Ordering::Relaxed);
-        decode(&frame)
+        // The behaviour does not report a request that could not be read.
+        decode(&frame).inspect_err(|error| {
+            self.traffic.damaged.fetch_add(1, Ordering::Relaxed);
+            debug!(%error, "a frame was refused");
+        })
     }
 
     async fn write<T: AsyncWrite + Unpin + Send, V: Serialize>(&self, io: &mut T, value: &V) -> io::Result<()> {

@@ -50,6 +50,8 @@ fn serve() -> anyhow::Result<()> {
     // Before the greeting: should the agent die in between, its pipe ends, and we with it.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .context("cannot tie the worker to its agent (prctl PR_SET_PDEATHSIG)")?;
+    // A session of its own: the terminal's Ctrl-C is for the agent, and signals to the group reach all of the worker.
+    rustix::process::setsid().context("cannot leave the agent's session (setsid)")?;
     let mut input = io::stdin().lock();
     let mut output = File::from(io::stdout().as_fd().try_clone_to_owned().context("standard output is closed")?);
     let Some(hello) = protocol::read::<Hello>(&mut input, protocol::TO_WORKER_BYTES_MAX)
@@ -83,7 +85,6 @@ fn keep_low() {
         ("no_new_privs", rustix::thread::set_no_new_privs(true).map_err(io::Error::from)),
         ("core dump size", no_core_dumps()),
         ("oom_score_adj", fs::write("/proc/self/oom_score_adj", "1000")),
-        ("session", rustix::process::setsid().map(drop).map_err(io::Error::from)),
         ("autogroup", lower_session()),
     ];
     for (what, result) in attempts {
@@ -171,9 +172,10 @@ impl Worker {
     fn new(cache_dir: &Path) -> anyhow::Result<Self> {
         use anyhow::Context as _;
 
-        let engine = compile_cache::engine().map_err(anyhow::Error::from)?;
+        let plain = |error: wasmtime::Error| anyhow::anyhow!("cannot set up WebAssembly on this machine: {error:#}");
+        let engine = compile_cache::engine().map_err(plain)?;
         let mut linker: Linker<Task> = Linker::new(&engine);
-        link_wasi(&mut linker).map_err(anyhow::Error::from)?;
+        link_wasi(&mut linker).map_err(plain)?;
         let cache = CompileCache::open(cache_dir)
             .with_context(|| format!("cannot create the directory for compiled programs {}", cache_dir.display()))?;
         // One thread: WASI calls are made to block in place, so nothing else ever runs. Timers are for poll_oneoff.
@@ -293,7 +295,9 @@ fn present(job: &Job, stdout: &CappedFile, stderr: &CappedFile) -> Result<WasiP1
     wasi.stdout(stdout.clone()).stderr(stderr.clone());
     match &job.stdin {
         Stdin::Empty => {}
-        Stdin::Bytes(bytes) => drop(wasi.stdin(MemoryInputPipe::new(bytes.clone()))),
+        Stdin::Bytes(bytes) => {
+            wasi.stdin(MemoryInputPipe::new(bytes.clone()));
+        }
         Stdin::File(path) => {
             let file = File::open(path).map_err(|error| unable(path, "open the standard input", &error))?;
             wasi.stdin(InputFile::new(file));

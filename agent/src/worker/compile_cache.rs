@@ -31,6 +31,8 @@ pub(super) fn engine() -> wasmtime::Result<Engine> {
         .allocation_strategy(InstanceAllocationStrategy::OnDemand)
         .max_wasm_stack(STACK_BYTES_MAX)
         .async_stack_size(2 * STACK_BYTES_MAX)
+        // Errors are worded for people; release builds have no names to show anyway.
+        .wasm_backtrace_max_frames(None)
         // A slot is one core, also while it compiles.
         .parallel_compilation(false)
         // Results must not depend on the machine.

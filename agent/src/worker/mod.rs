@@ -22,8 +22,9 @@
 //! | `inputs/` | the job's inputs under their names (hard links to the blobs, copies across file systems) | be read |
 //! | `checkpoint/` | the directory given as [`Job::checkpoint`], if any | be written; outlives the attempt |
 //!
-//! `inputs/` and `checkpoint/` lie outside the working directory on the host, so listing `.` does not show them, and
-//! no path through `.` reaches an input for writing. Writing past [`Job::output_bytes`] on stdout or stderr fails with
+//! `inputs/` and `checkpoint/` lie outside the working directory on the host, so that no path through `.` reaches an
+//! input for writing. Hence listing `.` does not show them, and wasi-libc finds `inputs/a` and `/inputs/a` but not
+//! `./inputs/a`, which it looks for in the working directory. Writing past [`Job::output_bytes`] on stdout or stderr fails with
 //! an I/O error (EFBIG) and is reported in [`WorkerEvent::Ended`]. Asking for more memory than [`Job::memory_bytes`]
 //! ends the task: C programs seldom check `malloc`, and address 0 is ordinary memory in WebAssembly.
 //!
@@ -155,6 +156,12 @@ pub enum JobError {
         /// The name.
         name: String,
     },
+    /// A host path that cannot be told to a worker.
+    #[error("the path {path:?} is not valid UTF-8: keep idlewood's files under another directory")]
+    Path {
+        /// The path.
+        path: PathBuf,
+    },
     /// A string that C programs cannot take.
     #[error("{what} {value:?} is not allowed: it contains a NUL character, or is a variable name with \"=\" or without letters")]
     Text {
@@ -190,6 +197,15 @@ impl Job {
     /// # Errors
     /// [`JobError`], naming the first offender.
     pub fn validate(&self) -> Result<(), JobError> {
+        let mut paths = vec![&self.program, &self.directory];
+        paths.extend(&self.checkpoint);
+        paths.extend(self.inputs.iter().map(|input| &input.path));
+        if let Stdin::File(path) = &self.stdin {
+            paths.push(path);
+        }
+        if let Some(path) = paths.into_iter().find(|path| path.to_str().is_none()) {
+            return Err(JobError::Path { path: path.clone() });
+        }
         let mut names: Vec<&str> = Vec::with_capacity(self.inputs.len());
         for input in &self.inputs {
             let good_part = |part: &str| !matches!(part, "" | "." | "..") && part.len() <= 255;

@@ -71,6 +71,12 @@ pub enum PoolError {
     /// No program to run.
     #[error("the worker command is empty: give the program to run")]
     NoCommand,
+    /// The directory for compiled programs cannot be told to a worker.
+    #[error("the directory for compiled programs {dir:?} is not valid UTF-8: choose another")]
+    CacheDir {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// The system gives no more threads.
     #[error("cannot start a thread for worker slots: {0}")]
     Thread(#[source] io::Error),
@@ -227,16 +233,16 @@ impl Pool {
         if config.command.is_empty() {
             return Err(PoolError::NoCommand);
         }
-        let hello = Hello { agent_pid: std::process::id(), cache_dir: config.cache_dir };
-        let hello = protocol::encode(&hello, protocol::TO_WORKER_BYTES_MAX).unwrap_or_default();
-        let state = State { frozen: false, closing: false, slots: Vec::new() };
+        let hello = Hello { agent_pid: std::process::id(), cache_dir: config.cache_dir.clone() };
+        let hello = protocol::encode(&hello, protocol::TO_WORKER_BYTES_MAX)
+            .ok_or(PoolError::CacheDir { dir: config.cache_dir })?;
         let mut slots = Vec::new();
         slots.resize_with(config.slots, Slot::default);
         let shared = Arc::new(Shared {
             command: config.command,
             hello,
             events: config.events,
-            state: Mutex::new(State { slots, ..state }),
+            state: Mutex::new(State { frozen: false, closing: false, slots }),
             wake: (0..config.slots).map(|_| Condvar::new()).collect(),
             timer: Condvar::new(),
         });
@@ -498,10 +504,12 @@ impl Shared {
         let told = self.converse(slot, waiting, fresh, held);
         // The first decision counts: what the worker says after a verdict comes too late.
         let (wall, verdict) = {
-            let mut state = self.lock();
-            let running = state.slots[slot].running.take();
-            let wall = running.as_ref().map(|running| running.since.elapsed()).unwrap_or_default();
-            (wall, running.and_then(|running| running.verdict))
+            let place = &mut self.lock().slots[slot];
+            let now = place.frozen_since.unwrap_or_else(Instant::now);
+            match place.running.take() {
+                Some(Running { since, verdict, .. }) => (now.saturating_duration_since(since), verdict),
+                None => (Duration::ZERO, None),
+            }
         };
         match (told, verdict) {
             (Told::Done(report), None) => {
@@ -594,5 +602,6 @@ fn cpu_of(pid: Pid) -> Option<Duration> {
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut times = fields.split(' ').skip(11).take(2).map(|field| field.parse::<u64>().ok());
     let ticks = times.next()?? + times.next()??;
-    Some(Duration::from_millis(ticks.saturating_mul(1000) / rustix::param::clock_ticks_per_second()))
+    // In USER_HZ, which is 100 on every Linux that Rust runs on.
+    Some(Duration::from_millis(ticks.saturating_mul(10)))
 }

@@ -133,6 +133,7 @@ int main(int argc, char **argv) {
         return 5;
       }
       memset(block, 1, 1 << 20);
+      sink += (uint64_t)(uintptr_t)block; /* else the compiler leaves the allocation out */
     }
     printf("got %ld MiB\n", number);
     return 0;

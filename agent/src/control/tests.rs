@@ -1,0 +1,210 @@
+use std::thread;
+
+use tokio::sync::oneshot;
+
+use super::*;
+use crate::client::{Client, ClientError};
+
+/// A control API with blobs but no node behind it, and what a client needs to reach it.
+struct Desk {
+    directory: tempfile::TempDir,
+    endpoint: Endpoint,
+    stop: Option<oneshot::Sender<()>>,
+    server: Option<thread::JoinHandle<Result<(), ControlError>>>,
+}
+
+impl Desk {
+    fn new(quota_bytes: u64) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let state_dir = directory.path().to_owned();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let server = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let control = Control::bind(&state_dir, 0).await?;
+                let guard = Guard::new(&control.token, control.address().port());
+                let blobs = Blobs::open(&state_dir.join("blobs"), quota_bytes).unwrap();
+                let router = protect(blob::routes(blobs), guard);
+                control.serve_router(router, async { stopped.await.unwrap_or_default() }).await
+            })
+        });
+        let path = directory.path().join(ENDPOINT_FILE);
+        let begin = std::time::Instant::now();
+        while !path.exists() {
+            assert!(begin.elapsed() < Duration::from_secs(20), "the control API did not start");
+            thread::sleep(Duration::from_millis(5));
+        }
+        let endpoint = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        Self { directory, endpoint, stop: Some(stop), server: Some(server) }
+    }
+
+    fn client(&self) -> Client {
+        Client::open(self.directory.path()).unwrap()
+    }
+
+    /// Status and body of a request with exactly these headers.
+    fn request(&self, head: &str, headers: &[(&str, &str)]) -> (u16, String) {
+        let mut text = format!("{head} HTTP/1.1\r\nConnection: close\r\n");
+        for (name, value) in headers {
+            text += &format!("{name}: {value}\r\n");
+        }
+        text += "\r\n";
+        let mut stream = std::net::TcpStream::connect(&self.endpoint.address).unwrap();
+        stream.write_all(text.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
+    }
+
+    fn stop(mut self) -> tempfile::TempDir {
+        self.stop.take().unwrap().send(()).unwrap();
+        self.server.take().unwrap().join().unwrap().unwrap();
+        self.directory
+    }
+}
+
+#[test]
+fn only_who_has_the_token_is_served() {
+    let desk = Desk::new(1 << 20);
+    let host = desk.endpoint.address.clone();
+    let port = host.rsplit(':').next().unwrap();
+    let bearer = format!("Bearer {}", desk.endpoint.token);
+    let wrong = format!("Bearer {}", "0".repeat(64));
+    let get = "GET /v1/blobs/x";
+    let localhost = format!("LocalHost:{port}");
+    let rebound = format!("evil.example:{port}");
+    for (headers, status) in [
+        // 400: past the guard, "x" is no blob.
+        (vec![("Host", &*host), ("Authorization", &*bearer)], 400),
+        (vec![("Host", &*localhost), ("Authorization", &*bearer)], 400),
+        (vec![("Host", &*host)], 401),
+        (vec![("Host", &*host), ("Authorization", &*wrong)], 401),
+        (vec![("Host", &*host), ("Authorization", &*desk.endpoint.token)], 401),
+        (vec![("Host", &*host), ("Authorization", &*bearer), ("Authorization", &*bearer)], 401),
+        (vec![("Host", &*rebound), ("Authorization", &*bearer)], 403),
+        (vec![("Host", "127.0.0.1"), ("Authorization", &*bearer)], 403),
+        (vec![("Authorization", &*bearer)], 403),
+        (vec![("Host", &*host), ("Origin", "null"), ("Authorization", &*bearer)], 403),
+        (vec![("Host", &*host), ("Origin", "http://localhost"), ("Authorization", &*bearer)], 403),
+    ] {
+        let (got, body) = desk.request(get, &headers);
+        assert_eq!(got, status, "{headers:?}: {body}");
+        // Without a Host header hyper may refuse by itself; all that is ours is JSON.
+        assert!(serde_json::from_str::<ErrorBody>(&body).is_ok(), "{headers:?}: {body}");
+    }
+    let (status, body) = desk.request("GET /none", &[("Host", &*host)]);
+    assert_eq!(status, 401, "what exists is nobody's business: {body}");
+    for (head, expected) in [("GET /none", 404), ("DELETE /v1/blobs", 405), ("POST /v1/blobs", 400)] {
+        let (status, body) = desk.request(head, &[("Host", &*host), ("Authorization", &*bearer)]);
+        assert_eq!(status, expected, "{body}");
+        assert!(serde_json::from_str::<ErrorBody>(&body).is_ok(), "{body}");
+    }
+    desk.stop();
+}
+
+#[test]
+fn blobs_come_and_go() {
+    let desk = Desk::new(64 << 20);
+    let client = desk.client();
+    let content: Vec<u8> = (0..3_000_001_u32).map(|number| (number % 251) as u8).collect();
+    let hash = blake3::hash(&content);
+    let path = desk.directory.path().join("content");
+    fs::write(&path, &content).unwrap();
+    assert!(!client.has_blob(hash).unwrap());
+    client.upload(hash, &File::open(&path).unwrap()).unwrap();
+    assert!(client.has_blob(hash).unwrap());
+    assert_eq!(client.download(&hash.to_string()).unwrap(), content);
+
+    fs::write(&path, b"").unwrap();
+    client.upload(blake3::hash(b""), &File::open(&path).unwrap()).unwrap();
+    assert_eq!(client.download(&blake3::hash(b"").to_string()).unwrap(), b"");
+    desk.stop();
+}
+
+#[test]
+fn what_is_not_what_was_said_is_refused() {
+    let desk = Desk::new(1 << 20);
+    let client = desk.client();
+    let path = desk.directory.path().join("content");
+    fs::write(&path, b"changed").unwrap();
+    let before = blake3::hash(b"before");
+    let error = client.upload(before, &File::open(&path).unwrap()).unwrap_err();
+    assert!(matches!(error, ClientError::Refused { status: 400, .. }), "{error}");
+    assert!(!client.has_blob(before).unwrap());
+
+    // More than the quota: the answer arrives although the client has more to send.
+    let large = vec![7; 8 << 20];
+    fs::write(&path, &large).unwrap();
+    let error = client.upload(blake3::hash(&large), &File::open(&path).unwrap()).unwrap_err();
+    assert!(matches!(error, ClientError::Refused { status: 503, .. }), "{error}");
+    let error = client.download(&before.to_string()).unwrap_err();
+    assert!(matches!(error, ClientError::Refused { status: 404, .. }), "{error}");
+    desk.stop();
+}
+
+#[test]
+fn the_endpoint_is_private_and_goes_with_the_agent() {
+    let desk = Desk::new(1 << 20);
+    let path = desk.directory.path().join(ENDPOINT_FILE);
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!((desk.endpoint.token.len(), desk.endpoint.pid), (64, std::process::id()));
+    let client = desk.client();
+    let directory = desk.stop();
+    assert!(!path.exists());
+    assert!(client.has_blob(blake3::hash(b"")).unwrap_err().is_absence());
+    drop(directory);
+}
+
+#[test]
+fn an_idle_connection_does_not_hold_the_agent() {
+    let desk = Desk::new(1 << 20);
+    let mut stream = std::net::TcpStream::connect(&desk.endpoint.address).unwrap();
+    stream.write_all(b"POST /v1/blobs HTTP/1.1\r\n").unwrap();
+    let begin = std::time::Instant::now();
+    desk.stop();
+    assert!(begin.elapsed() < DRAIN_WAIT * 3, "{:?}", begin.elapsed());
+}
+
+#[test]
+fn another_agents_endpoint_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(ENDPOINT_FILE);
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+    let first = EndpointFile::write(directory.path(), address, "one".to_owned()).unwrap();
+    let second = EndpointFile::write(directory.path(), address, "two".to_owned()).unwrap();
+    drop(first);
+    assert!(path.exists());
+    drop(second);
+    assert!(!path.exists());
+}
+
+#[test]
+fn tokens_differ() {
+    assert_ne!(token().unwrap(), token().unwrap());
+}
+
+#[test]
+fn pauses_are_bounded() {
+    let span = |for_s| pause_span(&PauseRequest { for_s });
+    assert_eq!(span(None).unwrap(), None);
+    assert_eq!(span(Some(1.5)).unwrap(), Some(Duration::from_millis(1_500)));
+    for seconds in [0.0, -1.0, 1e9, f64::INFINITY, f64::NAN] {
+        assert_eq!(span(Some(seconds)).unwrap_err().status, StatusCode::BAD_REQUEST, "{seconds}");
+    }
+}
+
+#[test]
+fn refusals_become_statuses() {
+    let sentence = || "no bag begins with 12".to_owned();
+    for (refusal, status) in [
+        (Refusal::NotFound(sentence()), 404),
+        (Refusal::Ambiguous(sentence()), 400),
+        (Refusal::Invalid(sentence()), 400),
+        (Refusal::Conflict(sentence()), 409),
+        (Refusal::Unavailable(sentence()), 503),
+    ] {
+        let failure = Failure::from(refusal);
+        assert_eq!((failure.status.as_u16(), failure.sentence), (status, sentence()));
+    }
+}

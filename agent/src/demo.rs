@@ -1,0 +1,365 @@
+//! `idlewood demo`: a real bag on a real grid, on one machine.
+//!
+//! Agent processes with state directories of their own form a grid on loopback. One of them, drawn by the seed, gets a
+//! bag that renders a picture by tiles. On the way one machine crashes (SIGKILL) and comes back, and the owner of
+//! another returns for a few seconds. Every tile is then compared with a render that shares no code with the task.
+//! What the summary says is what the agents answered and what this program did and saw.
+
+mod grid;
+mod verify;
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use rand::rngs::ChaCha8Rng;
+use rand::seq::SliceRandom as _;
+use rand::{RngExt as _, SeedableRng as _};
+use serde::Serialize;
+
+use self::grid::{Grid, Interrupt};
+use crate::api::{self, BagState, SubmitRequest};
+use crate::manifest::Input;
+use crate::speed;
+use crate::tiles::Picture;
+
+/// The task program: `agent/tasks/tile/tile.c`, built by `agent/tasks/build.sh`.
+const TILE_PROGRAM: &[u8] = include_bytes!("../tasks/tile/tile.wasm");
+/// How long the agents may take to become one grid.
+const FORM_TIMEOUT: Duration = Duration::from_secs(45);
+/// How long the bag may take.
+const BAG_TIMEOUT: Duration = Duration::from_secs(600);
+/// How often the agents are asked how far they are.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+/// How long the crashed machine is down, and how long the owner stays.
+const DOWN_TIME: Duration = Duration::from_secs(2);
+const OWNER_TIME: Duration = Duration::from_secs(3);
+/// How long the owner waits to see their machine free.
+const RECLAIM_TIMEOUT: Duration = Duration::from_secs(5);
+/// Width and height of the picture, about.
+const PICTURE_PIXELS: u64 = 1024;
+
+/// What `idlewood demo` was told.
+#[derive(Clone, Debug)]
+pub struct DemoOptions {
+    /// Agent processes, at least 3: a submitter, one that crashes, one whose owner returns.
+    pub agents: u32,
+    /// Tasks of the bag: tiles of the picture.
+    pub tasks: u64,
+    /// Draws the submitter, the victims and the picture's region.
+    pub seed: u64,
+    /// Where `demo.png` goes.
+    pub out: PathBuf,
+    /// No progress on stderr.
+    pub quiet: bool,
+}
+
+/// What came out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// Agent processes.
+    pub agents: u32,
+    /// Tasks submitted.
+    pub tasks: u64,
+    /// Tasks whose result is there.
+    pub completed: u64,
+    /// Tasks whose result is not.
+    pub lost: u64,
+    /// Tasks that were issued again.
+    pub reissued: u64,
+    /// Results that came for a task that was over.
+    pub duplicates: u64,
+    /// Tiles equal to the independent render.
+    pub verified: u64,
+    /// Agents killed while they held tasks.
+    pub crashed: u32,
+    /// Machines seen frozen for their owner.
+    pub reclaimed: u32,
+    /// From submission to the last result.
+    pub makespan_s: f64,
+    /// (C − r)/w of the bag, in s/Mop.
+    pub max_stretch: f64,
+    /// Height of the tree, as its root said.
+    pub tree_height: u32,
+    /// Mean over the agents.
+    pub bytes_sent_per_agent: f64,
+    /// Machines whose results were taken.
+    pub machines: u64,
+    /// Seed.
+    pub seed: u64,
+    /// The picture.
+    pub picture: String,
+}
+
+impl Summary {
+    /// Whether every task is there and verified.
+    pub fn is_success(&self) -> bool {
+        self.lost == 0 && self.verified == self.tasks
+    }
+}
+
+/// Shows it all.
+///
+/// # Errors
+/// When something did not go as it should, or the user interrupts; nothing is left running.
+pub fn run(options: &DemoOptions) -> anyhow::Result<Summary> {
+    ensure!(options.agents >= 3, "the demo needs at least 3 agents: a submitter, one to crash, one with an owner");
+    ensure!((1..=4096).contains(&options.tasks), "the demo renders between 1 and 4096 tiles");
+    std::fs::create_dir_all(&options.out).with_context(|| format!("cannot create {}", options.out.display()))?;
+    let interrupt = Interrupt::listen()?;
+    let mut show = Show::new(options.quiet);
+    let mut random = ChaCha8Rng::seed_from_u64(options.seed);
+    let picture = picture(options);
+
+    show.line(&format!("starting {} agents on loopback", options.agents));
+    let speed_mops = speed::measure_for(Duration::from_millis(500));
+    let mut grid = Grid::start(options.agents as usize, speed_mops, &interrupt)?;
+    grid.wait_until_formed(FORM_TIMEOUT, &interrupt)?;
+    let mut order: Vec<usize> = (0..grid.agents.len()).collect();
+    order.shuffle(&mut random);
+    let [submitter, victim, owned] = order[..3] else { bail!("too few agents") };
+
+    let client = grid.agents[submitter].client()?;
+    let program = TILE_PROGRAM.to_vec();
+    let hash = blake3::hash(&program);
+    let mut file = tempfile::tempfile().context("cannot create a temporary file")?;
+    file.write_all(&program).context("cannot write a temporary file")?;
+    std::io::Seek::rewind(&mut file).context("cannot read a temporary file")?;
+    client.upload(hash, &file)?;
+    let bag = client.submit(&submission(&picture, options.tasks, hash, program.len() as u64))?;
+    show.line(&format!("agent {submitter} submitted bag {} of {} tasks", &bag.id[..12], bag.tasks));
+
+    let mut story = Story { victim, owned, events: random.random_range(0..2), ..Story::default() };
+    let done = story.watch(&mut grid, &client, &bag.id, &mut show, &interrupt)?;
+    show.line("checking every tile against an independent render");
+    let results = client.results(&bag.id)?;
+    let verified = verify::check(&client, &picture, &results, &options.out)?;
+    let statuses: Vec<api::Status> = grid.agents.iter().filter_map(|agent| agent.client().ok()?.status().ok()).collect();
+    let machines: BTreeMap<&str, u64> = results.iter().map(|result| (result.machine.as_str(), 1)).collect();
+    let summary = Summary {
+        agents: options.agents,
+        tasks: options.tasks,
+        completed: done.done,
+        lost: options.tasks.saturating_sub(done.done),
+        reissued: done.reissued,
+        duplicates: done.duplicates,
+        verified,
+        crashed: story.crashed,
+        reclaimed: story.reclaimed,
+        makespan_s: done.elapsed_s,
+        max_stretch: done.stretch.unwrap_or(0.0),
+        tree_height: statuses.iter().map(|status| status.grid_height).max().unwrap_or(0),
+        bytes_sent_per_agent: statuses.iter().map(|status| status.bytes_sent as f64).sum::<f64>()
+            / statuses.len().max(1) as f64,
+        machines: machines.len() as u64,
+        seed: options.seed,
+        picture: options.out.join("demo.png").display().to_string(),
+    };
+    grid.stop();
+    Ok(summary)
+}
+
+/// A picture in exactly as many tiles as there are tasks: the most square arrangement.
+fn picture(options: &DemoOptions) -> Picture {
+    let rows = (1..=options.tasks.isqrt()).rev().find(|rows| options.tasks.is_multiple_of(*rows)).unwrap_or(1);
+    let columns = options.tasks / rows;
+    let tile = (PICTURE_PIXELS / columns.max(rows)).clamp(8, 128);
+    let base = Picture::demo(options.seed);
+    Picture { width: (tile * columns) as u32, height: (tile * rows) as u32, tile: tile as u32, ..base }
+}
+
+fn submission(picture: &Picture, tasks: u64, program: blake3::Hash, bytes: u64) -> SubmitRequest {
+    SubmitRequest {
+        name: "demo".to_owned(),
+        tasks,
+        program: Input {
+            name: "tile.wasm".to_owned(),
+            blob: idlewood_scheduler::BlobId(*program.as_bytes()),
+            bytes,
+        },
+        args: picture.args(),
+        entries: Vec::new(),
+        inputs: Vec::new(),
+        stdin: None,
+        env: BTreeMap::new(),
+        memory_bytes: 64 << 20,
+        time_limit_s: 600,
+        success_codes: vec![0],
+        work_mops: None,
+        retries_max: 2,
+    }
+}
+
+/// What happens to the grid while the bag runs.
+#[derive(Debug, Default)]
+struct Story {
+    victim: usize,
+    owned: usize,
+    /// Which of the two comes first.
+    events: u32,
+    crashed: u32,
+    reclaimed: u32,
+    crash_at: Option<Instant>,
+    restarted: bool,
+    owner_at: Option<Instant>,
+    owner_gone: bool,
+}
+
+impl Story {
+    /// Follows the bag to its end, and lets things happen.
+    fn watch(
+        &mut self,
+        grid: &mut Grid,
+        client: &crate::client::Client,
+        id: &str,
+        show: &mut Show,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<api::Bag> {
+        let begin = Instant::now();
+        loop {
+            interrupt.check()?;
+            ensure!(begin.elapsed() < BAG_TIMEOUT, "the bag did not finish within {} s", BAG_TIMEOUT.as_secs());
+            let bag = client.bag(id)?.bag;
+            show.progress(&bag);
+            if bag.state.is_closed() {
+                ensure!(bag.state == BagState::Succeeded, "the bag ended as {:?}: {} tasks failed", bag.state, bag.failed);
+                self.finish(grid, show)?;
+                return Ok(bag);
+            }
+            if bag.state == BagState::Running && bag.placed > 0 {
+                let (crash_due, owner_due) = if self.events == 0 { (8, 3) } else { (3, 8) };
+                if bag.done * crash_due >= bag.tasks || bag.tasks < 16 {
+                    self.crash(grid, show)?;
+                }
+                if bag.done * owner_due >= bag.tasks || bag.tasks < 16 {
+                    self.owner_returns(grid, show, interrupt)?;
+                }
+            }
+            self.go_on(grid, show)?;
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+    }
+
+    fn crash(&mut self, grid: &mut Grid, show: &mut Show) -> anyhow::Result<()> {
+        if self.crash_at.is_some() {
+            return Ok(());
+        }
+        let holds: u64 = grid.agents[self.victim].status()?.held.iter().map(|held| held.waiting + held.running).sum();
+        grid.agents[self.victim].kill();
+        self.crash_at = Some(Instant::now());
+        self.crashed += 1;
+        show.line(&format!("agent {} crashed (SIGKILL) with {holds} tasks in its queue", self.victim));
+        Ok(())
+    }
+
+    fn owner_returns(&mut self, grid: &Grid, show: &mut Show, interrupt: &Interrupt) -> anyhow::Result<()> {
+        if self.owner_at.is_some() {
+            return Ok(());
+        }
+        let agent = &grid.agents[self.owned];
+        agent.set_owner(true)?;
+        let back = Instant::now();
+        while agent.status()?.activity != "suspended" {
+            interrupt.check()?;
+            ensure!(back.elapsed() < RECLAIM_TIMEOUT, "agent {} did not give its machine back", self.owned);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.reclaimed += 1;
+        self.owner_at = Some(back);
+        show.line(&format!("the owner of agent {} is back: frozen within {} ms", self.owned, back.elapsed().as_millis()));
+        Ok(())
+    }
+
+    /// What was begun ends in its time.
+    fn go_on(&mut self, grid: &mut Grid, show: &mut Show) -> anyhow::Result<()> {
+        if !self.restarted && self.crash_at.is_some_and(|at| at.elapsed() >= DOWN_TIME) {
+            self.restart(grid, show)?;
+        }
+        if !self.owner_gone && self.owner_at.is_some_and(|at| at.elapsed() >= OWNER_TIME) {
+            self.owner_leaves(grid, show)?;
+        }
+        Ok(())
+    }
+
+    fn restart(&mut self, grid: &mut Grid, show: &mut Show) -> anyhow::Result<()> {
+        self.restarted = true;
+        grid.restart(self.victim)?;
+        show.line(&format!("agent {} started again", self.victim));
+        Ok(())
+    }
+
+    fn owner_leaves(&mut self, grid: &Grid, show: &mut Show) -> anyhow::Result<()> {
+        self.owner_gone = true;
+        grid.agents[self.owned].set_owner(false)?;
+        show.line(&format!("the owner of agent {} left: its tasks go on", self.owned));
+        Ok(())
+    }
+
+    fn finish(&mut self, grid: &mut Grid, show: &mut Show) -> anyhow::Result<()> {
+        if self.crash_at.is_some() && !self.restarted {
+            self.restart(grid, show)?;
+        }
+        if self.owner_at.is_some() && !self.owner_gone {
+            self.owner_leaves(grid, show)?;
+        }
+        Ok(())
+    }
+}
+
+/// Progress for people, on stderr.
+struct Show {
+    quiet: bool,
+    terminal: bool,
+    begin: Instant,
+    last: Option<(Instant, u64)>,
+}
+
+impl Show {
+    fn new(quiet: bool) -> Self {
+        Self { quiet, terminal: std::io::stderr().is_terminal(), begin: Instant::now(), last: None }
+    }
+
+    fn line(&mut self, line: &str) {
+        if !self.quiet {
+            let clear = if self.terminal { "\r\x1b[2K" } else { "" };
+            eprintln!("{clear}{:6.1} s  {line}", self.begin.elapsed().as_secs_f64());
+        }
+    }
+
+    fn progress(&mut self, bag: &api::Bag) {
+        if self.quiet {
+            return;
+        }
+        let line = format!(
+            "{:6.1} s  {}/{} tasks, {} machines, stretch {:.2e} s/Mop",
+            self.begin.elapsed().as_secs_f64(),
+            bag.done,
+            bag.tasks,
+            bag.machines,
+            bag.stretch.unwrap_or(0.0),
+        );
+        if self.terminal {
+            let width = 30;
+            let filled = (bag.done * width / bag.tasks.max(1)) as usize;
+            eprint!("\r\x1b[2K{line} [{}{}]", "#".repeat(filled), ".".repeat(width as usize - filled));
+            return;
+        }
+        // Without a terminal, a line for every second in which something happened.
+        let news = self.last.is_none_or(|(at, done)| at.elapsed() >= Duration::from_secs(1) && done != bag.done);
+        if news {
+            self.last = Some((Instant::now(), bag.done));
+            eprintln!("{line}");
+        }
+    }
+}
+
+impl Drop for Show {
+    fn drop(&mut self) {
+        if self.terminal && !self.quiet {
+            eprintln!();
+        }
+    }
+}
+

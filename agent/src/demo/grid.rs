@@ -1,0 +1,237 @@
+//! The agent processes of the demo, and what is done to them. Nothing is left running when this is dropped.
+
+use std::fs::File;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::api;
+use crate::client::Client;
+
+/// How long an agent may take to answer after its start.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long an agent may take to leave in good order.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Tells whether the user wants to stop.
+#[derive(Clone, Debug)]
+pub(super) struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// From now on SIGINT and SIGTERM only set a flag.
+    pub(super) fn listen() -> anyhow::Result<Self> {
+        let flag = Arc::new(AtomicBool::new(false));
+        let seen = flag.clone();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+            runtime.block_on(async {
+                use tokio::signal::unix::{SignalKind, signal};
+                let (Ok(mut interrupt), Ok(mut terminate)) =
+                    (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+                else {
+                    return;
+                };
+                loop {
+                    tokio::select! {
+                        _ = interrupt.recv() => {}
+                        _ = terminate.recv() => {}
+                    }
+                    seen.store(true, Ordering::Relaxed);
+                }
+            });
+        })?;
+        Ok(Self(flag))
+    }
+
+    /// # Errors
+    /// When the user wants to stop.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        if self.0.load(Ordering::Relaxed) {
+            bail!("interrupted; all agents are stopped");
+        }
+        Ok(())
+    }
+}
+
+/// One agent process.
+#[derive(Debug)]
+pub(super) struct Agent {
+    directory: PathBuf,
+    process: Option<Child>,
+}
+
+impl Agent {
+    pub(super) fn client(&self) -> anyhow::Result<Client> {
+        Ok(Client::open(&self.directory)?)
+    }
+
+    pub(super) fn status(&self) -> anyhow::Result<api::Status> {
+        Ok(self.client()?.status()?)
+    }
+
+    fn owner_file(&self) -> PathBuf {
+        self.directory.join("owner-is-here")
+    }
+
+    /// The owner comes or goes: the agent's probe looks for a file.
+    pub(super) fn set_owner(&self, present: bool) -> anyhow::Result<()> {
+        let path = self.owner_file();
+        if present {
+            File::create(&path)?;
+        } else {
+            std::fs::remove_file(&path)?;
+        }
+        Ok(())
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = self.process.as_ref().and_then(|process| Pid::from_raw(process.id() as i32));
+        if let Some(pid) = pid
+            && let Err(error) = kill_process(pid, signal)
+        {
+            tracing::debug!(%error, "an agent is gone already");
+        }
+    }
+
+    /// SIGKILL, and wait until it is gone.
+    pub(super) fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        self.reap();
+    }
+
+    fn reap(&mut self) {
+        if let Some(mut process) = self.process.take()
+            && let Err(error) = process.wait()
+        {
+            tracing::debug!(%error, "an agent cannot be waited for");
+        }
+    }
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Grid {
+    pub(super) agents: Vec<Agent>,
+    speed_mops: f64,
+    /// Holds the state directories.
+    root: TempDir,
+}
+
+impl Grid {
+    /// Starts `count` agents; all but the first join through the first.
+    pub(super) fn start(count: usize, speed_mops: f64, interrupt: &Interrupt) -> anyhow::Result<Self> {
+        let root = tempfile::Builder::new().prefix("idlewood-demo-").tempdir().context("cannot create a directory")?;
+        let mut grid = Self { agents: Vec::new(), speed_mops, root };
+        for number in 0..count {
+            interrupt.check()?;
+            let directory = grid.root.path().join(format!("agent-{number}"));
+            std::fs::create_dir(&directory)?;
+            let bootstrap = match grid.agents.first() {
+                Some(first) => Some(wait_for_agent(first)?),
+                None => None,
+            };
+            let process = grid.spawn(&directory, bootstrap.as_deref())?;
+            grid.agents.push(Agent { directory, process: Some(process) });
+        }
+        Ok(grid)
+    }
+
+    fn spawn(&self, directory: &Path, bootstrap: Option<&str>) -> anyhow::Result<Child> {
+        let log = File::options().create(true).append(true).open(directory.join("agent.log"))?;
+        let program = std::env::current_exe().context("cannot find the program's own file")?;
+        let mut command = Command::new(program);
+        command.arg("run").arg("--state-dir").arg(directory).args(["--listen", "/ip4/127.0.0.1/tcp/0"]);
+        command.arg("--speed-mops").arg(self.speed_mops.to_string());
+        command.arg("--owner-probe").arg(directory.join("owner-is-here"));
+        // The demo may be killed too: its agents end with it.
+        command.arg("--die-with-parent");
+        if let Some(bootstrap) = bootstrap {
+            command.args(["--bootstrap", bootstrap]);
+        }
+        // Ctrl-C is for the demo, which then stops its agents.
+        command.process_group(0).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        command.spawn().context("cannot start an agent")
+    }
+
+    /// Starts a killed agent again, on its old state directory.
+    pub(super) fn restart(&mut self, number: usize) -> anyhow::Result<()> {
+        let other = self.agents.iter().position(|agent| agent.process.is_some()).context("no agent is left")?;
+        let bootstrap = wait_for_agent(&self.agents[other])?;
+        let process = self.spawn(&self.agents[number].directory, Some(&bootstrap))?;
+        self.agents[number].process = Some(process);
+        Ok(())
+    }
+
+    /// Waits until every agent is a member and the root counts them all.
+    pub(super) fn wait_until_formed(&self, timeout: Duration, interrupt: &Interrupt) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        let count = self.agents.len() as u64;
+        let formed = |agent: &Agent| agent.status().is_ok_and(|status| status.grid_machines == count);
+        while !self.agents.iter().all(formed) {
+            interrupt.check()?;
+            if begin.elapsed() > timeout {
+                bail!("the agents did not become one grid within {} s; {}", timeout.as_secs(), self.logs());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+
+    /// What the agents last logged, for an error message.
+    fn logs(&self) -> String {
+        let last = |agent: &Agent| -> Option<String> {
+            let log = std::fs::read_to_string(agent.directory.join("agent.log")).ok()?;
+            log.lines().last().map(str::to_owned)
+        };
+        let lines: Vec<String> = self.agents.iter().filter_map(last).collect();
+        format!("their last words: {}", lines.join(" | "))
+    }
+
+    /// Stops all agents in good order, and those that do not follow, otherwise.
+    pub(super) fn stop(&mut self) {
+        for agent in &self.agents {
+            agent.signal(Signal::TERM);
+        }
+        let begin = Instant::now();
+        for agent in &mut self.agents {
+            let ended = |process: &mut Child| !matches!(process.try_wait(), Ok(None));
+            while agent.process.as_mut().is_some_and(|process| !ended(process)) && begin.elapsed() < STOP_TIMEOUT {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            agent.kill();
+        }
+    }
+}
+
+impl Drop for Grid {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Waits until an agent answers; where it listens.
+fn wait_for_agent(agent: &Agent) -> anyhow::Result<String> {
+    let begin = Instant::now();
+    loop {
+        match agent.status() {
+            Ok(status) => {
+                if let Some(address) = status.listen.into_iter().next() {
+                    return Ok(address);
+                }
+            }
+            Err(error) if begin.elapsed() > START_TIMEOUT => {
+                let log = std::fs::read_to_string(agent.directory.join("agent.log")).unwrap_or_default();
+                return Err(error.context(format!("an agent does not answer; it said: {}", log.trim())));
+            }
+            Err(_) => {}
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

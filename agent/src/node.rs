@@ -1,0 +1,206 @@
+//! The agent: everything around the peer of this machine, put together.
+//!
+//! One task (the [`driver`]) owns the `Peer`; network, store, workers, control API and owner's probe reach it over
+//! bounded channels. No decision of the protocol is made here.
+
+mod commits;
+mod driver;
+mod handle;
+mod kept;
+mod neighbours;
+mod task;
+mod views;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use idlewood_overlay::{Contact, GridId};
+use idlewood_scheduler::{Config, Peer, Record};
+use libp2p::Multiaddr;
+use tokio::sync::mpsc;
+
+pub use handle::{NodeHandle, Refusal};
+
+use crate::blobs::Blobs;
+use crate::clock::{Clock, wall_now};
+use crate::fetch::Fetcher;
+use crate::net::{self, NetConfig, NetEvent};
+use crate::owner::OwnerProbe;
+use crate::store::{StateLock, Store};
+use crate::worker::{Pool, PoolConfig};
+use crate::{control, identity, speed};
+
+/// Until there are certificates, all agents of a machine belong to one grid; its name is fixed.
+const LOOPBACK_GRID: &[u8] = b"idlewood loopback grid v1";
+/// Disk space for blobs. Our choice; the owner's caps come with the policy.
+const BLOB_QUOTA_BYTES: u64 = 10 << 30;
+/// Questions and events that may wait for the driver.
+const COMMANDS_MAX: usize = 256;
+/// How long the first listen address may take.
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What `idlewood run` was told.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// Where this instance keeps everything.
+    pub state_dir: PathBuf,
+    /// Where to listen; loopback only.
+    pub listen: Vec<Multiaddr>,
+    /// Agents to join through.
+    pub bootstrap: Vec<Multiaddr>,
+    /// Tasks at the same time.
+    pub slots: u32,
+    /// Speed of a slot in Mop/s, where it is not to be measured.
+    pub speed_mops: Option<f64>,
+    /// The owner counts as present while this file exists.
+    pub owner_probe: Option<PathBuf>,
+    /// How long a submitter trusts an executor that it does not hear from.
+    pub lease: Option<Duration>,
+    /// Port of the control API on 127.0.0.1; 0 picks a free one.
+    pub control_port: u16,
+}
+
+/// Runs the agent until SIGINT or SIGTERM; leaves the grid in good order.
+///
+/// # Errors
+/// When it cannot start: nothing is left running then. Each error is a sentence that says what to do.
+pub async fn run(options: RunOptions) -> anyhow::Result<()> {
+    let directory = prepare_directory(&options.state_dir)?;
+    let lock = StateLock::acquire(&directory)?;
+    let keypair = identity::load_or_create(&directory)?;
+    let Some(id) = identity::peer_id(&keypair) else {
+        bail!("the identity key in {} is not an Ed25519 key; move it away to get a new one", directory.display())
+    };
+    let grid = GridId(*blake3::hash(LOOPBACK_GRID).as_bytes());
+    let blobs = Arc::new(Blobs::open(&directory.join("blobs"), BLOB_QUOTA_BYTES)?);
+    let opened = Store::open(&lock)?;
+    let speed_mops = match options.speed_mops {
+        Some(speed_mops) => speed_mops,
+        None => tokio::task::spawn_blocking({
+            let directory = directory.clone();
+            move || measured_speed(&directory)
+        })
+        .await?,
+    };
+    let net_config = NetConfig { keypair, grid, listen: options.listen.clone() };
+    let (net, mut net_events) = net::start(net_config, blobs.clone())?;
+    let address = first_address(&mut net_events).await?;
+    tracing::info!(%address, peer = %identity::to_libp2p(id), "listening");
+
+    let mut config = Config { slots: options.slots, speed_mops, ..Config::default() };
+    if let Some(lease) = options.lease {
+        config.lease = lease;
+    }
+    let clock = Clock::start();
+    let wall = wall_now();
+    let me = Contact {
+        peer: id,
+        incarnation: u64::try_from(wall.0 / 1000).unwrap_or(0),
+        address: address.to_string().into(),
+    };
+    let records = read_records(&opened.records);
+    let kept = kept::Kept::restore(&blobs, &records);
+    let peer = Peer::restore(config.clone(), grid, me, rand::random(), clock.now(), wall, records)
+        .with_context(|| "the agent's settings make no sense")?;
+
+    let (worker_sender, worker_events) = mpsc::channel(64 + options.slots as usize);
+    let (measure_sender, measure_events) = mpsc::channel(4);
+    let pool = |slots: usize, events| {
+        Pool::new(PoolConfig { command: worker_command()?, slots, cache_dir: directory.join("modules"), events })
+            .map_err(anyhow::Error::from)
+    };
+    let workers = pool(options.slots as usize, worker_sender)?;
+    let measuring = pool(1, measure_sender)?;
+    let fetcher = Fetcher::new(blobs.clone(), net.clone());
+    let supplies = task::Supplies { blobs: blobs.clone(), fetcher, scratch: directory.join("scratch") };
+    let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
+    let handle = NodeHandle::new(commands);
+    let control = control::start(&directory, options.control_port, handle, blobs.clone()).await?;
+    let driver = driver::Driver::new(driver::Parts {
+        peer,
+        clock,
+        config,
+        net: net.clone(),
+        net_events,
+        store: opened.store,
+        store_events: opened.results,
+        supplies,
+        workers,
+        worker_events,
+        measuring,
+        measure_events,
+        commands: command_receiver,
+        probe: options.owner_probe.map_or(OwnerProbe::None, OwnerProbe::File),
+        listen: address,
+        neighbours: neighbours::Neighbours::load(&directory),
+        bootstrap: options.bootstrap,
+        kept,
+    });
+    let finished = driver.run().await;
+    control.shutdown().await;
+    net.shutdown().await;
+    finished
+}
+
+/// Creates and checks the state directory, readable by its user only.
+fn prepare_directory(directory: &Path) -> anyhow::Result<PathBuf> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    let fix = || format!("cannot use the state directory {}: choose another with --state-dir", directory.display());
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).with_context(fix)?;
+    let directory = directory.canonicalize().with_context(fix)?;
+    let scratch = directory.join("scratch");
+    match std::fs::remove_dir_all(&scratch) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error).with_context(fix),
+        _ => {}
+    }
+    std::fs::create_dir(&scratch).with_context(fix)?;
+    Ok(directory)
+}
+
+/// The speed of one slot, measured at the first start. Blocks.
+fn measured_speed(directory: &Path) -> f64 {
+    let path = directory.join("speed.json");
+    speed::load(&path).unwrap_or_else(|| {
+        tracing::info!("measuring this machine's speed, about two seconds");
+        let speed_mops = speed::measure();
+        if let Err(error) = speed::save(&path, speed_mops) {
+            tracing::warn!(%error, "the measured speed could not be kept; it is measured again next time");
+        }
+        speed_mops
+    })
+}
+
+fn read_records(stored: &[(Vec<u8>, Vec<u8>)]) -> Vec<Record> {
+    let mut records = Vec::with_capacity(stored.len());
+    for (_, value) in stored {
+        match Record::decode(value) {
+            Ok(record) => records.push(record),
+            Err(error) => tracing::warn!(%error, "a stored record cannot be read and is left out"),
+        }
+    }
+    records
+}
+
+async fn first_address(events: &mut mpsc::Receiver<NetEvent>) -> anyhow::Result<Multiaddr> {
+    let listening = async {
+        while let Some(event) = events.recv().await {
+            if let NetEvent::Listening(address) = event {
+                return Some(address);
+            }
+        }
+        None
+    };
+    match tokio::time::timeout(LISTEN_TIMEOUT, listening).await {
+        Ok(Some(address)) => Ok(address),
+        _ => bail!("the network did not start listening; give another address with --listen"),
+    }
+}
+
+/// The command that starts a worker: this very program.
+fn worker_command() -> anyhow::Result<Vec<OsString>> {
+    let program = std::env::current_exe().context("cannot find the program's own file")?;
+    Ok(vec![program.into_os_string(), "worker".into()])
+}

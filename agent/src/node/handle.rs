@@ -1,0 +1,134 @@
+//! How the control API reaches the task that owns the peer: questions over a bounded channel, one answer each.
+
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::api;
+
+/// Why a question gets no answer. One sentence each; nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No such thing.
+    #[error("{0}")]
+    NotFound(String),
+    /// More than one such thing.
+    #[error("{0}")]
+    Ambiguous(String),
+    /// The question makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// It does not fit the present state.
+    #[error("{0}")]
+    Conflict(String),
+    /// Not now.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+pub(crate) type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
+
+/// A question, or an order.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Status(Reply<api::Status>),
+    Peers(Reply<api::Peers>),
+    Bags(Reply<Vec<api::Bag>>),
+    Bag(String, Reply<api::BagDetail>),
+    Results(String, Reply<Vec<api::TaskResult>>),
+    Submit(Box<api::SubmitRequest>, Reply<api::Bag>),
+    Cancel(String, Reply<api::Bag>),
+    Pause(Option<Duration>, Reply<api::Status>),
+    Resume(Reply<api::Status>),
+}
+
+/// Asks the agent. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct NodeHandle {
+    commands: mpsc::Sender<Command>,
+}
+
+impl NodeHandle {
+    pub(crate) fn new(commands: mpsc::Sender<Command>) -> Self {
+        Self { commands }
+    }
+
+    async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, Refusal> {
+        let gone = || Refusal::Unavailable("the agent is shutting down; start it again".to_owned());
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(command(reply)).await.map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+
+    /// What this machine does, and what it knows of the grid.
+    ///
+    /// # Errors
+    /// [`Refusal::Unavailable`] while the agent shuts down; likewise below.
+    pub async fn status(&self) -> Result<api::Status, Refusal> {
+        self.ask(Command::Status).await
+    }
+
+    /// This machine's place in the tree.
+    ///
+    /// # Errors
+    /// As [`NodeHandle::status`].
+    pub async fn peers(&self) -> Result<api::Peers, Refusal> {
+        self.ask(Command::Peers).await
+    }
+
+    /// The bags submitted from this machine, newest first.
+    ///
+    /// # Errors
+    /// As [`NodeHandle::status`].
+    pub async fn bags(&self) -> Result<Vec<api::Bag>, Refusal> {
+        self.ask(Command::Bags).await
+    }
+
+    /// One of them, by a unique prefix of its id, or `last`.
+    ///
+    /// # Errors
+    /// Also [`Refusal::NotFound`] and [`Refusal::Ambiguous`].
+    pub async fn bag(&self, id: &str) -> Result<api::BagDetail, Refusal> {
+        self.ask(|reply| Command::Bag(id.to_owned(), reply)).await
+    }
+
+    /// Its tasks that are over, by index.
+    ///
+    /// # Errors
+    /// As [`NodeHandle::bag`].
+    pub async fn results(&self, id: &str) -> Result<Vec<api::TaskResult>, Refusal> {
+        self.ask(|reply| Command::Results(id.to_owned(), reply)).await
+    }
+
+    /// Takes a bag; returns when it is durable.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] when it makes no sense or a blob of it is not here.
+    pub async fn submit(&self, request: api::SubmitRequest) -> Result<api::Bag, Refusal> {
+        self.ask(|reply| Command::Submit(Box::new(request), reply)).await
+    }
+
+    /// Gives a bag up.
+    ///
+    /// # Errors
+    /// As [`NodeHandle::bag`]; [`Refusal::Conflict`] when it is over.
+    pub async fn cancel(&self, id: &str) -> Result<api::Bag, Refusal> {
+        self.ask(|reply| Command::Cancel(id.to_owned(), reply)).await
+    }
+
+    /// Freezes all tasks here until resumed, or for a while.
+    ///
+    /// # Errors
+    /// As [`NodeHandle::status`].
+    pub async fn pause(&self, for_: Option<Duration>) -> Result<api::Status, Refusal> {
+        self.ask(|reply| Command::Pause(for_, reply)).await
+    }
+
+    /// Undoes [`NodeHandle::pause`].
+    ///
+    /// # Errors
+    /// As [`NodeHandle::status`].
+    pub async fn resume(&self) -> Result<api::Status, Refusal> {
+        self.ask(Command::Resume).await
+    }
+}

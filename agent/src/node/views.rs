@@ -1,0 +1,337 @@
+//! Answers to the control API: what this machine knows, in the API's words; and the user's orders.
+
+use std::sync::Arc;
+
+use blake3::Hash;
+use idlewood_overlay::{Contact, Node, State, Time};
+use idlewood_scheduler::{BagId, BagView, Closing, Event, Submission};
+
+use super::Refusal;
+use super::driver::{Activity, Driver, Pause};
+use super::handle::{Command, Reply};
+use crate::api;
+use crate::clock::iso;
+use crate::identity;
+use crate::manifest::{MANIFEST_BYTES_MAX, MANIFEST_VERSION, Manifest};
+
+/// Answers a question. Whoever asked may be gone, which is fine.
+pub(super) fn answer<T>(reply: Reply<T>, result: Result<T, Refusal>) {
+    if reply.send(result).is_err() {
+        tracing::debug!("whoever asked is gone");
+    }
+}
+
+impl Driver {
+    pub(super) async fn command(&mut self, command: Command) {
+        match command {
+            Command::Status(reply) => answer(reply, Ok(self.status())),
+            Command::Peers(reply) => answer(reply, Ok(self.peers())),
+            Command::Bags(reply) => answer(reply, Ok(self.bags())),
+            Command::Bag(id, reply) => answer(reply, self.find(&id).and_then(|bag| self.bag_detail(bag))),
+            Command::Results(id, reply) => answer(reply, self.find(&id).map(|bag| self.results(bag))),
+            Command::Submit(request, reply) => self.submit(*request, reply).await,
+            Command::Cancel(id, reply) => {
+                let result = self.cancel(&id).await;
+                answer(reply, result);
+            }
+            Command::Pause(for_, reply) => {
+                let pause = Pause { until: for_.map(|for_| self.clock.now() + for_) };
+                self.set_activity(Activity { pause: Some(pause), ..self.activity }).await;
+                answer(reply, Ok(self.status()));
+            }
+            Command::Resume(reply) => {
+                self.set_activity(Activity { pause: None, ..self.activity }).await;
+                answer(reply, Ok(self.status()));
+            }
+        }
+    }
+
+    // ---- this machine ----
+
+    fn wall(&self, time: Time) -> String {
+        iso(crate::clock::wall_now() - self.clock.now().since(time))
+    }
+
+    fn status(&self) -> api::Status {
+        let overlay = self.peer.overlay_view();
+        let platform = self.peer.platform();
+        let counters = self.net.counters();
+        let running: Vec<api::RunningTask> = self
+            .peer
+            .running()
+            .into_iter()
+            .map(|running| api::RunningTask {
+                slot: running.slot,
+                bag: hex::encode(running.task.bag.0),
+                index: running.task.index,
+                active_s: running.active.as_secs_f64(),
+                frozen: running.frozen,
+            })
+            .collect();
+        let (activity, reason, until) = self.describe_activity(running.is_empty());
+        let held = self.peer.held().into_iter().map(|held| api::Held {
+            bag: hex::encode(held.bag.0),
+            waiting: held.waiting,
+            running: held.running,
+            unacknowledged: held.unacknowledged,
+        });
+        api::Status {
+            peer: identity::to_libp2p(self.peer.me().peer).to_string(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            membership: membership(overlay.state()).to_owned(),
+            listen: vec![self.listen.to_string()],
+            activity,
+            reason,
+            since: self.wall(self.activity.since),
+            until,
+            slots: self.config.slots,
+            speed_mops: self.config.speed_mops,
+            grid_machines: overlay.root().map_or(1, |root| root.count),
+            grid_height: overlay.root().map_or(0, |root| root.height),
+            grid_speed_mops: platform.speed_mops,
+            grid_maximum_stretch: platform.maximum_stretch,
+            running,
+            held: held.collect(),
+            bytes_sent: counters.bytes_sent,
+            bytes_received: counters.bytes_received,
+            uptime_s: self.clock.now().as_secs_f64(),
+        }
+    }
+
+    /// What this machine is doing, why it is not working, and what would change that.
+    fn describe_activity(&self, nothing_runs: bool) -> (String, Option<String>, Option<String>) {
+        let (activity, reason, until) = match self.activity {
+            Activity { owner_present: true, .. } => {
+                ("suspended", Some("owner is present"), Some("the owner leaves".to_owned()))
+            }
+            Activity { pause: Some(Pause { until: Some(until) }), .. } => {
+                let left = until.since(self.clock.now()).as_secs();
+                let change = format!("`idlewood resume`, or {left} s from now");
+                ("suspended", Some("paused by the user"), Some(change))
+            }
+            Activity { pause: Some(_), .. } => {
+                ("suspended", Some("paused by the user"), Some("`idlewood resume`".to_owned()))
+            }
+            Activity { .. } if nothing_runs => ("idle", None, Some("work arrives".to_owned())),
+            Activity { .. } => ("working", None, None),
+        };
+        (activity.to_owned(), reason.map(str::to_owned), until)
+    }
+
+    fn peers(&self) -> api::Peers {
+        let overlay = self.peer.overlay_view();
+        let children = overlay.children().into_iter().flatten().map(|child| api::ChildView {
+            peer: peer_view(child.contact),
+            node: match child.node {
+                Node::Leaf => "leaf".to_owned(),
+                Node::Router => "router".to_owned(),
+            },
+            machines: child.count,
+            height: child.height,
+        });
+        let node = if overlay.hosts_router() { Node::Router } else { Node::Leaf };
+        api::Peers {
+            me: peer_view(overlay.me()),
+            is_root: overlay.is_root(),
+            root: overlay.root().map(|root| peer_view(&root.contact)),
+            depth: overlay.depth(node),
+            router_parent: overlay.parent(Node::Router).map(peer_view),
+            leaf_parent: overlay.parent(Node::Leaf).map(peer_view),
+            children: children.collect(),
+            predecessor: overlay.predecessor().map(peer_view),
+            successor: overlay.successor().map(peer_view),
+            neighbours: overlay.neighbours().map(peer_view).collect(),
+        }
+    }
+
+    // ---- bags ----
+
+    /// A bag of this machine by a unique prefix of its id, or `last`.
+    fn find(&self, id: &str) -> Result<BagView, Refusal> {
+        let mut bags: Vec<BagView> = self.peer.bags().collect();
+        if id == "last" {
+            let last = bags.into_iter().max_by_key(|bag| bag.released);
+            return last.ok_or_else(|| Refusal::NotFound("no bag was submitted from this machine yet".to_owned()));
+        }
+        let prefix = id.to_ascii_lowercase();
+        bags.retain(|bag| hex::encode(bag.bag.id.0).starts_with(&prefix));
+        match (bags.len(), bags.pop()) {
+            (1, Some(bag)) => Ok(bag),
+            (0, _) => Err(Refusal::NotFound(format!(
+                "no bag {id:?} was submitted from this machine; `idlewood bag list` shows those that were"
+            ))),
+            (count, _) => {
+                Err(Refusal::Ambiguous(format!("{count} bags begin with {id:?}: give more digits of the id")))
+            }
+        }
+    }
+
+    fn bags(&self) -> Vec<api::Bag> {
+        let mut bags: Vec<BagView> = self.peer.bags().collect();
+        bags.sort_by_key(|bag| std::cmp::Reverse(bag.released));
+        bags.iter().map(|bag| self.bag_view(bag, self.manifest(bag.bag.id).map(|manifest| manifest.name.clone()))).collect()
+    }
+
+    fn bag_view(&self, view: &BagView, name: Option<String>) -> api::Bag {
+        let now = self.clock.now();
+        let end = view.closed.map_or(now, |(_, at)| at);
+        let elapsed_s = end.since(view.released).as_secs_f64();
+        let measured = view.bag.task_mops > 0.0;
+        let state = match view.closed {
+            Some((Closing::Cancelled, _)) => api::BagState::Cancelled,
+            Some((Closing::Completed, _)) if view.failed > 0 => api::BagState::Failed,
+            Some((Closing::Completed, _)) => api::BagState::Succeeded,
+            None if !measured => api::BagState::Measuring,
+            None => api::BagState::Running,
+        };
+        api::Bag {
+            id: hex::encode(view.bag.id.0),
+            name: name.unwrap_or_default(),
+            state,
+            tasks: view.bag.tasks,
+            done: view.done,
+            failed: view.failed,
+            placed: view.placed,
+            machines: view.executors,
+            unplaced: view.unplaced,
+            reissued: view.reissued,
+            duplicates: view.duplicates,
+            work_mops: measured.then_some(view.bag.task_mops),
+            submitted: self.wall(view.released),
+            finished: view.closed.map(|(_, at)| self.wall(at)),
+            elapsed_s,
+            stretch: measured.then(|| elapsed_s / view.bag.application_size_mops),
+        }
+    }
+
+    /// The manifest of a bag of this machine, which is pinned; `None` where the disk lost it.
+    fn manifest(&self, bag: BagId) -> Option<Arc<Manifest>> {
+        if let Some(manifest) = self.manifests.get(&bag) {
+            return Some(manifest.clone());
+        }
+        let path = self.supplies.blobs.path(Hash::from_bytes(bag.0))?;
+        Manifest::decode(&std::fs::read(path).ok()?).ok().map(Arc::new)
+    }
+
+    fn bag_detail(&self, view: BagView) -> Result<api::BagDetail, Refusal> {
+        let missing = || Refusal::Unavailable(format!("the manifest of bag {} is missing on this disk", view.bag.id));
+        let manifest = self.manifest(view.bag.id).ok_or_else(missing)?;
+        let placements = self.peer.placements(view.bag.id).into_iter().map(|(executor, ranges)| api::Placement {
+            peer: identity::to_libp2p(executor.peer).to_string(),
+            tasks: ranges.len(),
+        });
+        Ok(api::BagDetail {
+            program: manifest.program.name.clone(),
+            args: manifest.args.clone(),
+            placements: placements.collect(),
+            bag: self.bag_view(&view, Some(manifest.name.clone())),
+        })
+    }
+
+    fn results(&self, view: BagView) -> Vec<api::TaskResult> {
+        let manifest = self.manifest(view.bag.id);
+        let results = self.kept.results(view.bag.id).map(|finished| api::TaskResult {
+            index: finished.result.index,
+            entry: manifest.as_ref().map(|manifest| manifest.entry(finished.result.index).text).unwrap_or_default(),
+            attempt: finished.result.attempt,
+            success: finished.result.success,
+            machine: identity::to_libp2p(finished.executor).to_string(),
+            finished: iso(finished.at),
+            work_mops: finished.result.work_mops,
+            output: hex::encode(finished.result.output.0),
+            output_bytes: finished.result.output_bytes,
+        });
+        results.collect()
+    }
+
+    async fn cancel(&mut self, id: &str) -> Result<api::Bag, Refusal> {
+        let view = self.find(id)?;
+        if view.closed.is_some() {
+            return Err(Refusal::Conflict(format!("bag {} is over already", view.bag.id)));
+        }
+        self.feed(Event::Cancelled(view.bag.id)).await;
+        let view = self.find(&hex::encode(view.bag.id.0))?;
+        Ok(self.bag_view(&view, None))
+    }
+
+    /// Makes the manifest, keeps everything durably, and hands the bag to the peer.
+    async fn submit(&mut self, request: api::SubmitRequest, reply: Reply<api::Bag>) {
+        match self.accept(request).await {
+            Ok((submission, manifest)) => {
+                self.remember(submission.id, Arc::new(manifest));
+                self.submitting.insert(submission.id, reply);
+                self.feed(Event::Submitted(submission)).await;
+            }
+            Err(refusal) => answer(reply, Err(refusal)),
+        }
+    }
+
+    async fn accept(&self, request: api::SubmitRequest) -> Result<(Submission, Manifest), Refusal> {
+        let manifest = Manifest {
+            version: MANIFEST_VERSION,
+            name: request.name,
+            submitter: self.peer.me().peer,
+            nonce: rand::random(),
+            tasks: request.tasks,
+            program: request.program,
+            args: request.args,
+            entries: request.entries,
+            inputs: request.inputs,
+            stdin: request.stdin,
+            env: request.env,
+            memory_bytes: request.memory_bytes,
+            time_limit_s: request.time_limit_s,
+            success_codes: request.success_codes,
+        };
+        manifest.validate().map_err(|error| Refusal::Invalid(error.to_string()))?;
+        let bytes = manifest.encode();
+        if bytes.len() as u64 > MANIFEST_BYTES_MAX {
+            return Err(Refusal::Invalid("the list of entries is too long: submit it as several bags".to_owned()));
+        }
+        let submission = Submission {
+            id: Manifest::id(&bytes),
+            tasks: request.tasks,
+            task_mops: request.work_mops,
+            retries_max: request.retries_max,
+        };
+        self.peer.check(&submission).map_err(|error| Refusal::Invalid(error.to_string()))?;
+        let blobs = self.supplies.blobs.clone();
+        let own = manifest.entries.iter().filter_map(|entry| entry.input.as_ref());
+        let needed: Vec<(String, Hash)> = (manifest.inputs.iter().chain(own).chain([&manifest.program]))
+            .map(|input| (input.name.clone(), Hash::from_bytes(input.blob.0)))
+            .collect();
+        let kept = tokio::task::spawn_blocking(move || {
+            for (name, hash) in needed {
+                if blobs.len(hash).is_none() {
+                    return Err(Refusal::Invalid(format!("{name} was not uploaded: upload it, then submit again")));
+                }
+                blobs.make_durable(hash).map_err(|error| Refusal::Unavailable(error.to_string()))?;
+            }
+            blobs.put_durable(&bytes).map_err(|error| Refusal::Unavailable(error.to_string()))
+        });
+        kept.await.map_err(|error| Refusal::Unavailable(format!("the bag could not be kept: {error}")))??;
+        Ok((submission, manifest))
+    }
+
+    /// The submission of a bag is durable: whoever submitted it may know.
+    pub(super) fn answer_submission(&mut self, bag: BagId) {
+        let Some(reply) = self.submitting.remove(&bag) else { return };
+        let gone = || Refusal::Unavailable("the bag was given up meanwhile".to_owned());
+        let name = self.manifest(bag).map(|manifest| manifest.name.clone());
+        answer(reply, self.peer.bag(bag).map(|view| self.bag_view(&view, name)).ok_or_else(gone));
+    }
+}
+
+fn membership(state: State) -> &'static str {
+    match state {
+        State::Alone => "alone",
+        State::Joining => "joining",
+        State::Member => "member",
+        State::Leaving => "leaving",
+        State::Left => "left",
+    }
+}
+
+fn peer_view(contact: &Contact) -> api::PeerView {
+    api::PeerView { peer: identity::to_libp2p(contact.peer).to_string(), address: contact.address.to_string() }
+}

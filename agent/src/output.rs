@@ -1,0 +1,312 @@
+//! What commands print: one JSON value, or text for people.
+//!
+//! Text is aligned tables, short ids, human sizes and times, colour only where a terminal shows it and `NO_COLOR` is
+//! not set. What other machines sent (names, reasons) passes through [`printable`], so that it cannot steer the
+//! terminal.
+//!
+//! Everything is written with `?`: a reader that went away (`idlewood peers | head -1`) ends the command quietly, see
+//! `cli`. Left out: wrapping to the terminal's width; tables are as wide as their content.
+
+use std::env;
+use std::io::{self, IsTerminal as _, Write};
+
+use serde::Serialize;
+
+use crate::api::{BagState, ErrorBody};
+
+/// Hex digits of an id that people see.
+const SHORT_ID_DIGITS: usize = 12;
+
+/// How a command prints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For people
+    #[default]
+    Text,
+    /// One JSON value, for programs
+    Json,
+}
+
+/// Writes `value` as one line of JSON on standard output.
+///
+/// # Errors
+/// When standard output refuses.
+pub fn json(value: &impl Serialize) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, value)?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
+/// Says on standard error that the command failed.
+///
+/// # Errors
+/// When standard error refuses; then there is nobody to tell.
+pub fn error(format: Format, sentence: &str) -> io::Result<()> {
+    let mut out = io::stderr().lock();
+    match format {
+        Format::Text => writeln!(out, "error: {}", printable(sentence)),
+        Format::Json => {
+            serde_json::to_writer(&mut out, &ErrorBody { error: sentence.to_owned() })?;
+            writeln!(out)
+        }
+    }
+}
+
+/// `text` without control characters, on one line.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|character| if character.is_control() { ' ' } else { character }).collect()
+}
+
+/// The beginning of an id; enough to name it.
+pub fn short_id(id: &str) -> &str {
+    id.get(..SHORT_ID_DIGITS).unwrap_or(id)
+}
+
+/// `1536` → `1.5 KiB`.
+pub fn bytes(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    // Not 1024: what rounds to it belongs to the next unit.
+    while value >= 1_023.95 && unit + 1 < units.len() {
+        value /= 1_024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
+}
+
+/// `3725.0` → `1h 02m`; the two largest units.
+pub fn duration(seconds: f64) -> String {
+    if !seconds.is_finite() || seconds < 0.0 {
+        return "?".to_owned();
+    }
+    if seconds < 9.95 {
+        return format!("{seconds:.1}s");
+    }
+    let whole = seconds.round() as u64;
+    let (days, hours, minutes) = (whole / 86_400, whole / 3_600 % 24, whole / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{whole}s"),
+        (0, 0, _) => format!("{minutes}m {:02}s", whole % 60),
+        (0, _, _) => format!("{hours}h {minutes:02}m"),
+        (_, _, _) => format!("{days}d {hours:02}h"),
+    }
+}
+
+/// A number with three significant digits.
+pub fn number(value: f64) -> String {
+    if value != 0.0 && !(0.001..1_000_000.0).contains(&value.abs()) {
+        return format!("{value:.2e}");
+    }
+    let digits = if value == 0.0 { 0 } else { 2 - value.abs().log10().floor() as i32 };
+    format!("{value:.*}", digits.max(0) as usize)
+}
+
+/// `2026-01-02T03:04:05.678Z` → `2026-01-02 03:04:05 UTC`; anything else as it is.
+pub fn when(iso: &str) -> String {
+    match (iso.get(..10), iso.get(10..11), iso.get(11..19), iso.ends_with('Z')) {
+        (Some(date), Some("T"), Some(time), true) => format!("{date} {time} UTC"),
+        _ => printable(iso),
+    }
+}
+
+/// How a state of a bag is called.
+pub fn state(state: BagState) -> &'static str {
+    match state {
+        BagState::Measuring => "measuring",
+        BagState::Running => "running",
+        BagState::Succeeded => "succeeded",
+        BagState::Failed => "failed",
+        BagState::Cancelled => "cancelled",
+    }
+}
+
+/// Colour of a piece of text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Colour {
+    /// Went well.
+    Green,
+    /// Went wrong.
+    Red,
+    /// On its way, or held up.
+    Yellow,
+}
+
+impl Colour {
+    /// That of a bag's state.
+    pub fn of(state: BagState) -> Self {
+        match state {
+            BagState::Measuring | BagState::Running => Self::Yellow,
+            BagState::Succeeded => Self::Green,
+            BagState::Failed | BagState::Cancelled => Self::Red,
+        }
+    }
+
+    /// `text` in this colour, where standard output shows colours.
+    pub fn paint(self, text: &str) -> String {
+        if !shows_colours(io::stdout().is_terminal()) {
+            return text.to_owned();
+        }
+        let code = match self {
+            Self::Green => 32,
+            Self::Red => 31,
+            Self::Yellow => 33,
+        };
+        format!("\x1b[{code}m{text}\x1b[0m")
+    }
+}
+
+/// Whether to colour what goes to a stream: it is a terminal that can, and the user does not object
+/// (<https://no-color.org>).
+pub fn shows_colours(is_terminal: bool) -> bool {
+    let refused = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    is_terminal && !refused && env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// One column of a [`Table`].
+#[derive(Clone, Copy, Debug)]
+pub struct Column {
+    title: &'static str,
+    right: bool,
+}
+
+impl Column {
+    /// For words.
+    pub const fn left(title: &'static str) -> Self {
+        Self { title, right: false }
+    }
+
+    /// For numbers.
+    pub const fn right(title: &'static str) -> Self {
+        Self { title, right: true }
+    }
+}
+
+/// Rows under titles, aligned.
+#[derive(Debug)]
+pub struct Table {
+    columns: Vec<Column>,
+    rows: Vec<Vec<(String, Option<Colour>)>>,
+}
+
+impl Table {
+    /// An empty table.
+    pub fn new(columns: &[Column]) -> Self {
+        Self { columns: columns.to_vec(), rows: Vec::new() }
+    }
+
+    /// Adds a row, one cell per column.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().map(|cell| (printable(&cell), None)).collect());
+    }
+
+    /// Colours a cell of the last row.
+    pub fn colour(&mut self, column: usize, colour: Colour) {
+        if let Some(cell) = self.rows.last_mut().and_then(|row| row.get_mut(column)) {
+            cell.1 = Some(colour);
+        }
+    }
+
+    /// Writes titles and rows.
+    ///
+    /// # Errors
+    /// When `out` refuses.
+    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|(cell, _)| cell.chars().count());
+            cells.chain([self.columns[column].title.len()]).max().unwrap_or_default()
+        };
+        let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
+        let titles = self.columns.iter().map(|column| (column.title.to_uppercase(), None)).collect();
+        for row in std::iter::once(&titles).chain(&self.rows) {
+            let last = row.len().saturating_sub(1);
+            for (position, ((cell, colour), (column, width))) in
+                row.iter().zip(self.columns.iter().zip(&widths)).enumerate()
+            {
+                let gap = " ".repeat(width - cell.chars().count());
+                let cell = colour.map_or_else(|| cell.clone(), |colour: Colour| colour.paint(cell));
+                match (column.right, position == last) {
+                    (true, false) => write!(out, "{gap}{cell}  ")?,
+                    (true, true) => write!(out, "{gap}{cell}")?,
+                    (false, false) => write!(out, "{cell}{gap}  ")?,
+                    // Nothing behind the last word.
+                    (false, true) => write!(out, "{cell}")?,
+                }
+            }
+            writeln!(out)?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes names and values, one pair per line, the values aligned.
+///
+/// # Errors
+/// When `out` refuses.
+pub fn pairs(out: &mut impl Write, pairs: &[(&str, String)]) -> io::Result<()> {
+    let width = pairs.iter().map(|(name, _)| name.chars().count()).max().unwrap_or_default();
+    for (name, value) in pairs {
+        writeln!(out, "{name:width$}  {value}")?;
+    }
+    Ok(())
+}
+
+/// `1 task`, `2 tasks`.
+pub fn count(number: u64, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_for_people() {
+        for (value, text) in [(0, "0 B"), (1_023, "1023 B"), (1_024, "1.0 KiB"), (1_536, "1.5 KiB"), (1_048_575, "1.0 MiB")] {
+            assert_eq!(bytes(value), text);
+        }
+        assert_eq!(bytes(u64::MAX), "16384.0 PiB");
+        for (value, text) in [
+            (0.04, "0.0s"),
+            (9.94, "9.9s"),
+            (9.96, "10s"),
+            (59.6, "1m 00s"),
+            (3_725.0, "1h 02m"),
+            (90_000.0, "1d 01h"),
+            (f64::NAN, "?"),
+            (-1.0, "?"),
+        ] {
+            assert_eq!(duration(value), text);
+        }
+        for (value, text) in
+            [(0.0, "0"), (1.0, "1.00"), (0.012345, "0.0123"), (123.4, "123"), (12_345.6, "12346"), (2.5e7, "2.50e7")]
+        {
+            assert_eq!(number(value), text);
+        }
+    }
+
+    #[test]
+    fn times_are_for_people() {
+        assert_eq!(when("2026-01-02T03:04:05.678Z"), "2026-01-02 03:04:05 UTC");
+        assert_eq!(when("soon"), "soon");
+        assert_eq!(when("ääääääääääääääääääää"), "ääääääääääääääääääää");
+    }
+
+    #[test]
+    fn tables_line_up_and_hold_no_control_characters() {
+        let mut table = Table::new(&[Column::left("id"), Column::right("tasks"), Column::left("name")]);
+        table.row(["ab".to_owned(), "7".to_owned(), "é\x1b[2J".to_owned()]);
+        table.row(["abc".to_owned(), "123456".to_owned(), String::new()]);
+        let mut out = Vec::new();
+        table.write(&mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text, "ID    TASKS  NAME\nab        7  é [2J\nabc  123456  \n");
+    }
+
+    #[test]
+    fn ids_are_cut() {
+        assert_eq!(short_id("0123456789abcdef"), "0123456789ab");
+        assert_eq!(short_id("last"), "last");
+    }
+}

@@ -1,0 +1,439 @@
+//! What the disk, a crash and a second agent can do to the store.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use tempfile::TempDir;
+
+use super::*;
+
+type Records = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// Set for the process that is to be killed: where its store lives.
+const VICTIM_DIR: &str = "IDLEWOOD_TEST_STORE_DIR";
+
+fn set(key: &[u8], value: &[u8]) -> Change {
+    Change { key: key.to_vec(), value: Some(value.to_vec()) }
+}
+
+fn open(dir: &Path) -> (Opened, StateLock) {
+    let lock = StateLock::acquire(dir).unwrap();
+    (Store::open(&lock).unwrap(), lock)
+}
+
+fn sound(opened: &Opened) -> bool {
+    opened.records_damaged == 0 && opened.commits_lost == 0 && opened.set_aside.is_none()
+}
+
+/// A directory with a closed store of `count` records.
+fn filled(count: u32) -> (TempDir, Records) {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut opened, _lock) = open(dir.path());
+    let mut records = Vec::new();
+    for number in 0..count {
+        let record = (format!("key {number:05}").into_bytes(), vec![number as u8; 50 + (number as usize * 37) % 400]);
+        opened.store.try_commit(vec![set(&record.0, &record.1)], number.into()).unwrap();
+        // One flush each, so that the log has many parts.
+        assert_eq!(opened.results.blocking_recv().unwrap().result, Ok(()));
+        records.push(record);
+    }
+    opened.store.close();
+    (dir, records)
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let target = to.join(path.file_name().unwrap());
+        if path.is_dir() { copy(&path, &target) } else { fs::copy(&path, &target).map(drop).unwrap() }
+    }
+}
+
+#[test]
+fn records_survive_a_restart_and_changes_apply_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut opened, lock) = open(dir.path());
+    assert!(opened.records.is_empty() && sound(&opened));
+    opened.store.try_commit(vec![set(b"a", b"1"), set(b"b", b"2"), set(b"c", b"")], 10).unwrap();
+    opened.store.try_commit(vec![set(b"a", b"3"), Change { key: b"b".to_vec(), value: None }], 11).unwrap();
+    opened.store.try_commit(vec![], 12).unwrap();
+    opened.store.try_commit(vec![set(&[1; KEY_BYTES_MAX], &[2; VALUE_BYTES_MAX])], 13).unwrap();
+    for ticket in 10..14 {
+        assert_eq!(opened.results.blocking_recv(), Some(CommitResult { ticket, result: Ok(()) }));
+    }
+    for (ticket, bad) in [(20, set(b"", b"")), (21, set(b"\xff", b"")), (22, set(&[0; 257], b"")),
+        (23, set(b"k", &[0; VALUE_BYTES_MAX + 1]))]
+    {
+        opened.store.try_commit(vec![set(b"d", b"not this"), bad], ticket).unwrap();
+        let result = Err(CommitError::Unfit);
+        assert_eq!(opened.results.blocking_recv(), Some(CommitResult { ticket, result }));
+    }
+    opened.store.close();
+    drop(lock);
+    let (opened, _lock) = open(dir.path());
+    assert!(sound(&opened));
+    let expected = vec![
+        (vec![1; KEY_BYTES_MAX], vec![2; VALUE_BYTES_MAX]),
+        (b"a".to_vec(), b"3".to_vec()),
+        (b"c".to_vec(), vec![]),
+    ];
+    assert_eq!(opened.records, expected);
+}
+
+#[test]
+fn what_waits_is_committed_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut opened, _lock) = open(dir.path());
+    let mut one_by_one = Duration::ZERO;
+    for number in 0..50_u64 {
+        let start = Instant::now();
+        opened.store.try_commit(vec![set(&number.to_be_bytes(), &[1; 100])], number).unwrap();
+        assert_eq!(opened.results.blocking_recv().unwrap().result, Ok(()));
+        one_by_one += start.elapsed();
+    }
+    let start = Instant::now();
+    for number in 0..500_u64 {
+        opened.store.try_commit(vec![set(&number.to_be_bytes(), &[2; 100])], number).unwrap();
+    }
+    for number in 0..500 {
+        assert_eq!(opened.results.blocking_recv(), Some(CommitResult { ticket: number, result: Ok(()) }));
+    }
+    let together = start.elapsed();
+    println!("one by one {:?} each; 500 at once {together:?}", one_by_one / 50);
+    assert!(together < one_by_one * 5, "500 at once {together:?}, 50 one by one {one_by_one:?}");
+}
+
+#[test]
+fn a_full_queue_refuses_instead_of_growing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut opened, _lock) = open(dir.path());
+    let mut queued = 0;
+    // Nobody takes results: both queues fill, and then some are in the writer's hands.
+    let error = loop {
+        match opened.store.try_commit(vec![set(b"k", b"v")], queued) {
+            Ok(()) => queued += 1,
+            Err(error) if queued > 2 * COMMITS_MAX as u64 => break error,
+            // The writer is at work.
+            Err(QueueError::Full) => std::thread::sleep(Duration::from_millis(1)),
+            Err(QueueError::Closed) => panic!("closed"),
+        }
+        assert!(queued < 4 * COMMITS_MAX as u64);
+    };
+    assert_eq!(error, QueueError::Full);
+    for ticket in 0..queued {
+        assert_eq!(opened.results.blocking_recv(), Some(CommitResult { ticket, result: Ok(()) }));
+    }
+}
+
+#[test]
+fn a_second_agent_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let lock = StateLock::acquire(dir.path()).unwrap();
+    let error = StateLock::acquire(dir.path()).unwrap_err().to_string();
+    assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
+    assert!(error.contains(dir.path().to_str().unwrap()), "{error}");
+    drop(lock);
+    StateLock::acquire(dir.path()).unwrap();
+}
+
+/// Not a test: the process that `nothing_acknowledged_is_lost_by_kill` kills.
+#[test]
+#[ignore = "started by another test"]
+fn victim() {
+    let Ok(dir) = std::env::var(VICTIM_DIR) else { return };
+    let (mut opened, _lock) = open(Path::new(&dir));
+    let first = opened.records.iter().map(|(_, value)| u64::from_be_bytes(value[..8].try_into().unwrap())).max();
+    let first = first.map_or(0, |last| last + 1);
+    let mut next = first;
+    loop {
+        // Three keys change together, over a changing number of commits that wait.
+        while opened.store.try_commit(
+            (0..3_u8).map(|part| set(&[part, (next % 50) as u8], &[&next.to_be_bytes()[..], &[part; 300]].concat())).collect(),
+            next,
+        ).is_ok() {
+            next += 1;
+            if next % 7 == 0 {
+                break;
+            }
+        }
+        while let Ok(result) = opened.results.try_recv() {
+            assert_eq!(result.result, Ok(()));
+            println!("acknowledged {}", result.ticket);
+        }
+    }
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_by_kill() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut last = None;
+    for round in 0..8 {
+        let mut victim = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "store::tests::victim", "--ignored", "--nocapture"])
+            .env(VICTIM_DIR, dir.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(victim.stdout.take().unwrap()).lines();
+        for _ in 0..200 + 311 * round {
+            let line = lines.next().expect("the victim must go on").unwrap();
+            if let Some((_, ticket)) = line.split_once("acknowledged ") {
+                last = Some(ticket.parse::<u64>().unwrap());
+            }
+        }
+        victim.kill().unwrap(); // SIGKILL
+        victim.wait().unwrap();
+        // What it had still written to the pipe counts too.
+        for line in lines.map_while(Result::ok) {
+            if let Some(ticket) = line.strip_prefix("acknowledged ").and_then(|ticket| ticket.parse().ok()) {
+                last = Some(ticket);
+            }
+        }
+        let last = last.unwrap();
+        let (opened, _lock) = open(dir.path());
+        assert!(sound(&opened), "{opened:?}");
+        let value = |part: u8, slot: u64| {
+            let (_, value) = opened.records.iter().find(|(key, _)| *key == [part, slot as u8]).unwrap();
+            assert_eq!(value[8..], [part; 300]);
+            u64::from_be_bytes(value[..8].try_into().unwrap())
+        };
+        for number in last.saturating_sub(49)..=last {
+            let found = value(0, number % 50);
+            assert!(found >= number, "round {round}: {number} was acknowledged, {found} is there");
+            assert_eq!([value(1, number % 50), value(2, number % 50)], [found; 2], "a commit was torn");
+        }
+    }
+}
+
+/// Opens what was damaged: whatever happened, no record is false, and no loss goes unsaid.
+fn check_damaged(what: &str, dir: &Path, records: &Records) -> bool {
+    let (opened, _lock) = open(dir);
+    for record in &opened.records {
+        assert!(records.contains(record), "{what}: a false record: {:?}", record.0);
+    }
+    if opened.records.len() < records.len() {
+        let said = (opened.records_damaged, opened.commits_lost, opened.set_aside.is_some());
+        assert!(!sound(&opened), "{what}: {} of {} records, and nothing said", opened.records.len(), records.len());
+        if let Some(aside) = &opened.set_aside {
+            assert!(aside.is_dir() && opened.records.is_empty());
+        }
+        println!("{what}: {} of {} records left, {said:?}", opened.records.len(), records.len());
+    }
+    // It works again.
+    let Opened { store, mut results, records: left, .. } = opened;
+    store.try_commit(vec![set(b"new", b"1")], 1).unwrap();
+    assert_eq!(results.blocking_recv().unwrap().result, Ok(()), "{what}");
+    left.len() == records.len()
+}
+
+#[test]
+fn damaged_files_are_set_aside_or_their_records_skipped() {
+    let (dir, records) = filled(120);
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir.path().join(STORE_DIR)).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            files.push(path.file_name().unwrap().to_owned());
+        }
+    }
+    files.sort();
+    let (mut whole, mut harmed) = (0, 0);
+    for file in &files {
+        let good = fs::read(dir.path().join(STORE_DIR).join(file)).unwrap();
+        let used = good.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        let mut damages: Vec<(String, Vec<u8>)> = Vec::new();
+        for part in 0..4 {
+            damages.push((format!("{file:?} cut to {part}/4"), good[..used * part / 4].to_vec()));
+        }
+        for part in 0..12 {
+            let mut bad = good.clone();
+            let position = used * part / 12 + part % 5;
+            bad[position.min(good.len() - 1)] ^= 0x10;
+            damages.push((format!("{file:?} flipped at {position}"), bad));
+        }
+        let mut bad = good.clone();
+        bad[used / 3..used / 2].fill(0xa5);
+        damages.push((format!("{file:?} overwritten"), bad));
+        for (what, bytes) in damages {
+            let copied = tempfile::tempdir().unwrap();
+            copy(dir.path(), copied.path());
+            fs::write(copied.path().join(STORE_DIR).join(file), bytes).unwrap();
+            if check_damaged(&what, copied.path(), &records) { whole += 1 } else { harmed += 1 }
+        }
+    }
+    println!("{whole} times nothing was lost, {harmed} times something");
+    assert!(harmed > 0);
+}
+
+#[test]
+fn a_record_that_does_not_fit_its_checksum_is_skipped() {
+    let (dir, records) = filled(10);
+    let db = sled::open(dir.path().join(STORE_DIR)).unwrap();
+    let mut record = db.get(&records[3].0).unwrap().unwrap().to_vec();
+    *record.last_mut().unwrap() ^= 1;
+    db.insert(&records[3].0, record).unwrap();
+    let foreign = [&[RECORD_VERSION + 1][..], &checksum(b"later", b"value"), b"value"].concat();
+    db.insert(b"later", foreign).unwrap();
+    db.insert(b"short", &[RECORD_VERSION, 1]).unwrap();
+    drop(db);
+    let (opened, _lock) = open(dir.path());
+    assert_eq!((opened.records_damaged, opened.records.len()), (3, 9));
+    assert!(!opened.records.contains(&records[3]));
+}
+
+#[test]
+fn a_store_full_of_garbage_is_rebuilt() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut opened, lock) = open(dir.path());
+    for number in 0..120_u64 {
+        let value = vec![number as u8; VALUE_BYTES_MAX];
+        opened.store.try_commit(vec![set(&number.to_be_bytes(), &value)], number).unwrap();
+        assert_eq!(opened.results.blocking_recv().unwrap().result, Ok(()));
+    }
+    let clear = (1..120_u64).map(|number| Change { key: number.to_be_bytes().to_vec(), value: None }).collect();
+    opened.store.try_commit(clear, 0).unwrap();
+    assert_eq!(opened.results.blocking_recv().unwrap().result, Ok(()));
+    opened.store.close();
+    drop(lock);
+    for name in [REBUILT_DIR, RETIRED_DIR] {
+        // As an interrupted rebuild leaves them.
+        fs::create_dir(dir.path().join(name)).unwrap();
+    }
+    let size = |path: &Path| sled::Config::new().path(path.join(STORE_DIR)).open().unwrap().size_on_disk().unwrap();
+    let before = size(dir.path());
+    let (mut opened, lock) = open(dir.path());
+    assert!(sound(&opened));
+    assert_eq!(opened.records, [(0_u64.to_be_bytes().to_vec(), vec![0; VALUE_BYTES_MAX])]);
+    opened.store.try_commit(vec![set(b"after", b"")], 1).unwrap();
+    assert_eq!(opened.results.blocking_recv().unwrap().result, Ok(()));
+    opened.store.close();
+    drop(lock);
+    let after = size(dir.path());
+    println!("{before} bytes before, {after} after");
+    assert!(before < REBUILD_BYTES_MIN || after < before / 4);
+    let (opened, _lock) = open(dir.path());
+    assert!(sound(&opened) && opened.records.len() == 2);
+}
+
+/// A small file system that goes away with this.
+struct SmallDisk(TempDir);
+
+impl SmallDisk {
+    fn mount(size: &str) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let options = format!("size={size}");
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &options, "tmpfs"])
+            .arg(dir.path())
+            .stderr(Stdio::null())
+            .status();
+        mounted.is_ok_and(|status| status.success()).then(|| Self(dir))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg("-l").arg(self.0.path()).status();
+        assert!(unmounted.is_ok_and(|status| status.success()));
+    }
+}
+
+#[test]
+fn a_full_disk_fails_commits_until_there_is_room() {
+    let Some(disk) = SmallDisk::mount("32m") else {
+        println!("not tested: this user may not mount a file system");
+        return;
+    };
+    let dir = disk.0.path().join("state");
+    let (mut opened, lock) = open(&dir);
+    let commit = |opened: &mut Opened, key: &[u8]| {
+        opened.store.try_commit(vec![set(key, &[7; 1000])], 1).unwrap();
+        opened.results.blocking_recv().unwrap().result
+    };
+    assert_eq!(commit(&mut opened, b"before"), Ok(()));
+    let filler = disk.0.path().join("filler");
+    fs::write(&filler, vec![0; 26 << 20]).unwrap();
+    let error = commit(&mut opened, b"full").unwrap_err();
+    assert!(matches!(error, CommitError::DiskFull { .. }), "{error}");
+    fs::remove_file(&filler).unwrap();
+    assert_eq!(commit(&mut opened, b"after"), Ok(()));
+    opened.store.close();
+    drop(lock);
+    let (opened, _lock) = open(&dir);
+    assert!(sound(&opened));
+    assert_eq!(opened.records.iter().map(|(key, _)| key.as_slice()).collect::<Vec<_>>(), [&b"after"[..], b"before"]);
+}
+
+#[test]
+fn a_disk_that_fills_under_sled_is_survived() {
+    let Some(disk) = SmallDisk::mount("16m") else {
+        println!("not tested: this user may not mount a file system");
+        return;
+    };
+    let dir = disk.0.path().join("state");
+    let lock = StateLock::acquire(&dir).unwrap();
+    let mut opened = Store::open_with(&lock, 0).unwrap();
+    let filler = disk.0.path().join("filler");
+    let mut kept = Vec::new();
+    for round in 0..3_u64 {
+        let mut fill = File::create(&filler).unwrap();
+        while fill.write_all(&[0; 1 << 16]).is_ok() {}
+        let mut failures = 0;
+        for number in 0..60_u64 {
+            let key = [round.to_be_bytes(), number.to_be_bytes()].concat();
+            opened.store.try_commit(vec![set(&key, &[8; 30_000])], number).unwrap();
+            match opened.results.blocking_recv().unwrap().result {
+                Ok(()) => kept.push(key),
+                Err(error) => {
+                    assert!(matches!(error, CommitError::Failed(_)), "{error}");
+                    failures += 1;
+                }
+            }
+        }
+        assert!(failures > 0, "the disk was to be full");
+        drop(fill);
+        fs::remove_file(&filler).unwrap();
+        let key = [round.to_be_bytes(), 1000_u64.to_be_bytes()].concat();
+        opened.store.try_commit(vec![set(&key, b"room again")], 1).unwrap();
+        let result = opened.results.blocking_recv().unwrap().result;
+        assert_eq!(result, Ok(()), "round {round}");
+        kept.push(key);
+    }
+    opened.store.close();
+    let opened = Store::open(&lock).unwrap();
+    assert!(sound(&opened));
+    for key in kept {
+        assert!(opened.records.iter().any(|(found, _)| *found == key), "acknowledged and gone");
+    }
+}
+
+/// `cargo test --release -p idlewood --lib store:: -- --ignored --nocapture measure`
+#[test]
+#[ignore = "a measurement"]
+fn measure() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let (mut opened, lock) = open(dir.path());
+    for group in [1_u64, 10, 100, 1000] {
+        let mut latencies = Vec::new();
+        for round in 0..200_u64 {
+            let start = Instant::now();
+            for number in 0..group {
+                opened.store.try_commit(vec![set(&(round * group + number).to_be_bytes(), &[3; 200])], number).unwrap();
+            }
+            for _ in 0..group {
+                assert_eq!(opened.results.blocking_recv().unwrap().result, Ok(()));
+            }
+            latencies.push(start.elapsed());
+        }
+        latencies.sort_unstable();
+        println!("{group} commits of 200 B at once: median {:?}, 99 % {:?}", latencies[100], latencies[198]);
+    }
+    opened.store.close();
+    let start = Instant::now();
+    drop(lock);
+    let (opened, _lock) = open(dir.path());
+    println!("opening with {} records: {:?}", opened.records.len(), start.elapsed());
+}

@@ -1,0 +1,361 @@
+//! From what the user typed to what the agent is told: a [`Plan`], the request and the files it needs.
+//!
+//! Everything that can be checked without an agent is checked here, before a byte is uploaded: the program is valid
+//! WebAssembly, files can be read, names do not collide, there is at least one task. Every failure is the user's to
+//! mend, so every [`SubmitError`] is bad usage (exit code 2).
+//!
+//! Files are hashed here and named by their hash, so that a file that many tasks share travels once and one that the
+//! agent has already does not travel at all.
+//!
+//! Left out: directories as inputs (pack them), and uploads that are resumed.
+
+pub mod options;
+pub mod values;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use blake3::Hash;
+use idlewood_scheduler::BlobId;
+
+use crate::api::SubmitRequest;
+use crate::manifest::{Entry, INPUT_BYTES_MAX, Input, is_file_name};
+use crate::worker::{ProgramError, check_program};
+
+use options::Options;
+use values::TASKS_MAX;
+
+/// Memory of a task where nothing else is said. Our choice: what a machine of 4 GiB has to spare in most hours.
+pub const MEMORY_BYTES_DEFAULT: u64 = 512 << 20;
+/// Time of a task where nothing else is said. Our choice.
+pub const TIME_LIMIT_S_DEFAULT: u64 = 86_400;
+/// Retries where nothing else is said. Our choice: tells a task that fails from a machine that does.
+pub const RETRIES_DEFAULT: u32 = 2;
+/// Most retries that can be asked for.
+pub const RETRIES_MAX: u32 = 100;
+
+/// Why a submission cannot be sent. Nothing was uploaded.
+#[derive(Debug, thiserror::Error)]
+pub enum SubmitError {
+    /// The spec file says something it cannot.
+    #[error("{}, line {line}: {reason}", path.display())]
+    Spec {
+        /// Which file.
+        path: PathBuf,
+        /// From 1.
+        line: usize,
+        /// What is wrong there.
+        reason: String,
+    },
+    /// A file that is needed cannot be read.
+    #[error("cannot read the {what} {}: {source}", path.display())]
+    File {
+        /// What it was to be.
+        what: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No program was named.
+    #[error("no program: name one with --program FILE.wasm or in a spec file")]
+    NoProgram,
+    /// The program cannot be run by anybody.
+    #[error("{} cannot be run: {source}", path.display())]
+    Program {
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        source: ProgramError,
+    },
+    /// There would be nothing to do.
+    #[error("no task: {0}")]
+    NoTask(String),
+    /// Two files would be one under `inputs/`.
+    #[error("two inputs would be named {name} ({} and {}): rename one", first.display(), second.display())]
+    SameName {
+        /// The name.
+        name: String,
+        /// A file.
+        first: PathBuf,
+        /// Another file.
+        second: PathBuf,
+    },
+    /// Anything else that is wrong with a value.
+    #[error("{0}")]
+    Value(String),
+}
+
+/// A submission that is ready to be sent.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What to ask of the agent, once it has the files.
+    pub request: SubmitRequest,
+    /// The distinct blobs that the request names, and where each can be read.
+    pub files: BTreeMap<[u8; 32], LocalFile>,
+}
+
+/// A file to be uploaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its size.
+    pub bytes: u64,
+}
+
+impl Plan {
+    /// Checks `options`, reads and hashes the files they name, and puts the request together. `stdin` is read where
+    /// `--each-line -` asks for it.
+    ///
+    /// # Errors
+    /// [`SubmitError`], with what to do about it.
+    pub fn new(options: Options, stdin: impl io::Read) -> Result<Self, SubmitError> {
+        check_values(&options)?;
+        let mut files = Files::default();
+        let path = options.program.as_ref().ok_or(SubmitError::NoProgram)?;
+        let program = files.add_program(path)?;
+        let entries = entries(&options, stdin, &mut files)?;
+        let mut shared = Shared::default();
+        for path in &options.input {
+            shared.add(files.add("input", path)?, path)?;
+        }
+        let own_files = entries.iter().any(|entry| entry.input.is_some());
+        let stdin = options.stdin.as_deref().map(|name| shared.stdin(name, own_files, &mut files)).transpose()?;
+        for entry in &entries {
+            if let Some(input) = &entry.input
+                && let Some((_, first)) = shared.0.get(&input.name)
+            {
+                let second = files.path(input);
+                return Err(SubmitError::SameName { name: input.name.clone(), first: first.clone(), second });
+            }
+        }
+        let stem = Path::new(&program.name).file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        let request = SubmitRequest {
+            name: options.name.or(stem).unwrap_or_default(),
+            tasks: entries.len().max(1) as u64,
+            program,
+            args: options.args,
+            entries,
+            inputs: shared.0.into_values().map(|(input, _)| input).collect(),
+            stdin,
+            env: options.env.into_iter().map(|variable| (variable.key, variable.value)).collect(),
+            memory_bytes: options.memory.map_or(MEMORY_BYTES_DEFAULT, |size| size.0),
+            time_limit_s: options.time_limit.map_or(TIME_LIMIT_S_DEFAULT, values::Span::seconds),
+            success_codes: options.success_codes.unwrap_or_else(|| vec![0]),
+            work_mops: options.work,
+            retries_max: options.max_retries.unwrap_or(RETRIES_DEFAULT),
+        };
+        Ok(Self { request, files: files.0 })
+    }
+
+    /// Bytes of all files together.
+    pub fn bytes(&self) -> u64 {
+        self.files.values().map(|file| file.bytes).sum()
+    }
+}
+
+/// `template` as the task at `index` gets it. For previews: executors fill in from the manifest.
+pub fn fill(template: &str, index: u64, entries: &[Entry]) -> String {
+    let entry = usize::try_from(index).ok().and_then(|position| entries.get(position));
+    let value = entry.map_or_else(String::new, |entry| match &entry.input {
+        Some(input) => format!("inputs/{}", input.name),
+        None => entry.text.clone(),
+    });
+    template.replace("{index}", &index.to_string()).replace("{}", &value)
+}
+
+fn check_values(options: &Options) -> Result<(), SubmitError> {
+    let wrong = |sentence: String| Err(SubmitError::Value(sentence));
+    if options.sources() > 1 {
+        return wrong("more than one source of tasks: use one of array, each-line, glob and `:::`".to_owned());
+    }
+    if let Some(work) = options.work.filter(|work| !work.is_finite() || *work <= 0.0) {
+        return wrong(format!("the work of a task cannot be {work} Mop: give a number above 0, or leave it out"));
+    }
+    if let Some(retries) = options.max_retries.filter(|&retries| retries > RETRIES_MAX) {
+        return wrong(format!("{retries} retries are too many: {RETRIES_MAX} at most"));
+    }
+    if let Some(size) = options.memory.filter(|size| size.0 < 1 << 16 || size.0 > 4 << 30) {
+        return wrong(format!("a task can have from 64K to 4G of memory, not {} bytes", size.0));
+    }
+    match &options.success_codes {
+        Some(codes) if codes.is_empty() => return wrong("no exit code would count as success: name one".to_owned()),
+        Some(codes) => {
+            if let Some(code) = codes.iter().find(|code| !(0..=255).contains(*code)) {
+                return wrong(format!("{code} is no exit code: use 0 to 255"));
+            }
+        }
+        None => {}
+    }
+    if let Some(arg) = options.args.iter().find(|arg| arg.contains('\0')) {
+        return wrong(format!("the argument {arg:?} holds a zero byte, which no program can be given"));
+    }
+    Ok(())
+}
+
+fn entries(options: &Options, mut stdin: impl io::Read, files: &mut Files) -> Result<Vec<Entry>, SubmitError> {
+    let texts = if let Some(numbers) = &options.array {
+        numbers.iter().map(|number| number.to_string()).collect()
+    } else if let Some(path) = &options.each_line {
+        lines(path, &mut stdin)?
+    } else if let Some(texts) = &options.entries {
+        if texts.is_empty() {
+            return Err(SubmitError::NoTask("nothing follows `:::`".to_owned()));
+        }
+        texts.clone()
+    } else if let Some(pattern) = &options.glob {
+        return matches(pattern, files);
+    } else {
+        return Ok(Vec::new());
+    };
+    if texts.len() as u64 > TASKS_MAX {
+        return Err(SubmitError::Value(format!("{} tasks are too many: {TASKS_MAX} at most", texts.len())));
+    }
+    if let Some(text) = texts.iter().find(|text| text.contains('\0')) {
+        return Err(SubmitError::Value(format!("the entry {text:?} holds a zero byte, which no program can be given")));
+    }
+    Ok(texts.into_iter().map(|text| Entry { text, input: None }).collect())
+}
+
+fn lines(path: &Path, stdin: &mut impl io::Read) -> Result<Vec<String>, SubmitError> {
+    let mut text = String::new();
+    let read = if path.as_os_str() == "-" {
+        stdin.read_to_string(&mut text)
+    } else {
+        File::open(path).and_then(|mut file| file.read_to_string(&mut text))
+    };
+    read.map_err(|source| SubmitError::File { what: "lines of", path: path.to_owned(), source })?;
+    let lines: Vec<String> = text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect();
+    if lines.is_empty() {
+        return Err(SubmitError::NoTask(format!("{} has no line", path.display())));
+    }
+    Ok(lines)
+}
+
+fn matches(pattern: &str, files: &mut Files) -> Result<Vec<Entry>, SubmitError> {
+    let found = glob::glob(pattern)
+        .map_err(|error| SubmitError::Value(format!("{pattern:?} is no pattern: {}", error.msg)))?;
+    let mut entries = Vec::new();
+    let mut paths: BTreeMap<String, PathBuf> = BTreeMap::new();
+    for path in found {
+        let path = path.map_err(|error| SubmitError::File {
+            what: "matches in",
+            path: error.path().to_owned(),
+            source: error.into_error(),
+        })?;
+        if path.is_dir() {
+            continue;
+        }
+        let input = files.add("input", &path)?;
+        if let Some(first) = paths.insert(input.name.clone(), path.clone()) {
+            return Err(SubmitError::SameName { name: input.name, first, second: path });
+        }
+        let text = path.to_str().map(str::to_owned).ok_or_else(|| not_unicode(&path))?;
+        entries.push(Entry { text, input: Some(input) });
+    }
+    if entries.is_empty() {
+        return Err(SubmitError::NoTask(format!("no file matches {pattern}")));
+    }
+    Ok(entries)
+}
+
+/// The local files a plan needs, by content.
+#[derive(Default)]
+struct Files(BTreeMap<[u8; 32], LocalFile>);
+
+impl Files {
+    fn add(&mut self, what: &'static str, path: &Path) -> Result<Input, SubmitError> {
+        let (mut file, bytes) = open(what, path)?;
+        let mut hasher = blake3::Hasher::new();
+        io::copy(&mut file, &mut hasher)
+            .map_err(|source| SubmitError::File { what, path: path.to_owned(), source })?;
+        self.insert(path, hasher.finalize(), bytes)
+    }
+
+    fn add_program(&mut self, path: &Path) -> Result<Input, SubmitError> {
+        let (mut file, _) = open("program", path)?;
+        let mut module = Vec::new();
+        file.read_to_end(&mut module)
+            .map_err(|source| SubmitError::File { what: "program", path: path.to_owned(), source })?;
+        check_program(&module).map_err(|source| SubmitError::Program { path: path.to_owned(), source })?;
+        self.insert(path, blake3::hash(&module), module.len() as u64)
+    }
+
+    fn insert(&mut self, path: &Path, hash: Hash, bytes: u64) -> Result<Input, SubmitError> {
+        let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(|| not_unicode(path))?.to_owned();
+        if !is_file_name(&name) {
+            return Err(SubmitError::Value(format!("{name:?} cannot be the name of an input: rename the file")));
+        }
+        self.0.entry(*hash.as_bytes()).or_insert_with(|| LocalFile { path: path.to_owned(), bytes });
+        Ok(Input { name, blob: BlobId(*hash.as_bytes()), bytes })
+    }
+
+    fn path(&self, input: &Input) -> PathBuf {
+        self.0.get(&input.blob.0).map_or_else(|| PathBuf::from(&input.name), |file| file.path.clone())
+    }
+}
+
+fn open(what: &'static str, path: &Path) -> Result<(File, u64), SubmitError> {
+    let failed = |source| SubmitError::File { what, path: path.to_owned(), source };
+    // Before opening: that would wait for the other end of a pipe.
+    let metadata = std::fs::metadata(path).map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(failed(io::Error::other("it is not a regular file")));
+    }
+    if metadata.len() > INPUT_BYTES_MAX {
+        return Err(failed(io::Error::other(format!("it is over {} GiB: split it", INPUT_BYTES_MAX >> 30))));
+    }
+    Ok((File::open(path).map_err(failed)?, metadata.len()))
+}
+
+fn not_unicode(path: &Path) -> SubmitError {
+    SubmitError::Value(format!("the name of {} is not UTF-8: rename the file", path.display()))
+}
+
+/// The inputs all tasks have, by name, with where they came from.
+#[derive(Default)]
+struct Shared(BTreeMap<String, (Input, PathBuf)>);
+
+impl Shared {
+    fn add(&mut self, input: Input, path: &Path) -> Result<(), SubmitError> {
+        match self.0.get(&input.name) {
+            // The same file twice is harmless.
+            Some((known, _)) if known.blob == input.blob => Ok(()),
+            Some((_, first)) => Err(SubmitError::SameName {
+                name: input.name,
+                first: first.clone(),
+                second: path.to_owned(),
+            }),
+            None => {
+                self.0.insert(input.name.clone(), (input, path.to_owned()));
+                Ok(())
+            }
+        }
+    }
+
+    /// The input that `name` means as standard input; adds the file if it is none yet.
+    fn stdin(&mut self, name: &str, own_files: bool, files: &mut Files) -> Result<String, SubmitError> {
+        if name == "{}" {
+            return if own_files {
+                Ok(name.to_owned())
+            } else {
+                Err(SubmitError::Value("--stdin {} needs tasks with a file of their own: use --glob".to_owned()))
+            };
+        }
+        let path = Path::new(name);
+        let plain = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if !path.exists() && self.0.contains_key(plain) {
+            return Ok(plain.to_owned());
+        }
+        let input = files.add("standard input", path)?;
+        let plain = input.name.clone();
+        self.add(input, path)?;
+        Ok(plain)
+    }
+}
+
+#[cfg(test)]
+mod tests;

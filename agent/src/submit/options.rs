@@ -1,0 +1,245 @@
+//! What a submission can say: flags and keys of the spec file are the same fields, so that they cannot drift apart.
+//!
+//! A spec file is TOML whose keys are the flags' names:
+//!
+//! ```toml
+//! program = "render.wasm"        # paths are relative to the spec file
+//! args = ["--frame", "{}"]       # what follows `--` on the command line
+//! array = "0-99"                 # or each-line, glob, or entries = ["a", "b"]
+//! memory = "256M"
+//! env = { MODE = "fast" }
+//! ```
+//!
+//! A flag wins over the key of the same name. Environment variables are merged one by one. A source of tasks given
+//! by flag (`--array`, `--each-line`, `--glob`, `:::`) replaces whichever source the file names.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Deserializer};
+
+use super::SubmitError;
+use super::values::{ByteSize, Numbers, Span, Variable};
+
+/// The fields of a submission, as given.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Options {
+    /// The program: a WebAssembly module (WASI preview 1)
+    #[arg(long, value_name = "FILE.wasm")]
+    pub program: Option<PathBuf>,
+    /// One task per number: 5, 0-99, 0-99:10, 1,3,7-9
+    #[arg(long, value_name = "RANGE", group = "source", help_heading = "Tasks")]
+    pub array: Option<Numbers>,
+    /// One task per line of FILE that is not empty (- reads standard input)
+    #[arg(long, value_name = "FILE", group = "source", help_heading = "Tasks")]
+    pub each_line: Option<PathBuf>,
+    /// One task per file that matches, which becomes its input; quote the pattern
+    #[arg(long, value_name = "PATTERN", group = "source", help_heading = "Tasks")]
+    pub glob: Option<String>,
+    /// What follows `:::`.
+    #[arg(skip)]
+    pub entries: Option<Vec<String>>,
+    /// A file that every task can read as inputs/NAME; repeatable
+    #[arg(long, value_name = "FILE", help_heading = "What a task gets")]
+    pub input: Vec<PathBuf>,
+    /// What a task reads on standard input: a file, or {} for its own file with --glob
+    #[arg(long, value_name = "FILE", help_heading = "What a task gets")]
+    pub stdin: Option<String>,
+    /// An environment variable; repeatable
+    #[arg(long, value_name = "KEY=VALUE", help_heading = "What a task gets")]
+    #[serde(deserialize_with = "variables")]
+    pub env: Vec<Variable>,
+    /// Memory a task may use [default: 512M]
+    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    pub memory: Option<ByteSize>,
+    /// Time a task may run, suspensions left out [default: 1d]
+    #[arg(long, value_name = "DURATION", help_heading = "Limits")]
+    pub time_limit: Option<Span>,
+    /// Failed tries that are repeated before a task counts as failed [default: 2]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    pub max_retries: Option<u32>,
+    /// Exit codes that mean success [default: 0]
+    #[arg(long, value_name = "CODES", value_delimiter = ',', help_heading = "Limits")]
+    pub success_codes: Option<Vec<i32>>,
+    /// Work of one task in Mop; measured by running the first task here if not given
+    #[arg(long, value_name = "MOP")]
+    pub work: Option<f64>,
+    /// A name for the bag [default: the program's]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// The program's arguments, after `--`; {} stands for the task's entry, {index} for its index
+    #[arg(last = true, value_name = "ARGS")]
+    pub args: Vec<String>,
+}
+
+impl Options {
+    /// Reads a spec file.
+    ///
+    /// # Errors
+    /// When it cannot be read or says something that is no key or value; with the line.
+    pub fn read(path: &Path) -> Result<Self, SubmitError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| SubmitError::File { what: "spec file", path: path.to_owned(), source })?;
+        let mut options = Self::parse(&text).map_err(|(line, reason)| SubmitError::Spec {
+            path: path.to_owned(),
+            line,
+            reason,
+        })?;
+        options.rebase(path.parent().unwrap_or(Path::new("")));
+        Ok(options)
+    }
+
+    /// Reads the text of a spec file; failing that, the line and what is wrong there.
+    fn parse(text: &str) -> Result<Self, (usize, String)> {
+        toml::from_str(text).map_err(|error| {
+            let start = error.span().map_or(0, |span| span.start);
+            let line = 1 + text.bytes().take(start).filter(|&byte| byte == b'\n').count();
+            (line, error.message().lines().collect::<Vec<_>>().join(", "))
+        })
+    }
+
+    /// Makes relative paths relative to `directory`.
+    fn rebase(&mut self, directory: &Path) {
+        if directory.as_os_str().is_empty() {
+            return;
+        }
+        let paths = self.program.iter_mut().chain(&mut self.each_line).chain(&mut self.input);
+        for path in paths.filter(|path| path.as_os_str() != "-") {
+            *path = directory.join(&*path);
+        }
+        if let Some(pattern) = self.glob.as_mut().filter(|pattern| !Path::new(pattern).is_absolute()) {
+            *pattern = format!("{}/{pattern}", glob::Pattern::escape(&directory.to_string_lossy()));
+        }
+        if let Some(stdin) = self.stdin.as_mut().filter(|stdin| *stdin != "{}") {
+            // It may also be the name of an input, which the join does not change.
+            *stdin = directory.join(&*stdin).to_string_lossy().into_owned();
+        }
+    }
+
+    /// These options where given, else those of the spec file.
+    pub fn over(self, spec: Self) -> Self {
+        let own_source = self.sources() > 0;
+        let source = if own_source { Self::default() } else { spec.clone() };
+        let mut env: BTreeMap<String, Variable> = BTreeMap::new();
+        for variable in spec.env.into_iter().chain(self.env) {
+            env.insert(variable.key.clone(), variable);
+        }
+        let pick = |own: Vec<PathBuf>, other| if own.is_empty() { other } else { own };
+        Self {
+            program: self.program.or(spec.program),
+            array: self.array.or(source.array),
+            each_line: self.each_line.or(source.each_line),
+            glob: self.glob.or(source.glob),
+            entries: self.entries.or(source.entries),
+            input: pick(self.input, spec.input),
+            stdin: self.stdin.or(spec.stdin),
+            env: env.into_values().collect(),
+            memory: self.memory.or(spec.memory),
+            time_limit: self.time_limit.or(spec.time_limit),
+            max_retries: self.max_retries.or(spec.max_retries),
+            success_codes: self.success_codes.or(spec.success_codes),
+            work: self.work.or(spec.work),
+            name: self.name.or(spec.name),
+            args: if self.args.is_empty() { spec.args } else { self.args },
+        }
+    }
+
+    /// How many sources of tasks are named; more than one contradict each other.
+    pub fn sources(&self) -> usize {
+        let named =
+            [self.array.is_some(), self.each_line.is_some(), self.glob.is_some(), self.entries.is_some()];
+        named.into_iter().filter(|&named| named).count()
+    }
+}
+
+fn variables<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Variable>, D::Error> {
+    let table = BTreeMap::<String, String>::deserialize(deserializer)?;
+    table.iter().map(|(key, value)| Variable::new(key, value).map_err(serde::de::Error::custom)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(text: &str) -> Options {
+        Options::parse(text).unwrap()
+    }
+
+    #[test]
+    fn a_spec_file_says_all_that_flags_say() {
+        let options = spec(
+            r#"
+            program = "p.wasm"
+            args = ["render", "{}"]
+            array = "0-3"
+            input = ["a.dat", "b.dat"]
+            stdin = "a.dat"
+            env = { A = "1" }
+            memory = "256M"
+            time-limit = "1h"
+            work = 12
+            max-retries = 0
+            success-codes = [0, 10]
+            name = "mine"
+            "#,
+        );
+        assert_eq!(options.array.unwrap().count(), 4);
+        assert_eq!(options.memory, Some(ByteSize(256 << 20)));
+        assert_eq!(options.time_limit.unwrap().seconds(), 3_600);
+        assert_eq!(options.env, [Variable::new("A", "1").unwrap()]);
+        assert_eq!(options.success_codes, Some(vec![0, 10]));
+        assert_eq!(options.work, Some(12.0));
+    }
+
+    #[test]
+    fn mistakes_are_told_with_their_line() {
+        let (line, reason) = Options::parse("program = \"p\"\n\nmax-retry = 3\n").unwrap_err();
+        assert_eq!(line, 3);
+        assert!(reason.contains("max-retry") && reason.contains("max-retries"), "{reason}");
+
+        let (line, reason) = Options::parse("name = \"a\"\nmemory = \"lots\"\n").unwrap_err();
+        assert_eq!((line, reason.contains("256M")), (2, true), "{reason}");
+
+        let (line, reason) = Options::parse("[env]\nIDLEWOOD_BAG_ID = \"x\"\n").unwrap_err();
+        assert!(reason.contains("reserved"), "line {line}: {reason}");
+
+        assert!(Options::parse("name = 'a'\nname = 'b'\n").is_err());
+        assert_eq!(Options::parse("ok = \n").unwrap_err().0, 1);
+    }
+
+    #[test]
+    fn flags_win() {
+        let spec = spec("program='s.wasm'\nname='spec'\narray='0-9'\nenv={A='1',B='2'}\nargs=['s']\ninput=['s.dat']");
+        let flags = Options {
+            name: Some("flag".to_owned()),
+            env: vec![Variable::new("B", "3").unwrap()],
+            glob: Some("*.dat".to_owned()),
+            ..Options::default()
+        };
+        let both = flags.over(spec.clone());
+        assert_eq!(both.name.as_deref(), Some("flag"));
+        assert_eq!(both.program, spec.program);
+        assert_eq!(both.env, [Variable::new("A", "1").unwrap(), Variable::new("B", "3").unwrap()]);
+        assert_eq!((both.array, both.glob.as_deref()), (None, Some("*.dat")));
+        assert_eq!(both.args, ["s"]);
+        assert_eq!(both.input, spec.input);
+
+        let flags = Options { args: vec!["f".to_owned()], input: vec!["f.dat".into()], ..Options::default() };
+        let both = flags.over(spec);
+        assert_eq!((both.args, both.input), (vec!["f".to_owned()], vec![PathBuf::from("f.dat")]));
+        assert_eq!(both.array.unwrap().count(), 10);
+    }
+
+    #[test]
+    fn paths_are_relative_to_the_spec_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("bag.toml");
+        std::fs::write(&path, "program='p.wasm'\nglob='in/*.dat'\ninput=['/etc/hosts', 'x']\nstdin='{}'").unwrap();
+        let options = Options::read(&path).unwrap();
+        assert_eq!(options.program, Some(directory.path().join("p.wasm")));
+        assert_eq!(options.input, [PathBuf::from("/etc/hosts"), directory.path().join("x")]);
+        assert_eq!(options.glob, Some(format!("{}/in/*.dat", directory.path().display())));
+        assert_eq!(options.stdin.as_deref(), Some("{}"));
+    }
+}

@@ -1,0 +1,163 @@
+use std::fs;
+
+use super::*;
+
+const PROGRAM: &[u8] = include_bytes!("../../tasks/noop/noop.wasm");
+
+struct Desk(tempfile::TempDir);
+
+impl Desk {
+    fn new() -> Self {
+        let desk = Self(tempfile::tempdir().unwrap());
+        desk.file("p.wasm", PROGRAM);
+        desk
+    }
+
+    fn file(&self, name: &str, content: &[u8]) -> PathBuf {
+        let path = self.0.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, content).unwrap();
+        path
+    }
+
+    fn options(&self) -> Options {
+        Options { program: Some(self.0.path().join("p.wasm")), ..Options::default() }
+    }
+
+    fn pattern(&self, pattern: &str) -> Option<String> {
+        Some(format!("{}/{pattern}", self.0.path().display()))
+    }
+}
+
+fn plan(options: Options) -> Result<Plan, SubmitError> {
+    Plan::new(options, io::empty())
+}
+
+fn texts(plan: &Plan) -> Vec<&str> {
+    plan.request.entries.iter().map(|entry| entry.text.as_str()).collect()
+}
+
+#[test]
+fn without_a_source_there_is_one_task() {
+    let request = plan(Desk::new().options()).unwrap().request;
+    assert_eq!((request.tasks, request.entries.len(), request.name.as_str()), (1, 0, "p"));
+    assert_eq!((request.memory_bytes, request.time_limit_s, request.retries_max), (512 << 20, 86_400, 2));
+    assert_eq!((request.success_codes, request.work_mops), (vec![0], None));
+}
+
+#[test]
+fn sources_become_entries() {
+    let desk = Desk::new();
+    let array = plan(Options { array: Some("2-6:2".parse().unwrap()), ..desk.options() }).unwrap();
+    assert_eq!((array.request.tasks, texts(&array)), (3, vec!["2", "4", "6"]));
+
+    let path = desk.file("lines", "eins\r\n\nzwei 2\nää\n".as_bytes());
+    let each_line = plan(Options { each_line: Some(path), ..desk.options() }).unwrap();
+    assert_eq!(texts(&each_line), ["eins", "zwei 2", "ää"]);
+
+    let options = Options { each_line: Some("-".into()), ..desk.options() };
+    assert_eq!(texts(&Plan::new(options, "a\nb".as_bytes()).unwrap()), ["a", "b"]);
+
+    let colons = plan(Options { entries: Some(vec!["x".into(), String::new()]), ..desk.options() }).unwrap();
+    assert_eq!((colons.request.tasks, texts(&colons)), (2, vec!["x", ""]));
+}
+
+#[test]
+fn matches_become_inputs() {
+    let desk = Desk::new();
+    for name in ["in/b.dat", "in/a.dat", "in/c.txt", "in/sub.dat/x"] {
+        desk.file(name, name.as_bytes());
+    }
+    let plan = plan(Options { glob: desk.pattern("in/[ab]*.d?t"), stdin: Some("{}".into()), ..desk.options() }).unwrap();
+    let inputs: Vec<_> = plan.request.entries.iter().map(|entry| entry.input.clone().unwrap()).collect();
+    assert_eq!(inputs.iter().map(|input| input.name.as_str()).collect::<Vec<_>>(), ["a.dat", "b.dat"]);
+    assert_eq!(inputs[0].blob.0, *blake3::hash(b"in/a.dat").as_bytes());
+    assert_eq!(plan.request.stdin.as_deref(), Some("{}"));
+    assert_eq!(fill("-o{index} {} {}", 1, &plan.request.entries), "-o1 inputs/b.dat inputs/b.dat");
+    assert_eq!(plan.files.len(), 3);
+}
+
+#[test]
+fn equal_content_travels_once() {
+    let desk = Desk::new();
+    desk.file("in/a.dat", b"same");
+    desk.file("in/b.dat", b"same");
+    let shared = desk.file("c.dat", b"same");
+    let plan = plan(Options { glob: desk.pattern("in/*"), input: vec![shared], ..desk.options() }).unwrap();
+    assert_eq!((plan.request.tasks, plan.files.len()), (2, 2));
+    assert_eq!(plan.bytes(), 4 + PROGRAM.len() as u64);
+}
+
+#[test]
+fn names_must_not_collide() {
+    let desk = Desk::new();
+    let one = desk.file("1/a", b"1");
+    let two = desk.file("2/a", b"2");
+    let refused = |options: Options| {
+        let error = plan(options).unwrap_err();
+        assert!(matches!(&error, SubmitError::SameName { name, .. } if name == "a"), "{error}");
+    };
+    refused(Options { glob: desk.pattern("?/a"), ..desk.options() });
+    refused(Options { input: vec![one.clone(), two.clone()], ..desk.options() });
+    refused(Options { input: vec![one.clone()], glob: desk.pattern("2/*"), ..desk.options() });
+    refused(Options { input: vec![one.clone()], stdin: Some(two.display().to_string()), ..desk.options() });
+    let twice = plan(Options { input: vec![one.clone(), one.clone()], ..desk.options() }).unwrap();
+    assert_eq!(twice.request.inputs.len(), 1);
+}
+
+#[test]
+fn standard_input_is_an_input() {
+    let desk = Desk::new();
+    let path = desk.file("in/a", b"1");
+    let by_path = plan(Options { stdin: Some(path.display().to_string()), ..desk.options() }).unwrap().request;
+    assert_eq!((by_path.stdin.as_deref(), by_path.inputs.len()), (Some("a"), 1));
+    let by_name = Options { input: vec![path], stdin: Some("no-such-directory/a".into()), ..desk.options() };
+    let by_name = plan(by_name).unwrap().request;
+    assert_eq!((by_name.stdin.as_deref(), by_name.inputs.len()), (Some("a"), 1));
+    let error = plan(Options { stdin: Some("{}".into()), ..desk.options() }).unwrap_err();
+    assert!(error.to_string().contains("--glob"), "{error}");
+}
+
+#[test]
+fn nothing_to_do_is_said() {
+    let desk = Desk::new();
+    let empty = desk.file("empty", b"\n\n");
+    for options in [
+        Options { each_line: Some(empty), ..desk.options() },
+        Options { glob: desk.pattern("*.none"), ..desk.options() },
+        Options { entries: Some(vec![]), ..desk.options() },
+    ] {
+        let error = plan(options).unwrap_err().to_string();
+        assert!(error.starts_with("no task: "), "{error}");
+    }
+}
+
+#[test]
+fn what_cannot_work_is_refused() {
+    let desk = Desk::new();
+    let text = desk.file("text.wasm", b"int main(void) { return 0; }");
+    let base = || desk.options();
+    let zero: Vec<String> = vec!["a\0b".to_owned()];
+    for (options, expected) in [
+        (Options::default(), "no program"),
+        (Options { program: Some(text), ..base() }, "cannot be run"),
+        (Options { program: Some("no-such.wasm".into()), ..base() }, "cannot read the program no-such.wasm"),
+        (Options { program: Some(desk.0.path().into()), ..base() }, "not a regular file"),
+        (Options { input: vec!["/dev/null".into()], ..base() }, "not a regular file"),
+        (Options { input: vec!["no-such".into()], ..base() }, "cannot read the input no-such"),
+        (Options { work: Some(f64::NAN), ..base() }, "Mop"),
+        (Options { work: Some(0.0), ..base() }, "Mop"),
+        (Options { success_codes: Some(vec![]), ..base() }, "success"),
+        (Options { success_codes: Some(vec![0, 256]), ..base() }, "256 is no exit code"),
+        (Options { max_retries: Some(u32::MAX), ..base() }, "too many"),
+        (Options { memory: Some("1K".parse().unwrap()), ..base() }, "64K"),
+        (Options { glob: Some("a**b[".into()), ..base() }, "pattern"),
+        (Options { args: zero.clone(), ..base() }, "zero byte"),
+        (Options { entries: Some(zero), ..base() }, "zero byte"),
+        (Options { array: Some("1".parse().unwrap()), entries: Some(vec![]), ..base() }, "more than one source"),
+    ] {
+        let error = plan(options).unwrap_err().to_string();
+        assert!(error.contains(expected), "{expected:?} is not in {error:?}");
+        assert!(!error.contains('\n'), "{error:?}");
+    }
+}

@@ -1,0 +1,304 @@
+//! Sizes, durations, numbers and variables as people write them, in flags and in spec files alike.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+/// Most tasks of one bag: what a manifest of the largest size holds.
+pub const TASKS_MAX: u64 = 1_000_000;
+
+/// What is wrong with a value, in one sentence that says what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ValueError(String);
+
+/// A scalar of a spec file: `memory = "256M"` and `memory = 268435456` both do.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Scalar {
+    Text(String),
+    Whole(i64),
+    Real(f64),
+}
+
+impl fmt::Display for Scalar {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => formatter.write_str(text),
+            Self::Whole(number) => number.fmt(formatter),
+            Self::Real(number) => number.fmt(formatter),
+        }
+    }
+}
+
+/// A number of bytes: `256M`, `1.5GiB`, `65536`. K, M, G and T are powers of 1024, as in Slurm and systemd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Scalar")]
+pub struct ByteSize(pub u64);
+
+impl FromStr for ByteSize {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let wrong = || ValueError(format!("{text:?} is not a size: write for example 256M, 1.5G or 65536"));
+        let (number, unit) = number_and_unit(text.trim()).ok_or_else(wrong)?;
+        let shift = match unit.trim_start().to_ascii_uppercase().as_str() {
+            "" | "B" => 0,
+            "K" | "KIB" => 10,
+            "M" | "MIB" => 20,
+            "G" | "GIB" => 30,
+            "T" | "TIB" => 40,
+            _ => return Err(wrong()),
+        };
+        let bytes = number * f64::from(1_u32 << (shift % 32)) * if shift >= 32 { 4_294_967_296.0 } else { 1.0 };
+        // Beyond 2^53 a size is a slip of the pen, and no longer exact.
+        if bytes < 1.0 || bytes > 9.0e15 { Err(wrong()) } else { Ok(Self(bytes as u64)) }
+    }
+}
+
+/// A stretch of time: `90s`, `1h30m`, `1.5h`, `2d`, or seconds without a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Scalar")]
+pub struct Span(pub Duration);
+
+impl FromStr for Span {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let wrong = || ValueError(format!("{text:?} is not a duration: write for example 90s, 15m, 1h30m or 2d"));
+        let mut rest = text.trim();
+        let mut seconds = 0.0;
+        let mut smallest = f64::INFINITY;
+        while !rest.is_empty() {
+            let (number, after) = number_and_unit(rest).ok_or_else(wrong)?;
+            let after = after.trim_start();
+            let end = after.find(|character: char| !character.is_ascii_alphabetic()).unwrap_or(after.len());
+            let scale = match &after[..end] {
+                "" if smallest.is_infinite() && after.is_empty() => 1.0,
+                "s" | "sec" => 1.0,
+                "m" | "min" => 60.0,
+                "h" => 3_600.0,
+                "d" => 86_400.0,
+                _ => return Err(wrong()),
+            };
+            // "30m1h" and "1h2h" are more likely typing errors than sums.
+            if scale >= smallest {
+                return Err(wrong());
+            }
+            smallest = scale;
+            seconds += number * scale;
+            rest = after[end..].trim_start();
+        }
+        // The upper bound is a century.
+        if seconds <= 0.0 || seconds > 3.2e9 { Err(wrong()) } else { Ok(Self(Duration::from_secs_f64(seconds))) }
+    }
+}
+
+impl Span {
+    /// Whole seconds, rounded up.
+    pub fn seconds(self) -> u64 {
+        self.0.as_secs() + u64::from(self.0.subsec_nanos() > 0)
+    }
+}
+
+/// A set of numbers as `--array` and `--index` take it: `5`, `0-99`, `0-99:10`, `1,3,7-9`.
+///
+/// Each number counts once and they come in ascending order, as in Slurm.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Scalar")]
+pub struct Numbers(BTreeSet<u64>);
+
+impl FromStr for Numbers {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let wrong = |part: &str| {
+            ValueError(format!("{part:?} is not a number or range: write for example 5, 0-99, 0-99:10 or 1,3,7-9"))
+        };
+        let too_many =
+            || ValueError(format!("{text:?} has more than the {TASKS_MAX} numbers that one bag may have: split it"));
+        let mut numbers = BTreeSet::new();
+        let mut total = 0_u64;
+        for part in text.split(',').map(str::trim) {
+            let number = |digits: &str| {
+                let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+                if plain { digits.parse::<u64>().map_err(|_| wrong(part)) } else { Err(wrong(part)) }
+            };
+            let (range, step) = match part.split_once(':') {
+                Some((range, step)) => (range, number(step)?),
+                None => (part, 1),
+            };
+            let (first, last) = match range.split_once('-') {
+                Some((first, last)) => (number(first)?, number(last)?),
+                None if part == range => (number(range)?, number(range)?),
+                None => return Err(wrong(part)),
+            };
+            if step == 0 {
+                return Err(ValueError(format!("the step of {part:?} is zero: use 1 or more")));
+            }
+            if last < first {
+                return Err(ValueError(format!("the range {part:?} ends before it begins: write {last}-{first}")));
+            }
+            // Counted before anything is built: `0-99999999999` must cost nothing.
+            total = total.saturating_add(((last - first) / step).saturating_add(1));
+            if total > TASKS_MAX {
+                return Err(too_many());
+            }
+            let step = usize::try_from(step).unwrap_or(usize::MAX);
+            numbers.extend((first..=last).step_by(step));
+        }
+        Ok(Self(numbers))
+    }
+}
+
+impl Numbers {
+    /// The numbers, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
+        self.0.iter().copied()
+    }
+
+    /// Whether `number` is one of them.
+    pub fn contains(&self, number: u64) -> bool {
+        self.0.contains(&number)
+    }
+
+    /// How many there are; never 0.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// One environment variable, `KEY=VALUE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Variable {
+    /// Its name.
+    pub key: String,
+    /// Its value, which may be empty.
+    pub value: String,
+}
+
+impl Variable {
+    /// A variable whose name and value a program can be given.
+    ///
+    /// # Errors
+    /// When they cannot be, or when the name is one that idlewood sets itself.
+    pub fn new(key: &str, value: &str) -> Result<Self, ValueError> {
+        if key.is_empty() || key.contains(['=', '\0']) || value.contains('\0') {
+            return Err(ValueError(format!("{key:?} cannot be an environment variable: write KEY=VALUE")));
+        }
+        if key.starts_with("IDLEWOOD_") {
+            return Err(ValueError(format!("{key} is reserved: idlewood sets the IDLEWOOD_* variables itself")));
+        }
+        Ok(Self { key: key.to_owned(), value: value.to_owned() })
+    }
+}
+
+impl FromStr for Variable {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let (key, value) =
+            text.split_once('=').ok_or_else(|| ValueError(format!("{text:?} has no value: write {text}=VALUE")))?;
+        Self::new(key, value)
+    }
+}
+
+macro_rules! from_scalar {
+    ($($name:ident),*) => { $(
+        impl TryFrom<Scalar> for $name {
+            type Error = ValueError;
+
+            fn try_from(scalar: Scalar) -> Result<Self, ValueError> {
+                scalar.to_string().parse()
+            }
+        }
+    )* };
+}
+from_scalar!(ByteSize, Span, Numbers);
+
+/// Splits `12.5M` into the number and what follows it.
+fn number_and_unit(text: &str) -> Option<(f64, &str)> {
+    let end = text.find(|character: char| !(character.is_ascii_digit() || character == '.')).unwrap_or(text.len());
+    let number = text[..end].parse().ok()?;
+    Some((number, &text[end..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(text: &str) -> Vec<u64> {
+        text.parse::<Numbers>().unwrap().iter().collect()
+    }
+
+    #[test]
+    fn numbers_are_read() {
+        assert_eq!(numbers("5"), [5]);
+        assert_eq!(numbers("0-3"), [0, 1, 2, 3]);
+        assert_eq!(numbers("0-9:4"), [0, 4, 8]);
+        assert_eq!(numbers("7-9,1, 3"), [1, 3, 7, 8, 9]);
+        assert_eq!(numbers("3,3,2-4"), [2, 3, 4]);
+        assert_eq!(numbers("18446744073709551615"), [u64::MAX]);
+        assert_eq!(numbers("0-999999").len() as u64, TASKS_MAX);
+    }
+
+    #[test]
+    fn numbers_are_refused() {
+        for text in ["", "a", "-1", "1-", "-", "1,,2", "5-3", "0-9:0", "5:2", "1 2", "+5", "0-9:", "0--3", "1e3"] {
+            assert!(text.parse::<Numbers>().is_err(), "{text:?} was taken");
+        }
+        for text in ["0-1000000", "0-18446744073709551615", "0-999999,5"] {
+            assert!(text.parse::<Numbers>().unwrap_err().to_string().contains("split it"), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_read() {
+        for (text, bytes) in [
+            ("65536", 65_536),
+            ("256M", 256 << 20),
+            ("256 MiB", 256 << 20),
+            ("1.5g", 3 << 29),
+            ("1T", 1 << 40),
+            ("12B", 12),
+            ("64k", 1 << 16),
+        ] {
+            assert_eq!(text.parse::<ByteSize>().unwrap().0, bytes, "{text:?}");
+        }
+        for text in ["", "M", "0", "-1M", "1X", "256MB", "9999999T", "1..5G", "NaN", "inf"] {
+            assert!(text.parse::<ByteSize>().is_err(), "{text:?} was taken");
+        }
+    }
+
+    #[test]
+    fn durations_are_read() {
+        for (text, seconds) in [
+            ("90", 90),
+            ("90s", 90),
+            ("15m", 900),
+            ("15min", 900),
+            ("1h30m", 5_400),
+            ("1h 30m 5s", 5_405),
+            ("2d", 172_800),
+            ("0.5s", 1),
+            ("1.5h", 5_400),
+        ] {
+            assert_eq!(text.parse::<Span>().unwrap().seconds(), seconds, "{text:?}");
+        }
+        for text in ["", "h", "0", "0s", "-5m", "1h1h", "30m1h", "1h30", "5x", "99999999999d", "1 hour", "1e3"] {
+            assert!(text.parse::<Span>().is_err(), "{text:?} was taken");
+        }
+    }
+
+    #[test]
+    fn variables_are_read() {
+        assert_eq!("A=b=c".parse(), Variable::new("A", "b=c"));
+        assert_eq!("A=".parse::<Variable>().unwrap().value, "");
+        for text in ["A", "=b", "IDLEWOOD_TASK_INDEX=3", "A=\0"] {
+            assert!(text.parse::<Variable>().is_err(), "{text:?} was taken");
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! The tree: soft state, derived from the line and from what children report.
+//!
+//! Structure climbs: a router reports when both its children are linked and meet at its gap, at once when anything
+//! changed, else with each heartbeat. News of the root descends: with each acknowledgement, and at once, though at
+//! most once a second per child, when it changed. A refused child learns whom the other takes for its neighbours,
+//! tells its boundary, and tries again soon.
+
+use std::time::Duration;
+
+use crate::link::{Prefixes, Slot, Span, Uplink, fence};
+use crate::message::Payload;
+use crate::overlay::{NODES, Overlay, SIDES};
+use crate::{Body, Contact, Node, PeerId, Report, ReportAck, RootInfo, Side, State, Subtree, Verdict};
+
+impl Uplink {
+    /// Whether there is anything to report, and to another machine.
+    pub(crate) fn reports_to(&self, me: PeerId) -> bool {
+        self.tree.is_some() && self.target.as_ref().is_some_and(|target| target.peer != me)
+    }
+}
+
+impl Overlay {
+    // ---- what follows from the line ----
+
+    pub(crate) fn derive_tree(&mut self) {
+        let member = self.state == State::Member;
+        let pred = self.predecessor().filter(|_| member).cloned();
+        let succ = self.successor().filter(|_| member).cloned();
+        self.derive_gap(succ.clone());
+        let me = self.me.contact.clone();
+        let span = Span { lo: pred, l: me.clone(), r: me.clone(), ro: succ };
+        let prefixes = self.leaf_prefixes();
+        let target = span.parent(&prefixes).cloned();
+        let leaf = Subtree { span, count: 1, height: 0 };
+        self.update_uplink(Node::Leaf, Some(leaf.clone()), target);
+        if prefixes.side() == Some(Side::Left) {
+            self.link_own_leaf(leaf, prefixes);
+        }
+        self.revalidate_slots();
+        self.derive_router();
+        self.derive_root();
+    }
+
+    fn leaf_prefixes(&self) -> Prefixes {
+        let member = self.state == State::Member;
+        let prefix = |neighbour: Option<&crate::leaf_set::Neighbour>| {
+            neighbour.filter(|_| member).map(|neighbour| neighbour.member.key.common_prefix(&self.me.key))
+        };
+        let (pred, succ) = (self.line.leaf_set.predecessor(), self.line.leaf_set.successor());
+        Prefixes { before: prefix(pred), own: 256, after: prefix(succ) }
+    }
+
+    /// Another successor means another router: what the old one knew of its parent is void.
+    fn derive_gap(&mut self, succ: Option<Contact>) {
+        let peer = |contact: &Option<Contact>| contact.as_ref().map(|contact| contact.peer);
+        if peer(&self.tree.gap) != peer(&succ) {
+            self.tree.uplinks[Node::Router as usize].tree = None;
+            self.tree.uplinks[Node::Router as usize].retarget(self.now, None);
+            self.news.place = true;
+        }
+        self.tree.gap = succ;
+    }
+
+    fn link_own_leaf(&mut self, tree: Subtree, prefixes: Prefixes) {
+        let uplink = &mut self.tree.uplinks[Node::Leaf as usize];
+        uplink.acked = Some(uplink.version);
+        let (version, load) = (uplink.version, uplink.load.clone());
+        let slot = &mut self.tree.slots[Side::Left as usize];
+        let same = slot.as_ref().is_some_and(|slot| slot.contact.peer == self.me.contact.peer);
+        if same && slot.as_ref().is_some_and(|slot| slot.tree == tree && slot.load.version == load.version) {
+            return;
+        }
+        self.tree.generation += 1;
+        self.news.children = true;
+        *slot = Some(Slot {
+            contact: self.me.contact.clone(),
+            node: Node::Leaf,
+            version,
+            tree,
+            prefixes,
+            load,
+            generation: self.tree.generation,
+            heard: self.now,
+            told: (0, None),
+            push_after: self.now,
+        });
+    }
+
+    /// Unlinks the children that no longer meet at the gap.
+    fn revalidate_slots(&mut self) {
+        for side in SIDES {
+            let Some(slot) = &self.tree.slots[side as usize] else { continue };
+            let is_own = slot.contact.peer == self.me.contact.peer;
+            let own_moved = is_own && self.leaf_prefixes().side() != Some(Side::Left);
+            if own_moved || self.accepts(&slot.tree.span, &slot.prefixes) != Some(side) {
+                self.tree.slots[side as usize] = None;
+                self.news.children = true;
+            }
+        }
+    }
+
+    fn accepts(&self, span: &Span, prefixes: &Prefixes) -> Option<Side> {
+        let succ = self.tree.gap.as_ref()?;
+        let gap = self.leaf_prefixes().after?;
+        fence(&self.me.contact, succ, gap, span, prefixes)
+    }
+
+    /// The router's own subtree and parent follow from its children.
+    fn derive_router(&mut self) {
+        let [Some(left), Some(right)] = &self.tree.slots else {
+            let uplink = &mut self.tree.uplinks[Node::Router as usize];
+            uplink.tree = None;
+            return;
+        };
+        let (l, r) = (&left.tree, &right.tree);
+        let span = Span {
+            lo: l.span.lo.clone(),
+            l: l.span.l.clone(),
+            r: r.span.r.clone(),
+            ro: r.span.ro.clone(),
+        };
+        let own = self.leaf_prefixes().after.unwrap_or(0);
+        let prefixes = Prefixes { before: left.prefixes.before, own, after: right.prefixes.after };
+        let count = l.count.saturating_add(r.count);
+        let height = l.height.max(r.height).saturating_add(1);
+        let target = span.parent(&prefixes).cloned();
+        self.update_uplink(Node::Router, Some(Subtree { span, count, height }), target);
+    }
+
+    fn update_uplink(&mut self, node: Node, tree: Option<Subtree>, target: Option<Contact>) {
+        let spacing = Duration::from_millis(self.config.report_spacing_ms);
+        let uplink = &mut self.tree.uplinks[node as usize];
+        if uplink.target.as_ref().map(|target| target.peer) != target.as_ref().map(|target| target.peer) {
+            uplink.retarget(self.now, target);
+            uplink.next = self.now;
+            self.news.place = true;
+        } else if uplink.target != target {
+            uplink.target = target;
+            uplink.next = self.now;
+        }
+        if uplink.tree != tree {
+            uplink.version += 1;
+            uplink.tree = tree;
+            uplink.next = uplink.last_sent.map_or(self.now, |sent| self.now.max(sent + spacing));
+        }
+    }
+
+    // ---- reporting ----
+
+    pub(crate) fn replace_load(&mut self, node: Node, bytes: Vec<u8>) {
+        let uplink = &mut self.tree.uplinks[node as usize];
+        uplink.load = Payload { version: uplink.load.version + 1, bytes };
+        if uplink.acked.is_some() {
+            uplink.next = uplink.next.min(uplink.load_after.max(self.now));
+        }
+    }
+
+    pub(crate) fn send_reports(&mut self) {
+        for node in NODES {
+            let uplink = &self.tree.uplinks[node as usize];
+            let is_due = uplink.next <= self.now && uplink.reports_to(self.me.contact.peer);
+            if is_due && self.state == State::Member {
+                self.send_report(node);
+            }
+        }
+    }
+
+    fn send_report(&mut self, node: Node) {
+        let root = self.tree.root.as_ref().map_or(0, RootInfo::digest);
+        let heartbeat = self.after_ms(self.config.heartbeat_ms);
+        let uplink = &mut self.tree.uplinks[node as usize];
+        let Some(target) = uplink.target.clone() else { return };
+        let round_trip = self.line.leaf_set.get(target.peer).and_then(|neighbour| neighbour.round_trip);
+        let tree = if uplink.acked == Some(uplink.version) { None } else { uplink.tree.clone() };
+        let passes = uplink.owes_load() && uplink.load_after <= self.now;
+        let load = passes.then(|| uplink.load.clone());
+        if let Some(load) = &load {
+            uplink.load_after = self.now + self.config.payload_spacing(load.bytes.len());
+        }
+        uplink.last_sent = Some(self.now);
+        uplink.unanswered = uplink.unanswered.saturating_add(1);
+        let is_silent = uplink.unanswered > self.config.probe_tries;
+        uplink.next = if is_silent { heartbeat } else { self.now + self.config.probe_timeout(round_trip) };
+        let version = uplink.version;
+        self.send(target.clone(), Body::Report(Report { node, version, tree, load, root }));
+        if is_silent {
+            self.probe(&target, self.config.probe_tries);
+        }
+    }
+
+    pub(crate) fn on_report_ack(&mut self, sender: &Contact, ack: ReportAck) {
+        let heartbeat = self.after_ms(self.config.heartbeat_ms);
+        let uplink = &mut self.tree.uplinks[ack.node as usize];
+        if uplink.target.as_ref().map(|target| target.peer) != Some(sender.peer) || uplink.version != ack.version {
+            return;
+        }
+        uplink.unanswered = 0;
+        match ack.verdict {
+            Verdict::Linked { load, depth } => {
+                self.news.place |= uplink.acked.is_none();
+                uplink.acked = Some(ack.version);
+                uplink.refusals = 0;
+                uplink.parent_depth = depth;
+                uplink.load_acked = load;
+                uplink.next = heartbeat;
+                if uplink.owes_load() {
+                    uplink.next = heartbeat.min(uplink.load_after.max(self.now));
+                }
+                if let Some(root) = ack.root {
+                    self.take_root(ack.node, root);
+                }
+            }
+            Verdict::Unknown => {
+                uplink.acked = None;
+                uplink.next = self.now;
+            }
+            Verdict::Refused { pred, succ } => self.on_refused(sender, ack.node, pred, succ),
+        }
+    }
+
+    fn on_refused(&mut self, sender: &Contact, node: Node, pred: Option<Contact>, succ: Option<Contact>) {
+        let heartbeat = Duration::from_millis(self.config.heartbeat_ms);
+        let uplink = &mut self.tree.uplinks[node as usize];
+        self.news.place |= uplink.acked.is_some();
+        uplink.acked = None;
+        let wait = Duration::from_millis(self.config.nack_retry_ms) * (1 << (uplink.refusals / 2).min(10));
+        uplink.refusals = uplink.refusals.saturating_add(1);
+        uplink.next = self.now + wait.min(heartbeat);
+        let boundary = uplink.tree.as_ref().map(|tree| tree.span.l.clone());
+        pred.iter().chain(&succ).for_each(|contact| self.consider(contact));
+        if let Some(boundary) = boundary
+            && boundary.peer != self.me.contact.peer
+            && boundary.peer != sender.peer
+        {
+            let hint = std::iter::once(sender.clone()).chain(succ).collect();
+            self.send(boundary, Body::Hint(hint));
+        }
+    }
+
+    // ---- children ----
+
+    pub(crate) fn on_report(&mut self, sender: &Contact, report: Report) {
+        let Report { node, version, tree, load, root } = report;
+        let verdict = match tree {
+            Some(tree) => {
+                let Some(prefixes) = Prefixes::of(self.grid, &tree.span).filter(|_| tree.span.holds(sender, node)) else {
+                    self.counters.malformed += 1;
+                    return;
+                };
+                self.link_child(sender, node, version, tree, prefixes)
+            }
+            None => self.renew_child(sender, node, version),
+        };
+        let verdict = match verdict {
+            Ok(side) => self.load_child(side, load),
+            Err(verdict) => verdict,
+        };
+        let linked = matches!(verdict, Verdict::Linked { .. });
+        let root = self.tree.root.clone().filter(|own| linked && own.digest() != root);
+        self.send(sender.clone(), Body::ReportAck(ReportAck { node, version, verdict, root }));
+    }
+
+    /// Accepts the child, or says why not.
+    fn link_child(
+        &mut self, sender: &Contact, node: Node, version: u64, tree: Subtree, prefixes: Prefixes,
+    ) -> Result<Side, Verdict> {
+        let Some(side) = self.accepts(&tree.span, &prefixes) else {
+            let Span { lo, l, r, ro } = &tree.span;
+            [l, r].into_iter().chain(lo).chain(ro).for_each(|contact| self.consider(contact));
+            self.counters.links_refused += 1;
+            return Err(Verdict::Refused { pred: self.predecessor().cloned(), succ: self.successor().cloned() });
+        };
+        let slot = &mut self.tree.slots[side as usize];
+        match slot {
+            Some(slot) if slot.contact.peer == sender.peer && slot.node == node => {
+                let order = |contact: &Contact, version| (contact.incarnation, version);
+                if order(sender, version) < order(&slot.contact, slot.version) {
+                    return Ok(side);
+                }
+                if slot.contact.incarnation != sender.incarnation {
+                    slot.load.version = 0;
+                }
+                self.news.children |= slot.tree != tree || slot.contact != *sender;
+                slot.contact = sender.clone();
+                (slot.version, slot.tree, slot.prefixes, slot.heard) = (version, tree, prefixes, self.now);
+            }
+            _ => {
+                self.tree.generation += 1;
+                self.news.children = true;
+                *slot = Some(Slot {
+                    contact: sender.clone(),
+                    node,
+                    version,
+                    tree,
+                    prefixes,
+                    load: Payload { version: 0, bytes: Vec::new() },
+                    generation: self.tree.generation,
+                    heard: self.now,
+                    told: (0, None),
+                    push_after: self.now,
+                });
+            }
+        }
+        // What the acknowledgement says of our depth must follow from this child already.
+        self.derive_tree();
+        Ok(side)
+    }
+
+    /// The child says that nothing changed since `version`.
+    fn renew_child(&mut self, sender: &Contact, node: Node, version: u64) -> Result<Side, Verdict> {
+        for side in SIDES {
+            if let Some(slot) = &mut self.tree.slots[side as usize]
+                && (slot.node, slot.version) == (node, version)
+                && (slot.contact.peer, slot.contact.incarnation) == (sender.peer, sender.incarnation)
+            {
+                slot.heard = self.now;
+                return Ok(side);
+            }
+        }
+        Err(Verdict::Unknown)
+    }
+
+    /// Takes the payload of a linked child, and notes what the answer will have told it.
+    fn load_child(&mut self, side: Side, load: Option<Payload>) -> Verdict {
+        let told = self.told();
+        let Some(slot) = &mut self.tree.slots[side as usize] else { return Verdict::Unknown };
+        if let Some(load) = load.filter(|load| load.version > slot.load.version) {
+            slot.load = load;
+            self.tree.generation += 1;
+            slot.generation = self.tree.generation;
+            self.news.children = true;
+        }
+        slot.told = told;
+        Verdict::Linked { load: slot.load.version, depth: told.1 }
+    }
+
+    // ---- the root ----
+
+    /// What a child is told: digest of the root, depth of our router.
+    pub(crate) fn told(&self) -> (u64, Option<u32>) {
+        (self.tree.root.as_ref().map_or(0, RootInfo::digest), self.depth(Node::Router))
+    }
+
+    fn derive_root(&mut self) {
+        if !self.is_root() {
+            return;
+        }
+        let top = &self.tree.uplinks[Node::Router as usize].tree;
+        let (count, height) = top.as_ref().map_or((1, 0), |tree| (tree.count, tree.height));
+        let is_current = self.tree.root.as_ref().is_some_and(|root| {
+            (&root.contact, root.count, root.height, root.stamp) == (&self.me.contact, count, height, self.tree.root_stamp)
+                && root.payload == self.tree.root_payload
+        });
+        if is_current {
+            return;
+        }
+        self.tree.root_stamp += 1;
+        self.tree.root = Some(RootInfo {
+            contact: self.me.contact.clone(),
+            stamp: self.tree.root_stamp,
+            count,
+            height,
+            payload: self.tree.root_payload.clone(),
+        });
+        self.news.root = true;
+    }
+
+    /// Tells the children at once, within the limit, what changed above.
+    pub(crate) fn push_root(&mut self) {
+        let told = self.told();
+        let pause = Duration::from_millis(self.config.root_push_ms);
+        for side in SIDES {
+            let Some(slot) = &mut self.tree.slots[side as usize] else { continue };
+            if slot.contact.peer == self.me.contact.peer || !slot.lags(told) || slot.push_after > self.now {
+                continue;
+            }
+            let is_news = slot.told.0 != told.0;
+            (slot.told, slot.push_after) = (told, self.now + pause);
+            let (to, node) = (slot.contact.clone(), slot.node);
+            let root = self.tree.root.clone().filter(|_| is_news);
+            self.send(to, Body::RootChanged { node, root, depth: told.1 });
+        }
+    }
+
+    pub(crate) fn on_root_changed(&mut self, sender: &Contact, node: Node, root: Option<RootInfo>, depth: Option<u32>) {
+        let uplink = &mut self.tree.uplinks[node as usize];
+        if uplink.parent().is_none_or(|parent| parent.peer != sender.peer) {
+            return;
+        }
+        uplink.parent_depth = depth;
+        if let Some(root) = root {
+            self.take_root(node, root);
+        }
+    }
+
+    /// The router's parent is believed first; the leaf's only while the router has none.
+    fn take_root(&mut self, node: Node, root: RootInfo) {
+        let attached = self.tree.uplinks[Node::Router as usize].parent().is_some();
+        if self.is_root() || (node == Node::Leaf && attached) {
+            return;
+        }
+        let is_older = self.tree.root.as_ref().is_some_and(|known| {
+            let life = |root: &RootInfo| (root.contact.peer, root.contact.incarnation);
+            life(known) == life(&root) && root.stamp <= known.stamp
+        });
+        if !is_older {
+            self.tree.root = Some(root);
+            self.news.root = true;
+        }
+    }
+}
+
+impl Span {
+    /// Whether such a node can stand on the machine of `sender`.
+    fn holds(&self, sender: &Contact, node: Node) -> bool {
+        match node {
+            Node::Leaf => self.l.peer == sender.peer && self.r.peer == sender.peer,
+            Node::Router => self.r.peer != sender.peer,
+        }
+    }
+}

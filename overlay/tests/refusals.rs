@@ -1,0 +1,193 @@
+//! What a peer refuses, and how it stands up for itself.
+
+mod world;
+
+use std::time::Duration;
+
+use idlewood_overlay::{
+    Body, Config, Contact, Event, GridId, Message, Node, Overlay, PAYLOAD_BYTES_MAX, Payload, PeerId, PositionKey,
+    Report, ReportAck, RootInfo, Span, State, Subtree, Time, Verdict,
+};
+use proptest::prelude::*;
+use proptest::test_runner::{FailurePersistence, FileFailurePersistence};
+use world::{GRID, World};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn contact(byte: u8, incarnation: u64) -> Contact {
+    Contact { peer: PeerId([byte; 32]), incarnation, address: "".into() }
+}
+
+fn alone() -> Overlay {
+    Overlay::new(Config::default(), GRID, contact(1, 5), 1, Time::ZERO)
+}
+
+fn told(overlay: &mut Overlay, from: u8, message: Message) -> usize {
+    let mut effects = Vec::new();
+    overlay.handle(Time::ZERO, Event::Received { from: PeerId([from; 32]), message }, &mut effects);
+    effects.len()
+}
+
+#[test]
+fn strangers_forgers_and_oversized_messages_are_counted_and_ignored() {
+    let mut overlay = alone();
+    let body = Body::Ping { nonce: 1, mine: 2, seen: 0 };
+    let foreign = Message { grid: GridId([8; 32]), sender: contact(2, 1), body: body.clone() };
+    assert_eq!(told(&mut overlay, 2, foreign), 0);
+    let forged = Message { grid: GRID, sender: contact(3, 1), body };
+    assert_eq!(told(&mut overlay, 2, forged), 0);
+    let flood = Message { grid: GRID, sender: contact(2, 1), body: Body::Hint(vec![contact(4, 1); 65]) };
+    assert_eq!(told(&mut overlay, 2, flood), 0);
+    let long = Contact { address: "x".repeat(257).into(), ..contact(2, 1) };
+    assert_eq!(told(&mut overlay, 2, Message { grid: GRID, sender: long, body: Body::Hint(Vec::new()) }), 0);
+    let counters = overlay.counters();
+    assert_eq!((counters.foreign_grid, counters.forged_sender, counters.oversized), (1, 1, 2));
+    assert_eq!(overlay.state(), State::Alone);
+}
+
+#[test]
+fn payloads_over_the_cap_are_not_published() {
+    let (mut overlay, mut effects) = (alone(), Vec::new());
+    overlay.publish(Time::ZERO, Node::Leaf, vec![0; PAYLOAD_BYTES_MAX + 1], &mut effects);
+    overlay.publish_root(Time::ZERO, vec![0; PAYLOAD_BYTES_MAX + 1], &mut effects);
+    assert_eq!(overlay.counters().oversized_own, 2);
+    overlay.publish_root(Time::ZERO, b"news".to_vec(), &mut effects);
+    assert_eq!(overlay.root().map(|root| &root.payload[..]), Some(&b"news"[..]));
+}
+
+#[test]
+fn who_is_said_to_be_dead_begins_a_newer_life() {
+    let mut overlay = alone();
+    let dead = Message { grid: GRID, sender: contact(2, 1), body: Body::Dead(contact(1, 5)) };
+    told(&mut overlay, 2, dead.clone());
+    assert_eq!(overlay.me().incarnation, 6);
+    told(&mut overlay, 2, dead);
+    assert_eq!(overlay.me().incarnation, 6, "the rumour of an earlier life is no news");
+}
+
+#[test]
+fn a_machine_whose_clock_went_back_finds_its_way_in() {
+    let mut world = World::new(21);
+    let first = world.start(None);
+    (1..10).for_each(|_| _ = world.start(Some(first)));
+    world.settle(SECOND * 30).unwrap();
+    for persisted in [8, 0] {
+        world.crash(4);
+        world.machines[4].incarnation = persisted;
+        world.restart(4, Some(first));
+        world.settle(SECOND * 30).unwrap();
+    }
+    assert_eq!(world.machines[4].overlay.as_ref().unwrap().me().incarnation, 10);
+}
+
+#[test]
+fn a_crashed_peer_does_not_come_back_by_hearsay() {
+    let mut world = World::new(22);
+    let first = world.start(None);
+    (1..12).for_each(|_| _ = world.start(Some(first)));
+    world.settle(SECOND * 30).unwrap();
+    let victim = world.machines[5].overlay.as_ref().unwrap().me().clone();
+    world.crash(5);
+    world.settle(SECOND * 20).unwrap();
+    for round in 0..50 {
+        let liar = world.machines[1].id;
+        let sender = world.machines[1].overlay.as_ref().unwrap().me().clone();
+        let message = Message { grid: GRID, sender, body: Body::Hint(vec![victim.clone()]) };
+        for index in [0, 2, 3, 4] {
+            world.feed(index, Event::Received { from: liar, message: message.clone() });
+        }
+        world.run_for(Duration::from_millis(100 * (round % 30)));
+        assert_eq!(world.settle(Duration::ZERO), Ok(Duration::ZERO));
+    }
+}
+
+#[test]
+fn a_live_peer_that_was_buried_by_mistake_is_taken_back() {
+    let mut world = World::new(23);
+    let first = world.start(None);
+    (1..12).for_each(|_| _ = world.start(Some(first)));
+    world.settle(SECOND * 30).unwrap();
+    world.machines[7].side = 1;
+    world.run_for(SECOND * 9);
+    world.machines[7].side = 0;
+    println!("taken back after {:?}", world.settle(SECOND * 60).unwrap());
+}
+
+fn any_contact() -> impl Strategy<Value = Contact> {
+    // Few peers and lives, so that what is said often concerns peers that are known.
+    (0..20_u8, 0..8_u64).prop_map(|(byte, incarnation)| contact(byte, incarnation))
+}
+
+fn any_root() -> impl Strategy<Value = RootInfo> {
+    (any_contact(), 0..4_u64, any::<u64>(), any::<u32>())
+        .prop_map(|(contact, stamp, count, height)| RootInfo { contact, stamp, count, height, payload: vec![1] })
+}
+
+fn any_subtree() -> impl Strategy<Value = Subtree> {
+    let span = (prop::option::of(any_contact()), any_contact(), any_contact(), prop::option::of(any_contact()));
+    let counts = prop_oneof![Just((1, 0)), (0..9_u64, 0..9_u32), any::<(u64, u32)>()];
+    (span, counts).prop_map(|((lo, l, r, ro), (count, height))| Subtree { span: Span { lo, l, r, ro }, count, height })
+}
+
+fn any_report() -> impl Strategy<Value = Report> {
+    let load = (0..3_u64).prop_map(|version| Payload { version, bytes: vec![7] });
+    let node = prop_oneof![Just(Node::Leaf), Just(Node::Router)];
+    (node, 0..4_u64, prop::option::of(any_subtree()), prop::option::of(load), any::<u64>())
+        .prop_map(|(node, version, tree, load, root)| Report { node, version, tree, load, root })
+}
+
+fn any_report_ack() -> impl Strategy<Value = ReportAck> {
+    let linked = (any::<u64>(), any::<Option<u32>>()).prop_map(|(load, depth)| Verdict::Linked { load, depth });
+    let refused = (prop::option::of(any_contact()), prop::option::of(any_contact()));
+    let refused = refused.prop_map(|(pred, succ)| Verdict::Refused { pred, succ });
+    let node = prop_oneof![Just(Node::Leaf), Just(Node::Router)];
+    (node, 0..6_u64, prop_oneof![linked, refused, Just(Verdict::Unknown)], prop::option::of(any_root()))
+        .prop_map(|(node, version, verdict, root)| ReportAck { node, version, verdict, root })
+}
+
+fn any_body() -> impl Strategy<Value = Body> {
+    let contacts = || prop::collection::vec(any_contact(), 0..20);
+    let depth = any::<Option<u32>>();
+    let talk = prop_oneof![
+        any::<(u32, u64, u64)>().prop_map(|(nonce, mine, seen)| Body::Ping { nonce, mine, seen }),
+        (any::<u32>(), any::<u64>(), prop::option::of(contacts()))
+            .prop_map(|(nonce, mine, set)| Body::Ack { nonce, mine, set }),
+        (any::<u32>(), any::<[u8; 32]>()).prop_map(|(nonce, key)| Body::Find { nonce, key: PositionKey(key) }),
+        (any::<u32>(), contacts()).prop_map(|(nonce, near)| Body::Found { nonce, near }),
+        (prop::option::of(any_root()), depth)
+            .prop_map(|(root, depth)| Body::RootChanged { node: Node::Router, root, depth }),
+    ];
+    let rumours = prop_oneof![
+        any_contact().prop_map(Body::Dead),
+        any_contact().prop_map(Body::Suspect),
+        contacts().prop_map(Body::Hint),
+        contacts().prop_map(Body::Leave),
+    ];
+    prop_oneof![talk, rumours, any_report().prop_map(Body::Report), any_report_ack().prop_map(Body::ReportAck)]
+}
+
+/// Failures join `*.regressions` beside this file.
+fn persisted() -> Option<Box<dyn FailurePersistence>> {
+    Some(Box::new(FileFailurePersistence::WithSource("regressions")))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: persisted(), ..ProptestConfig::default() })]
+
+    /// Strangers say anything, also of those who are members: nobody panics, and soon all is as it should be.
+    #[test]
+    fn nonsense_harms_nobody_for_long(
+        talk in prop::collection::vec((4..20_u8, 0..8_u64, any_body(), 0..2_000_u64), 0..60),
+    ) {
+        let mut world = World::new(31);
+        (0..4_u8).for_each(|byte| _ = world.start_as(PeerId([byte; 32]), (byte > 0).then_some(0)));
+        world.run_for(SECOND * 3);
+        for (place, (byte, incarnation, body, pause_ms)) in talk.into_iter().enumerate() {
+            let sender = contact(byte, incarnation);
+            let message = Message { grid: GRID, sender: sender.clone(), body };
+            world.feed(place % 4, Event::Received { from: sender.peer, message });
+            world.run_for(Duration::from_millis(pause_ms));
+        }
+        world.settle(SECOND * 90).map_err(TestCaseError::fail)?;
+    }
+}

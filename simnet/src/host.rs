@@ -1,0 +1,311 @@
+//! One simulated machine: its peer, its disk, the tasks that run on it, and the hash of all that its peer was given
+//! and answered.
+//!
+//! The clock of a peer starts with its machine, as a driver's does: nothing in the protocol may depend on clocks that
+//! agree. A host holds no other machine's state and draws only from its own streams.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use idlewood_overlay::{Contact, GridId, PeerId, Time, WallTime};
+use idlewood_scheduler::{Effect, Event, Peer, TaskId};
+use rand::rngs::ChaCha8Rng;
+
+use crate::churn::Churn;
+use crate::event_queue::{HostIndex, Key};
+use crate::random::{digest, stream};
+use crate::scenario::Scenario;
+use crate::store::Store;
+use crate::workload::speed_mops;
+
+/// Wall-clock time at the start of the simulation: 2026-01-01 UTC. No result depends on it.
+const EPOCH: WallTime = WallTime(1_767_225_600_000_000);
+/// Events that one machine may have at one instant before we call it a live-lock.
+const EVENTS_AT_ONE_INSTANT_MAX: u32 = 10_000;
+
+/// A task that runs on a machine.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) task: TaskId,
+    pub(crate) work_mops: f64,
+    left: Duration,
+    /// When it last began to run; `None` while frozen.
+    since: Option<Time>,
+    /// Which of the scheduled ends is its own.
+    serial: u64,
+}
+
+/// One machine.
+pub(crate) struct Host {
+    pub(crate) index: HostIndex,
+    pub(crate) id: PeerId,
+    pub(crate) speed_mops: f64,
+    pub(crate) churn: Churn,
+    /// For what it sends.
+    pub(crate) network_rng: ChaCha8Rng,
+    /// For whom it joins through.
+    pub(crate) contact_rng: ChaCha8Rng,
+    pub(crate) store: Store,
+    /// None while the machine is down.
+    peer: Option<Peer>,
+    /// Counts its starts: what was meant for an earlier life is void.
+    pub(crate) life: u32,
+    /// When this life began.
+    started: Time,
+    suspended: bool,
+    runs: BTreeMap<u32, Run>,
+    serial: u64,
+    sequence: u64,
+    /// When the pending wake is due.
+    wake: Option<Time>,
+    /// The last instant with an event, and how many there were.
+    instant: (Time, u32),
+    /// When the youngest write becomes durable.
+    pub(crate) durable: Time,
+    trace: [u8; 32],
+}
+
+impl Host {
+    pub(crate) fn new(scenario: &Scenario, index: HostIndex) -> Self {
+        let number = u64::from(index);
+        Self {
+            index,
+            id: peer_id(scenario.seed, index),
+            speed_mops: speed_mops(scenario, index),
+            churn: Churn::new(scenario, index),
+            network_rng: stream(scenario.seed, "network", number),
+            contact_rng: stream(scenario.seed, "contact", number),
+            store: Store::default(),
+            peer: None,
+            life: 0,
+            started: Time::ZERO,
+            suspended: false,
+            runs: BTreeMap::new(),
+            serial: 0,
+            sequence: 0,
+            wake: None,
+            instant: (Time::ZERO, 0),
+            durable: Time::ZERO,
+            trace: [0; 32],
+        }
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.peer.is_some()
+    }
+
+    pub(crate) fn peer(&self) -> Option<&Peer> {
+        self.peer.as_ref()
+    }
+
+    /// Whether this life of the machine goes on.
+    pub(crate) fn lives(&self, life: u32) -> bool {
+        self.is_up() && self.life == life
+    }
+
+    /// How others reach it, as far as a stranger knows.
+    pub(crate) fn contact(&self) -> Contact {
+        Contact { peer: self.id, incarnation: 0, address: "".into() }
+    }
+
+    /// The machine is switched on; its peer knows what is on the disk.
+    ///
+    /// # Panics
+    /// When the peer refuses the scenario's settings, which [`Scenario::validate`] excludes.
+    pub(crate) fn start(&mut self, scenario: &Scenario, now: Time) {
+        self.life += 1;
+        self.started = now;
+        self.durable = now;
+        self.wake = None;
+        self.suspended = false;
+        let wall_now = EPOCH + now.since(Time::ZERO);
+        let incarnation = u64::try_from(wall_now.0 / 1000).unwrap_or(0);
+        let me = Contact { peer: self.id, incarnation, address: "".into() };
+        let seed = digest(scenario.seed, "peer", u64::from(self.index) << 32 | u64::from(self.life));
+        let mut seed_bytes = [0; 8];
+        seed_bytes.copy_from_slice(&seed[..8]);
+        let config = idlewood_scheduler::Config {
+            slots: scenario.slots,
+            speed_mops: self.speed_mops,
+            ..scenario.peer.clone()
+        };
+        let grid = GridId(digest(scenario.seed, "grid", 0));
+        let seed = u64::from_le_bytes(seed_bytes);
+        let peer = Peer::restore(config, grid, me, seed, Time::ZERO, wall_now, self.store.records());
+        self.peer = Some(peer.expect("settings that were validated"));
+    }
+
+    /// The power is cut.
+    pub(crate) fn crash(&mut self) {
+        self.peer = None;
+        self.store.lose_pending();
+        self.runs.clear();
+        self.wake = None;
+    }
+
+    /// Gives the peer one event; appends what it answers.
+    ///
+    /// # Panics
+    /// On a live-lock: more events at one instant than any correct peer has.
+    pub(crate) fn handle(&mut self, now: Time, event: Event, effects: &mut Vec<Effect>) {
+        self.instant = if self.instant.0 == now { (now, self.instant.1 + 1) } else { (now, 1) };
+        assert!(
+            self.instant.1 <= EVENTS_AT_ONE_INSTANT_MAX,
+            "live-lock: machine {} has had {EVENTS_AT_ONE_INSTANT_MAX} events at {now:?}, the last is {event:?}",
+            self.index,
+        );
+        let here = Time::from_micros(now.as_micros() - self.started.as_micros());
+        if let Some(peer) = &mut self.peer {
+            peer.handle(here, event, effects);
+        }
+    }
+
+    /// When the pending wake has to be replaced by an earlier one: its time.
+    pub(crate) fn arm(&mut self, now: Time) -> Option<Time> {
+        let deadline = self.deadline()?.max(now);
+        if self.wake.is_some_and(|wake| wake <= deadline) {
+            return None;
+        }
+        self.wake = Some(deadline);
+        self.wake
+    }
+
+    /// A wake fires: whether it is the pending one and the peer has something to do.
+    pub(crate) fn wakes(&mut self, now: Time) -> bool {
+        if self.wake != Some(now) {
+            return false;
+        }
+        self.wake = None;
+        self.deadline().is_some_and(|deadline| deadline <= now)
+    }
+
+    /// The peer's deadline in simulated time.
+    fn deadline(&self) -> Option<Time> {
+        let deadline = self.peer.as_ref()?.deadline()?;
+        Some(Time::from_micros(deadline.as_micros().saturating_add(self.started.as_micros())))
+    }
+
+    /// The place in the global order of an event that this machine causes.
+    pub(crate) fn key(&mut self, at: Time, target: HostIndex) -> Key {
+        self.sequence += 1;
+        Key { at, target, source: self.index, sequence: self.sequence }
+    }
+
+    /// Adds what the peer was given and answered to the trace.
+    pub(crate) fn trace(&mut self, bytes: &[u8]) {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.trace);
+        hasher.update(bytes);
+        self.trace = *hasher.finalize().as_bytes();
+    }
+
+    /// The hash of everything that the peers of this machine were given and answered.
+    pub(crate) fn trace_hash(&self) -> &[u8; 32] {
+        &self.trace
+    }
+
+    // ---- tasks ----
+
+    /// A task begins in a slot: when and under which serial it ends, unless it is frozen meanwhile.
+    pub(crate) fn run(&mut self, slot: u32, task: TaskId, work_mops: f64, now: Time) -> Option<(Time, u64)> {
+        let left = Duration::from_micros(((work_mops / self.speed_mops * 1e6).round() as u64).max(1));
+        let since = (!self.suspended).then_some(now);
+        self.serial += 1;
+        let serial = self.serial;
+        self.runs.insert(slot, Run { task, work_mops, left, since, serial });
+        since.map(|since| (since + left, serial))
+    }
+
+    /// The end of a run comes: what ran, unless it was stopped or frozen since.
+    pub(crate) fn finish(&mut self, slot: u32, serial: u64) -> Option<Run> {
+        self.runs.get(&slot).filter(|run| run.serial == serial)?;
+        self.runs.remove(&slot)
+    }
+
+    /// Stops what runs in a slot; whether it was this task.
+    pub(crate) fn stop(&mut self, slot: u32, task: TaskId) -> bool {
+        let runs = self.runs.get(&slot).is_some_and(|run| run.task == task);
+        if runs {
+            self.runs.remove(&slot);
+        }
+        runs
+    }
+
+    /// Freezes all tasks.
+    pub(crate) fn suspend(&mut self, now: Time) {
+        self.suspended = true;
+        for run in self.runs.values_mut() {
+            if let Some(since) = run.since.take() {
+                run.left = run.left.saturating_sub(now.since(since));
+            }
+            self.serial += 1;
+            run.serial = self.serial;
+        }
+    }
+
+    /// Lets all tasks go on: when and under which serial each ends.
+    pub(crate) fn resume(&mut self, now: Time) -> Vec<(u32, Time, u64)> {
+        self.suspended = false;
+        let frozen = self.runs.iter_mut().filter(|(_, run)| run.since.is_none());
+        frozen
+            .map(|(&slot, run)| {
+                run.since = Some(now);
+                (slot, now + run.left.max(Duration::from_micros(1)), run.serial)
+            })
+            .collect()
+    }
+}
+
+/// The identity of a machine: its number, and 28 bytes that differ from run to run.
+fn peer_id(seed: u64, index: HostIndex) -> PeerId {
+    let mut id = digest(seed, "identity", u64::from(index));
+    id[..4].copy_from_slice(&index.to_be_bytes());
+    PeerId(id)
+}
+
+/// The number of the machine that has this identity, if there is one in the run.
+pub(crate) fn host_index(id: PeerId) -> HostIndex {
+    u32::from_be_bytes([id.0[0], id.0[1], id.0[2], id.0[3]])
+}
+
+#[cfg(test)]
+mod tests {
+    use idlewood_scheduler::BagId;
+
+    use super::*;
+
+    const TASK: TaskId = TaskId { bag: BagId([3; 32]), index: 4 };
+
+    fn at(seconds: i64) -> Time {
+        Time::from_micros(seconds * 1_000_000)
+    }
+
+    #[test]
+    fn a_frozen_task_goes_on_where_it_stopped() {
+        let mut host = Host::new(&Scenario::default(), 0);
+        let (end, serial) = host.run(0, TASK, 100.0 * host.speed_mops, at(0)).unwrap();
+        assert_eq!(end, at(100));
+        host.suspend(at(30));
+        assert!(host.finish(0, serial).is_none(), "it ended while it was frozen");
+        let resumed = host.resume(at(1000));
+        let &[(0, end, serial)] = resumed.as_slice() else { panic!("{resumed:?}") };
+        assert_eq!(end, at(1070));
+        assert_eq!(host.finish(0, serial).map(|run| run.task), Some(TASK));
+    }
+
+    #[test]
+    fn a_stopped_task_never_ends_by_itself() {
+        let mut host = Host::new(&Scenario::default(), 0);
+        let (_, serial) = host.run(2, TASK, 1e6, at(0)).unwrap();
+        assert!(!host.stop(2, TaskId { index: 5, ..TASK }));
+        assert!(host.stop(2, TASK));
+        assert!(host.finish(2, serial).is_none());
+    }
+
+    #[test]
+    fn identities_tell_their_number() {
+        for index in [0, 1, 77, 999_999] {
+            assert_eq!(host_index(peer_id(5, index)), index);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What became of every task, written down by the simulator itself.
+//!
+//! A task is *delivered* when its successful result has become durable in the journal of the machine that submitted
+//! it and the simulator saw its output arrive there. Nothing a peer claims counts.
+
+use std::collections::BTreeMap;
+
+use idlewood_overlay::Time;
+use idlewood_scheduler::{BagId, TaskId};
+
+use crate::event_queue::HostIndex;
+use crate::workload::Bag;
+
+/// What happened to one task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaskRecord {
+    /// Executions begun.
+    pub started: u32,
+    /// Executions that ran to the end.
+    pub finished: u32,
+    /// Its result is at the submitter, durable, with its output.
+    pub delivered: bool,
+    /// It is durably noted as failed for good.
+    pub failed: bool,
+}
+
+/// What happened to one bag.
+#[derive(Clone, Debug)]
+pub struct BagRecord {
+    /// The bag.
+    pub bag: Bag,
+    /// Where and when it was submitted (the last time, where the machine crashed before it accepted).
+    pub submitted: Option<(HostIndex, Time)>,
+    /// When its submitter said that it was accepted.
+    pub accepted: Option<Time>,
+    /// When its submitter said that it was closed.
+    pub closed: Option<Time>,
+    /// When its last task was delivered or failed for good.
+    pub completed: Option<Time>,
+    /// Its tasks by index.
+    pub tasks: Vec<TaskRecord>,
+    open: u64,
+}
+
+impl BagRecord {
+    /// Its stretch (C − r)/w with the paper's w = n·a, in s/Mop; a bag that is not complete counts with the time so
+    /// far. `None` where it was never submitted.
+    pub fn stretch(&self, end: Time) -> Option<f64> {
+        let (_, released) = self.submitted?;
+        let completed = self.completed.unwrap_or(end);
+        Some(completed.since(released).as_secs_f64() / self.bag.application_size_mops())
+    }
+}
+
+/// Everything the simulator knows of the tasks.
+#[derive(Debug, Default)]
+pub struct Record {
+    bags: Vec<BagRecord>,
+    numbers: BTreeMap<BagId, usize>,
+    open: usize,
+    /// Results that were journalled although their output had never arrived: a broken promise of the peers.
+    pub without_output: u64,
+}
+
+impl Record {
+    /// Nothing has happened yet to these bags.
+    pub fn new(bags: Vec<Bag>) -> Self {
+        let numbers = bags.iter().enumerate().map(|(number, bag)| (bag.id, number)).collect();
+        let bags: Vec<BagRecord> = bags
+            .into_iter()
+            .map(|bag| BagRecord {
+                tasks: vec![TaskRecord::default(); bag.tasks as usize],
+                open: bag.tasks,
+                bag,
+                submitted: None,
+                accepted: None,
+                closed: None,
+                completed: None,
+            })
+            .collect();
+        Self { open: bags.len(), bags, numbers, without_output: 0 }
+    }
+
+    /// The bags in the order of their arrival.
+    pub fn bags(&self) -> &[BagRecord] {
+        &self.bags
+    }
+
+    /// Bags whose submitter did not say yet that they are closed.
+    pub fn open_bags(&self) -> usize {
+        self.open
+    }
+
+    /// The bag with this identity.
+    ///
+    /// # Panics
+    /// When there is none: peers invented a bag.
+    pub fn number(&self, bag: BagId) -> usize {
+        *self.numbers.get(&bag).expect("a bag of this run")
+    }
+
+    /// A bag is handed to a machine.
+    pub fn submitted(&mut self, number: usize, host: HostIndex, now: Time) {
+        self.bags[number].submitted = Some((host, now));
+    }
+
+    /// A machine says that it has accepted a bag.
+    pub fn accepted(&mut self, bag: BagId, now: Time) {
+        let number = self.number(bag);
+        self.bags[number].accepted.get_or_insert(now);
+    }
+
+    /// A machine says that a bag is closed.
+    pub fn closed(&mut self, bag: BagId, now: Time) {
+        let number = self.number(bag);
+        if self.bags[number].closed.replace(now).is_none() {
+            self.open -= 1;
+        }
+    }
+
+    /// An execution begins.
+    pub fn started(&mut self, task: TaskId) {
+        self.task(task).started += 1;
+    }
+
+    /// An execution ran to its end.
+    pub fn finished(&mut self, task: TaskId) {
+        self.task(task).finished += 1;
+    }
+
+    /// A result became durable in the journal of `host`; `has_output`: and its output is there.
+    pub fn journalled(&mut self, task: TaskId, host: HostIndex, success: bool, has_output: bool, now: Time) {
+        let number = self.number(task.bag);
+        if self.bags[number].submitted.is_none_or(|(submitter, _)| submitter != host) {
+            return;
+        }
+        if !has_output {
+            self.without_output += 1;
+            return;
+        }
+        let record = self.task(task);
+        let is_new = !record.delivered && !record.failed;
+        if success {
+            record.delivered = true;
+            record.failed = false;
+        } else {
+            record.failed = !record.delivered;
+        }
+        let bag = &mut self.bags[number];
+        if is_new {
+            bag.open -= 1;
+            if bag.open == 0 {
+                bag.completed = Some(now);
+            }
+        }
+    }
+
+    fn task(&mut self, task: TaskId) -> &mut TaskRecord {
+        let number = self.number(task.bag);
+        &mut self.bags[number].tasks[task.index as usize]
+    }
+
+    /// All tasks of the bags that were accepted.
+    pub fn accepted_tasks(&self) -> impl Iterator<Item = &TaskRecord> {
+        self.bags.iter().filter(|bag| bag.accepted.is_some()).flat_map(|bag| &bag.tasks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_task_is_delivered_once_and_only_with_its_output_at_its_submitter() {
+        let id = BagId([7; 32]);
+        let bag = Bag { id, arrival: Time::ZERO, tasks: 1, task_mops: 4.0 };
+        let mut record = Record::new(vec![bag]);
+        let now = Time::ZERO + Duration::from_secs(8);
+        record.submitted(0, 3, Time::ZERO);
+        let task = TaskId { bag: id, index: 0 };
+        record.journalled(task, 2, true, true, now);
+        record.journalled(task, 3, true, false, now);
+        assert_eq!((record.without_output, record.bags()[0].completed), (1, None));
+        record.journalled(task, 3, true, true, now);
+        record.journalled(task, 3, true, true, now + Duration::from_secs(1));
+        assert_eq!(record.bags()[0].completed, Some(now));
+        assert_eq!(record.bags()[0].stretch(now), Some(2.0));
+        assert_eq!(record.open_bags(), 1);
+        record.closed(id, now);
+        record.closed(id, now);
+        assert_eq!(record.open_bags(), 0);
+    }
+}

@@ -1,0 +1,102 @@
+//! What a machine has on its disk: records by key, outputs by task, and writes that are not durable yet.
+//!
+//! A write becomes durable as a whole, in the order the writes were asked for, and is acknowledged in the same
+//! moment; a power cut before that undoes it. Records are kept as their encoded bytes, so that a restart reads what a
+//! real store would give back.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use idlewood_scheduler::{Change, Record, RecordKey, TaskId, Ticket};
+
+/// The disk of one machine.
+#[derive(Debug, Default)]
+pub(crate) struct Store {
+    records: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Writes under way, oldest first.
+    pending: VecDeque<(Ticket, Vec<Change>)>,
+    /// Outputs of tasks that ran here.
+    produced: BTreeSet<TaskId>,
+    /// Outputs that were fetched to here.
+    fetched: BTreeSet<TaskId>,
+}
+
+impl Store {
+    /// A write is asked for.
+    pub(crate) fn begin(&mut self, ticket: Ticket, changes: Vec<Change>) {
+        self.pending.push_back((ticket, changes));
+    }
+
+    /// The oldest write under way becomes durable: its ticket and what changed.
+    pub(crate) fn commit(&mut self) -> Option<(Ticket, Vec<Change>)> {
+        let (ticket, changes) = self.pending.pop_front()?;
+        for change in &changes {
+            match change {
+                Change::Put(record) => {
+                    self.records.insert(record.key().to_bytes(), record.encode());
+                }
+                Change::Delete(key) => {
+                    self.records.remove(&key.to_bytes());
+                    // An output is kept only as long as the result that names it.
+                    if let RecordKey::Outbox(bag, index) = *key {
+                        self.produced.remove(&TaskId { bag, index });
+                    }
+                }
+            }
+        }
+        Some((ticket, changes))
+    }
+
+    /// The power is cut.
+    pub(crate) fn lose_pending(&mut self) {
+        self.pending.clear();
+    }
+
+    /// Everything that is durable.
+    ///
+    /// # Panics
+    /// When a record does not survive its own encoding.
+    pub(crate) fn records(&self) -> Vec<Record> {
+        let decode = |bytes| Record::decode(bytes).expect("a record that this program wrote");
+        self.records.values().map(|bytes| decode(bytes)).collect()
+    }
+
+    /// The output of a task that ran here is on the disk.
+    pub(crate) fn produce(&mut self, task: TaskId) {
+        self.produced.insert(task);
+    }
+
+    /// Whether the output of a task that ran here is still here.
+    pub(crate) fn has_produced(&self, task: TaskId) -> bool {
+        self.produced.contains(&task)
+    }
+
+    /// An output was fetched and is on the disk.
+    pub(crate) fn fetch(&mut self, task: TaskId) {
+        self.fetched.insert(task);
+    }
+
+    /// Whether the output of a task was fetched to here.
+    pub(crate) fn has_fetched(&self, task: TaskId) -> bool {
+        self.fetched.contains(&task)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn acknowledged_writes_survive_a_power_cut_and_others_do_not() {
+        let mut store = Store::default();
+        store.begin(Ticket(0), vec![Change::Put(Record::Incarnation(5))]);
+        store.begin(Ticket(1), vec![Change::Put(Record::Incarnation(6))]);
+        assert_eq!(store.records(), []);
+        assert_eq!(store.commit().map(|(ticket, _)| ticket), Some(Ticket(0)));
+        store.lose_pending();
+        assert_eq!(store.commit(), None);
+        assert_eq!(store.records(), [Record::Incarnation(5)]);
+        store.begin(Ticket(0), vec![Change::Delete(RecordKey::Incarnation)]);
+        assert_eq!(store.commit().map(|(ticket, _)| ticket), Some(Ticket(0)));
+        assert_eq!(store.records(), []);
+    }
+}
