@@ -18,11 +18,11 @@ mod blob;
 mod guard;
 
 use std::fs::{self, File, Permissions};
-use std::future::Future;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -35,7 +35,8 @@ use axum::{Json, Router, middleware};
 use serde::de::DeserializeOwned;
 use tempfile::NamedTempFile;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
 use crate::api::{self, Endpoint, ErrorBody, PauseRequest};
@@ -75,81 +76,67 @@ pub enum ControlError {
     /// No token could be made.
     #[error("the system gives no random numbers: {0}")]
     Randomness(io::Error),
-    /// The server gave up.
-    #[error("the control API ended: {0}")]
-    Serve(io::Error),
 }
 
-/// A control API that listens, but does not answer yet.
+/// A control API that answers. Dropping it cuts off the requests under way.
 #[derive(Debug)]
 pub struct Control {
-    listener: TcpListener,
     address: SocketAddr,
-    token: String,
-    state_dir: PathBuf,
+    stop: oneshot::Sender<()>,
+    server: JoinHandle<()>,
+}
+
+/// Listens on 127.0.0.1 (port 0 lets the system choose), writes `control.json` into `state_dir` and answers from now
+/// on.
+///
+/// # Errors
+/// When the port is taken or the file cannot be written; nothing is left then.
+pub async fn start(state_dir: &Path, port: u16, node: NodeHandle, blobs: Arc<Blobs>) -> Result<Control, ControlError> {
+    serve(state_dir, port, bag_routes(node).merge(blob::routes(blobs))).await
+}
+
+async fn serve(state_dir: &Path, port: u16, routes: Router) -> Result<Control, ControlError> {
+    let wanted = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let failed = |source| ControlError::Listen { address: wanted, source };
+    let listener = TcpListener::bind(wanted).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    let token = token().map_err(ControlError::Randomness)?;
+    let router = protect(routes, Guard::new(&token, address.port()));
+    let file = EndpointFile::write(state_dir, address, token)?;
+    let (stop, stopped) = oneshot::channel();
+    let server = axum::serve(listener, router).with_graceful_shutdown(async move {
+        // Dropped or sent, it is time to go.
+        stopped.await.unwrap_or_default();
+    });
+    let server = tokio::spawn(async move {
+        if let Err(error) = server.await {
+            warn!(%error, "the control API ended; commands find nobody until the agent is started again");
+        }
+        drop(file);
+    });
+    Ok(Control { address, stop, server })
 }
 
 impl Control {
-    /// Listens on 127.0.0.1; port 0 lets the system choose.
-    ///
-    /// # Errors
-    /// When the port is taken.
-    pub async fn bind(state_dir: &Path, port: u16) -> Result<Self, ControlError> {
-        let wanted = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let failed = |source| ControlError::Listen { address: wanted, source };
-        let listener = TcpListener::bind(wanted).await.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
-        let token = token().map_err(ControlError::Randomness)?;
-        Ok(Self { listener, address, token, state_dir: state_dir.to_owned() })
-    }
-
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Writes `control.json` and answers until `shutdown` completes and the requests under way are answered (two
-    /// seconds at most); then removes the file.
-    ///
-    /// # Errors
-    /// When the file cannot be written or the listener fails.
-    pub async fn serve(
-        self,
-        node: NodeHandle,
-        blobs: Blobs,
-        shutdown: impl Future<Output = ()> + Send + 'static,
-    ) -> Result<(), ControlError> {
-        let guard = Guard::new(&self.token, self.address.port());
-        self.serve_router(protect(bag_routes(node).merge(blob::routes(blobs)), guard), shutdown).await
-    }
-
-    async fn serve_router(
-        self,
-        router: Router,
-        shutdown: impl Future<Output = ()> + Send + 'static,
-    ) -> Result<(), ControlError> {
-        let file = EndpointFile::write(&self.state_dir, self.address, self.token)?;
-        let (ended, mut end) = watch::channel(false);
-        let server = axum::serve(self.listener, router).with_graceful_shutdown(async move {
-            shutdown.await;
-            ended.send_replace(true);
-        });
-        let drained = async {
-            // Fails when the server has dropped the sender: then it has ended by itself.
-            match end.wait_for(|&ended| ended).await {
-                Ok(_) => tokio::time::sleep(DRAIN_WAIT).await,
-                Err(_) => std::future::pending().await,
+    /// Takes no more requests, answers those under way (for two seconds at most) and removes `control.json`.
+    pub async fn shutdown(self) {
+        let Self { stop, mut server, .. } = self;
+        if stop.send(()).is_err() {
+            debug!("the control API ended before");
+        }
+        if tokio::time::timeout(DRAIN_WAIT, &mut server).await.is_err() {
+            debug!("requests under way are cut off");
+            server.abort();
+            // Waits until the file is removed; that it was cancelled is known.
+            if let Err(error) = server.await {
+                debug!(%error, "the control API was cut off");
             }
-        };
-        let result = tokio::select! {
-            result = server => result.map_err(ControlError::Serve),
-            () = drained => {
-                debug!("requests under way were cut off");
-                Ok(())
-            }
-        };
-        drop(file);
-        result
+        }
     }
 }
 

@@ -5,7 +5,10 @@
 
 pub mod api;
 pub mod blobs;
+pub mod client;
 mod clock;
+pub mod control;
+pub mod demo;
 pub mod fetch;
 pub mod identity;
 pub mod manifest;

@@ -210,11 +210,16 @@ mod tests {
 
     #[test]
     fn a_parent_with_another_successor_refuses() {
-        let line = line(10);
-        let span = span(&line, 4, 4);
-        let prefixes = Prefixes::of(GRID, &span).unwrap();
-        let parent = span.parent(&prefixes).unwrap();
-        assert_eq!(fence(parent, &line[9], 0, &span, &prefixes), None);
+        let line = line(40);
+        for leaf in 0..line.len() {
+            let span = span(&line, leaf, leaf);
+            let prefixes = Prefixes::of(GRID, &span).unwrap();
+            let parent = span.parent(&prefixes).unwrap();
+            let place = line.iter().position(|contact| contact == parent).unwrap();
+            for (other, succ) in line.iter().enumerate() {
+                assert_eq!(fence(parent, succ, 0, &span, &prefixes).is_some(), other == place + 1);
+            }
+        }
     }
 
     #[test]

@@ -96,10 +96,13 @@ fn a_crash_and_a_leave_are_repaired_in_time() {
     assert!(leaves[leaves.len() - 1] < SECOND * 3);
 }
 
+/// The contact that everybody joined through is gone, so only the graveyards know the other side.
 #[test]
 fn a_partition_heals() {
     for seed in 0..3 {
         let (mut world, _) = started(seed, 40, SECOND * 60);
+        world.crash(0);
+        world.settle(SECOND * 60).unwrap_or_else(|error| panic!("seed {seed} before: {error}"));
         for index in 0..world.machines.len() {
             world.machines[index].side = (index % 2) as u8;
         }
@@ -155,6 +158,36 @@ fn a_quiet_grid_of_a_hundred_is_cheap() {
     let rate = world.bytes_sent as f64 / 300.0 / 100.0;
     println!("{rate:.1} B/s per peer");
     assert!(rate < 300.0);
+}
+
+/// Payloads of 5 kB every 100 ms on links of 10 kB/s: the newest arrive, at the agreed rate.
+#[test]
+fn payloads_are_limited_and_the_newest_wins() {
+    let (mut world, _) = started(6, 5, SECOND * 10);
+    world.run_for(SECOND * 100);
+    let publish = |world: &mut World, round: u8| {
+        for index in 0..5 {
+            let now = world.now;
+            let mut effects = Vec::new();
+            let overlay = world.machines[index].overlay.as_mut().unwrap();
+            overlay.publish(now, Node::Router, vec![round; 5_000], &mut effects);
+            world.carry_out(index, effects);
+        }
+    };
+    world.bytes_by_kind.clear();
+    for round in 1..=200 {
+        publish(&mut world, round);
+        world.run_for(Duration::from_millis(100));
+    }
+    // Four routers, of which three have a parent.
+    let sent = world.bytes_by_kind["Report"].1;
+    assert!((450_000..=640_000).contains(&sent), "{sent} bytes in 20 s on three links of 10 kB/s");
+    world.run_for(SECOND * 2);
+    let overlays = world.machines.iter().filter_map(|machine| machine.overlay.as_ref());
+    let children: Vec<_> = overlays.flat_map(|overlay| overlay.children().into_iter().flatten()).collect();
+    let routers: Vec<_> = children.iter().filter(|child| child.node == Node::Router).collect();
+    assert_eq!(routers.len(), 3);
+    assert!(routers.iter().all(|child| child.payload == [200; 5_000]));
 }
 
 #[derive(Clone, Debug)]

@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::pin::Pin;
+use std::sync::Arc;
 
 use axum::body::{Body, Bytes, HttpBody as _};
 use axum::extract::{Path, Query, State};
@@ -29,7 +30,7 @@ const CHUNK_BYTES: usize = 256 * 1024;
 /// Pieces that wait for the disk.
 const PIECES_WAITING: usize = 8;
 
-pub(super) fn routes(blobs: Blobs) -> Router {
+pub(super) fn routes(blobs: Arc<Blobs>) -> Router {
     Router::new().route("/v1/blobs", post(upload)).route("/v1/blobs/{hash}", get(download)).with_state(blobs)
 }
 
@@ -49,7 +50,7 @@ fn too_large() -> Failure {
 
 /// Takes the content of the blob that the query names.
 async fn upload(
-    State(blobs): State<Blobs>,
+    State(blobs): State<Arc<Blobs>>,
     query: Result<Query<Upload>, axum::extract::rejection::QueryRejection>,
     headers: HeaderMap,
     mut body: Body,
@@ -117,7 +118,7 @@ async fn next(body: &mut Body) -> Option<Result<Bytes, axum::Error>> {
 }
 
 /// Gives the content of a blob. It is held open meanwhile, so eviction does not disturb it.
-async fn download(State(blobs): State<Blobs>, Path(text): Path<String>, method: Method) -> Result<Response, Failure> {
+async fn download(State(blobs): State<Arc<Blobs>>, Path(text): Path<String>, method: Method) -> Result<Response, Failure> {
     let hash = hash(&text)?;
     let opened = spawn_blocking(move || open(&blobs, hash)).await.map_err(|error| Failure::internal(&error))?;
     let missing = || Failure::new(StatusCode::NOT_FOUND, format!("blob {hash} is not here"));
@@ -144,7 +145,7 @@ fn open(blobs: &Blobs, hash: Hash) -> io::Result<Option<(File, u64)>> {
 }
 
 fn stream_of(file: File) -> Body {
-    Body::from_stream(stream::try_unfold(file, async |mut file| {
+    Body::from_stream(stream::try_unfold(file, |mut file| async move {
         let read = spawn_blocking(move || {
             let mut buffer = vec![0; CHUNK_BYTES];
             let count = file.read(&mut buffer)?;

@@ -1,7 +1,3 @@
-use std::thread;
-
-use tokio::sync::oneshot;
-
 use super::*;
 use crate::client::{Client, ClientError};
 
@@ -9,33 +5,19 @@ use crate::client::{Client, ClientError};
 struct Desk {
     directory: tempfile::TempDir,
     endpoint: Endpoint,
-    stop: Option<oneshot::Sender<()>>,
-    server: Option<thread::JoinHandle<Result<(), ControlError>>>,
+    // The clients block, so the server has threads of its own.
+    runtime: tokio::runtime::Runtime,
+    control: Control,
 }
 
 impl Desk {
     fn new(quota_bytes: u64) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let state_dir = directory.path().to_owned();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let server = thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let control = Control::bind(&state_dir, 0).await?;
-                let guard = Guard::new(&control.token, control.address().port());
-                let blobs = Blobs::open(&state_dir.join("blobs"), quota_bytes).unwrap();
-                let router = protect(blob::routes(blobs), guard);
-                control.serve_router(router, async { stopped.await.unwrap_or_default() }).await
-            })
-        });
-        let path = directory.path().join(ENDPOINT_FILE);
-        let begin = std::time::Instant::now();
-        while !path.exists() {
-            assert!(begin.elapsed() < Duration::from_secs(20), "the control API did not start");
-            thread::sleep(Duration::from_millis(5));
-        }
-        let endpoint = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
-        Self { directory, endpoint, stop: Some(stop), server: Some(server) }
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let blobs = Arc::new(Blobs::open(&directory.path().join("blobs"), quota_bytes).unwrap());
+        let control = runtime.block_on(serve(directory.path(), 0, blob::routes(blobs))).unwrap();
+        let endpoint = serde_json::from_slice(&fs::read(directory.path().join(ENDPOINT_FILE)).unwrap()).unwrap();
+        Self { directory, endpoint, runtime, control }
     }
 
     fn client(&self) -> Client {
@@ -57,9 +39,8 @@ impl Desk {
         (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
     }
 
-    fn stop(mut self) -> tempfile::TempDir {
-        self.stop.take().unwrap().send(()).unwrap();
-        self.server.take().unwrap().join().unwrap().unwrap();
+    fn stop(self) -> tempfile::TempDir {
+        self.runtime.block_on(self.control.shutdown());
         self.directory
     }
 }
@@ -149,6 +130,7 @@ fn the_endpoint_is_private_and_goes_with_the_agent() {
     let path = desk.directory.path().join(ENDPOINT_FILE);
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!((desk.endpoint.token.len(), desk.endpoint.pid), (64, std::process::id()));
+    assert_eq!(desk.endpoint.address, desk.control.address().to_string());
     let client = desk.client();
     let directory = desk.stop();
     assert!(!path.exists());

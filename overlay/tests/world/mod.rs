@@ -117,7 +117,7 @@ impl World {
         self.check_safety(index);
     }
 
-    fn carry_out(&mut self, index: usize, effects: Vec<Effect>) {
+    pub(crate) fn carry_out(&mut self, index: usize, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
                 Effect::Send { to, message } => self.transmit(index, to.peer, &message),

@@ -1,0 +1,234 @@
+//! The command line: one binary, `idlewood`, whose verbs start an agent or command one.
+//!
+//! | exit code | means |
+//! |---|---|
+//! | 0 | success |
+//! | 1 | the operation failed |
+//! | 2 | bad usage: nothing was tried |
+//! | 3, 4 | `bag wait` and what waits like it: some task failed; the bag was cancelled |
+//! | 130 | the user interrupted the waiting |
+//! | 141 | whoever read the output went away (as if by SIGPIPE) |
+//!
+//! Failures are one sentence on standard error: `error: ...`, or `{"error": ...}` with `--output json`.
+//!
+//! Left out for now: `service`, `config`, `doctor`, `grid`, `finish`, `bag explain|rerun`, completions, man pages.
+
+mod bag;
+mod demo;
+mod fetch;
+mod follow;
+mod machine;
+mod run;
+mod submit;
+
+use std::env;
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+
+use crate::client::{Client, ClientError};
+use crate::output::{self, Format};
+use crate::submit::SubmitError;
+use crate::submit::values::Span;
+
+pub use demo::DemoArgs;
+pub use run::RunArgs;
+
+/// Exit code of failed operations.
+const FAILURE: u8 = 1;
+/// Exit code of bad usage; also clap's.
+const BAD_USAGE: u8 = 2;
+/// Exit code when the reader of the output has gone.
+const BROKEN_PIPE: u8 = 141;
+
+/// Puts idle desktops to work, without a server.
+#[derive(Debug, Parser)]
+#[command(name = "idlewood", version, about, max_term_width = 100, disable_help_subcommand = true)]
+struct Cli {
+    /// Where the agent keeps its state [default: $XDG_STATE_HOME/idlewood or ~/.local/state/idlewood]
+    #[arg(long, global = true, value_name = "DIR", env = "IDLEWOOD_STATE_DIR", hide_env_values = true)]
+    state_dir: Option<PathBuf>,
+    /// How to print
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", hide_possible_values = true)]
+    #[arg(help = "How to print: text for people, json for programs (one JSON value)")]
+    output: Format,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the agent of this machine in the foreground, until Ctrl-C
+    Run(RunArgs),
+    /// Submit a bag of tasks: the same program with many arguments, lines or files
+    Submit(Box<submit::SubmitArgs>),
+    /// See to the bags submitted here
+    #[command(subcommand)]
+    Bag(bag::BagCommand),
+    /// What this machine does, and why
+    Status,
+    /// This machine's place in the grid
+    Peers,
+    /// Stop working for the grid until `resume`, or for a while
+    Pause {
+        /// Resume by itself after this time: 30m, 1h, 2d
+        #[arg(long = "for", value_name = "DURATION")]
+        span: Option<Span>,
+    },
+    /// Work for the grid again
+    Resume,
+    /// Show a grid at work on this machine: crashes, an owner who returns, and a picture
+    Demo(DemoArgs),
+    /// Run tasks for an agent; started by the agent
+    #[command(hide = true)]
+    Worker,
+}
+
+/// What every command gets.
+#[derive(Clone, Debug)]
+struct Context {
+    state_dir: PathBuf,
+    format: Format,
+}
+
+impl Context {
+    fn client(&self) -> Result<Client, ClientError> {
+        Client::open(&self.state_dir)
+    }
+}
+
+/// Something the user has to say differently.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct BadUsage(String);
+
+/// Runs the program that the command line asks for.
+pub fn main() -> ExitCode {
+    let arguments: Vec<OsString> = env::args_os().collect();
+    let (arguments, entries) = match split_entries(arguments) {
+        Ok(split) => split,
+        Err((arguments, error)) => return report(wanted_format(&arguments), &error.into()),
+    };
+    let cli = match Cli::try_parse_from(&arguments) {
+        Ok(cli) => cli,
+        Err(error) => return refuse(wanted_format(&arguments), &error),
+    };
+    let format = cli.output;
+    dispatch(cli, entries).unwrap_or_else(|error| report(format, &error))
+}
+
+fn dispatch(cli: Cli, entries: Option<Vec<String>>) -> anyhow::Result<ExitCode> {
+    if entries.is_some() && !matches!(cli.command, Command::Submit(_)) {
+        return Err(BadUsage("`:::` belongs to `submit`: what follows it are the entries of tasks".to_owned()).into());
+    }
+    // A worker has no environment, hence no state directory.
+    if matches!(cli.command, Command::Worker) {
+        crate::worker::child::main()
+    }
+    let context = Context { state_dir: state_dir(cli.state_dir)?, format: cli.output };
+    match cli.command {
+        Command::Run(args) => run::run(&context, args),
+        Command::Submit(args) => submit::run(&context, *args, entries),
+        Command::Bag(command) => bag::run(&context, command),
+        Command::Status => machine::status(&context),
+        Command::Peers => machine::peers(&context),
+        Command::Pause { span } => machine::pause(&context, span.map(|span| span.0)),
+        Command::Resume => machine::resume(&context),
+        Command::Demo(args) => demo::run(&context, args),
+        Command::Worker => crate::worker::child::main(),
+    }
+}
+
+/// Takes what follows `:::` off the arguments; clap would stumble over entries that look like options.
+fn split_entries(
+    mut arguments: Vec<OsString>,
+) -> Result<(Vec<OsString>, Option<Vec<String>>), (Vec<OsString>, BadUsage)> {
+    let Some(position) = arguments.iter().position(|argument| argument == ":::") else {
+        return Ok((arguments, None));
+    };
+    let rest = arguments.split_off(position);
+    let mut entries = Vec::with_capacity(rest.len());
+    for entry in rest.into_iter().skip(1) {
+        match entry.into_string() {
+            Ok(entry) if entry == ":::" => {
+                let sentence = "only one `:::` list is understood: combine the lists before submitting";
+                return Err((arguments, BadUsage(sentence.to_owned())));
+            }
+            Ok(entry) => entries.push(entry),
+            Err(entry) => return Err((arguments, BadUsage(format!("the entry {} is not UTF-8", entry.display())))),
+        }
+    }
+    Ok((arguments, Some(entries)))
+}
+
+/// The state directory: flag, environment (both from clap), or the platform's place.
+fn state_dir(given: Option<PathBuf>) -> Result<PathBuf, BadUsage> {
+    if let Some(directory) = given {
+        return if directory.as_os_str().is_empty() {
+            Err(BadUsage("the state directory cannot be empty: name one with --state-dir".to_owned()))
+        } else {
+            Ok(directory)
+        };
+    }
+    // The XDG specification: paths that are not absolute do not count.
+    let base = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    base("XDG_STATE_HOME")
+        .or_else(|| base("HOME").map(|home| home.join(".local/state")))
+        .map(|base| base.join("idlewood"))
+        .ok_or_else(|| BadUsage("no home directory: name a state directory with --state-dir".to_owned()))
+}
+
+/// The format that arguments ask for which clap could not read.
+fn wanted_format(arguments: &[OsString]) -> Format {
+    let texts: Vec<_> = arguments.iter().map(|argument| argument.to_string_lossy()).take_while(|text| text != "--").collect();
+    let separate = texts.windows(2).any(|pair| pair[0] == "--output" && pair[1] == "json");
+    if separate || texts.iter().any(|text| text == "--output=json") { Format::Json } else { Format::Text }
+}
+
+/// Says what clap has to say: help, version, or what is wrong with the arguments.
+fn refuse(format: Format, error: &clap::Error) -> ExitCode {
+    let asked_for = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    let printed = if format == Format::Json && !asked_for {
+        let text = error.render().to_string();
+        let first = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("bad usage");
+        output::error(format, first.trim_start_matches("error: "))
+    } else {
+        error.print()
+    };
+    match printed {
+        Ok(()) if asked_for => ExitCode::SUCCESS,
+        Err(error) if asked_for && error.kind() == io::ErrorKind::BrokenPipe => ExitCode::from(BROKEN_PIPE),
+        Ok(()) | Err(_) => ExitCode::from(BAD_USAGE),
+    }
+}
+
+/// Says what went wrong, and how the program ends.
+fn report(format: Format, error: &anyhow::Error) -> ExitCode {
+    let is_broken_pipe = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+    if error.chain().any(|cause| cause.downcast_ref().is_some_and(is_broken_pipe)) {
+        return ExitCode::from(BROKEN_PIPE);
+    }
+    let code = if error.is::<BadUsage>() || error.is::<SubmitError>() { BAD_USAGE } else { FAILURE };
+    match output::error(format, &sentence(error)) {
+        // Without standard error there is nobody to tell; the exit code still says it.
+        Ok(()) | Err(_) => ExitCode::from(code),
+    }
+}
+
+/// An error and its causes in one line; causes that are part of the text already are not repeated.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

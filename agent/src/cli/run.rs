@@ -1,0 +1,106 @@
+//! `idlewood run`: the agent in the foreground.
+
+use std::io::{self, IsTerminal as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use libp2p::Multiaddr;
+use tracing_subscriber::EnvFilter;
+
+use super::Context;
+use crate::node::{self, RunOptions};
+use crate::output;
+
+/// The environment variable that says what is logged, in the syntax of `tracing_subscriber`.
+const LOG_VARIABLE: &str = "IDLEWOOD_LOG";
+/// What is logged where nothing else is said.
+const LOG_DEFAULT: &str = "warn,idlewood=info";
+
+/// What `run` takes.
+#[derive(Clone, Debug, clap::Args)]
+pub struct RunArgs {
+    /// Listen here for other agents; loopback only; repeatable
+    #[arg(long, value_name = "MULTIADDR", default_value = "/ip4/127.0.0.1/tcp/0")]
+    pub listen: Vec<Multiaddr>,
+    /// Join the grid through this agent; repeatable
+    #[arg(long, value_name = "MULTIADDR")]
+    pub bootstrap: Vec<Multiaddr>,
+    /// Tasks that may run at the same time
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub slots: u32,
+    /// Take commands on this port of 127.0.0.1; 0 picks a free one
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub control_port: u16,
+    /// The owner counts as present while FILE exists: for scripts that know better, and for tests
+    #[arg(long, value_name = "FILE")]
+    pub owner_probe: Option<PathBuf>,
+    /// Speed of a slot in Mop/s instead of measuring it: for tests
+    #[arg(long, value_name = "MOPS", hide = true, value_parser = positive)]
+    pub speed_mops: Option<f64>,
+    /// Seconds that a submitter trusts an executor it does not hear from: for tests
+    #[arg(long, value_name = "SECONDS", hide = true, value_parser = positive)]
+    pub lease: Option<f64>,
+    /// End when the process that started this one ends: for the demo and tests
+    #[arg(long, hide = true)]
+    pub die_with_parent: bool,
+}
+
+pub(super) fn run(context: &Context, args: RunArgs) -> anyhow::Result<ExitCode> {
+    if args.die_with_parent {
+        die_with_parent().context("cannot tie this agent to the process that started it")?;
+    }
+    log()?;
+    let options = RunOptions {
+        state_dir: context.state_dir.clone(),
+        listen: args.listen,
+        bootstrap: args.bootstrap,
+        slots: args.slots,
+        speed_mops: args.speed_mops,
+        owner_probe: args.owner_probe,
+        lease: args.lease.map(Duration::from_secs_f64),
+        control_port: args.control_port,
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start")?;
+    runtime.block_on(node::run(options))?;
+    // What still blocks a thread is of no use any more.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Logs to standard error.
+fn log() -> anyhow::Result<()> {
+    let filter = match std::env::var(LOG_VARIABLE) {
+        Ok(text) if !text.is_empty() => EnvFilter::try_new(&text)
+            .map_err(|error| super::BadUsage(format!("{LOG_VARIABLE}={text} is no filter: {error}")))?,
+        _ => EnvFilter::new(LOG_DEFAULT),
+    };
+    let colours = output::shows_colours(io::stderr().is_terminal());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(colours)
+        .try_init()
+        .map_err(anyhow::Error::from_boxed)
+        .context("cannot log")
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(number) if number > 0.0 && number < 1e9 => Ok(number),
+        _ => Err("use a number above 0".to_owned()),
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn die_with_parent() -> io::Result<()> {
+    use rustix::process::{Signal, set_parent_process_death_signal};
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    Ok(())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn die_with_parent() -> io::Result<()> {
+    Err(io::Error::from(io::ErrorKind::Unsupported))
+}

@@ -1,0 +1,152 @@
+//! `idlewood submit`: plan, upload what the agent lacks, submit, and wait if asked to.
+
+use std::fs::File;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use blake3::Hash;
+
+use super::follow::{self, View};
+use super::{BadUsage, Context};
+use crate::client::Client;
+use crate::output::{self, Format};
+use crate::submit::options::Options;
+use crate::submit::{self, Plan};
+
+/// Tasks that a dry run shows.
+const PREVIEW_TASKS: u64 = 3;
+
+/// What `submit` takes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  idlewood submit --program render.wasm --array 0-99 -- --frame {}
+  idlewood submit --program count.wasm --glob 'inputs/*.txt' --stdin {}
+  idlewood submit --program greet.wasm -- hello {} ::: Ada Grace Edsger
+  idlewood submit bag.toml --max-retries 0 --wait
+
+Without --array, --each-line, --glob or `:::` the bag has one task. A spec file has the flags'
+names as its keys; flags win.")]
+pub(super) struct SubmitArgs {
+    /// A spec file
+    #[arg(value_name = "bag.toml")]
+    spec: Option<PathBuf>,
+    #[command(flatten)]
+    options: Options,
+    /// Wait until every task is over; exit with 3 if some failed, with 4 if the bag was cancelled
+    #[arg(long)]
+    wait: bool,
+    /// Wait, and show how far the bag is
+    #[arg(long)]
+    progress: bool,
+    /// Say what would be submitted, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+pub(super) fn run(context: &Context, args: SubmitArgs, entries: Option<Vec<String>>) -> anyhow::Result<ExitCode> {
+    let spec = match &args.spec {
+        Some(path) if path.extension().is_some_and(|extension| extension == "wasm") => {
+            let path = path.display();
+            return Err(BadUsage(format!("{path} is a program, not a spec file: write --program {path}")).into());
+        }
+        Some(path) => Options::read(path)?,
+        None => Options::default(),
+    };
+    // Before they are merged: what flags contradict, the spec file cannot settle.
+    let flags = Options { entries, ..args.options };
+    if flags.sources() > 1 {
+        return Err(BadUsage("`:::` and a flag both say what the tasks are: use one of them".to_owned()).into());
+    }
+    let plan = Plan::new(flags.over(spec), io::stdin())?;
+    if args.dry_run {
+        preview(context, &plan)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let client = context.client()?;
+    upload(&client, &plan)?;
+    let bag = client.submit(&plan.request)?;
+    let waits = args.wait || args.progress;
+    if context.format == Format::Text {
+        let mut out = io::stdout().lock();
+        let id = output::short_id(&bag.id);
+        let tasks = output::count(bag.tasks, "task");
+        writeln!(out, "bag {id} submitted: {tasks} of {}", output::printable(&plan.request.program.name))?;
+        if !waits {
+            writeln!(out, "follow it with: idlewood bag watch {id}")?;
+        }
+        out.flush()?;
+    }
+    if !waits {
+        if context.format == Format::Json {
+            output::json(&bag)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    follow::to_the_end(context, &bag.id, if args.progress { View::on_stderr() } else { View::Silent })
+}
+
+fn upload(client: &Client, plan: &Plan) -> anyhow::Result<()> {
+    let shows = io::stderr().is_terminal();
+    for (position, (hash, local)) in plan.files.iter().enumerate() {
+        let hash = Hash::from_bytes(*hash);
+        if client.has_blob(hash)? {
+            continue;
+        }
+        if shows {
+            let (total, size) = (plan.files.len(), output::bytes(local.bytes));
+            write!(io::stderr(), "\r\x1b[Kuploading file {} of {total} ({size})", position + 1)?;
+        }
+        let file = File::open(&local.path).with_context(|| format!("cannot read {}", local.path.display()))?;
+        client.upload(hash, &file).with_context(|| format!("cannot upload {}", local.path.display()))?;
+        if shows {
+            write!(io::stderr(), "\r\x1b[K")?;
+        }
+    }
+    Ok(())
+}
+
+/// What would be sent.
+fn preview(context: &Context, plan: &Plan) -> io::Result<()> {
+    let request = &plan.request;
+    if context.format == Format::Json {
+        return output::json(request);
+    }
+    let mut out = io::stdout().lock();
+    let names = |inputs: &[crate::manifest::Input]| -> Vec<String> { inputs.iter().map(|input| input.name.clone()).collect() };
+    let codes: Vec<String> = request.success_codes.iter().map(ToString::to_string).collect();
+    let mut pairs = vec![
+        ("name", request.name.clone()),
+        ("program", format!("{} ({})", request.program.name, output::bytes(request.program.bytes))),
+        ("tasks", request.tasks.to_string()),
+    ];
+    if !request.inputs.is_empty() {
+        pairs.push(("inputs", names(&request.inputs).join(", ")));
+    }
+    if let Some(stdin) = &request.stdin {
+        pairs.push(("stdin", stdin.clone()));
+    }
+    for (key, value) in &request.env {
+        pairs.push(("env", format!("{key}={value}")));
+    }
+    pairs.push(("memory", output::bytes(request.memory_bytes)));
+    pairs.push(("time limit", output::duration(request.time_limit_s as f64)));
+    pairs.push(("retries", request.retries_max.to_string()));
+    pairs.push(("success codes", codes.join(", ")));
+    pairs.push(("work", request.work_mops.map_or("to be measured".to_owned(), |work| format!("{} Mop", output::number(work)))));
+    pairs.push(("upload", format!("{} in {}", output::bytes(plan.bytes()), output::count(plan.files.len() as u64, "file"))));
+    for index in 0..request.tasks.min(PREVIEW_TASKS) {
+        let args: Vec<String> = request.args.iter().map(|arg| submit::fill(arg, index, &request.entries)).collect();
+        let text = usize::try_from(index).ok().and_then(|index| request.entries.get(index)).map(|entry| &entry.text);
+        let entry = text.map_or_else(String::new, |text| format!("entry {text:?}, "));
+        pairs.push(("task", format!("{index}: {entry}arguments {args:?}")));
+    }
+    if request.tasks > PREVIEW_TASKS {
+        pairs.push(("", format!("and {} more", request.tasks - PREVIEW_TASKS)));
+    }
+    let pairs: Vec<_> = pairs.into_iter().map(|(name, value)| (name, output::printable(&value))).collect();
+    output::pairs(&mut out, &pairs)?;
+    out.flush()
+}

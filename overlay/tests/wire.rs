@@ -1,0 +1,54 @@
+//! Golden bytes: every message as it travels. A change here is a change of the protocol.
+
+use std::fmt::Write;
+
+use idlewood_overlay::{
+    Body, Contact, GridId, Message, Node, Payload, PeerId, PositionKey, Report, ReportAck, RootInfo, Span, Subtree,
+    Verdict,
+};
+
+fn contact(byte: u8) -> Contact {
+    Contact { peer: PeerId([byte; 32]), incarnation: u64::from(byte), address: "/a".into() }
+}
+
+fn every_body() -> Vec<Body> {
+    let root = RootInfo { contact: contact(9), stamp: 1, count: 2, height: 1, payload: vec![1, 2] };
+    let span = Span { lo: None, l: contact(1), r: contact(2), ro: Some(contact(3)) };
+    let report = Report {
+        node: Node::Router,
+        version: 3,
+        tree: Some(Subtree { span, count: 2, height: 1 }),
+        load: Some(Payload { version: 1, bytes: vec![5] }),
+        root: 7,
+    };
+    let ack = |verdict, root| Body::ReportAck(ReportAck { node: Node::Leaf, version: 3, verdict, root });
+    vec![
+        Body::Ping { nonce: 1, mine: 2, seen: 3 },
+        Body::Ack { nonce: 1, mine: 2, set: Some(vec![contact(1)]) },
+        Body::Find { nonce: 1, key: PositionKey([4; 32]) },
+        Body::Found { nonce: 1, near: vec![contact(1)] },
+        Body::Report(report.clone()),
+        Body::Report(Report { tree: None, load: None, ..report }),
+        ack(Verdict::Linked { load: 1, depth: Some(2) }, Some(root.clone())),
+        ack(Verdict::Unknown, None),
+        ack(Verdict::Refused { pred: None, succ: Some(contact(2)) }, None),
+        Body::RootChanged { node: Node::Leaf, root: Some(root), depth: None },
+        Body::Dead(contact(1)),
+        Body::Suspect(contact(1)),
+        Body::Hint(vec![contact(1)]),
+        Body::Leave(vec![contact(1)]),
+    ]
+}
+
+#[test]
+fn messages_keep_their_bytes() {
+    let mut golden = String::new();
+    for body in every_body() {
+        let message = Message { grid: GridId([7; 32]), sender: contact(8), body };
+        let mut bytes = Vec::new();
+        ciborium::into_writer(&message, &mut bytes).unwrap();
+        assert_eq!(ciborium::from_reader::<Message, _>(&bytes[..]).unwrap(), message);
+        writeln!(golden, "{} bytes: {}", bytes.len(), hex::encode(&bytes)).unwrap();
+    }
+    insta::assert_snapshot!(golden);
+}

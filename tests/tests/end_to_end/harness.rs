@@ -1,0 +1,228 @@
+//! Real agents in real processes, used through the command line alone.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The binary under test.
+const AGENT: &str = env!("CARGO_BIN_EXE_agent");
+/// How long anything may take. Generous: the machines are shared.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A program that does what its first argument says.
+pub fn probe_program() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../agent/tasks/probe/probe.wasm")
+}
+
+/// One agent.
+pub struct Agent {
+    pub dir: PathBuf,
+    process: Option<Child>,
+}
+
+/// Agents with state directories below one temporary one.
+pub struct Grid {
+    pub agents: Vec<Agent>,
+    pub root: TempDir,
+}
+
+/// What a command printed, as JSON, and its exit code.
+#[derive(Debug)]
+pub struct Answer {
+    pub code: i32,
+    pub json: Value,
+    pub stderr: String,
+}
+
+/// Runs the command line once.
+pub fn command(args: &[&str]) -> Output {
+    Command::new(AGENT).args(args).stdin(Stdio::null()).output().expect("the binary starts")
+}
+
+impl Agent {
+    /// Runs a command against this agent, with JSON output.
+    pub fn cli(&self, args: &[&str]) -> Answer {
+        let dir = self.dir.to_str().expect("a path of ours");
+        let output = command(&[&["--state-dir", dir, "--output", "json"], args].concat());
+        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+        Answer {
+            code: output.status.code().unwrap_or(-1),
+            json: stdout.lines().last().and_then(|line| serde_json::from_str(line).ok()).unwrap_or(Value::Null),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// Runs a command that must succeed.
+    pub fn ask(&self, args: &[&str]) -> Value {
+        let answer = self.cli(args);
+        assert_eq!(answer.code, 0, "{args:?}: {}", answer.stderr);
+        answer.json
+    }
+
+    /// Submits tasks that each sleep; the bag's id.
+    pub fn submit_sleeps(&self, tasks: usize, millis: u32) -> String {
+        let program = probe_program();
+        let range = format!("0-{}", tasks - 1);
+        let bag = self.ask(&[
+            "submit",
+            "--program",
+            program.to_str().expect("a path of ours"),
+            "--array",
+            &range,
+            "--work",
+            "50",
+            "--",
+            "sleep",
+            &millis.to_string(),
+        ]);
+        bag["id"].as_str().expect("an id").to_owned()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.as_ref().expect("it runs").id()
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        let mut process = self.process.take().expect("it runs");
+        process.kill().expect("it runs");
+        process.wait().expect("it was a child");
+    }
+
+    /// SIGTERM; how long it took to end.
+    pub fn terminate(&mut self) -> Duration {
+        let mut process = self.process.take().expect("it runs");
+        let begin = Instant::now();
+        let status = Command::new("kill").arg(process.id().to_string()).status().expect("kill exists");
+        assert!(status.success());
+        assert!(process.wait().expect("it was a child").success(), "{}", self.log());
+        begin.elapsed()
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.join("agent.log")).unwrap_or_default()
+    }
+
+    /// The worker processes of this agent.
+    pub fn workers(&self) -> Vec<u32> {
+        children(self.pid())
+    }
+
+    /// Marks the owner as present, or away.
+    pub fn set_owner(&self, present: bool) {
+        let file = self.dir.join("owner");
+        if present {
+            File::create(file).expect("our directory");
+        } else {
+            std::fs::remove_file(file).expect("the file is there");
+        }
+    }
+
+    pub fn holds(&self) -> u64 {
+        let status = self.ask(&["status"]);
+        let held = status["held"].as_array().expect("a list").iter();
+        held.map(|held| held["waiting"].as_u64().unwrap_or(0) + held["running"].as_u64().unwrap_or(0)).sum()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if self.process.is_some() {
+            self.kill();
+        }
+    }
+}
+
+impl Grid {
+    /// Starts `count` agents and waits until they are one grid.
+    pub fn start(count: usize) -> Self {
+        let mut grid = Self { agents: Vec::new(), root: tempfile::tempdir().expect("a temporary directory") };
+        for number in 0..count {
+            let dir = grid.root.path().join(format!("agent-{number}"));
+            std::fs::create_dir(&dir).expect("our directory");
+            grid.agents.push(Agent { dir, process: None });
+            grid.run(number);
+        }
+        grid.wait_until_formed(count);
+        grid
+    }
+
+    /// Starts an agent, again or for the first time, joining through the others.
+    pub fn run(&mut self, number: usize) {
+        let dir = self.agents[number].dir.clone();
+        let log = File::options().create(true).append(true).open(dir.join("agent.log")).expect("our directory");
+        let mut command = Command::new(AGENT);
+        command.args(["run", "--listen", "/ip4/127.0.0.1/tcp/0", "--speed-mops", "1000", "--lease", "5"]);
+        command.arg("--state-dir").arg(&dir).arg("--owner-probe").arg(dir.join("owner"));
+        let others = self.agents.iter().enumerate().filter(|(other, agent)| *other != number && agent.process.is_some());
+        for (_, other) in others.take(2) {
+            let status = other.ask(&["status"]);
+            command.arg("--bootstrap").arg(status["listen"][0].as_str().expect("an address"));
+        }
+        let process = command
+            .env("RUST_LOG", "idlewood=debug")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a file"))
+            .stderr(log)
+            .spawn()
+            .expect("the binary starts");
+        self.agents[number].process = Some(process);
+        let agent = &self.agents[number];
+        wait_for("the agent to answer", || agent.cli(&["status"]).code == 0);
+    }
+
+    /// Waits until all running agents agree on how many they are.
+    pub fn wait_until_formed(&self, count: usize) {
+        for agent in self.agents.iter().filter(|agent| agent.process.is_some()) {
+            wait_for("the grid to form", || agent.ask(&["status"])["grid_machines"].as_u64() == Some(count as u64));
+        }
+    }
+
+    /// The agent whose router is the root.
+    pub fn root_agent(&self) -> usize {
+        let is_root = |agent: &Agent| agent.ask(&["peers"])["is_root"].as_bool() == Some(true);
+        self.agents.iter().position(is_root).expect("some agent is the root")
+    }
+}
+
+/// Waits until something is so.
+pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Asserts that a bag ended with each of its tasks done once.
+pub fn assert_complete(agent: &Agent, bag: &str, tasks: usize) {
+    let answer = agent.cli(&["bag", "wait", bag]);
+    assert_eq!(answer.code, 0, "{} {}", answer.stderr, agent.log());
+    let shown = agent.ask(&["bag", "show", bag]);
+    assert_eq!(shown["state"], "succeeded", "{shown}");
+    assert_eq!(shown["done"].as_u64(), Some(tasks as u64), "{shown}");
+    assert_eq!(shown["failed"].as_u64(), Some(0), "{shown}");
+}
+
+/// Child processes of a process.
+pub fn children(pid: u32) -> Vec<u32> {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let lists = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
+}
+
+/// Whether a process exists and is no zombie.
+pub fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().is_empty() && !rest.trim_start().starts_with('Z'))
+}
+
+/// The state letter of a process in `/proc`.
+pub fn process_state(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.trim_start().chars().next()
+}

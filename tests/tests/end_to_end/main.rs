@@ -1,0 +1,8 @@
+//! End to end: real agent processes on loopback, used through the command line alone.
+
+mod bags;
+mod crashes;
+mod harness;
+mod mistakes;
+mod owner;
+mod solver;
