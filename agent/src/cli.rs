@@ -15,9 +15,9 @@
 
 mod bag;
 mod demo;
-mod fetch;
 mod follow;
 mod machine;
+mod results;
 mod run;
 mod submit;
 

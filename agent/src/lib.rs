@@ -5,6 +5,7 @@
 
 pub mod api;
 pub mod blobs;
+pub mod cli;
 pub mod client;
 mod clock;
 pub mod control;
@@ -14,8 +15,10 @@ pub mod identity;
 pub mod manifest;
 pub mod net;
 pub mod node;
+pub mod output;
 mod owner;
 pub mod speed;
 pub mod store;
+pub mod submit;
 pub mod tiles;
 pub mod worker;

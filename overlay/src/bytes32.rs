@@ -22,7 +22,11 @@ pub fn serialize<S: Serializer>(bytes: &[u8; 32], serializer: S) -> Result<S::Ok
 /// # Errors
 /// What is not exactly 32 bytes.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[u8; 32], D::Error> {
-    if deserializer.is_human_readable() { deserializer.deserialize_str(Bytes32) } else { deserializer.deserialize_bytes(Bytes32) }
+    if deserializer.is_human_readable() {
+        deserializer.deserialize_str(Bytes32)
+    } else {
+        deserializer.deserialize_bytes(Bytes32)
+    }
 }
 
 struct Bytes32;
@@ -36,7 +40,8 @@ impl<'de> Visitor<'de> for Bytes32 {
 
     fn visit_str<E: Error>(self, digits: &str) -> Result<Self::Value, E> {
         let mut bytes = [0; 32];
-        hex::decode_to_slice(digits, &mut bytes).map_err(|_| E::invalid_value(serde::de::Unexpected::Str(digits), &self))?;
+        hex::decode_to_slice(digits, &mut bytes)
+            .map_err(|_| E::invalid_value(serde::de::Unexpected::Str(digits), &self))?;
         Ok(bytes)
     }
 

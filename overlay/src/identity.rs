@@ -117,7 +117,9 @@ impl PartialOrd for Member {
 
 impl Ord for Member {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.key.cmp(&other.key).then(self.contact.incarnation.cmp(&other.contact.incarnation))
+        self.key
+            .cmp(&other.key)
+            .then(self.contact.incarnation.cmp(&other.contact.incarnation))
             .then_with(|| self.contact.address.cmp(&other.contact.address))
     }
 }

@@ -82,7 +82,9 @@ impl LeafSet {
         let side = if *key < self.me { &self.below } else { &self.above };
         *key != self.me
             && (side.len() < self.side_len
-                || side.last().is_some_and(|last| (*key < self.me) == (last.member.key < *key) && last.member.key != *key))
+                || side
+                    .last()
+                    .is_some_and(|last| (*key < self.me) == (last.member.key < *key) && last.member.key != *key))
     }
 
     /// The deepest bucket of fingers that reaches beyond the leaf set; none when the leaf set is the whole line.

@@ -180,9 +180,8 @@ mod tests {
 
     /// Contacts in the order of the line.
     fn line(len: u8) -> Vec<Contact> {
-        let mut line: Vec<_> = (0..len)
-            .map(|byte| Contact { peer: PeerId([byte; 32]), incarnation: 1, address: "".into() })
-            .collect();
+        let mut line: Vec<_> =
+            (0..len).map(|byte| Contact { peer: PeerId([byte; 32]), incarnation: 1, address: "".into() }).collect();
         line.sort_by_key(|contact| PositionKey::new(GRID, contact.peer));
         line
     }

@@ -1,4 +1,4 @@
-//! Keeping the line: verify before adopt, crash, leave, incarnations, look-ups.
+//! Keeping the line: verify before adopt, crash, leave, incarnations.
 //!
 //! What we hear *of* a peer only makes us probe it; what we hear *from* it counts as life; only its answer to our
 //! probe lets it into the leaf set (I1). Without that rule dead peers are re-adopted for ever.
@@ -8,13 +8,10 @@ use std::time::Duration;
 use rand::RngExt;
 
 use crate::leaf_set::Neighbour;
-use crate::lookup::Lookup;
-use crate::overlay::{LOOKUP_PERIOD_MIN, NODES, Overlay};
+use crate::overlay::{NODES, Overlay};
 use crate::probe::{Expired, Probe};
 use crate::{Body, Contact, Member, PeerId, PositionKey, State};
 
-/// Neighbours of a place that a found message names on either side.
-const FOUND_SIDE_LEN: usize = 3;
 /// A candidate that did not answer is not probed again by hearsay for so long.
 const CANDIDATE_TOMBSTONE: Duration = Duration::from_secs(10);
 /// Who spoke so recently is not probed because somebody else crashed.
@@ -407,124 +404,5 @@ impl Overlay {
             self.state = State::Left;
             self.news.left = true;
         }
-    }
-
-    // ---- look-ups ----
-
-    /// Looks the own key up, beginning with these peers (or somebody at random).
-    pub(crate) fn look_up_own_key(&mut self, seeds: Vec<Contact>) {
-        let seeds = if seeds.is_empty() { self.random_seeds() } else { seeds };
-        let own = self.me.key;
-        if self.line.lookup.as_ref().is_none_or(|lookup| lookup.key != own) {
-            self.line.lookup = Some(Lookup::new(own, self.rng.random()));
-        }
-        self.seed_lookup(seeds);
-    }
-
-    /// Looks up a place in a bucket that has few fingers.
-    pub(crate) fn look_up_finger(&mut self) {
-        if self.line.lookup.is_some() {
-            return;
-        }
-        let pick = self.rng.random_range(0..256);
-        let Some(deepest) = self.line.leaf_set.deepest_bucket_beyond() else { return };
-        let Some(bucket) = self.line.fingers.sparse_bucket(deepest, pick) else { return };
-        let key = self.line.fingers.place_in(bucket, self.rng.random());
-        let seeds = self.nearest_known(&key, 1, None);
-        self.line.lookup = Some(Lookup::new(key, self.rng.random()));
-        self.seed_lookup(seeds);
-    }
-
-    fn seed_lookup(&mut self, seeds: Vec<Contact>) {
-        let Some(lookup) = &mut self.line.lookup else { return };
-        for contact in seeds {
-            lookup.seed(Member::new(self.grid, contact));
-        }
-        self.step_lookup();
-    }
-
-    /// One far and one near peer: the far one notices if the line we know is not the whole line.
-    fn random_seeds(&mut self) -> Vec<Contact> {
-        let mut seeds = Vec::new();
-        let fingers = self.line.fingers.len();
-        if fingers > 0 {
-            let pick = self.rng.random_range(0..fingers);
-            seeds.extend(self.line.fingers.iter().nth(pick).map(|member| member.contact.clone()));
-        }
-        if !self.line.looked_up || seeds.is_empty() {
-            seeds.extend(self.neighbours().cloned());
-        }
-        seeds
-    }
-
-    /// Asks whoever is to be asked next; ends the look-up when nobody is.
-    pub(crate) fn step_lookup(&mut self) {
-        let expires = self.now + self.config.probe_timeout(None);
-        let Some(lookup) = &mut self.line.lookup else { return };
-        let (asked, nonce, key) = (lookup.ask(expires), lookup.nonce, lookup.key);
-        let is_done = lookup.is_done();
-        let nearest: Vec<_> = if is_done { lookup.nearest().cloned().collect() } else { Vec::new() };
-        asked.into_iter().for_each(|to| self.send(to, Body::Find { nonce, key }));
-        if is_done {
-            self.line.lookup = None;
-            self.line.looked_up |= key == self.me.key;
-            nearest.iter().for_each(|contact| self.consider(contact));
-        }
-    }
-
-    pub(crate) fn expire_lookup(&mut self) {
-        let timeout = self.config.probe_timeout(None);
-        let Some(lookup) = &mut self.line.lookup else { return };
-        let (again, failed) = lookup.expire(self.now, timeout);
-        let (nonce, key) = (lookup.nonce, lookup.key);
-        again.into_iter().for_each(|to| self.send(to, Body::Find { nonce, key }));
-        failed.into_iter().for_each(|peer| self.line.fingers.remove(peer));
-        self.step_lookup();
-    }
-
-    /// The next look-up of the own key comes soon.
-    fn look_up_soon(&mut self) {
-        self.timers.lookup_period = LOOKUP_PERIOD_MIN;
-        self.timers.lookup = self.timers.lookup.min(self.now + LOOKUP_PERIOD_MIN);
-    }
-
-    pub(crate) fn on_find(&mut self, sender: &Contact, nonce: u32, key: &PositionKey) {
-        let near = self.nearest_known(key, FOUND_SIDE_LEN, Some(sender.peer));
-        self.send(sender.clone(), Body::Found { nonce, near });
-    }
-
-    /// The peers nearest to a place on either side that we know, ourselves included.
-    fn nearest_known(&self, key: &PositionKey, side_len: usize, without: Option<PeerId>) -> Vec<Contact> {
-        let leaf_set = self.line.leaf_set.iter().map(|neighbour| &neighbour.member);
-        let mut known: Vec<&Member> = leaf_set.chain(self.line.fingers.iter()).chain([&self.me]).collect();
-        known.retain(|member| Some(member.contact.peer) != without);
-        known.sort_by(|a, b| a.key.cmp(&b.key).then(b.contact.incarnation.cmp(&a.contact.incarnation)));
-        known.dedup_by_key(|member| member.key);
-        let middle = known.partition_point(|member| member.key < *key);
-        let range = middle.saturating_sub(side_len)..(middle + side_len).min(known.len());
-        known[range].iter().map(|member| member.contact.clone()).filter(|c| *c != self.me.contact || without.is_some()).collect()
-    }
-
-    pub(crate) fn on_found(&mut self, sender: &Contact, nonce: u32, near: Vec<Contact>) {
-        let sender_key = PositionKey::new(self.grid, sender.peer);
-        let Some(lookup) = self.line.lookup.as_mut().filter(|lookup| lookup.nonce == nonce) else { return };
-        if !lookup.answered(&sender_key, sender.peer) {
-            return;
-        }
-        let is_own = lookup.key == self.me.key;
-        for contact in near {
-            if contact.peer == self.me.contact.peer || self.line.tombstones.covering(&contact).is_some() {
-                self.consider(&contact);
-                continue;
-            }
-            let known = self.line.leaf_set.get(contact.peer).is_some();
-            if is_own {
-                self.consider(&contact);
-            }
-            if let Some(lookup) = &mut self.line.lookup {
-                lookup.add(Member::new(self.grid, contact), known);
-            }
-        }
-        self.step_lookup();
     }
 }

@@ -17,8 +17,8 @@ use crate::lookup::Lookup;
 use crate::message::{PAYLOAD_BYTES_MAX, Refusal};
 use crate::probe::Probes;
 use crate::{
-    Body, Child, Config, Contact, Counters, Effect, Event, GridId, Member, Message, Node, Notice, RootInfo, Side, State,
-    Time,
+    Body, Child, Config, Contact, Counters, Effect, Event, GridId, Member, Message, Node, Notice, RootInfo, Side,
+    State, Time,
 };
 
 /// Wait before a look-up that follows a change; doubles from there.

@@ -113,12 +113,7 @@ impl Overlay {
             return;
         };
         let (l, r) = (&left.tree, &right.tree);
-        let span = Span {
-            lo: l.span.lo.clone(),
-            l: l.span.l.clone(),
-            r: r.span.r.clone(),
-            ro: r.span.ro.clone(),
-        };
+        let span = Span { lo: l.span.lo.clone(), l: l.span.l.clone(), r: r.span.r.clone(), ro: r.span.ro.clone() };
         let own = self.leaf_prefixes().after.unwrap_or(0);
         let prefixes = Prefixes { before: left.prefixes.before, own, after: right.prefixes.after };
         let count = l.count.saturating_add(r.count);
@@ -243,7 +238,8 @@ impl Overlay {
         let Report { node, version, tree, load, root } = report;
         let verdict = match tree {
             Some(tree) => {
-                let Some(prefixes) = Prefixes::of(self.grid, &tree.span).filter(|_| tree.span.holds(sender, node)) else {
+                let Some(prefixes) = Prefixes::of(self.grid, &tree.span).filter(|_| tree.span.holds(sender, node))
+                else {
                     self.counters.malformed += 1;
                     return;
                 };
@@ -262,7 +258,12 @@ impl Overlay {
 
     /// Accepts the child, or says why not.
     fn link_child(
-        &mut self, sender: &Contact, node: Node, version: u64, tree: Subtree, prefixes: Prefixes,
+        &mut self,
+        sender: &Contact,
+        node: Node,
+        version: u64,
+        tree: Subtree,
+        prefixes: Prefixes,
     ) -> Result<Side, Verdict> {
         let Some(side) = self.accepts(&tree.span, &prefixes) else {
             let Span { lo, l, r, ro } = &tree.span;
@@ -348,7 +349,8 @@ impl Overlay {
         let top = &self.tree.uplinks[Node::Router as usize].tree;
         let (count, height) = top.as_ref().map_or((1, 0), |tree| (tree.count, tree.height));
         let is_current = self.tree.root.as_ref().is_some_and(|root| {
-            (&root.contact, root.count, root.height, root.stamp) == (&self.me.contact, count, height, self.tree.root_stamp)
+            (&root.contact, root.count, root.height, root.stamp)
+                == (&self.me.contact, count, height, self.tree.root_stamp)
                 && root.payload == self.tree.root_payload
         });
         if is_current {

@@ -119,8 +119,13 @@ fn any_contact() -> impl Strategy<Value = Contact> {
 }
 
 fn any_root() -> impl Strategy<Value = RootInfo> {
-    (any_contact(), 0..4_u64, any::<u64>(), any::<u32>())
-        .prop_map(|(contact, stamp, count, height)| RootInfo { contact, stamp, count, height, payload: vec![1] })
+    (any_contact(), 0..4_u64, any::<u64>(), any::<u32>()).prop_map(|(contact, stamp, count, height)| RootInfo {
+        contact,
+        stamp,
+        count,
+        height,
+        payload: vec![1],
+    })
 }
 
 fn any_subtree() -> impl Strategy<Value = Subtree> {
@@ -150,12 +155,18 @@ fn any_body() -> impl Strategy<Value = Body> {
     let depth = any::<Option<u32>>();
     let talk = prop_oneof![
         any::<(u32, u64, u64)>().prop_map(|(nonce, mine, seen)| Body::Ping { nonce, mine, seen }),
-        (any::<u32>(), any::<u64>(), prop::option::of(contacts()))
-            .prop_map(|(nonce, mine, set)| Body::Ack { nonce, mine, set }),
+        (any::<u32>(), any::<u64>(), prop::option::of(contacts())).prop_map(|(nonce, mine, set)| Body::Ack {
+            nonce,
+            mine,
+            set
+        }),
         (any::<u32>(), any::<[u8; 32]>()).prop_map(|(nonce, key)| Body::Find { nonce, key: PositionKey(key) }),
         (any::<u32>(), contacts()).prop_map(|(nonce, near)| Body::Found { nonce, near }),
-        (prop::option::of(any_root()), depth)
-            .prop_map(|(root, depth)| Body::RootChanged { node: Node::Router, root, depth }),
+        (prop::option::of(any_root()), depth).prop_map(|(root, depth)| Body::RootChanged {
+            node: Node::Router,
+            root,
+            depth
+        }),
     ];
     let rumours = prop_oneof![
         any_contact().prop_map(Body::Dead),

@@ -309,6 +309,9 @@ impl Ledger {
                 unwanted.insert_index(index);
             } else if self.fetching.contains_key(&index) {
                 // Acknowledged when the output is here.
+            } else if !result.success && !self.is_placed(executor, index) {
+                // Told before, or issued again since: only the executor that has the task can fail it.
+                unwanted.insert_index(index);
             } else if !result.success && self.may_retry(index) {
                 let again = IntervalSet::from(index..index + 1);
                 self.withdraw(&again);
@@ -328,6 +331,10 @@ impl Ledger {
         if !unwanted.is_empty() {
             io.send(executor.clone(), Message::ResultsAck { bag: self.bag.id, indices: unwanted });
         }
+    }
+
+    fn is_placed(&self, executor: &Contact, index: u64) -> bool {
+        self.placed.get(&executor.peer).is_some_and(|placement| placement.ranges.contains(index))
     }
 
     /// Counts one failed try; whether the task gets another.
@@ -441,15 +448,201 @@ impl Ledger {
         let issued = self.issued.iter().map(|issue| issue.until);
         issued.chain(self.placed.values().map(|placement| placement.until)).min()
     }
-
-    #[cfg(test)]
-    pub(crate) fn accounted(&self) -> u64 {
-        let view = self.view();
-        view.done + view.failed + view.placed + view.unplaced
-    }
 }
 
 /// Answers an executor about a bag that this machine does not know: it may forget it.
 pub(crate) fn refuse(bag: BagId, executor: Contact, version: u64, ranges: IntervalSet, io: &mut Io) {
     io.send(executor, Message::Lease { bag, version, term: Duration::ZERO, drop: ranges });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use idlewood_overlay::WallTime;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::bag::BlobId;
+
+    const TASKS: u64 = 40;
+
+    fn contact(number: u8) -> Contact {
+        Contact { peer: PeerId([number; 32]), incarnation: 1, address: "".into() }
+    }
+
+    fn io() -> Io {
+        Io::new(Time::ZERO, WallTime(1_700_000_000_000_000), contact(0))
+    }
+
+    fn ledger(io: &Io, retries_max: u32) -> Ledger {
+        let bag = BagHeader {
+            id: BagId([7; 32]),
+            submitter: contact(0),
+            tasks: TASKS,
+            task_mops: 10.0,
+            application_size_mops: 400.0,
+            declared: true,
+        };
+        let mut ledger = Ledger::new(bag, Time::ZERO, retries_max, io);
+        ledger.open();
+        ledger
+    }
+
+    fn result(index: u64, success: bool) -> TaskResult {
+        TaskResult { index, attempt: 0, success, output: BlobId([1; 32]), output_bytes: 1, work_mops: 10.0 }
+    }
+
+    /// Where every index is, gathered without the ledger's own arithmetic.
+    fn places(ledger: &Ledger) -> Vec<u64> {
+        let mut all: Vec<u64> = ledger.unissued.indices().collect();
+        all.extend(ledger.issued.iter().flat_map(|issue| issue.ranges.indices()));
+        all.extend(ledger.placed.values().flat_map(|placement| placement.ranges.indices()));
+        all.extend(ledger.done.indices());
+        all.extend(ledger.failed.indices());
+        all
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Issue,
+        Wait(u64),
+        Holding { executor: u8, start: u64, length: u64 },
+        Result { executor: u8, index: u64, success: bool },
+        Fetched { index: u64, here: bool },
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            2 => Just(Step::Issue),
+            1 => (1..90_u64).prop_map(Step::Wait),
+            4 => (1..5_u8, 0..TASKS + 5, 0..20_u64)
+                .prop_map(|(executor, start, length)| Step::Holding { executor, start, length }),
+            4 => (1..5_u8, 0..TASKS + 5, any::<bool>())
+                .prop_map(|(executor, index, success)| Step::Result { executor, index, success }),
+            4 => (0..TASKS, any::<bool>()).prop_map(|(index, here)| Step::Fetched { index, here }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn every_task_is_in_exactly_one_place(steps in prop::collection::vec(step(), 1..120)) {
+            let config = Config::default();
+            let mut io = io();
+            let mut ledger = ledger(&io, 1);
+            for (version, step) in (1..).zip(steps) {
+                let before: BTreeSet<u64> = ledger.done.indices().chain(ledger.failed.indices()).collect();
+                match step {
+                    Step::Issue => drop(ledger.issue(&io, &config)),
+                    Step::Wait(seconds) => {
+                        io.now += Duration::from_secs(seconds);
+                        ledger.expire(&mut io);
+                    }
+                    Step::Holding { executor, start, length } => {
+                        let mut ranges = IntervalSet::new();
+                        ranges.insert(start..start + length);
+                        ledger.holding(contact(executor), version, &ranges, &mut io, &config);
+                    }
+                    Step::Result { executor, index, success } => {
+                        ledger.results(&contact(executor), vec![result(index, success)], &mut io);
+                    }
+                    Step::Fetched { index, here } => ledger.fetched(index, here, &mut io),
+                }
+                if ledger.is_closed() {
+                    break;
+                }
+                let mut places = places(&ledger);
+                places.sort_unstable();
+                prop_assert_eq!(places, (0..TASKS).collect::<Vec<_>>());
+                // What is over stays over.
+                let after: BTreeSet<u64> = ledger.done.indices().chain(ledger.failed.indices()).collect();
+                prop_assert!(before.is_subset(&after));
+            }
+        }
+    }
+
+    #[test]
+    fn a_bag_closes_when_every_result_is_journalled() {
+        let config = Config::default();
+        let mut io = io();
+        let mut ledger = ledger(&io, 0);
+        assert_eq!(ledger.issue(&io, &config).len(), 1);
+        ledger.holding(contact(1), 1, &IntervalSet::from(0..TASKS), &mut io, &config);
+        for index in 0..TASKS {
+            assert!(!ledger.is_closed());
+            ledger.results(&contact(1), vec![result(index, index != 3)], &mut io);
+            ledger.fetched(index, true, &mut io);
+        }
+        let view = ledger.view();
+        assert_eq!((view.done, view.failed, view.reissued, view.duplicates), (TASKS - 1, 1, 0, 0));
+        assert_eq!(view.closed.map(|(closing, _)| closing), Some(Closing::Completed));
+    }
+
+    #[test]
+    fn a_failure_told_twice_counts_once() {
+        let config = Config::default();
+        let mut io = io();
+        let mut ledger = ledger(&io, 1);
+        ledger.issue(&io, &config);
+        ledger.holding(contact(1), 1, &IntervalSet::from(0..TASKS), &mut io, &config);
+        ledger.results(&contact(1), vec![result(5, false)], &mut io);
+        ledger.results(&contact(1), vec![result(5, false)], &mut io);
+        assert_eq!((ledger.failures[&5], ledger.view().unplaced), (1, 1));
+    }
+
+    #[test]
+    fn what_an_executor_no_longer_lists_is_issued_again() {
+        let config = Config::default();
+        let mut io = io();
+        let mut ledger = ledger(&io, 0);
+        ledger.issue(&io, &config);
+        ledger.holding(contact(1), 1, &IntervalSet::from(0..TASKS), &mut io, &config);
+        ledger.holding(contact(1), 2, &IntervalSet::from(0..10), &mut io, &config);
+        assert_eq!(ledger.view().reissued, TASKS - 10);
+        // An older word changes nothing.
+        ledger.holding(contact(1), 1, &IntervalSet::from(0..TASKS), &mut io, &config);
+        assert_eq!(ledger.view().placed, 10);
+        let again = ledger.issue(&io, &config);
+        assert_eq!(again.len(), 1);
+        assert_eq!(again[0].ranges, IntervalSet::from(10..TASKS));
+        assert_eq!(again[0].attempt, 1);
+    }
+
+    #[test]
+    fn a_restart_gives_every_lease_a_full_new_term() {
+        let config = Config::default();
+        let mut io = io();
+        io.now = Time::ZERO + Duration::from_secs(1000);
+        let mut ledger = ledger(&io, 0);
+        ledger.restore_done(&result(0, true));
+        ledger.restore_placed(contact(1), &IntervalSet::from(0..20), &io, &config);
+        assert_eq!((ledger.view().done, ledger.view().placed), (1, 19));
+        io.now += config.lease - Duration::from_secs(1);
+        ledger.expire(&mut io);
+        assert_eq!(ledger.view().reissued, 0);
+        io.now += Duration::from_secs(1);
+        ledger.expire(&mut io);
+        assert_eq!(ledger.view().reissued, 19);
+    }
+
+    #[test]
+    fn results_that_nobody_wants_are_acknowledged_and_those_on_their_way_are_not() {
+        let config = Config::default();
+        let mut io = io();
+        let mut ledger = ledger(&io, 0);
+        ledger.issue(&io, &config);
+        ledger.results(&contact(1), vec![result(5, true)], &mut io);
+        ledger.results(&contact(2), vec![result(5, true)], &mut io);
+        let acks = |io: &Io| {
+            let acks = io.effects.iter().filter(|effect| {
+                matches!(effect, Effect::Send { message: Message::ResultsAck { .. }, .. })
+            });
+            acks.count()
+        };
+        assert_eq!(acks(&io), 0);
+        ledger.fetched(5, true, &mut io);
+        assert_eq!(acks(&io), 0, "not before the journal is durable");
+        ledger.results(&contact(2), vec![result(5, true)], &mut io);
+        assert_eq!((acks(&io), ledger.view().duplicates), (1, 1));
+    }
 }

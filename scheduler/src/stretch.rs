@@ -137,14 +137,14 @@ pub fn max_stretch(load: &Load, epsilon: f64) -> f64 {
         jobs.sort(stretch);
         jobs.fit(&capacity)
     };
-    // Bracket: `low` fails, `high` holds. Both loops end, since the sizes and times of a valid load are bounded.
+    // Bracket: `low` fails, `high` holds. The sizes and times of a valid load are bounded, and so is its stretch.
     let mut high = 1.0;
     let mut low = 0.0;
-    while !feasible(high) {
+    while !feasible(high) && high.is_finite() {
         low = high;
         high *= 2.0;
     }
-    while low == 0.0 {
+    while low == 0.0 && high >= f64::MIN_POSITIVE {
         if feasible(high / 2.0) {
             high /= 2.0;
         } else {

@@ -224,7 +224,11 @@ impl World {
             let root = overlay.root().map(|root| (&root.contact, root.stamp, root.count, root.height));
             let parents = [Node::Leaf, Node::Router].map(|node| (overlay.parent(node), overlay.depth(node)));
             let near = (overlay.predecessor(), overlay.successor());
-            format!("{:?} {:?} near {near:?} up {parents:?} down {children:?} root {root:?}\n", overlay.me(), overlay.state())
+            format!(
+                "{:?} {:?} near {near:?} up {parents:?} down {children:?} root {root:?}\n",
+                overlay.me(),
+                overlay.state()
+            )
         });
         lines.collect()
     }

@@ -49,7 +49,11 @@ fn truth(line: &[PeerId]) -> BTreeMap<Place, Truth> {
 }
 
 fn describe(
-    gap: usize, depth: u32, parent: Option<Place>, line: &[PeerId], below: [&[Option<usize>]; 2],
+    gap: usize,
+    depth: u32,
+    parent: Option<Place>,
+    line: &[PeerId],
+    below: [&[Option<usize>]; 2],
     truths: &mut BTreeMap<Place, Truth>,
 ) -> (u64, u32) {
     let place = (line[gap], Node::Router);
@@ -76,8 +80,7 @@ fn describe(
 
 /// The first difference between the distributed tree and the truth; none when they are the same.
 pub(crate) fn difference(world: &World) -> Option<String> {
-    let sides: std::collections::BTreeSet<_> =
-        world.alive().iter().map(|index| world.machines[*index].side).collect();
+    let sides: std::collections::BTreeSet<_> = world.alive().iter().map(|index| world.machines[*index].side).collect();
     sides.into_iter().find_map(|side| difference_on(world, side))
 }
 

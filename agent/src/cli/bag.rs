@@ -1,0 +1,275 @@
+//! `idlewood bag`: what became of the bags submitted from this machine.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use super::follow::{self, View};
+use super::{Context, results};
+use crate::api::{Bag, BagDetail, TaskResult};
+use crate::client::Client;
+use crate::manifest::TaskOutput;
+use crate::output::{self, Colour, Column, Format, Table};
+
+/// Failed tasks whose reasons are shown.
+const REASONS_MAX: usize = 5;
+
+/// The verbs under `bag`.
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum BagCommand {
+    /// List the bags submitted here
+    #[command(visible_alias = "ls")]
+    List,
+    /// Show one bag: numbers, machines, why tasks failed
+    Show {
+        #[command(flatten)]
+        bag: WhichBag,
+    },
+    /// Watch a bag until every task is over (Ctrl-C leaves it alone)
+    Watch {
+        #[command(flatten)]
+        bag: WhichBag,
+    },
+    /// Wait until every task is over; exit with 3 if some failed, with 4 if the bag was cancelled
+    Wait {
+        #[command(flatten)]
+        bag: WhichBag,
+        /// Show how far the bag is
+        #[arg(long)]
+        progress: bool,
+    },
+    /// Give a bag up: its tasks end, what is done stays
+    Cancel {
+        /// Its id, a unique prefix of it, or `last`
+        #[arg(value_name = "ID")]
+        id: BagName,
+    },
+    /// Print what tasks wrote
+    Logs(results::LogsArgs),
+    /// Save what tasks produced, also while the bag runs
+    Get(results::GetArgs),
+}
+
+/// Which bag a command is about.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct WhichBag {
+    /// Its id, a unique prefix of it, or `last`
+    #[arg(value_name = "ID", default_value = "last")]
+    pub(super) id: BagName,
+}
+
+/// A bag as users name it: hexadecimal digits from the beginning of its id, or `last`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct BagName(pub(super) String);
+
+impl FromStr for BagName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let name = text.to_ascii_lowercase();
+        let is_prefix = (1..=64).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if is_prefix || name == "last" {
+            Ok(Self(name))
+        } else {
+            Err("use the beginning of a bag's id, as `idlewood bag list` shows it, or `last`".to_owned())
+        }
+    }
+}
+
+pub(super) fn run(context: &Context, command: BagCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        BagCommand::List => list(context),
+        BagCommand::Show { bag } => show(context, &bag.id.0),
+        BagCommand::Watch { bag } => follow::to_the_end(context, &bag.id.0, View::on_stdout()),
+        BagCommand::Wait { bag, progress } => {
+            follow::to_the_end(context, &bag.id.0, if progress { View::on_stderr() } else { View::Silent })
+        }
+        BagCommand::Cancel { id } => cancel(context, &id.0),
+        BagCommand::Logs(args) => results::logs(context, &args),
+        BagCommand::Get(args) => results::get(context, &args),
+    }
+}
+
+fn list(context: &Context) -> anyhow::Result<ExitCode> {
+    let bags = context.client()?.bags()?;
+    if context.format == Format::Json {
+        output::json(&bags)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    if bags.is_empty() {
+        writeln!(out, "no bag was submitted here yet; see `idlewood submit --help`")?;
+    } else {
+        table(&bags).write(&mut out)?;
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn table(bags: &[Bag]) -> Table {
+    let mut table = Table::new(&[
+        Column::left("id"),
+        Column::left("name"),
+        Column::left("state"),
+        Column::right("tasks"),
+        Column::right("done"),
+        Column::right("failed"),
+        Column::right("placed"),
+        Column::right("machines"),
+        Column::right("took"),
+        Column::left("submitted"),
+    ]);
+    for bag in bags {
+        table.row([
+            output::short_id(&bag.id).to_owned(),
+            bag.name.clone(),
+            output::state(bag.state).to_owned(),
+            bag.tasks.to_string(),
+            bag.done.to_string(),
+            bag.failed.to_string(),
+            bag.placed.to_string(),
+            bag.machines.to_string(),
+            output::duration(bag.elapsed_s),
+            output::when(&bag.submitted),
+        ]);
+        table.colour(2, Colour::of(bag.state));
+    }
+    table
+}
+
+fn show(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
+    let client = context.client()?;
+    let detail = client.bag(id)?;
+    if context.format == Format::Json {
+        output::json(&detail)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let reasons = if detail.bag.failed > 0 { reasons(&client, &detail.bag.id)? } else { Vec::new() };
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    output::pairs(&mut out, &description(&detail))?;
+    if !detail.placements.is_empty() {
+        writeln!(out)?;
+        let mut table = Table::new(&[Column::left("machine"), Column::right("tasks")]);
+        for placement in &detail.placements {
+            table.row([output::short_id(&placement.peer).to_owned(), placement.tasks.to_string()]);
+        }
+        table.write(&mut out)?;
+    }
+    if !reasons.is_empty() {
+        writeln!(out)?;
+        let mut table =
+            Table::new(&[Column::right("failed task"), Column::left("entry"), Column::left("machine"), Column::left("why")]);
+        for (result, why) in &reasons {
+            let machine = output::short_id(&result.machine).to_owned();
+            table.row([result.index.to_string(), result.entry.clone(), machine, why.clone()]);
+        }
+        table.write(&mut out)?;
+        let rest = detail.bag.failed.saturating_sub(reasons.len() as u64);
+        if rest > 0 {
+            writeln!(out, "and {rest} more")?;
+        }
+        let id = output::short_id(&detail.bag.id);
+        writeln!(out, "what they wrote: idlewood bag logs {id} --stderr --index {}", reasons[0].0.index)?;
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn description(detail: &BagDetail) -> Vec<(&'static str, String)> {
+    let bag = &detail.bag;
+    let args: Vec<String> = detail.args.iter().map(|arg| shown(arg)).collect();
+    let over = bag.done + bag.failed;
+    let mut pairs = vec![
+        ("bag", bag.id.clone()),
+        ("name", output::printable(&bag.name)),
+        ("program", output::printable(&format!("{} {}", detail.program, args.join(" "))).trim_end().to_owned()),
+        ("state", Colour::of(bag.state).paint(output::state(bag.state))),
+        ("tasks", format!("{}: {} done, {} failed, {} to go", bag.tasks, bag.done, bag.failed, bag.tasks.saturating_sub(over))),
+        ("placed", format!("{} on {}, {} unplaced", bag.placed, output::count(bag.machines, "machine"), bag.unplaced)),
+    ];
+    if bag.reissued + bag.duplicates > 0 {
+        pairs.push(("repeated", format!("{} issued again, {} results came twice", bag.reissued, bag.duplicates)));
+    }
+    let work = bag.work_mops.map_or_else(|| "not measured yet".to_owned(), |work| format!("{} Mop per task", output::number(work)));
+    pairs.push(("work", work));
+    if let Some(stretch) = bag.stretch {
+        pairs.push(("stretch", format!("{} s/Mop", output::number(stretch))));
+    }
+    pairs.push(("submitted", output::when(&bag.submitted)));
+    if let Some(finished) = &bag.finished {
+        pairs.push(("finished", output::when(finished)));
+    }
+    pairs.push(("took", output::duration(bag.elapsed_s)));
+    pairs
+}
+
+/// An argument as one would type it.
+fn shown(arg: &str) -> String {
+    let plain = !arg.is_empty() && arg.chars().all(|character| character.is_alphanumeric() || "-_./{}=,:+%@".contains(character));
+    if plain { arg.to_owned() } else { format!("'{}'", arg.replace('\'', r"'\''")) }
+}
+
+/// The first failed tasks, and why they failed.
+fn reasons(client: &Client, id: &str) -> anyhow::Result<Vec<(TaskResult, String)>> {
+    let mut reasons = Vec::new();
+    for result in client.results(id)?.into_iter().filter(|result| !result.success).take(REASONS_MAX) {
+        let why = match client.download(&result.output).map(|bytes| TaskOutput::decode(&bytes)) {
+            Ok(Ok(output)) => why(&output),
+            Ok(Err(error)) => format!("its output is damaged: {error}"),
+            Err(error) => error.to_string(),
+        };
+        reasons.push((result, why));
+    }
+    Ok(reasons)
+}
+
+fn why(task: &TaskOutput) -> String {
+    let end = match (&task.error, task.exit_code) {
+        (Some(error), _) => error.clone(),
+        (None, Some(code)) => format!("exit code {code}"),
+        (None, None) => "it did not end by itself".to_owned(),
+    };
+    // The last line is where programs say why they give up.
+    let text = String::from_utf8_lossy(&task.stderr);
+    let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let last: String = last.chars().take(100).collect();
+    if last.is_empty() { end } else { format!("{end}: {last}") }
+}
+
+fn cancel(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
+    let bag = context.client()?.cancel(id)?;
+    if context.format == Format::Json {
+        output::json(&bag)?;
+    } else {
+        let id = output::short_id(&bag.id);
+        writeln!(io::stdout(), "bag {id} cancelled: {} of {} were done", bag.done, output::count(bag.tasks, "task"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_bags() {
+        assert_eq!("AB12".parse(), Ok(BagName("ab12".to_owned())));
+        assert_eq!("last".parse(), Ok(BagName("last".to_owned())));
+        for text in ["", "latest", "../x", "ab 1", "é", &"a".repeat(65)] {
+            assert!(text.parse::<BagName>().is_err(), "{text:?} was taken");
+        }
+    }
+
+    #[test]
+    fn reasons_name_the_end_and_the_last_word() {
+        let mut task = TaskOutput { exit_code: Some(3), stderr: b"a\nout of cheese\n\n".to_vec(), ..TaskOutput::default() };
+        assert_eq!(why(&task), "exit code 3: out of cheese");
+        task = TaskOutput { error: Some("it ran longer than 5 s".to_owned()), ..TaskOutput::default() };
+        assert_eq!(why(&task), "it ran longer than 5 s");
+    }
+
+    #[test]
+    fn arguments_are_shown_as_typed() {
+        assert_eq!(["a", "", "a b", "it's", "{}"].map(shown).join(" "), r"a '' 'a b' 'it'\''s' {}");
+    }
+}

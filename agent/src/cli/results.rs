@@ -1,0 +1,347 @@
+//! `idlewood bag get` and `bag logs`: what tasks produced, as files and as text.
+//!
+//! ```text
+//! DIR/results.json          one record per task that was saved
+//! DIR/7/stdout, stderr      what task 7 wrote
+//! DIR/7/exit_code           empty where it did not end by itself
+//! DIR/7/outputs/...         the files it left
+//! ```
+//!
+//! Outputs come from other people's machines: paths in them are checked before anything is written, and one that
+//! would lead out of its directory is refused by name. Files are replaced atomically, so a second `get` while the bag
+//! runs leaves nothing half-written.
+//!
+//! Left out: fetching in parallel (loopback is fast enough) and links, which outputs cannot hold.
+
+use std::fs::{self, Permissions};
+use std::io::{self, IsTerminal as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use serde::Serialize;
+
+use super::bag::WhichBag;
+use super::{BadUsage, Context};
+use crate::api::{Bag, TaskResult};
+use crate::client::Client;
+use crate::manifest::{TaskOutput, is_file_name};
+use crate::output::{self, Format};
+use crate::submit::values::Numbers;
+
+/// What takes longer than this shows how far it is.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What `bag get` takes.
+#[derive(Debug, clap::Args)]
+pub(super) struct GetArgs {
+    #[command(flatten)]
+    bag: WhichBag,
+    /// Where to [default: results-ID]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Only these tasks: 5, 0-9, 1,3,7-9
+    #[arg(long, value_name = "RANGE")]
+    index: Option<Numbers>,
+}
+
+/// What `bag logs` takes.
+#[derive(Debug, clap::Args)]
+pub(super) struct LogsArgs {
+    #[command(flatten)]
+    bag: WhichBag,
+    /// Only these tasks: 5, 0-9, 1,3,7-9
+    #[arg(long, value_name = "RANGE")]
+    index: Option<Numbers>,
+    /// What they wrote on standard error instead of standard output
+    #[arg(long)]
+    stderr: bool,
+}
+
+/// A task's line in `results.json`.
+#[derive(Debug, Serialize)]
+struct Record {
+    #[serde(flatten)]
+    result: TaskResult,
+    exit_code: Option<i32>,
+    error: Option<String>,
+    cpu_s: f64,
+    wall_s: f64,
+    stdout_bytes: u64,
+    stderr_bytes: u64,
+    /// Below `outputs/`.
+    files: Vec<String>,
+}
+
+/// What `bag get` says with `--output json`.
+#[derive(Debug, Serialize)]
+struct Fetched {
+    bag: String,
+    out: PathBuf,
+    tasks: u64,
+    missing: u64,
+    problems: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Log {
+    index: u64,
+    entry: String,
+    success: bool,
+    text: String,
+}
+
+pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode> {
+    let client = context.client()?;
+    let (bag, results, missing) = choose(&client, &args.bag.id.0, args.index.as_ref())?;
+    let out = match &args.out {
+        Some(out) => out.clone(),
+        None => PathBuf::from(format!("results-{}", output::short_id(&bag.id))),
+    };
+    fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
+    let mut records = Vec::with_capacity(results.len());
+    let mut problems = Vec::new();
+    let mut progress = Progress::new(results.len());
+    for result in results {
+        progress.step()?;
+        let index = result.index;
+        let bytes = client.download(&result.output).with_context(|| format!("cannot get the output of task {index}"))?;
+        match TaskOutput::decode(&bytes) {
+            Ok(task) => records.push(save(&out, result, &task, &mut problems)?),
+            Err(error) => problems.push(format!("the output of task {index} is damaged: {error}")),
+        }
+    }
+    progress.clear()?;
+    let json = serde_json::to_vec_pretty(&records)?;
+    write(&out.join("results.json"), &json)?;
+    let tasks = records.len() as u64;
+    if context.format == Format::Json {
+        let problems = problems.clone();
+        output::json(&Fetched { bag: bag.id, out: out.clone(), tasks, missing, problems })?;
+    } else {
+        let mut stdout = io::stdout().lock();
+        writeln!(stdout, "the outputs of {} are in {}", output::count(tasks, "task"), out.display())?;
+        if missing > 0 {
+            writeln!(stdout, "{}", still_missing(&bag, missing))?;
+        }
+        stdout.flush()?;
+    }
+    if let Some(first) = problems.first() {
+        bail!("{}, beginning with: {first}", output::count(problems.len() as u64, "problem"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCode> {
+    let client = context.client()?;
+    let (bag, results, missing) = choose(&client, &args.bag.id.0, args.index.as_ref())?;
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let json = context.format == Format::Json;
+    if json {
+        out.write_all(b"[")?;
+    }
+    for (position, result) in results.into_iter().enumerate() {
+        let index = result.index;
+        let bytes = client.download(&result.output).with_context(|| format!("cannot get the output of task {index}"))?;
+        let task = TaskOutput::decode(&bytes).with_context(|| format!("the output of task {index} is damaged"))?;
+        let text = if args.stderr { task.stderr } else { task.stdout };
+        if json {
+            if position > 0 {
+                out.write_all(b",")?;
+            }
+            let text = String::from_utf8_lossy(&text).into_owned();
+            serde_json::to_writer(&mut out, &Log { index, entry: result.entry, success: result.success, text })
+                .map_err(io::Error::from)?;
+        } else {
+            out.write_all(&text)?;
+        }
+    }
+    if json {
+        out.write_all(b"]\n")?;
+    }
+    out.flush()?;
+    if missing > 0 && !json {
+        writeln!(io::stderr(), "{}", still_missing(&bag, missing))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn still_missing(bag: &Bag, missing: u64) -> String {
+    if bag.state.is_closed() {
+        format!("{} never ended: the bag is {}", output::count(missing, "task"), output::state(bag.state))
+    } else {
+        let verb = if missing == 1 { "is" } else { "are" };
+        format!("{} {verb} not over yet: come back later", output::count(missing, "task"))
+    }
+}
+
+/// The chosen tasks of a bag that are over, by index, and how many of the chosen are not.
+fn choose(client: &Client, id: &str, chosen: Option<&Numbers>) -> anyhow::Result<(Bag, Vec<TaskResult>, u64)> {
+    let bag = client.bag(id)?.bag;
+    let wanted = match chosen {
+        None => bag.tasks,
+        Some(chosen) => {
+            if let Some(beyond) = chosen.iter().find(|&index| index >= bag.tasks) {
+                let (id, last) = (output::short_id(&bag.id), bag.tasks.saturating_sub(1));
+                return Err(BadUsage(format!("bag {id} has no task {beyond}: its last is {last}")).into());
+            }
+            chosen.count() as u64
+        }
+    };
+    let mut results = client.results(&bag.id)?;
+    results.retain(|result| chosen.is_none_or(|chosen| chosen.contains(result.index)));
+    results.sort_unstable_by_key(|result| result.index);
+    let missing = wanted.saturating_sub(results.len() as u64);
+    Ok((bag, results, missing))
+}
+
+/// Writes a task's directory. Paths that are refused become problems.
+fn save(out: &Path, result: TaskResult, task: &TaskOutput, problems: &mut Vec<String>) -> anyhow::Result<Record> {
+    let directory = out.join(result.index.to_string());
+    make_directory(&directory)?;
+    write(&directory.join("stdout"), &task.stdout)?;
+    write(&directory.join("stderr"), &task.stderr)?;
+    let code = task.exit_code.map_or_else(String::new, |code| format!("{code}\n"));
+    write(&directory.join("exit_code"), code.as_bytes())?;
+    let outputs = directory.join("outputs");
+    if !task.files.is_empty() {
+        make_directory(&outputs)?;
+    }
+    let mut files = Vec::with_capacity(task.files.len());
+    for (name, content) in &task.files {
+        let Some(relative) = inside(name) else {
+            problems.push(format!("task {} left a file with the forbidden path {name:?}; it was not saved", result.index));
+            continue;
+        };
+        let path = outputs.join(relative);
+        if let Some(parent) = path.parent() {
+            make_directory(parent)?;
+        }
+        write(&path, content)?;
+        files.push(name.clone());
+    }
+    Ok(Record {
+        exit_code: task.exit_code,
+        error: task.error.clone(),
+        cpu_s: task.cpu_s,
+        wall_s: task.wall_s,
+        stdout_bytes: task.stdout.len() as u64,
+        stderr_bytes: task.stderr.len() as u64,
+        files,
+        result,
+    })
+}
+
+/// `name` as a path that stays where it is put: plain names between slashes.
+fn inside(name: &str) -> Option<PathBuf> {
+    name.split('/').map(|part| is_file_name(part).then_some(part)).collect()
+}
+
+fn make_directory(path: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(path).with_context(|| format!("cannot create {}", path.display()))
+}
+
+/// Replaces a file at once.
+fn write(path: &Path, content: &[u8]) -> anyhow::Result<()> {
+    let replace = || {
+        let directory = path.parent().unwrap_or(Path::new("."));
+        // With the permissions that the user's umask leaves, like any file.
+        let mut file = tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(directory)?;
+        file.write_all(content)?;
+        file.persist(path)?;
+        io::Result::Ok(())
+    };
+    replace().with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// How far a long fetch is, on a terminal.
+struct Progress {
+    total: usize,
+    done: usize,
+    begin: Instant,
+    last: Option<Instant>,
+    shows: bool,
+}
+
+impl Progress {
+    fn new(total: usize) -> Self {
+        Self { total, done: 0, begin: Instant::now(), last: None, shows: io::stderr().is_terminal() }
+    }
+
+    fn step(&mut self) -> io::Result<()> {
+        self.done += 1;
+        let due = self.last.is_none_or(|last| last.elapsed() > PATIENCE / 10);
+        if self.shows && due && self.begin.elapsed() > PATIENCE {
+            self.last = Some(Instant::now());
+            write!(io::stderr(), "\r\x1b[Ktask {} of {}", self.done, self.total)?;
+        }
+        Ok(())
+    }
+
+    fn clear(&mut self) -> io::Result<()> {
+        if self.last.is_some() { write!(io::stderr(), "\r\x1b[K") } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result(index: u64) -> TaskResult {
+        TaskResult {
+            index,
+            entry: "e".to_owned(),
+            attempt: 0,
+            success: true,
+            machine: "m".to_owned(),
+            finished: "2026-01-02T03:04:05Z".to_owned(),
+            work_mops: 1.0,
+            output: "00".to_owned(),
+            output_bytes: 1,
+        }
+    }
+
+    fn task(files: &[(&str, &str)]) -> TaskOutput {
+        let files = files.iter().map(|(name, text)| ((*name).to_owned(), text.as_bytes().to_vec().into())).collect();
+        TaskOutput { exit_code: Some(0), stdout: b"out".to_vec(), stderr: b"\xff".to_vec(), files, ..TaskOutput::default() }
+    }
+
+    #[test]
+    fn paths_stay_inside() {
+        for name in ["a", "a/b", "a/.b/c..d", "ä", "..."] {
+            assert_eq!(inside(name), Some(PathBuf::from(name)));
+        }
+        for name in ["", "/", "/etc/passwd", "..", "../a", "a/../../b", "a//b", "a/", "./a", "a\\b", "a\0b", "a/\n"] {
+            assert_eq!(inside(name), None, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_task_becomes_a_directory() {
+        let out = tempfile::tempdir().unwrap();
+        let mut problems = Vec::new();
+        let first = save(out.path(), result(7), &task(&[("a", "1"), ("d/b", "2"), ("../x", "3")]), &mut problems).unwrap();
+        assert_eq!((first.files, problems.len()), (vec!["a".to_owned(), "d/b".to_owned()], 1));
+        let read = |name: &str| fs::read(out.path().join("7").join(name)).unwrap();
+        assert_eq!((read("stdout"), read("stderr"), read("exit_code")), (b"out".to_vec(), b"\xff".to_vec(), b"0\n".to_vec()));
+        assert_eq!((read("outputs/a"), read("outputs/d/b")), (b"1".to_vec(), b"2".to_vec()));
+        assert!(!out.path().join("7/x").exists());
+
+        // Again, over what is there.
+        save(out.path(), result(7), &task(&[("a", "4")]), &mut problems).unwrap();
+        assert_eq!(read("outputs/a"), b"4");
+        let names: Vec<_> = fs::read_dir(out.path().join("7")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names.len(), 4, "nothing temporary is left: {names:?}");
+    }
+
+    #[test]
+    fn a_record_is_flat() {
+        let out = tempfile::tempdir().unwrap();
+        let record = save(out.path(), result(3), &task(&[]), &mut Vec::new()).unwrap();
+        let json = serde_json::to_value(record).unwrap();
+        assert_eq!((json["index"].as_u64(), json["exit_code"].as_i64()), (Some(3), Some(0)));
+        assert!(!out.path().join("3/outputs").exists());
+    }
+}

@@ -1,0 +1,102 @@
+use clap::CommandFactory as _;
+
+use super::*;
+
+fn arguments(line: &str) -> Vec<OsString> {
+    line.split_whitespace().map(OsString::from).collect()
+}
+
+fn parse(line: &str) -> Result<(Cli, Option<Vec<String>>), clap::Error> {
+    let (arguments, entries) = split_entries(arguments(line)).unwrap();
+    Ok((Cli::try_parse_from(arguments)?, entries))
+}
+
+#[test]
+fn the_command_line_is_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn every_verb_is_understood() {
+    for line in [
+        "idlewood run",
+        "idlewood run --state-dir d --listen /ip4/127.0.0.1/tcp/0 --bootstrap /ip4/127.0.0.1/tcp/1 --slots 2",
+        "idlewood run --speed-mops 12.5 --owner-probe f --die-with-parent --lease 5 --control-port 0",
+        "idlewood submit bag.toml --wait",
+        "idlewood submit --program p.wasm --array 0-9 -- render {} --fast",
+        "idlewood submit --program p.wasm --env A=1 --env B=2 --success-codes 0,10,20 --time-limit 1h --work 5",
+        "idlewood submit --program p.wasm ::: a --wait -- b",
+        "idlewood bag list",
+        "idlewood bag show",
+        "idlewood bag watch last --output json",
+        "idlewood bag wait ab12 --progress",
+        "idlewood bag cancel ab12",
+        "idlewood bag logs --index 3,5 --stderr",
+        "idlewood bag get ab12 --out d --index 0-9",
+        "idlewood --output json status",
+        "idlewood peers --state-dir d",
+        "idlewood pause --for 1h30m",
+        "idlewood resume",
+        "idlewood demo --agents 3 --tasks 16 --seed 7 --out d",
+        "idlewood worker",
+    ] {
+        assert!(parse(line).is_ok(), "{line}: {}", parse(line).unwrap_err());
+    }
+}
+
+#[test]
+fn bad_usage_is_told() {
+    for line in [
+        "idlewood",
+        "idlewood fly",
+        "idlewood run --slots 0",
+        "idlewood run --listen nowhere",
+        "idlewood run --speed-mops 0",
+        "idlewood submit --program p.wasm --array 9-0",
+        "idlewood submit --array 1 --glob *",
+        "idlewood submit --memory lots",
+        "idlewood submit --success-codes a",
+        "idlewood bag cancel",
+        "idlewood bag show nothing-like-an-id",
+        "idlewood bag get --index x",
+        "idlewood pause --for yesterday",
+        "idlewood demo --agents 2",
+        "idlewood status --output xml",
+    ] {
+        let error = parse(line).map(|_| line).unwrap_err();
+        assert_eq!(error.exit_code(), i32::from(BAD_USAGE), "{line}");
+    }
+}
+
+#[test]
+fn entries_follow_three_colons() {
+    let (cli, entries) = parse("idlewood submit --program p.wasm -- x {} ::: a --wait -- b").unwrap();
+    assert_eq!(entries.unwrap(), ["a", "--wait", "--", "b"]);
+    assert!(matches!(cli.command, Command::Submit(_)));
+    assert_eq!(split_entries(arguments("idlewood submit :::")).unwrap().1, Some(vec![]));
+    assert_eq!(split_entries(arguments("idlewood submit")).unwrap().1, None);
+    assert!(split_entries(arguments("idlewood submit ::: a ::: b")).is_err());
+    let (cli, entries) = parse("idlewood resume ::: a").unwrap();
+    assert!(dispatch(cli, entries).unwrap_err().is::<BadUsage>());
+}
+
+#[test]
+fn json_is_wanted_even_when_the_rest_makes_no_sense() {
+    assert_eq!(wanted_format(&arguments("idlewood fly --output json")), Format::Json);
+    assert_eq!(wanted_format(&arguments("idlewood --output=json fly")), Format::Json);
+    assert_eq!(wanted_format(&arguments("idlewood submit -- --output json")), Format::Text);
+    assert_eq!(wanted_format(&arguments("idlewood --output text")), Format::Text);
+}
+
+#[test]
+fn causes_are_told_once() {
+    let source = io::Error::other("disk on fire");
+    let error = anyhow::Error::new(source).context("cannot write x: disk on fire").context("cannot go on");
+    assert_eq!(sentence(&error), "cannot go on: cannot write x: disk on fire");
+}
+
+#[test]
+fn a_state_directory_is_what_was_given() {
+    assert_eq!(state_dir(Some("d".into())).unwrap(), PathBuf::from("d"));
+    assert!(state_dir(Some(PathBuf::new())).is_err());
+}
