@@ -366,7 +366,14 @@ impl Blobs {
     fn draft(&self, expected: Option<Hash>, size_max: u64) -> Result<BlobWriter, BlobError> {
         let tmp = self.0.dir.join(TMP_DIR);
         let file = NamedTempFile::new_in(&tmp).map_err(failed("create a file in", &tmp))?;
-        Ok(BlobWriter { blobs: self.clone(), file: Some(file), hasher: blake3::Hasher::new(), written: 0, expected, size_max })
+        Ok(BlobWriter {
+            blobs: self.clone(),
+            file: Some(file),
+            hasher: blake3::Hasher::new(),
+            written: 0,
+            expected,
+            size_max,
+        })
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {

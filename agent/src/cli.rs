@@ -51,10 +51,11 @@ const BROKEN_PIPE: u8 = 141;
 struct Cli {
     /// Where the agent keeps its state [default: $XDG_STATE_HOME/idlewood or ~/.local/state/idlewood]
     #[arg(long, global = true, value_name = "DIR", env = "IDLEWOOD_STATE_DIR", hide_env_values = true)]
+    #[arg(help_heading = "Global options")]
     state_dir: Option<PathBuf>,
     /// How to print
     #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", hide_possible_values = true)]
-    #[arg(help = "How to print: text for people, json for programs (one JSON value)")]
+    #[arg(help_heading = "Global options", help = "How to print: text for people, json for programs (one JSON value)")]
     output: Format,
     #[command(subcommand)]
     command: Command,
@@ -109,9 +110,10 @@ struct BadUsage(String);
 /// Runs the program that the command line asks for.
 pub fn main() -> ExitCode {
     let arguments: Vec<OsString> = env::args_os().collect();
-    let (arguments, entries) = match split_entries(arguments) {
-        Ok(split) => split,
-        Err((arguments, error)) => return report(wanted_format(&arguments), &error.into()),
+    let (arguments, entries) = split_entries(arguments);
+    let entries = match entries {
+        Ok(entries) => entries,
+        Err(error) => return report(wanted_format(&arguments), &error.into()),
     };
     let cli = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,
@@ -144,25 +146,19 @@ fn dispatch(cli: Cli, entries: Option<Vec<String>>) -> anyhow::Result<ExitCode> 
 }
 
 /// Takes what follows `:::` off the arguments; clap would stumble over entries that look like options.
-fn split_entries(
-    mut arguments: Vec<OsString>,
-) -> Result<(Vec<OsString>, Option<Vec<String>>), (Vec<OsString>, BadUsage)> {
+fn split_entries(mut arguments: Vec<OsString>) -> (Vec<OsString>, Result<Option<Vec<String>>, BadUsage>) {
     let Some(position) = arguments.iter().position(|argument| argument == ":::") else {
-        return Ok((arguments, None));
+        return (arguments, Ok(None));
     };
     let rest = arguments.split_off(position);
-    let mut entries = Vec::with_capacity(rest.len());
-    for entry in rest.into_iter().skip(1) {
-        match entry.into_string() {
-            Ok(entry) if entry == ":::" => {
-                let sentence = "only one `:::` list is understood: combine the lists before submitting";
-                return Err((arguments, BadUsage(sentence.to_owned())));
-            }
-            Ok(entry) => entries.push(entry),
-            Err(entry) => return Err((arguments, BadUsage(format!("the entry {} is not UTF-8", entry.display())))),
+    let entry = |entry: OsString| match entry.into_string() {
+        Ok(entry) if entry == ":::" => {
+            Err(BadUsage("only one `:::` list is understood: combine the lists before submitting".to_owned()))
         }
-    }
-    Ok((arguments, Some(entries)))
+        Ok(entry) => Ok(entry),
+        Err(entry) => Err(BadUsage(format!("the entry {} is not UTF-8", entry.display()))),
+    };
+    (arguments, rest.into_iter().skip(1).map(entry).collect::<Result<_, _>>().map(Some))
 }
 
 /// The state directory: flag, environment (both from clap), or the platform's place.
@@ -184,7 +180,8 @@ fn state_dir(given: Option<PathBuf>) -> Result<PathBuf, BadUsage> {
 
 /// The format that arguments ask for which clap could not read.
 fn wanted_format(arguments: &[OsString]) -> Format {
-    let texts: Vec<_> = arguments.iter().map(|argument| argument.to_string_lossy()).take_while(|text| text != "--").collect();
+    let texts: Vec<_> =
+        arguments.iter().map(|argument| argument.to_string_lossy()).take_while(|text| text != "--").collect();
     let separate = texts.windows(2).any(|pair| pair[0] == "--output" && pair[1] == "json");
     if separate || texts.iter().any(|text| text == "--output=json") { Format::Json } else { Format::Text }
 }

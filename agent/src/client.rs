@@ -311,7 +311,10 @@ mod tests {
     #[test]
     fn an_absent_agent_is_said_to_be_absent() {
         let directory = tempfile::tempdir().unwrap();
-        let expected = format!("no agent is running on {0}: start one with `idlewood run --state-dir {0}`", directory.path().display());
+        let expected = format!(
+            "no agent is running on {0}: start one with `idlewood run --state-dir {0}`",
+            directory.path().display()
+        );
         assert_eq!(Client::open(directory.path()).unwrap_err().to_string(), expected);
         assert!(Client::open(&directory.path().join("missing")).unwrap_err().is_absence());
 
@@ -330,7 +333,7 @@ mod tests {
         let error = Client::open(directory.path()).unwrap_err().to_string();
         assert!(error.starts_with("cannot read ") && error.contains(ENDPOINT_FILE), "{error}");
 
-        fs::set_permissions(&path, fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
         // Root reads everything.
         if fs::read(&path).is_err() {
             let error = Client::open(directory.path()).unwrap_err().to_string();

@@ -17,8 +17,8 @@
 mod blob;
 mod guard;
 
-use std::fs::{self, File, Permissions};
-use std::io::{self, Read as _, Write as _};
+use std::fs::{self, Permissions};
+use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -58,7 +58,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(366 * 86_400);
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// The port is taken, or loopback is missing.
-    #[error("cannot listen on {address} for commands: {source}; choose another --control-port, or none")]
+    #[error("cannot listen on {address} for commands: {source}; choose another --control-port, or leave it out")]
     Listen {
         /// Where.
         address: SocketAddr,
@@ -73,9 +73,6 @@ pub enum ControlError {
         /// What the system said.
         source: io::Error,
     },
-    /// No token could be made.
-    #[error("the system gives no random numbers: {0}")]
-    Randomness(io::Error),
 }
 
 /// A control API that answers. Dropping it cuts off the requests under way.
@@ -100,7 +97,7 @@ async fn serve(state_dir: &Path, port: u16, routes: Router) -> Result<Control, C
     let failed = |source| ControlError::Listen { address: wanted, source };
     let listener = TcpListener::bind(wanted).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    let token = token().map_err(ControlError::Randomness)?;
+    let token = token();
     let router = protect(routes, Guard::new(&token, address.port()));
     let file = EndpointFile::write(state_dir, address, token)?;
     let (stop, stopped) = oneshot::channel();
@@ -141,10 +138,8 @@ impl Control {
 }
 
 /// 32 random bytes in hex.
-fn token() -> io::Result<String> {
-    let mut bytes = [0; 32];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(hex::encode(bytes))
+fn token() -> String {
+    hex::encode(rand::random::<[u8; 32]>())
 }
 
 /// `control.json`, while the agent lives.
@@ -252,7 +247,10 @@ fn protect(router: Router, guard: Guard) -> Router {
     router
         .fallback(async || Failure::new(StatusCode::NOT_FOUND, "no such thing here; is the agent of another version?"))
         .method_not_allowed_fallback(async || {
-            Failure::new(StatusCode::METHOD_NOT_ALLOWED, "that cannot be done with it; is the agent of another version?")
+            Failure::new(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "that cannot be done with it; is the agent of another version?",
+            )
         })
         .layer(middleware::from_fn_with_state(guard, guard::check))
 }

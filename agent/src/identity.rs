@@ -73,7 +73,10 @@ pub fn load_or_create(dir: &Path) -> Result<Keypair, IdentityError> {
         Err(IdentityError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
         loaded => return loaded,
     }
-    let fail = |action| { let path = path.clone(); move |source| IdentityError::Io { action, path, source } };
+    let fail = |action| {
+        let path = path.clone();
+        move |source| IdentityError::Io { action, path, source }
+    };
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(fail("create the directory of"))?;
     let key = ed25519::Keypair::generate();
     write(dir, &path, &key).map_err(fail("write"))?;
@@ -99,7 +102,8 @@ fn load(path: &Path) -> Result<Keypair, IdentityError> {
     }
     let mut bytes = hex::decode(line).map_err(|_| damaged("the key is not hexadecimal"))?;
     // The 64 bytes hold the secret and the public half; decoding checks that they belong together.
-    let key = ed25519::Keypair::try_from_bytes(&mut bytes).map_err(|_| damaged("the halves of the key do not match"))?;
+    let key =
+        ed25519::Keypair::try_from_bytes(&mut bytes).map_err(|_| damaged("the halves of the key do not match"))?;
     Ok(key.into())
 }
 

@@ -1,6 +1,7 @@
-//! The `idlewood` binary.
-fn main() {
-    if std::env::args().nth(1).as_deref() == Some("worker") {
-        idlewood::worker::child::main()
-    }
+//! The `idlewood` binary: everything is in the library.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    idlewood::cli::main()
 }

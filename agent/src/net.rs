@@ -303,9 +303,9 @@ impl NetHandle {
             self.commands.send(command).await.map_err(|_| DialError::Closed)?;
             answer.await.map_err(|_| DialError::Closed)?
         };
-        tokio::time::timeout(CALL_TIMEOUT, call)
-            .await
-            .unwrap_or_else(|_| Err(DialError::Failed { address: address.clone(), reason: "no answer in time".to_owned() }))
+        tokio::time::timeout(CALL_TIMEOUT, call).await.unwrap_or_else(|_| {
+            Err(DialError::Failed { address: address.clone(), reason: "no answer in time".to_owned() })
+        })
     }
 
     /// Asks a peer for the piece of a blob at `offset`.

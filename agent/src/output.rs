@@ -63,6 +63,12 @@ pub fn short_id(id: &str) -> &str {
     id.get(..SHORT_ID_DIGITS).unwrap_or(id)
 }
 
+/// The end of a machine's peer id: all of them begin alike.
+pub fn short_peer(peer: &str) -> &str {
+    let start = peer.char_indices().rev().nth(SHORT_ID_DIGITS - 1).map_or(0, |(position, _)| position);
+    &peer[start..]
+}
+
 /// `1536` → `1.5 KiB`.
 pub fn bytes(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -220,21 +226,13 @@ impl Table {
         let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
         let titles = self.columns.iter().map(|column| (column.title.to_uppercase(), None)).collect();
         for row in std::iter::once(&titles).chain(&self.rows) {
-            let last = row.len().saturating_sub(1);
-            for (position, ((cell, colour), (column, width))) in
-                row.iter().zip(self.columns.iter().zip(&widths)).enumerate()
-            {
+            let mut line = String::new();
+            for ((cell, colour), (column, width)) in row.iter().zip(self.columns.iter().zip(&widths)) {
                 let gap = " ".repeat(width - cell.chars().count());
                 let cell = colour.map_or_else(|| cell.clone(), |colour: Colour| colour.paint(cell));
-                match (column.right, position == last) {
-                    (true, false) => write!(out, "{gap}{cell}  ")?,
-                    (true, true) => write!(out, "{gap}{cell}")?,
-                    (false, false) => write!(out, "{cell}{gap}  ")?,
-                    // Nothing behind the last word.
-                    (false, true) => write!(out, "{cell}")?,
-                }
+                line += &if column.right { format!("{gap}{cell}  ") } else { format!("{cell}{gap}  ") };
             }
-            writeln!(out)?;
+            writeln!(out, "{}", line.trim_end())?;
         }
         Ok(())
     }
@@ -263,7 +261,9 @@ mod tests {
 
     #[test]
     fn numbers_are_for_people() {
-        for (value, text) in [(0, "0 B"), (1_023, "1023 B"), (1_024, "1.0 KiB"), (1_536, "1.5 KiB"), (1_048_575, "1.0 MiB")] {
+        for (value, text) in
+            [(0, "0 B"), (1_023, "1023 B"), (1_024, "1.0 KiB"), (1_536, "1.5 KiB"), (1_048_575, "1.0 MiB")]
+        {
             assert_eq!(bytes(value), text);
         }
         assert_eq!(bytes(u64::MAX), "16384.0 PiB");
@@ -301,12 +301,14 @@ mod tests {
         let mut out = Vec::new();
         table.write(&mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
-        assert_eq!(text, "ID    TASKS  NAME\nab        7  é [2J\nabc  123456  \n");
+        assert_eq!(text, "ID    TASKS  NAME\nab        7  é [2J\nabc  123456\n");
     }
 
     #[test]
     fn ids_are_cut() {
         assert_eq!(short_id("0123456789abcdef"), "0123456789ab");
         assert_eq!(short_id("last"), "last");
+        assert_eq!(short_peer("12D3KooWAqiQEXXBNvkP8sc5"), "EXXBNvkP8sc5");
+        assert_eq!([short_peer("ab"), short_peer("")], ["ab", ""]);
     }
 }

@@ -8,8 +8,9 @@
 //! under another name and an empty one started (the identity key lives elsewhere, and the rest can be rebuilt from the
 //! grid); each record carries a version and a checksum, and one that does not fit is skipped and counted. As sled cuts
 //! a damaged log short without a word, a small file beside it remembers how many commits were acknowledged, so that
-//! the loss is at least reported. A disk that is nearly full fails the commit before sled sees it, since sled does not
-//! come back from a failed write; if it fails all the same, it is opened anew for the next commit.
+//! the loss is at least reported. A disk that is nearly full fails the commit before sled sees it: sled does not come
+//! back from a failed write, and waits for ever when it is closed after one. So it runs on a thread of its own that is
+//! given up when it fails or hangs; the agent must then be started again, which is as safe as after kill -9.
 //!
 //! Left out: reads while running (the state lives in the scheduler; records are read once, at the start) and blobs.
 
@@ -22,6 +23,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -79,6 +81,12 @@ const FREE_BYTES_MIN: u64 = 8 * 1024 * 1024;
 /// A store that does not open within this time is taken for damaged. 100,000 records open in well under a second.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// A group that is not on disk after this time never will be. A spinning disk under full load takes seconds.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Longest time for closing.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(20);
+
 /// A store larger than this and than [`GARBAGE_RATIO`] times what lives in it is rebuilt when it is opened.
 const REBUILD_BYTES_MIN: u64 = 32 * 1024 * 1024;
 const GARBAGE_RATIO: u64 = 5;
@@ -118,18 +126,22 @@ pub enum StoreError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommitError {
     /// The disk is nearly full; nothing was written.
-    #[error("the disk of the state directory is full ({free_bytes} bytes free, {needed_bytes} needed); make room, later commits will work again")]
+    #[error(
+        "the disk of the state directory is full ({free_bytes} bytes free, {needed_bytes} needed); make room, later commits will work again"
+    )]
     DiskFull {
         /// What is free.
         free_bytes: u64,
         /// What is needed.
         needed_bytes: u64,
     },
-    /// The database or the disk failed; the store is opened anew for the next commit.
-    #[error("the store could not be written: {0}")]
-    Failed(String),
+    /// The database or the disk failed. All later commits fail too: the agent has to end.
+    #[error("the store has stopped working ({0}); start the agent again")]
+    Broken(String),
     /// A key or value is too long, or the key is reserved; nothing of the commit was written.
-    #[error("a record does not fit the store: keys have 1 to {KEY_BYTES_MAX} bytes and do not begin with 0xff, values at most {VALUE_BYTES_MAX}")]
+    #[error(
+        "a record does not fit the store: keys have 1 to {KEY_BYTES_MAX} bytes and do not begin with 0xff, values at most {VALUE_BYTES_MAX}"
+    )]
     Unfit,
 }
 
@@ -254,8 +266,8 @@ impl Store {
         let dir = lock.dir();
         finish_rebuild(dir)?;
         let path = dir.join(STORE_DIR);
-        let (contents, set_aside) = match open_guarded(&path) {
-            Ok(contents) => (contents, None),
+        let ((mut sled, mut contents), set_aside) = match Sled::open(&path) {
+            Ok(opened) => (opened, None),
             Err(Trouble::System(source)) => return Err(failed("open", &path)(source)),
             Err(Trouble::Damaged(reason)) => {
                 let aside = set_aside(dir, &path)?;
@@ -263,36 +275,31 @@ impl Store {
                     moved_to = %aside.display(), %reason,
                     "the store is damaged and was set aside; the agent starts without its records and keeps its identity"
                 );
-                let unusable = |reason| StoreError::Unusable { dir: dir.to_owned(), reason };
-                let contents = open_guarded(&path).map_err(|trouble| unusable(trouble.to_string()))?;
-                (contents, Some(aside))
+                let unusable =
+                    |trouble: Trouble| StoreError::Unusable { dir: dir.to_owned(), reason: trouble.to_string() };
+                (Sled::open(&path).map_err(unusable)?, Some(aside))
             }
         };
-        let Contents { mut db, mut records, damaged, count } = contents;
-        let mut damaged_count = damaged;
+        let records_damaged = contents.damaged;
+        if records_damaged > 0 {
+            warn!(records_damaged, "damaged records were skipped");
+        }
         let mark = Mark::open(dir)?;
         let acknowledged = if set_aside.is_some() { 0 } else { mark.read() };
-        let count_known = count.unwrap_or(0);
-        let commits_lost = acknowledged.saturating_sub(count_known);
+        let commits_lost = acknowledged.saturating_sub(contents.count);
         if commits_lost > 0 {
             error!(commits_lost, "the store has lost commits that were on disk; the disk or its cache is not reliable");
         }
-        if damaged_count > 0 {
-            warn!(records = damaged_count, "damaged records were skipped");
-        }
-        let live_bytes: u64 = records.iter().map(|(key, value)| (key.len() + value.len() + HEADER_BYTES) as u64).sum();
-        let size_bytes = db.size_on_disk().unwrap_or_else(|error| {
-            warn!(%error, "the size of the store is not known");
-            0
-        });
+        let count = contents.count.max(acknowledged);
+        let size = |(key, value): &(Vec<u8>, Vec<u8>)| (key.len() + value.len() + HEADER_BYTES) as u64;
+        let live_bytes: u64 = contents.records.iter().map(size).sum();
+        let size_bytes = contents.size_bytes;
         if size_bytes > REBUILD_BYTES_MIN && size_bytes / GARBAGE_RATIO > live_bytes {
-            match fill_anew(dir, &records, count_known) {
+            match fill_anew(dir, &contents.records, count) {
                 Ok(()) => {
-                    close(db);
-                    let contents = replace(dir, &path)?;
+                    sled.close();
+                    (sled, contents) = replace(dir, &path)?;
                     info!(size_bytes, live_bytes, "the store was rebuilt to give disk space back");
-                    (db, records) = (contents.db, contents.records);
-                    damaged_count += contents.damaged;
                 }
                 Err(reason) => warn!(%reason, "the store could not be rebuilt; it stays as large as it is"),
             }
@@ -304,8 +311,8 @@ impl Store {
         let writer = Writer {
             path,
             free_bytes_min,
-            db: Some(db),
-            count: count_known.max(acknowledged),
+            sled: Ok(sled),
+            count,
             mark,
             synced_blobs: HashSet::new(),
             jobs: job_receiver,
@@ -317,9 +324,9 @@ impl Store {
             .map_err(failed("start the writer of", dir))?;
         Ok(Opened {
             store: Store { jobs: Some(jobs), writer: Mutex::new(Some(thread)) },
-            records,
+            records: contents.records,
             results: result_receiver,
-            records_damaged: damaged_count,
+            records_damaged,
             commits_lost,
             set_aside,
         })
@@ -379,8 +386,8 @@ struct Writer {
     path: PathBuf,
     /// See [`FREE_BYTES_MIN`]; 0 in the test of what happens when sled meets a full disk.
     free_bytes_min: u64,
-    /// `None` after a failure, until the next commit opens it anew.
-    db: Option<sled::Db>,
+    /// Or why there is none any more.
+    sled: Result<Sled, String>,
     /// Commits since the store was made.
     count: u64,
     mark: Mark,
@@ -413,20 +420,24 @@ impl Writer {
                 }
             }
         }
-        if let Some(db) = self.db.take() {
-            close(db);
+        if let Ok(sled) = self.sled {
+            sled.close();
         }
     }
 
     fn write(&mut self, group: &[Job], fit: &[bool], bytes: usize) -> Result<(), CommitError> {
+        let sled = match &self.sled {
+            Ok(sled) => sled,
+            Err(reason) => return Err(CommitError::Broken(reason.clone())),
+        };
         let needed_bytes = if self.free_bytes_min == 0 { 0 } else { self.free_bytes_min + 4 * bytes as u64 };
-        let free_bytes = rustix::fs::statvfs(&self.path).map(|fs| fs.f_bavail * fs.f_frsize);
-        match free_bytes {
+        match rustix::fs::statvfs(&self.path).map(|disk| disk.f_bavail * disk.f_frsize) {
             Ok(free_bytes) if free_bytes < needed_bytes => {
                 return Err(CommitError::DiskFull { free_bytes, needed_bytes });
             }
             Ok(_) => {}
-            Err(errno) => return Err(CommitError::Failed(format!("its disk does not answer: {errno}"))),
+            // The write will tell.
+            Err(errno) => warn!(%errno, "the free space of the disk is not known"),
         }
         let count = self.count + group.len() as u64;
         let mut batch = sled::Batch::default();
@@ -439,33 +450,20 @@ impl Writer {
             }
         }
         batch.insert(COUNT_KEY, encode(COUNT_KEY, &count.to_be_bytes()));
-        let db = match self.db.take() {
-            Some(db) => db,
-            None => match open_guarded(&self.path) {
-                Ok(contents) => contents.db,
-                Err(trouble) => return Err(CommitError::Failed(format!("it does not open again: {trouble}"))),
-            },
-        };
-        let (path, synced_blobs) = (&self.path, &mut self.synced_blobs);
-        let written = catch_unwind(AssertUnwindSafe(|| -> Result<(), String> {
-            db.apply_batch(batch).map_err(|error| error.to_string())?;
-            db.flush().map_err(|error| error.to_string())?;
-            sync_all(path, synced_blobs).map_err(|error| format!("sync: {error}"))
-        }));
-        match written {
-            Ok(Ok(())) => {
-                self.db = Some(db);
+        let written = sled.apply(batch);
+        // A failed sync may have lost what it was to write, and the next one would not say so: it is final too.
+        let synced = written.and_then(|()| {
+            sync_all(&self.path, &mut self.synced_blobs).map_err(|error| format!("its files cannot be synced: {error}"))
+        });
+        match synced {
+            Ok(()) => {
                 self.count = count;
                 self.mark.write(count);
                 Ok(())
             }
-            Ok(Err(reason)) => {
-                close(db);
-                Err(CommitError::Failed(reason))
-            }
-            Err(_) => {
-                close(db);
-                Err(CommitError::Failed("the database panicked".to_owned()))
+            Err(reason) => {
+                self.sled = Err(reason.clone());
+                Err(CommitError::Broken(reason))
             }
         }
     }
@@ -512,14 +510,16 @@ fn decode<'a>(key: &[u8], record: &'a [u8]) -> Option<&'a [u8]> {
     (*version == RECORD_VERSION && *sum == checksum(key, value)).then_some(value)
 }
 
-// ---- opening ----
+// ---- sled ----
 
+/// What was in a store.
+#[derive(Debug, Default)]
 struct Contents {
-    db: sled::Db,
     records: Vec<(Vec<u8>, Vec<u8>)>,
     damaged: usize,
-    /// The count of commits, if its record is sound.
-    count: Option<u64>,
+    /// Commits so far; 0 if that record is not sound.
+    count: u64,
+    size_bytes: u64,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -531,37 +531,92 @@ enum Trouble {
     Damaged(String),
 }
 
-/// Opens sled and reads everything, on a thread of its own: damaged files make sled return errors, panic or, perhaps,
-/// not return.
-fn open_guarded(path: &Path) -> Result<Contents, Trouble> {
-    let path = path.to_owned();
-    let (sender, receiver) = std::sync::mpsc::sync_channel(1);
-    let thread = std::thread::Builder::new()
-        .name("store-open".to_owned())
-        .spawn(move || {
-            let result = catch_unwind(|| read(&path)).unwrap_or_else(|panic| {
-                let text = panic.downcast_ref::<String>().map(String::as_str);
-                let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
-                Err(Trouble::Damaged(format!("the database panicked: {text}")))
-            });
-            // Nobody waits any more after the timeout; the contents are closed with this thread then.
-            if sender.send(result).is_err() {
-                warn!("a store opened too late");
-            }
-        })
-        .map_err(Trouble::System)?;
-    match receiver.recv_timeout(OPEN_TIMEOUT) {
-        Ok(result) => {
-            if thread.join().is_err() {
-                warn!("the thread that opened the store ended in a panic");
-            }
-            result
+/// sled, on a thread of its own: damaged files and failed writes make it return errors, panic, or not return.
+///
+/// Without orders any more the thread closes it.
+#[derive(Debug)]
+struct Sled {
+    orders: SyncSender<sled::Batch>,
+    /// One answer for each order, and one more when it is closed.
+    done: Receiver<Result<(), String>>,
+}
+
+impl Sled {
+    /// Opens the database (an empty one if there is none) and reads it.
+    fn open(path: &Path) -> Result<(Self, Contents), Trouble> {
+        let path = path.to_owned();
+        let (orders, order_receiver) = sync_channel(1);
+        let (done_sender, done) = sync_channel(2);
+        let (opened_sender, opened) = sync_channel(1);
+        std::thread::Builder::new()
+            .name("store-sled".to_owned())
+            .spawn(move || {
+                let (db, result) = match guard(|| read(&path)) {
+                    Ok(Ok((db, contents))) => (Some(db), Ok(contents)),
+                    Ok(Err(trouble)) => (None, Err(trouble)),
+                    Err(panic) => (None, Err(Trouble::Damaged(panic))),
+                };
+                let waited_for = opened_sender.send(result).is_ok();
+                if let (Some(db), true) = (db, waited_for) {
+                    obey(db, &order_receiver, &done_sender);
+                }
+            })
+            .map_err(Trouble::System)?;
+        match opened.recv_timeout(OPEN_TIMEOUT) {
+            Ok(contents) => Ok((Self { orders, done }, contents?)),
+            Err(_) => Err(Trouble::Damaged(format!("it did not open within {} s", OPEN_TIMEOUT.as_secs()))),
         }
-        Err(_) => Err(Trouble::Damaged(format!("it did not open within {} s", OPEN_TIMEOUT.as_secs()))),
+    }
+
+    /// Applies the batch as one and flushes; what reaches the disk's cache that way needs [`sync_all`] yet.
+    fn apply(&self, batch: sled::Batch) -> Result<(), String> {
+        self.orders.send(batch).map_err(|_| "the database has ended".to_owned())?;
+        let hung = |_| format!("the database did not answer within {} s", WRITE_TIMEOUT.as_secs());
+        self.done.recv_timeout(WRITE_TIMEOUT).map_err(hung)?
+    }
+
+    fn close(self) {
+        drop(self.orders);
+        match self.done.recv_timeout(CLOSE_TIMEOUT) {
+            Ok(Ok(())) => {}
+            Ok(Err(reason)) => warn!(%reason, "the database did not close well; nothing that was acknowledged is lost"),
+            Err(_) => warn!("the database does not close; nothing that was acknowledged is lost"),
+        }
     }
 }
 
-fn read(path: &Path) -> Result<Contents, Trouble> {
+/// Carries out orders until there are none, or one fails.
+fn obey(db: sled::Db, orders: &Receiver<sled::Batch>, done: &SyncSender<Result<(), String>>) {
+    // Nobody may be waiting for an answer any more after a timeout; then nothing is left to be told.
+    let answer = |result| done.send(result).is_ok();
+    while let Ok(batch) = orders.recv() {
+        let written =
+            guard(|| db.apply_batch(batch).and_then(|()| db.flush()).map(drop).map_err(|error| error.to_string()));
+        let written = written.and_then(|result| result);
+        if written.is_err() {
+            // Closing it would wait for ever for what could not be written, and hold up every other database of this
+            // process meanwhile.
+            std::mem::forget(db);
+            answer(written);
+            return;
+        }
+        if !answer(written) {
+            return;
+        }
+    }
+    answer(guard(|| drop(db)));
+}
+
+/// Runs what may panic inside sled; the panic's text is the error.
+fn guard<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
+        format!("the database panicked: {text}")
+    })
+}
+
+fn read(path: &Path) -> Result<(sled::Db, Contents), Trouble> {
     let db = sled::Config::new()
         .path(path)
         .cache_capacity(CACHE_BYTES)
@@ -569,16 +624,16 @@ fn read(path: &Path) -> Result<Contents, Trouble> {
         .flush_every_ms(None)
         .open()
         .map_err(trouble)?;
-    let mut contents = Contents { db, records: Vec::new(), damaged: 0, count: None };
-    for record in contents.db.iter() {
+    let mut contents = Contents { size_bytes: db.size_on_disk().map_err(trouble)?, ..Contents::default() };
+    for record in db.iter() {
         let (key, record) = record.map_err(trouble)?;
         match decode(&key, &record) {
-            Some(value) if key == COUNT_KEY => contents.count = value.try_into().ok().map(u64::from_be_bytes),
+            Some(value) if key == COUNT_KEY => contents.count = value.try_into().map(u64::from_be_bytes).unwrap_or(0),
             Some(value) => contents.records.push((key.to_vec(), value.to_vec())),
             None => contents.damaged += 1,
         }
     }
-    Ok(contents)
+    Ok((db, contents))
 }
 
 fn trouble(error: sled::Error) -> Trouble {
@@ -598,13 +653,6 @@ fn trouble(error: sled::Error) -> Trouble {
     }
 }
 
-/// Closing flushes, and may panic in a store that has failed before.
-fn close(db: sled::Db) {
-    if catch_unwind(AssertUnwindSafe(|| drop(db))).is_err() {
-        warn!("the database panicked while it was closed");
-    }
-}
-
 fn set_aside(dir: &Path, path: &Path) -> Result<PathBuf, StoreError> {
     let aside = (1..).map(|n| dir.join(format!("store.damaged-{n}"))).find(|aside| !aside.exists());
     let aside = aside.unwrap_or_else(|| dir.join("store.damaged"));
@@ -615,30 +663,24 @@ fn set_aside(dir: &Path, path: &Path) -> Result<PathBuf, StoreError> {
 /// Copies the records to a new store beside the old one.
 fn fill_anew(dir: &Path, records: &[(Vec<u8>, Vec<u8>)], count: u64) -> Result<(), String> {
     let rebuilt = dir.join(REBUILT_DIR);
-    let db = open_guarded(&rebuilt).map_err(|trouble| trouble.to_string())?.db;
-    let filled = catch_unwind(AssertUnwindSafe(|| -> sled::Result<()> {
-        for (key, value) in records {
-            db.insert(key, encode(key, value))?;
-        }
-        db.insert(COUNT_KEY, encode(COUNT_KEY, &count.to_be_bytes()))?;
-        db.flush()?;
-        Ok(())
-    }));
-    close(db);
-    match filled {
-        Ok(Ok(())) => sync_all(&rebuilt, &mut HashSet::new()).map_err(|error| error.to_string()),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err("the database panicked".to_owned()),
+    let (sled, _) = Sled::open(&rebuilt).map_err(|trouble| trouble.to_string())?;
+    let mut batch = sled::Batch::default();
+    for (key, value) in records {
+        batch.insert(key.as_slice(), encode(key, value));
     }
+    batch.insert(COUNT_KEY, encode(COUNT_KEY, &count.to_be_bytes()));
+    sled.apply(batch)?;
+    sled.close();
+    sync_all(&rebuilt, &mut HashSet::new()).map_err(|error| error.to_string())
 }
 
 /// Puts the new store in the place of the old one and opens it.
-fn replace(dir: &Path, path: &Path) -> Result<Contents, StoreError> {
+fn replace(dir: &Path, path: &Path) -> Result<(Sled, Contents), StoreError> {
     let (rebuilt, retired) = (dir.join(REBUILT_DIR), dir.join(RETIRED_DIR));
     fs::rename(path, &retired).map_err(failed("rename", path))?;
     fs::rename(&rebuilt, path).and_then(|()| sync_dir(dir)).map_err(failed("rename", &rebuilt))?;
     fs::remove_dir_all(&retired).map_err(failed("remove", &retired))?;
-    open_guarded(path).map_err(|trouble| StoreError::Unusable { dir: dir.to_owned(), reason: trouble.to_string() })
+    Sled::open(path).map_err(|trouble| StoreError::Unusable { dir: dir.to_owned(), reason: trouble.to_string() })
 }
 
 /// Cleans up after a rebuild that was interrupted: the old store counts until the new one has its name.

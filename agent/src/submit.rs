@@ -236,15 +236,15 @@ fn lines(path: &Path, stdin: &mut impl io::Read) -> Result<Vec<String>, SubmitEr
 }
 
 fn matches(pattern: &str, files: &mut Files) -> Result<Vec<Entry>, SubmitError> {
-    let found = glob::glob(pattern)
-        .map_err(|error| SubmitError::Value(format!("{pattern:?} is no pattern: {}", error.msg)))?;
+    let found =
+        glob::glob(pattern).map_err(|error| SubmitError::Value(format!("{pattern:?} is no pattern: {}", error.msg)))?;
     let mut entries = Vec::new();
     let mut paths: BTreeMap<String, PathBuf> = BTreeMap::new();
     for path in found {
         let path = path.map_err(|error| SubmitError::File {
             what: "matches in",
             path: error.path().to_owned(),
-            source: error.into_error(),
+            source: error.into(),
         })?;
         if path.is_dir() {
             continue;
@@ -270,16 +270,18 @@ impl Files {
     fn add(&mut self, what: &'static str, path: &Path) -> Result<Input, SubmitError> {
         let (mut file, bytes) = open(what, path)?;
         let mut hasher = blake3::Hasher::new();
-        io::copy(&mut file, &mut hasher)
-            .map_err(|source| SubmitError::File { what, path: path.to_owned(), source })?;
+        io::copy(&mut file, &mut hasher).map_err(|source| SubmitError::File { what, path: path.to_owned(), source })?;
         self.insert(path, hasher.finalize(), bytes)
     }
 
     fn add_program(&mut self, path: &Path) -> Result<Input, SubmitError> {
         let (mut file, _) = open("program", path)?;
         let mut module = Vec::new();
-        file.read_to_end(&mut module)
-            .map_err(|source| SubmitError::File { what: "program", path: path.to_owned(), source })?;
+        file.read_to_end(&mut module).map_err(|source| SubmitError::File {
+            what: "program",
+            path: path.to_owned(),
+            source,
+        })?;
         check_program(&module).map_err(|source| SubmitError::Program { path: path.to_owned(), source })?;
         self.insert(path, blake3::hash(&module), module.len() as u64)
     }
@@ -324,11 +326,9 @@ impl Shared {
         match self.0.get(&input.name) {
             // The same file twice is harmless.
             Some((known, _)) if known.blob == input.blob => Ok(()),
-            Some((_, first)) => Err(SubmitError::SameName {
-                name: input.name,
-                first: first.clone(),
-                second: path.to_owned(),
-            }),
+            Some((_, first)) => {
+                Err(SubmitError::SameName { name: input.name, first: first.clone(), second: path.to_owned() })
+            }
             None => {
                 self.0.insert(input.name.clone(), (input, path.to_owned()));
                 Ok(())

@@ -49,7 +49,7 @@ fn two_peers_lose_each_other_and_meet_again() {
 
 #[test]
 fn a_hundred_peers_start_at_once() {
-    for seed in 0..3 {
+    for seed in 0..2 {
         let (mut world, took) = started(seed, 100, SECOND * 60);
         println!("seed {seed}: 100 at once exact after {took:?}");
         world.run_for(SECOND * 120);
@@ -59,7 +59,7 @@ fn a_hundred_peers_start_at_once() {
 
 #[test]
 fn half_of_a_hundred_crash_at_once() {
-    for seed in 0..3 {
+    for seed in 0..2 {
         let (mut world, _) = started(seed, 100, SECOND * 60);
         world.run_for(SECOND * 100);
         for _ in 0..50 {
@@ -96,11 +96,12 @@ fn a_crash_and_a_leave_are_repaired_in_time() {
     assert!(leaves[leaves.len() - 1] < SECOND * 3);
 }
 
-/// The contact that everybody joined through is gone, so only the graveyards know the other side.
+/// The contact that everybody joined through is gone, so only graveyards and fingers know the other side;
+/// in a grid of twelve all are neighbours and only graveyards do.
 #[test]
 fn a_partition_heals() {
-    for seed in 0..3 {
-        let (mut world, _) = started(seed, 40, SECOND * 60);
+    for (seed, len) in [(0, 12), (1, 12), (2, 40), (3, 40)] {
+        let (mut world, _) = started(seed, len, SECOND * 60);
         world.crash(0);
         world.settle(SECOND * 60).unwrap_or_else(|error| panic!("seed {seed} before: {error}"));
         for index in 0..world.machines.len() {
@@ -149,13 +150,13 @@ fn with_five_per_cent_loss_it_works_and_is_exact_after() {
 #[test]
 fn a_quiet_grid_of_a_hundred_is_cheap() {
     let (mut world, _) = started(2, 100, SECOND * 60);
-    world.run_for(SECOND * 600);
+    world.run_for(SECOND * 400);
     (world.bytes_sent, world.bytes_by_kind) = (0, Default::default());
-    world.run_for(SECOND * 300);
+    world.run_for(SECOND * 200);
     for (kind, (count, bytes)) in &world.bytes_by_kind {
-        println!("{kind:12} {count:8} messages {:8.1} B/s per peer", *bytes as f64 / 300.0 / 100.0);
+        println!("{kind:12} {count:8} messages {:8.1} B/s per peer", *bytes as f64 / 200.0 / 100.0);
     }
-    let rate = world.bytes_sent as f64 / 300.0 / 100.0;
+    let rate = world.bytes_sent as f64 / 200.0 / 100.0;
     println!("{rate:.1} B/s per peer");
     assert!(rate < 300.0);
 }

@@ -123,12 +123,19 @@ mod tests {
     use crate::queue::tests::{loads, simulate, tasks_of};
     use crate::stretch::{max_stretch_exact, meets_deadlines};
 
-    /// A stretch around the load's own, and a new bag.
+    /// A new bag: a stretch as a multiple of the load's own, its age, how many of its tasks one idle slot could do
+    /// before it is due (few more often than many), and the size of a task.
     fn newcomers() -> impl Strategy<Value = (f64, f64, f64, f64)> {
         let stretch = prop_oneof![Just(1.0), 0.3..1.0_f64, 1.0..2.0_f64, 1.0..100.0_f64];
         let age_s = prop_oneof![Just(0.0), 0.0..1e4_f64, 0.0..1e6_f64];
-        (stretch, age_s, 0.0..20.0_f64, 0.0..17.0_f64)
-            .prop_map(|(factor, age_s, log_tasks, log_task)| (factor, age_s, log_tasks.exp2(), log_task.exp2()))
+        let fitting = prop_oneof![0.0..4.0_f64, 0.0..14.0_f64];
+        (stretch, age_s, fitting, 0.0..22.0_f64)
+            .prop_map(|(factor, age_s, log_fitting, log_task)| (factor, age_s, log_fitting.exp2(), log_task.exp2()))
+    }
+
+    /// The size of the whole bag that makes it due when one idle slot could do so many of its tasks.
+    fn size(load: &Load, stretch: f64, age_s: f64, fitting: f64, a: f64) -> f64 {
+        (fitting * a / load.speed_mops + age_s) / stretch
     }
 
     /// The load's own maximum stretch times the factor; around 0.01 for an idle one.
@@ -180,8 +187,9 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_promised_is_kept(load in loads(prop_oneof![Just(1), Just(2), Just(4)], 6), new in newcomers()) {
-            let (factor, age_s, tasks, a) = new;
-            let (stretch, w) = (at(&load, factor), tasks * a);
+            let (factor, age_s, fitting, a) = new;
+            let stretch = at(&load, factor);
+            let w = size(&load, stretch, age_s, fitting, a);
             let n = available_tasks(&load, stretch, load.now_s - age_s, w, a);
             // What is promised in total is bounded, so that the simulation stays short.
             let n = n.min(3000);
@@ -193,8 +201,9 @@ mod tests {
 
         #[test]
         fn on_one_slot_one_more_is_too_many(load in loads(Just(1), 6), new in newcomers()) {
-            let (factor, age_s, tasks, a) = new;
-            let (stretch, w) = (at(&load, factor), tasks * a);
+            let (factor, age_s, fitting, a) = new;
+            let stretch = at(&load, factor);
+            let w = size(&load, stretch, age_s, fitting, a);
             let n = available_tasks(&load, stretch, load.now_s - age_s, w, a);
             // What has very many is left out, so that the simulation stays short.
             if n < 3000 {
@@ -204,8 +213,9 @@ mod tests {
 
         #[test]
         fn on_one_slot_it_is_the_papers_function(load in loads(Just(1), 10), new in newcomers()) {
-            let (factor, age_s, tasks, a) = new;
-            let (stretch, w) = (at(&load, factor * 1.0001), tasks * a);
+            let (factor, age_s, fitting, a) = new;
+            let stretch = at(&load, factor * 1.0001);
+            let w = size(&load, stretch, age_s, fitting, a);
             let mine = available_work(&load, stretch, load.now_s - age_s, w);
             let papers = latest_starts(&load, stretch, age_s, w);
             let scale = load.speed_mops * (stretch * w + age_s + 1e6);
@@ -217,13 +227,14 @@ mod tests {
         fn proposition_1_more_for_a_larger_application(
             load in loads(1_u32..=4, 10), new in newcomers(), growth in 1.0..100.0_f64,
         ) {
-            let (factor, age_s, tasks, a) = new;
+            let (factor, age_s, fitting, a) = new;
             let (stretch, release_s) = (at(&load, factor), load.now_s - age_s);
-            let small = available_work(&load, stretch, release_s, tasks * a);
-            let large = available_work(&load, stretch, release_s, tasks * a * growth);
+            let w = size(&load, stretch, age_s, fitting, a);
+            let small = available_work(&load, stretch, release_s, w);
+            let large = available_work(&load, stretch, release_s, w * growth);
             prop_assert!(small <= large + 1e-9 * (small + 1e8), "{} > {}", small, large);
-            let small = available_tasks(&load, stretch, release_s, tasks * a, a);
-            let large = available_tasks(&load, stretch, release_s, tasks * a * growth * (1.0 + 1e-9), a * (1.0 - 1e-9));
+            let small = available_tasks(&load, stretch, release_s, w, a);
+            let large = available_tasks(&load, stretch, release_s, w * growth * (1.0 + 1e-9), a * (1.0 - 1e-9));
             prop_assert!(small <= large, "{} > {}", small, large);
         }
 
@@ -231,13 +242,14 @@ mod tests {
         fn proposition_2_more_at_a_larger_stretch(
             load in loads(1_u32..=4, 10), new in newcomers(), growth in 1.0..100.0_f64,
         ) {
-            let (factor, age_s, tasks, a) = new;
+            let (factor, age_s, fitting, a) = new;
             let (stretch, release_s) = (at(&load, factor), load.now_s - age_s);
-            let small = available_work(&load, stretch, release_s, tasks * a);
-            let large = available_work(&load, stretch * growth, release_s, tasks * a);
+            let w = size(&load, stretch, age_s, fitting, a);
+            let small = available_work(&load, stretch, release_s, w);
+            let large = available_work(&load, stretch * growth, release_s, w);
             prop_assert!(small <= large + 1e-9 * (small + 1e8), "{} > {}", small, large);
-            let small = available_tasks(&load, stretch, release_s, tasks * a, a);
-            let large = available_tasks(&load, stretch * growth * (1.0 + 1e-9), release_s, tasks * a, a * (1.0 - 1e-9));
+            let small = available_tasks(&load, stretch, release_s, w, a);
+            let large = available_tasks(&load, stretch * growth * (1.0 + 1e-9), release_s, w, a * (1.0 - 1e-9));
             prop_assert!(small <= large, "{} > {}", small, large);
         }
 
@@ -245,10 +257,11 @@ mod tests {
         fn fewer_of_larger_tasks_and_nothing_below_the_own_stretch(
             load in loads(1_u32..=4, 10), new in newcomers(), growth in 1.0..10.0_f64,
         ) {
-            let (factor, age_s, tasks, a) = new;
+            let (factor, age_s, fitting, a) = new;
             let (stretch, release_s) = (at(&load, factor), load.now_s - age_s);
-            let small = available_tasks(&load, stretch, release_s, tasks * a, a);
-            let large = available_tasks(&load, stretch, release_s, tasks * a, a * growth * (1.0 + 1e-9));
+            let w = size(&load, stretch, age_s, fitting, a);
+            let small = available_tasks(&load, stretch, release_s, w, a);
+            let large = available_tasks(&load, stretch, release_s, w, a * growth * (1.0 + 1e-9));
             prop_assert!(large <= small, "{} > {}", large, small);
             if !meets_deadlines(&load, stretch) {
                 prop_assert_eq!(small, 0);
@@ -257,11 +270,12 @@ mod tests {
 
         #[test]
         fn more_slots_never_offer_less_than_one(load in loads(Just(1), 6), new in newcomers(), slots in 2_u32..6) {
-            let (factor, age_s, tasks, a) = new;
+            let (factor, age_s, fitting, a) = new;
             let (stretch, release_s) = (at(&load, factor), load.now_s - age_s);
+            let w = size(&load, stretch, age_s, fitting, a);
             let wide = Load { slots, ..load.clone() };
-            let one = available_work(&load, stretch, release_s, tasks * a);
-            let many = available_work(&wide, stretch, release_s, tasks * a);
+            let one = available_work(&load, stretch, release_s, w);
+            let many = available_work(&wide, stretch, release_s, w);
             prop_assert!(one <= many * (1.0 + 1e-9) + 1e-3, "{} > {}", one, many);
         }
     }

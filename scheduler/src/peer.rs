@@ -417,6 +417,11 @@ impl Peer {
             self.executor.accept(request, &mut self.io, &self.config);
             return;
         }
+        if climbing && self.overlay.depth(Node::Router).is_none() {
+            // Cut off from the root while the tree is being repaired: whatever is decided here would crowd this
+            // subtree, perhaps one machine. The submitter issues it again.
+            return;
+        }
         let platform = self.platform();
         let sent = self.router.route(request.clone(), climbing, &self.overlay, &platform, &self.config);
         self.router_changed = true;
@@ -431,13 +436,27 @@ impl Peer {
 
     /// A request starts: at the own router, the leaf's parent, or the own leaf of a machine alone.
     fn enter(&mut self, request: Request) {
-        let parent = self.overlay.parent(Node::Leaf).filter(|_| !self.overlay.hosts_router()).cloned();
+        let is_above = |parent: &&Contact| parent.peer != self.io.me.peer;
+        let parent = match self.overlay.depth(Node::Router) {
+            Some(_) => None,
+            None => self.overlay.parent(Node::Leaf).filter(is_above).cloned(),
+        };
         match parent {
             Some(parent) => {
                 let message = Message::Request { request, node: Node::Router, climbing: true };
                 self.io.send(parent, message);
             }
             None => self.request(request, Node::Router, true),
+        }
+    }
+
+    /// Whether requests find their way: alone, or with a leaf that hangs below the root.
+    fn is_attached(&self) -> bool {
+        use idlewood_overlay::State;
+        match self.overlay.state() {
+            State::Alone => true,
+            State::Member | State::Leaving => self.overlay.depth(Node::Leaf).is_some(),
+            State::Joining | State::Left => false,
         }
     }
 
@@ -519,15 +538,16 @@ impl Peer {
         }
     }
 
-    /// Sends out everything that is to be placed.
+    /// Sends out everything that is to be placed, once this machine has its place in the tree: a submitter that
+    /// comes back would otherwise take all of it on itself.
     fn issue(&mut self) {
-        if matches!(self.overlay.state(), idlewood_overlay::State::Joining | idlewood_overlay::State::Left) {
-            return;
-        }
+        let is_attached = self.is_attached();
         let mut requests = Vec::new();
         for ledger in self.ledgers.values_mut().filter(|ledger| !ledger.is_closed()) {
             ledger.expire(&mut self.io);
-            requests.append(&mut ledger.issue(&self.io, &self.config));
+            if is_attached {
+                requests.append(&mut ledger.issue(&self.io, &self.config));
+            }
         }
         for request in requests {
             self.enter(request);

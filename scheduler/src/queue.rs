@@ -247,12 +247,12 @@ pub(crate) mod tests {
             },
         );
         let running = prop::collection::vec(0.0..2e5_f64, 0..5);
-        (slots, 1_u32..40, -1e6..1e6_f64, running, prop::collection::vec(entry, 0..=bags)).prop_map(
-            |(slots, speed, now_s, mut running_mops, aged)| {
+        (slots, 100.0..4000.0_f64, -1e6..1e6_f64, running, prop::collection::vec(entry, 0..=bags)).prop_map(
+            |(slots, speed_mops, now_s, mut running_mops, aged)| {
                 running_mops.truncate(slots as usize);
                 let entries =
                     aged.into_iter().map(|(age_s, entry)| Entry { release_s: now_s - age_s, ..entry }).collect();
-                Load { now_s, speed_mops: f64::from(speed) * 100.0, slots, running_mops, entries }
+                Load { now_s, speed_mops, slots, running_mops, entries }
             },
         )
     }

@@ -945,6 +945,25 @@ mod tests {
             other[at..at + 8].copy_from_slice(&value.to_le_bytes());
             assert_eq!(Summary::decode(&other), Err(DecodeError::Range));
         }
+        // Rows by hand: one cell at the limit or beyond, or below 0; then the same index twice.
+        let with_rows = |count: u8, rows: &[(u8, u64)]| {
+            let mut other = bytes[..bytes.len() - 1].to_vec();
+            other.push(count);
+            for &(index, token) in rows {
+                other.push(index);
+                put(&mut other, token);
+                put(&mut other, (CELLS as u64 - 1) << 1);
+            }
+            Summary::decode(&other)
+        };
+        assert_eq!(with_rows(1, &[(9, (CELL_MAX << 1) << 1 | 1)]).map(|summary| summary.rows()), Ok(1));
+        assert_eq!(with_rows(1, &[(9, ((CELL_MAX + 1) << 1) << 1 | 1)]), Err(DecodeError::Range));
+        assert_eq!(with_rows(1, &[(9, (1 << 1 | 1) << 1 | 1)]), Err(DecodeError::Range));
+        assert_eq!(with_rows(2, &[(9, 4 << 1 | 1), (10, 4 << 1 | 1)]).map(|summary| summary.rows()), Ok(2));
+        assert_eq!(with_rows(2, &[(9, 4 << 1 | 1), (9, 4 << 1 | 1)]), Err(DecodeError::Range));
+        assert_eq!(with_rows(2, &[(9, 4 << 1 | 1), (8, 4 << 1 | 1)]), Err(DecodeError::Range));
+        assert_eq!(with_rows(1, &[(105, 4 << 1 | 1)]), Err(DecodeError::Range));
+        assert_eq!(with_rows(106, &[]), Err(DecodeError::Range));
         assert_eq!(Summary::decode(&bytes[..20]), Err(DecodeError::Damaged));
         assert_eq!(Summary::decode(&[&bytes[..], &[0]].concat()), Err(DecodeError::Damaged));
         assert_eq!(Summary::decode(&vec![0; ENCODED_BYTES_MAX + 1]), Err(DecodeError::TooLong(ENCODED_BYTES_MAX + 1)));

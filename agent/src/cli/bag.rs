@@ -151,16 +151,20 @@ fn show(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
         writeln!(out)?;
         let mut table = Table::new(&[Column::left("machine"), Column::right("tasks")]);
         for placement in &detail.placements {
-            table.row([output::short_id(&placement.peer).to_owned(), placement.tasks.to_string()]);
+            table.row([output::short_peer(&placement.peer).to_owned(), placement.tasks.to_string()]);
         }
         table.write(&mut out)?;
     }
     if !reasons.is_empty() {
         writeln!(out)?;
-        let mut table =
-            Table::new(&[Column::right("failed task"), Column::left("entry"), Column::left("machine"), Column::left("why")]);
+        let mut table = Table::new(&[
+            Column::right("failed task"),
+            Column::left("entry"),
+            Column::left("machine"),
+            Column::left("why"),
+        ]);
         for (result, why) in &reasons {
-            let machine = output::short_id(&result.machine).to_owned();
+            let machine = output::short_peer(&result.machine).to_owned();
             table.row([result.index.to_string(), result.entry.clone(), machine, why.clone()]);
         }
         table.write(&mut out)?;
@@ -184,13 +188,24 @@ fn description(detail: &BagDetail) -> Vec<(&'static str, String)> {
         ("name", output::printable(&bag.name)),
         ("program", output::printable(&format!("{} {}", detail.program, args.join(" "))).trim_end().to_owned()),
         ("state", Colour::of(bag.state).paint(output::state(bag.state))),
-        ("tasks", format!("{}: {} done, {} failed, {} to go", bag.tasks, bag.done, bag.failed, bag.tasks.saturating_sub(over))),
+        (
+            "tasks",
+            format!(
+                "{}: {} done, {} failed, {} to go",
+                bag.tasks,
+                bag.done,
+                bag.failed,
+                bag.tasks.saturating_sub(over)
+            ),
+        ),
         ("placed", format!("{} on {}, {} unplaced", bag.placed, output::count(bag.machines, "machine"), bag.unplaced)),
     ];
     if bag.reissued + bag.duplicates > 0 {
         pairs.push(("repeated", format!("{} issued again, {} results came twice", bag.reissued, bag.duplicates)));
     }
-    let work = bag.work_mops.map_or_else(|| "not measured yet".to_owned(), |work| format!("{} Mop per task", output::number(work)));
+    let work = bag
+        .work_mops
+        .map_or_else(|| "not measured yet".to_owned(), |work| format!("{} Mop per task", output::number(work)));
     pairs.push(("work", work));
     if let Some(stretch) = bag.stretch {
         pairs.push(("stretch", format!("{} s/Mop", output::number(stretch))));
@@ -205,7 +220,8 @@ fn description(detail: &BagDetail) -> Vec<(&'static str, String)> {
 
 /// An argument as one would type it.
 fn shown(arg: &str) -> String {
-    let plain = !arg.is_empty() && arg.chars().all(|character| character.is_alphanumeric() || "-_./{}=,:+%@".contains(character));
+    let plain = !arg.is_empty()
+        && arg.chars().all(|character| character.is_alphanumeric() || "-_./{}=,:+%@".contains(character));
     if plain { arg.to_owned() } else { format!("'{}'", arg.replace('\'', r"'\''")) }
 }
 
@@ -262,7 +278,8 @@ mod tests {
 
     #[test]
     fn reasons_name_the_end_and_the_last_word() {
-        let mut task = TaskOutput { exit_code: Some(3), stderr: b"a\nout of cheese\n\n".to_vec(), ..TaskOutput::default() };
+        let mut task =
+            TaskOutput { exit_code: Some(3), stderr: b"a\nout of cheese\n\n".to_vec(), ..TaskOutput::default() };
         assert_eq!(why(&task), "exit code 3: out of cheese");
         task = TaskOutput { error: Some("it ran longer than 5 s".to_owned()), ..TaskOutput::default() };
         assert_eq!(why(&task), "it ran longer than 5 s");

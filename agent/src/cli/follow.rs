@@ -95,17 +95,18 @@ pub(super) fn to_the_end(context: &Context, id: &str, view: View) -> anyhow::Res
 fn follow(context: &Context, id: &str, view: View) -> anyhow::Result<Bag> {
     let mut client = context.client()?;
     let mut bag = client.bag(id)?.bag;
-    let mut shown = String::new();
+    let mut shown = None;
     let mut wait = LOOK_MIN;
     loop {
-        let line = line(&bag);
+        // Not the line itself: its times change with every look.
+        let news = Some((bag.state, bag.done, bag.failed, bag.placed, bag.machines));
         if view.redraws() {
             // No wrapping: a line that is too long is cut, not scrolled.
-            view.write(&format!("{CLEAR}\x1b[?7l{} {line}\x1b[?7h", bar(&bag)))?;
-        } else if line != shown {
-            view.write(&format!("{line}\n"))?;
+            view.write(&format!("{CLEAR}\x1b[?7l{} {}\x1b[?7h", bar(&bag), line(&bag)))?;
+        } else if news != shown {
+            view.write(&format!("{}\n", line(&bag)))?;
         }
-        shown = line;
+        shown = news;
         if bag.state.is_closed() {
             break;
         }
@@ -207,13 +208,15 @@ fn outcome(bag: &Bag) -> String {
     let id = output::short_id(&bag.id);
     let took = output::duration(bag.elapsed_s);
     match bag.state {
-        BagState::Failed => format!(
-            "bag {id} failed: {} done, {} failed in {took}; see `idlewood bag show {id}`",
-            bag.done, bag.failed
-        ),
-        BagState::Cancelled => format!("bag {id} was cancelled: {} of {} done", bag.done, output::count(bag.tasks, "task")),
+        BagState::Failed => {
+            format!("bag {id} failed: {} done, {} failed in {took}; see `idlewood bag show {id}`", bag.done, bag.failed)
+        }
+        BagState::Cancelled => {
+            format!("bag {id} was cancelled: {} of {} done", bag.done, output::count(bag.tasks, "task"))
+        }
         BagState::Succeeded | BagState::Measuring | BagState::Running => {
-            let stretch = bag.stretch.map_or_else(String::new, |stretch| format!(", stretch {} s/Mop", output::number(stretch)));
+            let stretch =
+                bag.stretch.map_or_else(String::new, |stretch| format!(", stretch {} s/Mop", output::number(stretch)));
             format!("bag {id} {}: {} in {took}{stretch}", output::state(bag.state), output::count(bag.done, "task"))
         }
     }

@@ -61,7 +61,7 @@ fn print_status(status: &Status, mut out: &mut dyn Write) -> io::Result<()> {
         doing = format!("{doing}, until {}", output::when(until));
     }
     let pairs = [
-        ("machine", output::short_id(&status.peer).to_owned()),
+        ("machine", output::short_peer(&status.peer).to_owned()),
         ("agent", format!("idlewood {}, up {}", output::printable(&status.version), output::duration(status.uptime_s))),
         ("activity", doing),
         ("membership", output::printable(&status.membership)),
@@ -77,12 +77,16 @@ fn print_status(status: &Status, mut out: &mut dyn Write) -> io::Result<()> {
                 output::number(status.grid_maximum_stretch),
             ),
         ),
-        ("traffic", format!("{} sent, {} received", output::bytes(status.bytes_sent), output::bytes(status.bytes_received))),
+        (
+            "traffic",
+            format!("{} sent, {} received", output::bytes(status.bytes_sent), output::bytes(status.bytes_received)),
+        ),
     ];
     output::pairs(&mut out, &pairs)?;
     if !status.running.is_empty() {
         writeln!(out)?;
-        let columns = [Column::right("slot"), Column::left("bag"), Column::right("task"), Column::right("ran"), Column::left("")];
+        let columns =
+            [Column::right("slot"), Column::left("bag"), Column::right("task"), Column::right("ran"), Column::left("")];
         let mut table = Table::new(&columns);
         for task in &status.running {
             table.row([
@@ -119,7 +123,7 @@ fn print_peers(peers: &Peers, mut out: &mut dyn Write) -> io::Result<()> {
     ];
     let mut table = Table::new(&columns);
     let mut row = |link: &str, peer: &PeerView, below: String, height: String| {
-        table.row([link.to_owned(), output::short_id(&peer.peer).to_owned(), peer.address.clone(), below, height]);
+        table.row([link.to_owned(), output::short_peer(&peer.peer).to_owned(), peer.address.clone(), below, height]);
     };
     let mut link = |link: &str, peer: &Option<PeerView>| {
         if let Some(peer) = peer {

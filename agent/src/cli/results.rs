@@ -107,7 +107,8 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
     for result in results {
         progress.step()?;
         let index = result.index;
-        let bytes = client.download(&result.output).with_context(|| format!("cannot get the output of task {index}"))?;
+        let bytes =
+            client.download(&result.output).with_context(|| format!("cannot get the output of task {index}"))?;
         match TaskOutput::decode(&bytes) {
             Ok(task) => records.push(save(&out, result, &task, &mut problems)?),
             Err(error) => problems.push(format!("the output of task {index} is damaged: {error}")),
@@ -139,12 +140,14 @@ pub(super) fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCod
     let (bag, results, missing) = choose(&client, &args.bag.id.0, args.index.as_ref())?;
     let mut out = io::BufWriter::new(io::stdout().lock());
     let json = context.format == Format::Json;
+    let terminal = io::stdout().is_terminal();
     if json {
         out.write_all(b"[")?;
     }
     for (position, result) in results.into_iter().enumerate() {
         let index = result.index;
-        let bytes = client.download(&result.output).with_context(|| format!("cannot get the output of task {index}"))?;
+        let bytes =
+            client.download(&result.output).with_context(|| format!("cannot get the output of task {index}"))?;
         let task = TaskOutput::decode(&bytes).with_context(|| format!("the output of task {index} is damaged"))?;
         let text = if args.stderr { task.stderr } else { task.stdout };
         if json {
@@ -154,6 +157,8 @@ pub(super) fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCod
             let text = String::from_utf8_lossy(&text).into_owned();
             serde_json::to_writer(&mut out, &Log { index, entry: result.entry, success: result.success, text })
                 .map_err(io::Error::from)?;
+        } else if terminal {
+            out.write_all(harmless(&text).as_bytes())?;
         } else {
             out.write_all(&text)?;
         }
@@ -166,6 +171,13 @@ pub(super) fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCod
         writeln!(io::stderr(), "{}", still_missing(&bag, missing))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// `text` without what could steer a terminal.
+fn harmless(text: &[u8]) -> String {
+    let steers = |character: &char| character.is_control() && !matches!(character, '\n' | '\t');
+    let text = String::from_utf8_lossy(text);
+    text.chars().map(|character| if steers(&character) { char::REPLACEMENT_CHARACTER } else { character }).collect()
 }
 
 fn still_missing(bag: &Bag, missing: u64) -> String {
@@ -212,7 +224,8 @@ fn save(out: &Path, result: TaskResult, task: &TaskOutput, problems: &mut Vec<St
     let mut files = Vec::with_capacity(task.files.len());
     for (name, content) in &task.files {
         let Some(relative) = inside(name) else {
-            problems.push(format!("task {} left a file with the forbidden path {name:?}; it was not saved", result.index));
+            problems
+                .push(format!("task {} left a file with the forbidden path {name:?}; it was not saved", result.index));
             continue;
         };
         let path = outputs.join(relative);
@@ -305,7 +318,13 @@ mod tests {
 
     fn task(files: &[(&str, &str)]) -> TaskOutput {
         let files = files.iter().map(|(name, text)| ((*name).to_owned(), text.as_bytes().to_vec().into())).collect();
-        TaskOutput { exit_code: Some(0), stdout: b"out".to_vec(), stderr: b"\xff".to_vec(), files, ..TaskOutput::default() }
+        TaskOutput {
+            exit_code: Some(0),
+            stdout: b"out".to_vec(),
+            stderr: b"\xff".to_vec(),
+            files,
+            ..TaskOutput::default()
+        }
     }
 
     #[test]
@@ -322,18 +341,28 @@ mod tests {
     fn a_task_becomes_a_directory() {
         let out = tempfile::tempdir().unwrap();
         let mut problems = Vec::new();
-        let first = save(out.path(), result(7), &task(&[("a", "1"), ("d/b", "2"), ("../x", "3")]), &mut problems).unwrap();
+        let first =
+            save(out.path(), result(7), &task(&[("a", "1"), ("d/b", "2"), ("../x", "3")]), &mut problems).unwrap();
         assert_eq!((first.files, problems.len()), (vec!["a".to_owned(), "d/b".to_owned()], 1));
         let read = |name: &str| fs::read(out.path().join("7").join(name)).unwrap();
-        assert_eq!((read("stdout"), read("stderr"), read("exit_code")), (b"out".to_vec(), b"\xff".to_vec(), b"0\n".to_vec()));
+        assert_eq!(
+            (read("stdout"), read("stderr"), read("exit_code")),
+            (b"out".to_vec(), b"\xff".to_vec(), b"0\n".to_vec())
+        );
         assert_eq!((read("outputs/a"), read("outputs/d/b")), (b"1".to_vec(), b"2".to_vec()));
         assert!(!out.path().join("7/x").exists());
 
         // Again, over what is there.
         save(out.path(), result(7), &task(&[("a", "4")]), &mut problems).unwrap();
         assert_eq!(read("outputs/a"), b"4");
-        let names: Vec<_> = fs::read_dir(out.path().join("7")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let names: Vec<_> =
+            fs::read_dir(out.path().join("7")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names.len(), 4, "nothing temporary is left: {names:?}");
+    }
+
+    #[test]
+    fn a_terminal_is_not_steered() {
+        assert_eq!(harmless(b"a\tb\n\x1b[2J\xff"), "a\tb\n\u{fffd}[2J\u{fffd}");
     }
 
     #[test]

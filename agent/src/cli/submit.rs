@@ -27,8 +27,8 @@ Examples:
   idlewood submit --program greet.wasm -- hello {} ::: Ada Grace Edsger
   idlewood submit bag.toml --max-retries 0 --wait
 
-Without --array, --each-line, --glob or `:::` the bag has one task. A spec file has the flags'
-names as its keys; flags win.")]
+Everything after `:::` is an entry, so options come before it. Without --array, --each-line,
+--glob or `:::` the bag has one task. A spec file has the flags' names as its keys; flags win.")]
 pub(super) struct SubmitArgs {
     /// A spec file
     #[arg(value_name = "bag.toml")]
@@ -115,7 +115,8 @@ fn preview(context: &Context, plan: &Plan) -> io::Result<()> {
         return output::json(request);
     }
     let mut out = io::stdout().lock();
-    let names = |inputs: &[crate::manifest::Input]| -> Vec<String> { inputs.iter().map(|input| input.name.clone()).collect() };
+    let names =
+        |inputs: &[crate::manifest::Input]| -> Vec<String> { inputs.iter().map(|input| input.name.clone()).collect() };
     let codes: Vec<String> = request.success_codes.iter().map(ToString::to_string).collect();
     let mut pairs = vec![
         ("name", request.name.clone()),
@@ -135,8 +136,14 @@ fn preview(context: &Context, plan: &Plan) -> io::Result<()> {
     pairs.push(("time limit", output::duration(request.time_limit_s as f64)));
     pairs.push(("retries", request.retries_max.to_string()));
     pairs.push(("success codes", codes.join(", ")));
-    pairs.push(("work", request.work_mops.map_or("to be measured".to_owned(), |work| format!("{} Mop", output::number(work)))));
-    pairs.push(("upload", format!("{} in {}", output::bytes(plan.bytes()), output::count(plan.files.len() as u64, "file"))));
+    pairs.push((
+        "work",
+        request.work_mops.map_or("to be measured".to_owned(), |work| format!("{} Mop", output::number(work))),
+    ));
+    pairs.push((
+        "upload",
+        format!("{} in {}", output::bytes(plan.bytes()), output::count(plan.files.len() as u64, "file")),
+    ));
     for index in 0..request.tasks.min(PREVIEW_TASKS) {
         let args: Vec<String> = request.args.iter().map(|arg| submit::fill(arg, index, &request.entries)).collect();
         let text = usize::try_from(index).ok().and_then(|index| request.entries.get(index)).map(|entry| &entry.text);

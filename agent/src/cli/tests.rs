@@ -7,8 +7,8 @@ fn arguments(line: &str) -> Vec<OsString> {
 }
 
 fn parse(line: &str) -> Result<(Cli, Option<Vec<String>>), clap::Error> {
-    let (arguments, entries) = split_entries(arguments(line)).unwrap();
-    Ok((Cli::try_parse_from(arguments)?, entries))
+    let (arguments, entries) = split_entries(arguments(line));
+    Ok((Cli::try_parse_from(arguments)?, entries.unwrap()))
 }
 
 #[test]
@@ -73,9 +73,9 @@ fn entries_follow_three_colons() {
     let (cli, entries) = parse("idlewood submit --program p.wasm -- x {} ::: a --wait -- b").unwrap();
     assert_eq!(entries.unwrap(), ["a", "--wait", "--", "b"]);
     assert!(matches!(cli.command, Command::Submit(_)));
-    assert_eq!(split_entries(arguments("idlewood submit :::")).unwrap().1, Some(vec![]));
-    assert_eq!(split_entries(arguments("idlewood submit")).unwrap().1, None);
-    assert!(split_entries(arguments("idlewood submit ::: a ::: b")).is_err());
+    assert_eq!(split_entries(arguments("idlewood submit :::")).1.unwrap(), Some(vec![]));
+    assert_eq!(split_entries(arguments("idlewood submit")).1.unwrap(), None);
+    assert!(split_entries(arguments("idlewood submit ::: a ::: b")).1.is_err());
     let (cli, entries) = parse("idlewood resume ::: a").unwrap();
     assert!(dispatch(cli, entries).unwrap_err().is::<BadUsage>());
 }

@@ -118,15 +118,17 @@ async fn next(body: &mut Body) -> Option<Result<Bytes, axum::Error>> {
 }
 
 /// Gives the content of a blob. It is held open meanwhile, so eviction does not disturb it.
-async fn download(State(blobs): State<Arc<Blobs>>, Path(text): Path<String>, method: Method) -> Result<Response, Failure> {
+async fn download(
+    State(blobs): State<Arc<Blobs>>,
+    Path(text): Path<String>,
+    method: Method,
+) -> Result<Response, Failure> {
     let hash = hash(&text)?;
     let opened = spawn_blocking(move || open(&blobs, hash)).await.map_err(|error| Failure::internal(&error))?;
     let missing = || Failure::new(StatusCode::NOT_FOUND, format!("blob {hash} is not here"));
     let (file, bytes) = opened.map_err(|error| Failure::internal(&error))?.ok_or_else(missing)?;
-    let headers = [
-        (header::CONTENT_LENGTH, bytes.to_string()),
-        (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
-    ];
+    let headers =
+        [(header::CONTENT_LENGTH, bytes.to_string()), (header::CONTENT_TYPE, "application/octet-stream".to_owned())];
     let body = if method == Method::HEAD { Body::empty() } else { stream_of(file) };
     Ok((headers, body).into_response())
 }

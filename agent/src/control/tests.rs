@@ -1,3 +1,6 @@
+use std::fs::File;
+use std::io::Read as _;
+
 use super::*;
 use crate::client::{Client, ClientError};
 
@@ -163,7 +166,8 @@ fn another_agents_endpoint_stays() {
 
 #[test]
 fn tokens_differ() {
-    assert_ne!(token().unwrap(), token().unwrap());
+    assert_ne!(token(), token());
+    assert_eq!(token().len(), 64);
 }
 
 #[test]

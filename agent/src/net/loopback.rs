@@ -84,10 +84,7 @@ impl<T: Transport + Unpin> Transport for LoopbackOnly<T> {
         }
     }
 
-    fn poll(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<TransportEvent<T::ListenerUpgrade, T::Error>> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<TransportEvent<T::ListenerUpgrade, T::Error>> {
         Pin::new(&mut self.get_mut().0).poll(context)
     }
 }
@@ -112,9 +109,14 @@ mod tests {
             assert!(matches!(error, AddressError::NotLoopback(_)), "{far}");
             assert!(error.to_string().contains(far), "{error}");
         }
-        for odd in ["/dns4/localhost/tcp/1", "/ip4/127.0.0.1/udp/1", "/ip4/127.0.0.1", "/ip4/127.0.0.1/tcp/1/ws",
-            "/ip4/127.0.0.1/tcp/1/ip4/8.8.8.8/tcp/1", "/memory/1"]
-        {
+        for odd in [
+            "/dns4/localhost/tcp/1",
+            "/ip4/127.0.0.1/udp/1",
+            "/ip4/127.0.0.1",
+            "/ip4/127.0.0.1/tcp/1/ws",
+            "/ip4/127.0.0.1/tcp/1/ip4/8.8.8.8/tcp/1",
+            "/memory/1",
+        ] {
             assert!(matches!(check(&odd.parse().unwrap()), Err(AddressError::Unusable(_))), "{odd}");
         }
     }

@@ -18,9 +18,7 @@ use libp2p::core::upgrade::Version;
 use libp2p::futures::StreamExt as _;
 use libp2p::request_response::{self, OutboundFailure, OutboundRequestId, ProtocolSupport, ResponseChannel};
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
-use libp2p::swarm::{
-    self, ConnectionError, ConnectionId, DialError as SwarmDialError, NetworkBehaviour, SwarmEvent,
-};
+use libp2p::swarm::{self, ConnectionError, ConnectionId, DialError as SwarmDialError, NetworkBehaviour, SwarmEvent};
 use libp2p::{Multiaddr, Swarm, Transport as _, TransportError, connection_limits, identify, noise, ping, tcp, yamux};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -29,7 +27,9 @@ use tracing::{debug, warn};
 
 use super::loopback::{self, LoopbackOnly};
 use super::wire::{self, CHUNK_BYTES_MAX, Codec, MESSAGE_BYTES_MAX, Reply, Request};
-use super::{ChunkError, ChunkReply, Command, Counters, DialError, Item, NetConfig, NetError, NetEvent, Outbound, identity};
+use super::{
+    ChunkError, ChunkReply, Command, Counters, DialError, Item, NetConfig, NetError, NetEvent, Outbound, identity,
+};
 use crate::blobs::Blobs;
 
 /// An idle connection is kept this long. libp2p's 10 s would close the links of a quiet tree between two reports.
@@ -113,6 +113,8 @@ struct Link {
     quiet: Option<(Instant, Box<str>)>,
     /// When it was last reported lost.
     reported: Option<Instant>,
+    /// Its connection is being closed because it is of another grid: that loss is no news.
+    turned_away: bool,
 }
 
 impl Link {
@@ -129,8 +131,13 @@ impl Link {
 /// A request under way.
 enum InFlight {
     /// The permit goes back when the answer is in.
-    Message { _permit: OwnedSemaphorePermit },
-    Chunk { offset: u64, reply: oneshot::Sender<Result<ChunkReply, ChunkError>> },
+    Message {
+        _permit: OwnedSemaphorePermit,
+    },
+    Chunk {
+        offset: u64,
+        reply: oneshot::Sender<Result<ChunkReply, ChunkError>>,
+    },
 }
 
 struct Bootstrap {
@@ -459,6 +466,11 @@ impl Task {
 
     fn sweep(&mut self) {
         let now = Instant::now();
+        for (peer, link) in &self.links {
+            if link.turned_away && self.swarm.disconnect_peer_id(identity::to_libp2p(*peer)).is_err() {
+                debug!(?peer, "was gone already");
+            }
+        }
         self.links.retain(|_, link| !link.is_forgettable(now));
         self.bootstraps.retain(|_, bootstrap| !bootstrap.reply.is_closed());
     }
@@ -482,6 +494,7 @@ impl Task {
                 }
                 link.quiet = None;
                 link.reported = None;
+                link.turned_away = false;
                 self.pump(peer);
             }
             SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, cause, .. } => {
@@ -528,7 +541,8 @@ impl Task {
             return;
         }
         link.announced = false;
-        if !matches!(cause, Some(ConnectionError::KeepAliveTimeout)) {
+        // What was under way fails, and is reported, by itself.
+        if !link.turned_away && !matches!(cause, Some(ConnectionError::KeepAliveTimeout)) {
             self.lost(peer);
         }
         self.pump(peer);
@@ -543,7 +557,12 @@ impl Task {
                     if let Some(Bootstrap { address, reply }) = bootstrap {
                         answer(reply, Err(DialError::OtherGrid(address)));
                     }
-                    self.turn_away(peer, peer_id);
+                    match self.links.get_mut(&peer) {
+                        // Whoever dialled closes. Closing from here could outrun what tells the other side why; the
+                        // next sweep does it if the other does not.
+                        Some(link) if link.connections.get(&connection_id) == Some(&None) => link.turned_away = true,
+                        _ => self.turn_away(peer, peer_id),
+                    }
                     return;
                 }
                 if let Some(Bootstrap { reply, .. }) = bootstrap {
@@ -573,10 +592,8 @@ impl Task {
         debug!(?peer, "is of another grid; closed");
         if let Some(link) = self.links.get_mut(&peer) {
             link.quiet = Some((Instant::now() + QUIET_OTHER_GRID, link.address.clone()));
-            // Nobody here was told of it, unless something was to be sent.
-            if link.waiting.is_empty() && link.in_flight == 0 {
-                link.reported = Some(Instant::now());
-            } else {
+            link.turned_away = true;
+            if !link.waiting.is_empty() {
                 self.lost(peer);
             }
         }
@@ -693,13 +710,7 @@ impl Task {
         self.pump(from);
     }
 
-    fn on_request_failed(
-        &mut self,
-        to: PeerId,
-        peer: libp2p::PeerId,
-        id: OutboundRequestId,
-        error: &OutboundFailure,
-    ) {
+    fn on_request_failed(&mut self, to: PeerId, peer: libp2p::PeerId, id: OutboundRequestId, error: &OutboundFailure) {
         debug!(peer = ?to, %error, "a request failed");
         match self.landed(to, id) {
             Some(InFlight::Message { .. }) => Counters::add(&self.counters.dropped),

@@ -117,7 +117,8 @@ async fn three_peers_exchange_messages() {
             }
         }
         for other in contacts.iter().filter(|other| **other != node.contact) {
-            let mut numbers: Vec<_> = received.iter().filter(|(from, _)| *from == other.peer).map(|(_, b)| b[0]).collect();
+            let mut numbers: Vec<_> =
+                received.iter().filter(|(from, _)| *from == other.peer).map(|(_, b)| b[0]).collect();
             numbers.sort_unstable();
             assert_eq!(numbers, (0..20).collect::<Vec<_>>());
             let address: Multiaddr = other.address.parse().unwrap();
@@ -166,7 +167,10 @@ async fn a_blob_travels_in_pieces_and_is_downloaded_once() {
     let absent = blake3::hash(b"nobody has this");
     let error = fetcher.fetch(absent, 1000, sources).await.unwrap_err();
     assert!(error.to_string().contains("does not have it"), "{error}");
-    assert_eq!(target.net.chunk(&source.contact, hash, 1 << 40).await, Ok(ChunkReply::Chunk { total: 700_001, bytes: vec![] }));
+    assert_eq!(
+        target.net.chunk(&source.contact, hash, 1 << 40).await,
+        Ok(ChunkReply::Chunk { total: 700_001, bytes: vec![] })
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -198,21 +202,39 @@ impl request_response::Codec for Raw {
     type Request = Vec<u8>;
     type Response = Vec<u8>;
 
-    async fn read_request<T: AsyncRead + Unpin + Send>(&mut self, _: &StreamProtocol, io: &mut T) -> io::Result<Vec<u8>> {
+    async fn read_request<T: AsyncRead + Unpin + Send>(
+        &mut self,
+        _: &StreamProtocol,
+        io: &mut T,
+    ) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         io.read_to_end(&mut bytes).await.map(|_| bytes)
     }
 
-    async fn read_response<T: AsyncRead + Unpin + Send>(&mut self, _: &StreamProtocol, io: &mut T) -> io::Result<Vec<u8>> {
+    async fn read_response<T: AsyncRead + Unpin + Send>(
+        &mut self,
+        _: &StreamProtocol,
+        io: &mut T,
+    ) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         io.read_to_end(&mut bytes).await.map(|_| bytes)
     }
 
-    async fn write_request<T: AsyncWrite + Unpin + Send>(&mut self, _: &StreamProtocol, io: &mut T, bytes: Vec<u8>) -> io::Result<()> {
+    async fn write_request<T: AsyncWrite + Unpin + Send>(
+        &mut self,
+        _: &StreamProtocol,
+        io: &mut T,
+        bytes: Vec<u8>,
+    ) -> io::Result<()> {
         io.write_all(&bytes).await
     }
 
-    async fn write_response<T: AsyncWrite + Unpin + Send>(&mut self, _: &StreamProtocol, io: &mut T, bytes: Vec<u8>) -> io::Result<()> {
+    async fn write_response<T: AsyncWrite + Unpin + Send>(
+        &mut self,
+        _: &StreamProtocol,
+        io: &mut T,
+        bytes: Vec<u8>,
+    ) -> io::Result<()> {
         io.write_all(&bytes).await
     }
 }
@@ -266,7 +288,8 @@ async fn garbage_does_not_kill_the_task() {
             match evil.select_next_some().await {
                 SwarmEvent::Behaviour(request_response::Event::OutboundFailure { .. }) => answered += 1,
                 SwarmEvent::Behaviour(request_response::Event::Message {
-                    message: request_response::Message::Response { response, .. }, ..
+                    message: request_response::Message::Response { response, .. },
+                    ..
                 }) => {
                     assert!(response.is_empty(), "garbage must not be answered: {response:?}");
                     answered += 1;
@@ -295,7 +318,8 @@ async fn garbage_answers_are_refused() {
                     tell.take().unwrap().send(address).unwrap();
                 }
                 SwarmEvent::Behaviour(request_response::Event::Message {
-                    message: request_response::Message::Request { request, channel, .. }, ..
+                    message: request_response::Message::Request { request, channel, .. },
+                    ..
                 }) => {
                     // An acknowledgement for a chunk, an endless chunk, and noise.
                     let reply = match request.len() % 3 {
@@ -350,7 +374,8 @@ async fn nothing_but_loopback_is_listened_on_or_dialled() {
     for far in ["/ip4/192.0.2.1/tcp/4001", "/dns4/localhost/tcp/4001"] {
         assert!(matches!(node.net.dial(far.parse().unwrap()).await, Err(DialError::Address(_))));
     }
-    for (index, address) in ["/ip4/192.0.2.1/tcp/4001", "", "nonsense", "/ip4/127.0.0.1/udp/1"].into_iter().enumerate() {
+    for (index, address) in ["/ip4/192.0.2.1/tcp/4001", "", "nonsense", "/ip4/127.0.0.1/udp/1"].into_iter().enumerate()
+    {
         let contact = Contact { peer: PeerId([index as u8 + 1; 32]), incarnation: 1, address: address.into() };
         node.net.send(&contact, vec![1]);
         assert_eq!(node.unreachable().await, contact.peer, "{address}");
@@ -494,7 +519,11 @@ async fn measure() {
             b.message().await;
         }
         sender.await.unwrap();
-        println!("{size} B: {:.0} messages/s, dropped {}", f64::from(COUNT) / start.elapsed().as_secs_f64(), a.net.counters().messages_dropped);
+        println!(
+            "{size} B: {:.0} messages/s, dropped {}",
+            f64::from(COUNT) / start.elapsed().as_secs_f64(),
+            a.net.counters().messages_dropped
+        );
     }
     let mut latencies = Vec::new();
     for _ in 0..2000 {
@@ -512,7 +541,13 @@ async fn measure() {
     fetcher.fetch(hash, 1 << 30, vec![a.contact.clone()]).await.unwrap();
     println!("50 MiB blob: {:.0} MiB/s", 50.0 / start.elapsed().as_secs_f64());
     drop(content);
+}
 
+/// Apart from the other measurement, whose freed memory would hide this one's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement"]
+async fn measure_memory() {
+    let _first = Node::start().await;
     let before = resident_kib();
     let mut nodes = Vec::new();
     for _ in 0..50 {

@@ -63,9 +63,12 @@ fn records_survive_a_restart_and_changes_apply_in_order() {
     for ticket in 10..14 {
         assert_eq!(opened.results.blocking_recv(), Some(CommitResult { ticket, result: Ok(()) }));
     }
-    for (ticket, bad) in [(20, set(b"", b"")), (21, set(b"\xff", b"")), (22, set(&[0; 257], b"")),
-        (23, set(b"k", &[0; VALUE_BYTES_MAX + 1]))]
-    {
+    for (ticket, bad) in [
+        (20, set(b"", b"")),
+        (21, set(b"\xff", b"")),
+        (22, set(&[0; 257], b"")),
+        (23, set(b"k", &[0; VALUE_BYTES_MAX + 1])),
+    ] {
         opened.store.try_commit(vec![set(b"d", b"not this"), bad], ticket).unwrap();
         let result = Err(CommitError::Unfit);
         assert_eq!(opened.results.blocking_recv(), Some(CommitResult { ticket, result }));
@@ -149,10 +152,16 @@ fn victim() {
     let mut next = first;
     loop {
         // Three keys change together, over a changing number of commits that wait.
-        while opened.store.try_commit(
-            (0..3_u8).map(|part| set(&[part, (next % 50) as u8], &[&next.to_be_bytes()[..], &[part; 300]].concat())).collect(),
-            next,
-        ).is_ok() {
+        while opened
+            .store
+            .try_commit(
+                (0..3_u8)
+                    .map(|part| set(&[part, (next % 50) as u8], &[&next.to_be_bytes()[..], &[part; 300]].concat()))
+                    .collect(),
+                next,
+            )
+            .is_ok()
+        {
             next += 1;
             if next % 7 == 0 {
                 break;
@@ -367,47 +376,74 @@ fn a_full_disk_fails_commits_until_there_is_room() {
     assert_eq!(opened.records.iter().map(|(key, _)| key.as_slice()).collect::<Vec<_>>(), [&b"after"[..], b"before"]);
 }
 
+/// Not a test: the process that meets a full disk without the check before it.
 #[test]
-fn a_disk_that_fills_under_sled_is_survived() {
+#[ignore = "started by another test"]
+fn unchecked() {
+    let Ok(dir) = std::env::var(VICTIM_DIR) else { return };
+    let lock = StateLock::acquire(Path::new(&dir)).unwrap();
+    let mut opened = Store::open_with(&lock, 0).unwrap();
+    let mut broken = 0;
+    for number in 0..2000_u64 {
+        opened.store.try_commit(vec![set(&number.to_be_bytes(), &[8; 30_000])], number).unwrap();
+        match opened.results.blocking_recv().unwrap().result {
+            Ok(()) => {
+                assert_eq!(broken, 0, "once broken, always broken");
+                println!("acknowledged {number}");
+            }
+            Err(CommitError::Broken(reason)) => {
+                broken += 1;
+                if broken == 3 {
+                    println!("broken: {reason}");
+                    opened.store.close();
+                    println!("closed");
+                    return;
+                }
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_disk_that_fills_under_sled_costs_nothing_but_a_restart() {
     let Some(disk) = SmallDisk::mount("16m") else {
         println!("not tested: this user may not mount a file system");
         return;
     };
     let dir = disk.0.path().join("state");
-    let lock = StateLock::acquire(&dir).unwrap();
-    let mut opened = Store::open_with(&lock, 0).unwrap();
     let filler = disk.0.path().join("filler");
-    let mut kept = Vec::new();
-    for round in 0..3_u64 {
-        let mut fill = File::create(&filler).unwrap();
-        while fill.write_all(&[0; 1 << 16]).is_ok() {}
-        let mut failures = 0;
-        for number in 0..60_u64 {
-            let key = [round.to_be_bytes(), number.to_be_bytes()].concat();
-            opened.store.try_commit(vec![set(&key, &[8; 30_000])], number).unwrap();
-            match opened.results.blocking_recv().unwrap().result {
-                Ok(()) => kept.push(key),
-                Err(error) => {
-                    assert!(matches!(error, CommitError::Failed(_)), "{error}");
-                    failures += 1;
-                }
-            }
-        }
-        assert!(failures > 0, "the disk was to be full");
-        drop(fill);
+    let mut acknowledged = Vec::new();
+    for round in 0..3 {
+        fs::write(&filler, vec![0; (8 - 2 * round) << 20]).unwrap();
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "store::tests::unchecked", "--ignored", "--nocapture"])
+            .env(VICTIM_DIR, &dir)
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(
+            output.status.success() && text.contains("closed"),
+            "{text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        acknowledged.extend(text.lines().filter_map(|line| line.split_once("acknowledged ")?.1.parse::<u64>().ok()));
         fs::remove_file(&filler).unwrap();
-        let key = [round.to_be_bytes(), 1000_u64.to_be_bytes()].concat();
-        opened.store.try_commit(vec![set(&key, b"room again")], 1).unwrap();
+        let (mut opened, _lock) = open(&dir);
+        assert!(sound(&opened));
+        for number in &acknowledged {
+            let key = number.to_be_bytes();
+            assert!(opened.records.iter().any(|(found, _)| *found == key), "{number} was acknowledged and is gone");
+        }
+        // Half of it goes, so that the next round has something to fill.
+        let half = acknowledged.split_off(acknowledged.len() / 2);
+        let changes = half.iter().map(|number| Change { key: number.to_be_bytes().to_vec(), value: None }).collect();
+        opened.store.try_commit(changes, 1).unwrap();
         let result = opened.results.blocking_recv().unwrap().result;
-        assert_eq!(result, Ok(()), "round {round}");
-        kept.push(key);
+        println!("round {round}: {} records, then {result:?}", opened.records.len());
+        assert!(matches!(result, Ok(()) | Err(CommitError::DiskFull { .. })), "{result:?}");
     }
-    opened.store.close();
-    let opened = Store::open(&lock).unwrap();
-    assert!(sound(&opened));
-    for key in kept {
-        assert!(opened.records.iter().any(|(found, _)| *found == key), "acknowledged and gone");
-    }
+    assert!(!acknowledged.is_empty());
 }
 
 /// `cargo test --release -p idlewood --lib store:: -- --ignored --nocapture measure`

@@ -79,13 +79,13 @@ impl Options {
     /// # Errors
     /// When it cannot be read or says something that is no key or value; with the line.
     pub fn read(path: &Path) -> Result<Self, SubmitError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| SubmitError::File { what: "spec file", path: path.to_owned(), source })?;
-        let mut options = Self::parse(&text).map_err(|(line, reason)| SubmitError::Spec {
+        let text = std::fs::read_to_string(path).map_err(|source| SubmitError::File {
+            what: "spec file",
             path: path.to_owned(),
-            line,
-            reason,
+            source,
         })?;
+        let mut options =
+            Self::parse(&text).map_err(|(line, reason)| SubmitError::Spec { path: path.to_owned(), line, reason })?;
         options.rebase(path.parent().unwrap_or(Path::new("")));
         Ok(options)
     }
@@ -147,8 +147,7 @@ impl Options {
 
     /// How many sources of tasks are named; more than one contradict each other.
     pub fn sources(&self) -> usize {
-        let named =
-            [self.array.is_some(), self.each_line.is_some(), self.glob.is_some(), self.entries.is_some()];
+        let named = [self.array.is_some(), self.each_line.is_some(), self.glob.is_some(), self.entries.is_some()];
         named.into_iter().filter(|&named| named).count()
     }
 }

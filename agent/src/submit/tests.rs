@@ -68,7 +68,8 @@ fn matches_become_inputs() {
     for name in ["in/b.dat", "in/a.dat", "in/c.txt", "in/sub.dat/x"] {
         desk.file(name, name.as_bytes());
     }
-    let plan = plan(Options { glob: desk.pattern("in/[ab]*.d?t"), stdin: Some("{}".into()), ..desk.options() }).unwrap();
+    let plan =
+        plan(Options { glob: desk.pattern("in/[ab]*.d?t"), stdin: Some("{}".into()), ..desk.options() }).unwrap();
     let inputs: Vec<_> = plan.request.entries.iter().map(|entry| entry.input.clone().unwrap()).collect();
     assert_eq!(inputs.iter().map(|input| input.name.as_str()).collect::<Vec<_>>(), ["a.dat", "b.dat"]);
     assert_eq!(inputs[0].blob.0, *blake3::hash(b"in/a.dat").as_bytes());

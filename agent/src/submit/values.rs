@@ -53,9 +53,9 @@ impl FromStr for ByteSize {
             "T" | "TIB" => 40,
             _ => return Err(wrong()),
         };
-        let bytes = number * f64::from(1_u32 << (shift % 32)) * if shift >= 32 { 4_294_967_296.0 } else { 1.0 };
+        let bytes = number * (1_u64 << shift) as f64;
         // Beyond 2^53 a size is a slip of the pen, and no longer exact.
-        if bytes < 1.0 || bytes > 9.0e15 { Err(wrong()) } else { Ok(Self(bytes as u64)) }
+        if (1.0..9.0e15).contains(&bytes) { Ok(Self(bytes as u64)) } else { Err(wrong()) }
     }
 }
 

@@ -168,6 +168,8 @@ struct Running {
     /// When the present phase (preparation or run) began, moved on by what was spent frozen.
     since: Instant,
     limit: Option<Duration>,
+    /// The worker starts, loads or compiles: the limit is [`PREPARE_LIMIT`], not the task's.
+    preparing: bool,
     /// Decided by the agent: the worker is being killed for it.
     verdict: Option<Outcome>,
 }
@@ -216,7 +218,7 @@ impl Slot {
     /// When the running task is over its limit; `None` while nothing can run out.
     fn deadline(&self) -> Option<Instant> {
         match &self.running {
-            Some(Running { since, limit: Some(limit), verdict: None }) if self.frozen_since.is_none() => {
+            Some(Running { since, limit: Some(limit), verdict: None, .. }) if self.frozen_since.is_none() => {
                 since.checked_add(*limit)
             }
             _ => None,
@@ -419,10 +421,18 @@ impl Shared {
         while !state.closing {
             let now = Instant::now();
             for slot in &mut state.slots {
-                if slot.deadline().is_some_and(|deadline| deadline <= now)
-                    && let Some(limit) = slot.running.as_ref().and_then(|running| running.limit)
-                {
-                    slot.condemn(Outcome::TimedOut { limit });
+                if slot.deadline().is_none_or(|deadline| deadline > now) {
+                    continue;
+                }
+                match slot.running {
+                    Some(Running { preparing: false, limit: Some(limit), .. }) => {
+                        slot.condemn(Outcome::TimedOut { limit });
+                    }
+                    _ => {
+                        let seconds = PREPARE_LIMIT.as_secs();
+                        let message = format!("loading and compiling the program took more than {seconds} s");
+                        slot.condemn(Outcome::CouldNotStart { message });
+                    }
                 }
             }
             state = match state.slots.iter().filter_map(Slot::deadline).min() {
@@ -466,7 +476,10 @@ impl Shared {
                 && let Some(waiting) = place.waiting.take()
             {
                 let begun = self.ensure_worker(place, link);
-                place.running = Some(Running { since: Instant::now(), limit: waiting.limit, verdict: None });
+                // A new worker has to start and load the program; it says when the run itself begins.
+                let preparing = matches!(begun, Ok(true));
+                let limit = if preparing { Some(PREPARE_LIMIT) } else { waiting.limit };
+                place.running = Some(Running { since: Instant::now(), limit, preparing, verdict: None });
                 drop(state);
                 self.timer.notify_all();
                 return Some((waiting, begun));
@@ -545,8 +558,8 @@ impl Shared {
         loop {
             match protocol::read(&mut link.stdout, protocol::FROM_WORKER_BYTES_MAX) {
                 Ok(Some(FromWorker::Done(report))) => return Told::Done(report),
-                Ok(Some(FromWorker::Preparing)) => self.enter_phase(slot, Some(PREPARE_LIMIT)),
-                Ok(Some(FromWorker::Begun)) => self.enter_phase(slot, waiting.limit),
+                Ok(Some(FromWorker::Preparing)) => self.enter_phase(slot, true, Some(PREPARE_LIMIT)),
+                Ok(Some(FromWorker::Begun)) => self.enter_phase(slot, false, waiting.limit),
                 Ok(None) => return Told::Lost(None),
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Told::Lost(None),
                 Err(error) => return Told::Lost(Some(format!("the worker sent {error}"))),
@@ -554,10 +567,10 @@ impl Shared {
         }
     }
 
-    fn enter_phase(&self, slot: usize, limit: Option<Duration>) {
+    fn enter_phase(&self, slot: usize, preparing: bool, limit: Option<Duration>) {
         if let Some(running) = &mut self.lock().slots[slot].running {
-            running.since = Instant::now();
-            running.limit = limit;
+            let verdict = running.verdict.take();
+            *running = Running { since: Instant::now(), limit, preparing, verdict };
         }
         self.timer.notify_all();
     }

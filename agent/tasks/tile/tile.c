@@ -107,7 +107,7 @@ static void add_sample(const struct picture *p, double cx, double cy, double sum
 }
 
 int main(int argc, char **argv) {
-  struct picture p = {1024, 1024, 64, 2000, 4, -1, -0.743643, 0.131825, 0.012};
+  struct picture p = {1024, 1024, 64, 3000, 7, -1, -0.7436439, 0.1318259, 0.0006};
   for (int i = 1; i < argc; i += 2) {
     const char *flag = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
     if (!strcmp(flag, "--width")) p.width = whole(flag, value, 1, 32768);

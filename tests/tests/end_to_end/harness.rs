@@ -164,7 +164,7 @@ impl Grid {
             command.arg("--bootstrap").arg(status["listen"][0].as_str().expect("an address"));
         }
         let process = command
-            .env("RUST_LOG", "idlewood=debug")
+            .env("IDLEWOOD_LOG", "info,idlewood=debug")
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a file"))
             .stderr(log)
