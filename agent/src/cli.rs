@@ -190,9 +190,7 @@ fn wanted_format(arguments: &[OsString]) -> Format {
 fn refuse(format: Format, error: &clap::Error) -> ExitCode {
     let asked_for = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     let printed = if format == Format::Json && !asked_for {
-        let text = error.render().to_string();
-        let first = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("bad usage");
-        output::error(format, first.trim_start_matches("error: "))
+        output::error(format, &usage_sentence(error))
     } else {
         error.print()
     };
@@ -201,6 +199,14 @@ fn refuse(format: Format, error: &clap::Error) -> ExitCode {
         Err(error) if asked_for && error.kind() == io::ErrorKind::BrokenPipe => ExitCode::from(BROKEN_PIPE),
         Ok(()) | Err(_) => ExitCode::from(BAD_USAGE),
     }
+}
+
+/// The first paragraph of what clap says, without its `error:`.
+fn usage_sentence(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let lines: Vec<_> = text.lines().map(str::trim).skip_while(|line| line.is_empty()).collect();
+    let paragraph = lines.split(|line| line.is_empty()).next().unwrap_or_default().join(" ");
+    paragraph.trim_start_matches("error: ").to_owned()
 }
 
 /// Says what went wrong, and how the program ends.

@@ -363,6 +363,11 @@ impl Ledger {
         let ack = Message::ResultsAck { bag, indices: IntervalSet::from(result.index..result.index + 1) };
         let done = Record::Done { bag, executor: executor.peer, finished: io.wall(io.now), result };
         io.persist(vec![Change::Put(done)], vec![Then::Send(executor, ack)]);
+        self.close_if_over(io);
+    }
+
+    /// Ends the bag when every task is over; also after a crash between the last result and the end.
+    pub(crate) fn close_if_over(&mut self, io: &mut Io) {
         if self.done.len() + self.failed.len() == self.bag.tasks {
             self.close(Closing::Completed, io);
         }

@@ -294,6 +294,9 @@ impl Peer {
                 ledger.restore_placed(executor.clone(), ranges, &self.io, &self.config);
             }
         }
+        for ledger in self.ledgers.values_mut() {
+            ledger.close_if_over(&mut self.io);
+        }
     }
 
     fn restore_tasks(&mut self, records: Vec<Record>) {

@@ -32,7 +32,7 @@ pub struct Scenario {
     pub bandwidth_bytes_s: u64,
     /// Size of a task's output. Default 10,000: our choice.
     pub output_bytes: u64,
-    /// Time until a write is durable. Default 5 ms: our guess of an fsync.
+    /// Time that one durable write takes; a disk does one at a time. Default 5 ms: our guess of an fsync.
     #[serde(rename = "persist_s", serialize_with = "seconds")]
     pub persist: Duration,
     /// Tasks of a usual bag per machine, at least 1. Default 10, the paper's.

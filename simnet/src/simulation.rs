@@ -524,8 +524,8 @@ impl Simulation {
                     trace_change(&mut self.trace, change);
                 }
                 machine.store.begin(ticket, changes);
-                // In the order they were asked for, no two in the same moment: a crash may come between any two.
-                machine.durable = (now + self.scenario.persist).max(machine.durable + Duration::from_micros(1));
+                // One write at a time, in the order they were asked for: a crash may come between any two.
+                machine.durable = machine.durable.max(now) + self.scenario.persist;
                 let at = machine.durable;
                 self.cause(host, at, host, Occurrence::Durable { life });
             }

@@ -100,3 +100,10 @@ fn a_state_directory_is_what_was_given() {
     assert_eq!(state_dir(Some("d".into())).unwrap(), PathBuf::from("d"));
     assert!(state_dir(Some(PathBuf::new())).is_err());
 }
+
+#[test]
+fn clap_is_quoted_in_one_line() {
+    let sentence = |line: &str| usage_sentence(&parse(line).map(|_| ()).unwrap_err());
+    assert_eq!(sentence("idlewood fly"), "unrecognized subcommand 'fly'");
+    assert_eq!(sentence("idlewood bag cancel"), "the following required arguments were not provided: <ID>");
+}

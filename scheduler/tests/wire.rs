@@ -1,0 +1,116 @@
+//! Golden bytes: every message between peers, and every record on disk. A change here is a change of the protocol, or
+//! of the store's format, and needs a new version of it.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use idlewood_overlay::{Contact, Node, PeerId, Side, WallTime};
+use idlewood_scheduler::ranges::IntervalSet;
+use idlewood_scheduler::{BagHeader, BagId, BlobId, Closing, DecodeError, Message, Path, Record, Request, TaskResult};
+
+fn contact(byte: u8) -> Contact {
+    Contact { peer: PeerId([byte; 32]), incarnation: u64::from(byte), address: "/a".into() }
+}
+
+fn bag() -> BagHeader {
+    BagHeader {
+        id: BagId([7; 32]),
+        submitter: contact(1),
+        tasks: 100,
+        task_mops: 1.5,
+        application_size_mops: 150.0,
+        declared: true,
+    }
+}
+
+fn result() -> TaskResult {
+    TaskResult { index: 3, attempt: 1, success: true, output: BlobId([5; 32]), output_bytes: 9, work_mops: 2.0 }
+}
+
+fn request() -> Request {
+    Request {
+        bag: bag(),
+        number: 4,
+        attempt: 1,
+        ranges: IntervalSet::from(2..5),
+        age: Duration::from_millis(1500),
+        path: Path::default().down(Side::Left).down(Side::Right),
+        climbed: 2,
+    }
+}
+
+fn messages() -> Vec<Message> {
+    vec![
+        Message::Request { request: request(), node: Node::Router, climbing: true },
+        Message::Holding { bag: bag().id, executor: contact(2), version: 6, ranges: IntervalSet::from(0..2) },
+        Message::Lease { bag: bag().id, version: 6, term: Duration::from_secs(60), drop: IntervalSet::new() },
+        Message::Results { bag: bag().id, executor: contact(2), results: vec![result()] },
+        Message::ResultsAck { bag: bag().id, indices: IntervalSet::from(3..4) },
+    ]
+}
+
+fn records() -> Vec<Record> {
+    let released = WallTime(1_700_000_000_000_000);
+    vec![
+        Record::Incarnation(8),
+        Record::Held { bag: bag(), released, attempt: 1, ranges: IntervalSet::from(0..2) },
+        Record::Outbox { bag: bag(), released, result: result() },
+        Record::Bag { bag: bag(), released, retries_max: 2, closed: Some((Closing::Completed, released)) },
+        Record::Placed { bag: bag().id, executor: contact(2), ranges: IntervalSet::from(0..2) },
+        Record::Done { bag: bag().id, executor: PeerId([2; 32]), finished: released, result: result() },
+    ]
+}
+
+#[test]
+fn messages_keep_their_bytes() {
+    let mut golden = String::new();
+    for message in messages() {
+        let bytes = message.encode();
+        assert_eq!(Message::decode(&bytes).unwrap(), message);
+        writeln!(golden, "{} {} bytes: {}", message.kind(), bytes.len(), hex::encode(&bytes)).unwrap();
+    }
+    insta::assert_snapshot!(golden);
+}
+
+#[test]
+fn records_keep_their_bytes() {
+    let mut golden = String::new();
+    for record in records() {
+        let bytes = record.encode();
+        assert_eq!(Record::decode(&bytes).unwrap(), record);
+        writeln!(golden, "{} = {}", hex::encode(record.key().to_bytes()), hex::encode(&bytes)).unwrap();
+    }
+    insta::assert_snapshot!(golden);
+}
+
+#[test]
+fn impossible_messages_are_refused() {
+    let refused = |change: &dyn Fn(&mut Request)| {
+        let mut request = request();
+        change(&mut request);
+        let bytes = Message::Request { request, node: Node::Leaf, climbing: false }.encode();
+        assert_eq!(Message::decode(&bytes), Err(DecodeError::Invalid("request")));
+    };
+    refused(&|request| request.bag.task_mops = f64::NAN);
+    refused(&|request| request.bag.task_mops = -1.0);
+    refused(&|request| request.bag.application_size_mops = f64::INFINITY);
+    refused(&|request| request.bag.tasks = 0);
+    refused(&|request| request.bag.tasks = 4);
+    refused(&|request| request.ranges = IntervalSet::new());
+    refused(&|request| request.bag.submitter.address = "x".repeat(1000).into());
+    refused(&|request| {
+        for step in 0..300 {
+            request.path = request.path.down(if step % 2 == 0 { Side::Left } else { Side::Right });
+        }
+    });
+    assert!(matches!(Message::decode(&vec![0; 300 * 1024]), Err(DecodeError::TooLarge(_))));
+    assert!(matches!(Message::decode(b"\xff\xff"), Err(DecodeError::Malformed(_))));
+}
+
+#[test]
+fn records_of_a_newer_version_are_not_misread() {
+    let mut bytes = records()[0].encode();
+    bytes[0] = 200;
+    assert!(Record::decode(&bytes).unwrap_err().to_string().contains("update"));
+    assert!(Record::decode(&[]).is_err());
+}
