@@ -46,7 +46,8 @@ impl Setup {
     fn in_dir(slots: usize, dir: tempfile::TempDir) -> Self {
         let (sender, events) = mpsc::channel(slots.max(1));
         let command = vec![OsString::from(env!("CARGO_BIN_EXE_idlewood")), OsString::from("worker")];
-        let pool = Pool::new(PoolConfig { command, slots, cache_dir: dir.path().join("cache"), events: sender }).unwrap();
+        let pool =
+            Pool::new(PoolConfig { command, slots, cache_dir: dir.path().join("cache"), events: sender }).unwrap();
         Setup { dir, pool, events, tasks: 0 }
     }
 
@@ -210,9 +211,8 @@ fn inputs_can_be_read_and_nothing_more() {
     let blob = setup.file("blob", b"precious");
     let with_inputs = |setup: &mut Setup, args: &[&str]| {
         let mut job = setup.job("probe", args);
-        job.inputs = ["data.txt", "deep/er/data.txt"]
-            .map(|name| Input { name: name.to_owned(), path: blob.clone() })
-            .to_vec();
+        job.inputs =
+            ["data.txt", "deep/er/data.txt"].map(|name| Input { name: name.to_owned(), path: blob.clone() }).to_vec();
         let ended = setup.run(&job);
         exited(&job, &ended)
     };
@@ -700,7 +700,8 @@ fn the_committed_modules_can_be_rebuilt() {
     assert!(status.success());
     for name in ["noop", "probe", "tile"] {
         let file = format!("{name}/{name}.wasm");
-        let (built, committed) = (fs::read(dir.path().join(&file)).unwrap(), fs::read(tasks_dir().join(&file)).unwrap());
+        let (built, committed) =
+            (fs::read(dir.path().join(&file)).unwrap(), fs::read(tasks_dir().join(&file)).unwrap());
         assert!(built == committed, "{name}: run agent/tasks/build.sh and commit the result");
     }
 }

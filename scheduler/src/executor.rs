@@ -107,6 +107,15 @@ impl Held {
         }
     }
 
+    /// Forgets failures of earlier attempts at these tasks: their submitter wants another.
+    fn supersede(&mut self, attempt: u32, ranges: &IntervalSet) -> Vec<Change> {
+        let old = |result: &TaskResult| !result.success && result.attempt < attempt && ranges.contains(result.index);
+        let bag = self.bag.id;
+        let gone: Vec<u64> = self.outbox.values().filter(|result| old(result)).map(|result| result.index).collect();
+        self.outbox.retain(|_, result| !old(result));
+        gone.into_iter().map(|index| Change::Delete(RecordKey::Outbox(bag, index))).collect()
+    }
+
     /// What must be in the store for the tasks that are not finished.
     fn change(&self, io: &Io) -> Change {
         let ranges = self.unfinished();
@@ -222,18 +231,20 @@ impl Executor {
         let released = io.now - request.age.min(AGE_MAX);
         let held = self.held.entry(id).or_insert_with(|| Held::new(request.bag, released, config));
         let key = (id, request.number, request.path);
+        let mut changes = Vec::new();
         if !self.seen.contains(&key) {
             if self.seen.len() == SEEN_MAX {
                 self.seen.pop_front();
             }
             self.seen.push_back(key);
             held.attempt = held.attempt.max(request.attempt);
+            changes = held.supersede(request.attempt, &request.ranges);
             held.waiting.extend_with(&request.ranges.difference(&held.ranges()));
         }
         held.holding_wait = config.repeat_after;
-        let change = held.change(io);
+        changes.push(held.change(io));
         let (to, message) = (held.bag.submitter.clone(), held.holding(io, config));
-        io.persist(vec![change], vec![Then::Send(to, message)]);
+        io.persist(changes, vec![Then::Send(to, message)]);
         self.order_stale = true;
         self.changed = true;
     }
@@ -414,9 +425,13 @@ impl Executor {
         if std::mem::take(&mut self.order_stale) {
             self.reorder(now);
         }
-        self.order.iter().find_map(|bag| {
-            let held = self.held.get(bag)?;
-            if held.blocked_until > now { None } else { held.waiting.first().map(|index| (*bag, index)) }
+        // A worker that was told to stop may still have the very task that came back: its end would be taken for
+        // that of the new one.
+        let is_stopping = |task| self.slots.iter().flatten().any(|running| running.stopping && running.task == task);
+        self.order.iter().find_map(|&bag| {
+            let held = self.held.get(&bag).filter(|held| held.blocked_until <= now)?;
+            let index = held.waiting.first()?;
+            (!is_stopping(TaskId { bag, index })).then_some((bag, index))
         })
     }
 

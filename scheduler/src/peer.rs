@@ -591,6 +591,8 @@ impl Peer {
             let payload = self.executor.summary(now).encode();
             self.overlay.publish(now, Node::Leaf, payload, &mut self.overlay_effects);
             self.drain_overlay();
+            // A machine alone is a grid, whose root has no child to hear it from.
+            self.router_changed |= !self.overlay.hosts_router();
         }
         if !std::mem::take(&mut self.router_changed) {
             return;

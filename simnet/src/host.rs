@@ -207,12 +207,16 @@ impl Host {
     // ---- tasks ----
 
     /// A task begins in a slot: when and under which serial it ends, unless it is frozen meanwhile.
+    ///
+    /// # Panics
+    /// When the slot is not free: the peer broke its promise.
     pub(crate) fn run(&mut self, slot: u32, task: TaskId, work_mops: f64, now: Time) -> Option<(Time, u64)> {
         let left = Duration::from_micros(((work_mops / self.speed_mops * 1e6).round() as u64).max(1));
         let since = (!self.suspended).then_some(now);
         self.serial += 1;
         let serial = self.serial;
-        self.runs.insert(slot, Run { task, work_mops, left, since, serial });
+        let before = self.runs.insert(slot, Run { task, work_mops, left, since, serial });
+        assert!(before.is_none(), "machine {} starts {task:?} in slot {slot}, which has {before:?}", self.index);
         since.map(|since| (since + left, serial))
     }
 

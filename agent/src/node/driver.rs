@@ -69,7 +69,7 @@ enum Slot {
     Free,
     /// Its needs are being fetched; `stopped` when they are not wanted any more.
     Preparing { task: TaskId, stopped: bool },
-    Running { task: TaskId, prepared: Prepared },
+    Running { task: TaskId, prepared: Box<Prepared> },
     /// Its output is being kept.
     Collecting,
 }
@@ -104,6 +104,8 @@ pub(super) struct Pause {
 pub(super) struct Activity {
     pub(super) owner_present: bool,
     pub(super) pause: Option<Pause>,
+    /// Whether a slot has a task.
+    pub(super) busy: bool,
     pub(super) since: Time,
 }
 
@@ -144,7 +146,7 @@ pub(super) struct Driver {
 impl Driver {
     pub(super) fn new(parts: Parts) -> Self {
         let slots = (0..parts.config.slots).map(|_| Slot::Free).collect();
-        let activity = Activity { owner_present: false, pause: None, since: parts.clock.now() };
+        let activity = Activity { owner_present: false, pause: None, busy: false, since: parts.clock.now() };
         Self {
             peer: parts.peer,
             clock: parts.clock,
@@ -323,6 +325,7 @@ impl Driver {
             Done::Collected { slot, task, outcome } => {
                 self.slots[slot] = Slot::Free;
                 self.feed(Event::TaskEnded { task, outcome }).await;
+                self.note_busy();
             }
             Done::MeasurePrepared { bag, result } => self.measure_prepared(bag, result).await,
             Done::Measured { bag, cpu, outcome } => self.task_measured(bag, cpu, outcome).await,
@@ -377,6 +380,7 @@ impl Driver {
 
     fn start_task(&mut self, slot: usize, task: TaskId, attempt: u32, bag: BagHeader) {
         self.slots[slot] = Slot::Preparing { task, stopped: false };
+        self.note_busy();
         let sources = self.sources(&bag.submitter);
         let known = self.manifests.get(&task.bag).cloned();
         let supplies = self.supplies.clone();
@@ -421,7 +425,7 @@ impl Driver {
             Ok(prepared)
         });
         match started {
-            Ok(prepared) => self.slots[slot] = Slot::Running { task, prepared },
+            Ok(prepared) => self.slots[slot] = Slot::Running { task, prepared: Box::new(prepared) },
             Err(error) => {
                 self.slots[slot] = Slot::Collecting;
                 let (blobs, speed_mops) = (self.supplies.blobs.clone(), self.config.speed_mops);
@@ -524,6 +528,15 @@ impl Driver {
     }
 
     // ---- the owner ----
+
+    /// Since when the machine works, or does not; while it is suspended that is what counts.
+    fn note_busy(&mut self) {
+        let busy = self.slots.iter().any(|slot| !matches!(slot, Slot::Free));
+        let suspended = self.activity.owner_present || self.activity.pause.is_some();
+        if busy != std::mem::replace(&mut self.activity.busy, busy) && !suspended {
+            self.activity.since = self.clock.now();
+        }
+    }
 
     async fn ask_owner(&mut self) {
         let now = self.clock.now();

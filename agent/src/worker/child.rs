@@ -197,7 +197,8 @@ impl Worker {
         };
         let prepared = cpu_time();
         let mut output_truncated = false;
-        let end = program.and_then(|program| self.execute(job, &program, &mut output_truncated)).unwrap_or_else(|end| end);
+        let end =
+            program.and_then(|program| self.execute(job, &program, &mut output_truncated)).unwrap_or_else(|end| end);
         let worker_cpu = cpu_time();
         Ok(Report {
             end,
@@ -310,8 +311,9 @@ fn present(job: &Job, stdout: &CappedFile, stderr: &CappedFile) -> Result<WasiP1
     ];
     for (dir, name, permissions) in preopens {
         if let Some(dir) = dir {
-            wasi.preopened_dir(dir, name, permissions)
-                .map_err(|error| unable(dir, "open a directory of the task", &io::Error::other(format!("{error:#}"))))?;
+            wasi.preopened_dir(dir, name, permissions).map_err(|error| {
+                unable(dir, "open a directory of the task", &io::Error::other(format!("{error:#}")))
+            })?;
         }
     }
     Ok(wasi.build_p1())

@@ -163,7 +163,9 @@ pub enum JobError {
         path: PathBuf,
     },
     /// A string that C programs cannot take.
-    #[error("{what} {value:?} is not allowed: it contains a NUL character, or is a variable name with \"=\" or without letters")]
+    #[error(
+        "{what} {value:?} is not allowed: it contains a NUL character, or is a variable name with \"=\" or without letters"
+    )]
     Text {
         /// An argument or an environment variable.
         what: &'static str,
@@ -221,9 +223,8 @@ impl Job {
         if let Some(argument) = self.args.iter().find(|argument| argument.contains('\0')) {
             return Err(JobError::Text { what: "argument", value: argument.clone() });
         }
-        let bad_variable = |(key, value): &&(String, String)| {
-            key.is_empty() || key.contains(['\0', '=']) || value.contains('\0')
-        };
+        let bad_variable =
+            |(key, value): &&(String, String)| key.is_empty() || key.contains(['\0', '=']) || value.contains('\0');
         if let Some((key, _)) = self.env.iter().find(bad_variable) {
             return Err(JobError::Text { what: "environment variable", value: key.clone() });
         }

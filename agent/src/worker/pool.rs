@@ -178,8 +178,8 @@ impl Slot {
     fn signal(&self, signal: Signal) {
         let Some(pid) = self.worker else { return };
         // Until the worker has made its own group there is no such group; then it is a lone process.
-        let result = rustix::process::kill_process_group(pid, signal)
-            .or_else(|_| rustix::process::kill_process(pid, signal));
+        let result =
+            rustix::process::kill_process_group(pid, signal).or_else(|_| rustix::process::kill_process(pid, signal));
         if let Err(error) = result {
             tracing::warn!(pid = pid.as_raw_nonzero(), ?signal, %error, "cannot signal a worker");
         }
@@ -549,8 +549,8 @@ impl Shared {
 
     fn converse(&self, slot: usize, waiting: &Waiting, fresh: bool, link: &mut Link) -> Told {
         let greeting: &[u8] = if fresh { &self.hello } else { &[] };
-        let written = protocol::write(&mut link.stdin, greeting)
-            .and_then(|()| protocol::write(&mut link.stdin, &waiting.frame));
+        let written =
+            protocol::write(&mut link.stdin, greeting).and_then(|()| protocol::write(&mut link.stdin, &waiting.frame));
         if let Err(error) = written {
             tracing::debug!(slot, %error, "the worker does not take the job");
             return Told::Lost(None);

@@ -16,7 +16,9 @@ pub enum ProgramError {
     #[error("a WebAssembly component, not a module: build it for wasm32-wasip1 instead of wasm32-wasip2")]
     Component,
     /// An import that no worker provides.
-    #[error("imports `{module}::{name}`, which is not WASI preview 1: build the program with a wasm32-wasi target and without other host interfaces")]
+    #[error(
+        "imports `{module}::{name}`, which is not WASI preview 1: build the program with a wasm32-wasi target and without other host interfaces"
+    )]
     Import {
         /// The import's module.
         module: String,
@@ -294,7 +296,8 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said() {
-        for other in [&b""[..], b"\0as", b"\0asm", b"\x7fELF\x02\x01\x01\0\0", b"#!/bin/sh\necho\n", b"\0asm\x02\0\0\0"] {
+        for other in [&b""[..], b"\0as", b"\0asm", b"\x7fELF\x02\x01\x01\0\0", b"#!/bin/sh\necho\n", b"\0asm\x02\0\0\0"]
+        {
             assert!(complaint(other).starts_with("not a WebAssembly module"), "{other:?}");
         }
         assert!(complaint(b"\0asm\x0d\0\x01\0").starts_with("a WebAssembly component"));
@@ -313,7 +316,10 @@ mod tests {
         assert!(said.starts_with("has no `_start` export"), "{said}");
         let takes_one: (u8, &[u8]) = (3, b"\x01\x01");
         let exports: &[u8] = b"\x02\x06_start\x00\x00\x06memory\x02\x00";
-        assert_eq!(check_program(&module(&[TYPES, takes_one, MEMORY, (7, exports), CODE])), Err(ProgramError::WrongStart));
+        assert_eq!(
+            check_program(&module(&[TYPES, takes_one, MEMORY, (7, exports), CODE])),
+            Err(ProgramError::WrongStart)
+        );
         let start_is_memory: &[u8] = b"\x01\x06_start\x02\x00";
         assert_eq!(check_program(&module(&[MEMORY, (7, start_is_memory)])), Err(ProgramError::WrongStart));
         let no_memory: &[u8] = b"\x01\x06_start\x00\x00";
