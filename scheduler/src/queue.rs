@@ -236,7 +236,8 @@ pub(crate) mod tests {
 
     /// Loads with `slots` slots and up to `bags` bags: sizes spread over orders of magnitude, with ties.
     pub(crate) fn loads(slots: impl Strategy<Value = u32>, bags: usize) -> impl Strategy<Value = Load> {
-        let entry = (0.0..1e5_f64, 0_i32..14, 1_u32..5, 0.1..30.0_f64, prop::bool::ANY, 1.0..400.0_f64).prop_map(
+        let age_s = prop_oneof![0.0..1e5_f64, 0.0..100.0_f64];
+        let entry = (age_s, 0_i32..14, 1_u32..5, 0.1..30.0_f64, prop::bool::ANY, 1.0..400.0_f64).prop_map(
             |(age_s, log_task, step, left, whole, others)| {
                 let task_mops = 2_f64.powi(log_task) * f64::from(step) * 10.0;
                 let left = if whole { left.ceil() } else { left };

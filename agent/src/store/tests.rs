@@ -392,6 +392,7 @@ fn unchecked() {
                 println!("acknowledged {number}");
             }
             Err(CommitError::Broken(reason)) => {
+                assert!(!reason.contains("did not answer"), "it must fail, not hang: {reason}");
                 broken += 1;
                 if broken == 3 {
                     println!("broken: {reason}");

@@ -11,41 +11,41 @@ use tempfile::TempDir;
 /// The binary under test.
 const AGENT: &str = env!("CARGO_BIN_EXE_agent");
 /// How long anything may take. Generous: the machines are shared.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A program that does what its first argument says.
-pub fn probe_program() -> PathBuf {
+pub(crate) fn probe_program() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../agent/tasks/probe/probe.wasm")
 }
 
 /// One agent.
-pub struct Agent {
-    pub dir: PathBuf,
+pub(crate) struct Agent {
+    pub(crate) dir: PathBuf,
     process: Option<Child>,
 }
 
 /// Agents with state directories below one temporary one.
-pub struct Grid {
-    pub agents: Vec<Agent>,
-    pub root: TempDir,
+pub(crate) struct Grid {
+    pub(crate) agents: Vec<Agent>,
+    pub(crate) root: TempDir,
 }
 
 /// What a command printed, as JSON, and its exit code.
 #[derive(Debug)]
-pub struct Answer {
-    pub code: i32,
-    pub json: Value,
-    pub stderr: String,
+pub(crate) struct Answer {
+    pub(crate) code: i32,
+    pub(crate) json: Value,
+    pub(crate) stderr: String,
 }
 
 /// Runs the command line once.
-pub fn command(args: &[&str]) -> Output {
+pub(crate) fn command(args: &[&str]) -> Output {
     Command::new(AGENT).args(args).stdin(Stdio::null()).output().expect("the binary starts")
 }
 
 impl Agent {
     /// Runs a command against this agent, with JSON output.
-    pub fn cli(&self, args: &[&str]) -> Answer {
+    pub(crate) fn cli(&self, args: &[&str]) -> Answer {
         let dir = self.dir.to_str().expect("a path of ours");
         let output = command(&[&["--state-dir", dir, "--output", "json"], args].concat());
         let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -57,14 +57,14 @@ impl Agent {
     }
 
     /// Runs a command that must succeed.
-    pub fn ask(&self, args: &[&str]) -> Value {
+    pub(crate) fn ask(&self, args: &[&str]) -> Value {
         let answer = self.cli(args);
         assert_eq!(answer.code, 0, "{args:?}: {}", answer.stderr);
         answer.json
     }
 
     /// Submits tasks that each sleep; the bag's id.
-    pub fn submit_sleeps(&self, tasks: usize, millis: u32) -> String {
+    pub(crate) fn submit_sleeps(&self, tasks: usize, millis: u32) -> String {
         let program = probe_program();
         let range = format!("0-{}", tasks - 1);
         let bag = self.ask(&[
@@ -82,19 +82,19 @@ impl Agent {
         bag["id"].as_str().expect("an id").to_owned()
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.process.as_ref().expect("it runs").id()
     }
 
     /// SIGKILL.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let mut process = self.process.take().expect("it runs");
         process.kill().expect("it runs");
         process.wait().expect("it was a child");
     }
 
     /// SIGTERM; how long it took to end.
-    pub fn terminate(&mut self) -> Duration {
+    pub(crate) fn terminate(&mut self) -> Duration {
         let mut process = self.process.take().expect("it runs");
         let begin = Instant::now();
         let status = Command::new("kill").arg(process.id().to_string()).status().expect("kill exists");
@@ -103,17 +103,17 @@ impl Agent {
         begin.elapsed()
     }
 
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.dir.join("agent.log")).unwrap_or_default()
     }
 
     /// The worker processes of this agent.
-    pub fn workers(&self) -> Vec<u32> {
+    pub(crate) fn workers(&self) -> Vec<u32> {
         children(self.pid())
     }
 
     /// Marks the owner as present, or away.
-    pub fn set_owner(&self, present: bool) {
+    pub(crate) fn set_owner(&self, present: bool) {
         let file = self.dir.join("owner");
         if present {
             File::create(file).expect("our directory");
@@ -122,7 +122,7 @@ impl Agent {
         }
     }
 
-    pub fn holds(&self) -> u64 {
+    pub(crate) fn holds(&self) -> u64 {
         let status = self.ask(&["status"]);
         let held = status["held"].as_array().expect("a list").iter();
         held.map(|held| held["waiting"].as_u64().unwrap_or(0) + held["running"].as_u64().unwrap_or(0)).sum()
@@ -139,7 +139,7 @@ impl Drop for Agent {
 
 impl Grid {
     /// Starts `count` agents and waits until they are one grid.
-    pub fn start(count: usize) -> Self {
+    pub(crate) fn start(count: usize) -> Self {
         let mut grid = Self { agents: Vec::new(), root: tempfile::tempdir().expect("a temporary directory") };
         for number in 0..count {
             let dir = grid.root.path().join(format!("agent-{number}"));
@@ -152,7 +152,7 @@ impl Grid {
     }
 
     /// Starts an agent, again or for the first time, joining through the others.
-    pub fn run(&mut self, number: usize) {
+    pub(crate) fn run(&mut self, number: usize) {
         let dir = self.agents[number].dir.clone();
         let log = File::options().create(true).append(true).open(dir.join("agent.log")).expect("our directory");
         let mut command = Command::new(AGENT);
@@ -176,21 +176,21 @@ impl Grid {
     }
 
     /// Waits until all running agents agree on how many they are.
-    pub fn wait_until_formed(&self, count: usize) {
+    pub(crate) fn wait_until_formed(&self, count: usize) {
         for agent in self.agents.iter().filter(|agent| agent.process.is_some()) {
             wait_for("the grid to form", || agent.ask(&["status"])["grid_machines"].as_u64() == Some(count as u64));
         }
     }
 
     /// The agent whose router is the root.
-    pub fn root_agent(&self) -> usize {
+    pub(crate) fn root_agent(&self) -> usize {
         let is_root = |agent: &Agent| agent.ask(&["peers"])["is_root"].as_bool() == Some(true);
         self.agents.iter().position(is_root).expect("some agent is the root")
     }
 }
 
 /// Waits until something is so.
-pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
         assert!(begin.elapsed() < PATIENCE, "waited in vain for {what}");
@@ -199,7 +199,7 @@ pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Asserts that a bag ended with each of its tasks done once.
-pub fn assert_complete(agent: &Agent, bag: &str, tasks: usize) {
+pub(crate) fn assert_complete(agent: &Agent, bag: &str, tasks: usize) {
     let answer = agent.cli(&["bag", "wait", bag]);
     assert_eq!(answer.code, 0, "{} {}", answer.stderr, agent.log());
     let shown = agent.ask(&["bag", "show", bag]);
@@ -209,20 +209,20 @@ pub fn assert_complete(agent: &Agent, bag: &str, tasks: usize) {
 }
 
 /// Child processes of a process.
-pub fn children(pid: u32) -> Vec<u32> {
+pub(crate) fn children(pid: u32) -> Vec<u32> {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let lists = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
     lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
 }
 
 /// Whether a process exists and is no zombie.
-pub fn is_alive(pid: u32) -> bool {
+pub(crate) fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().is_empty() && !rest.trim_start().starts_with('Z'))
 }
 
 /// The state letter of a process in `/proc`.
-pub fn process_state(pid: u32) -> Option<char> {
+pub(crate) fn process_state(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit(')').next()?.trim_start().chars().next()
 }

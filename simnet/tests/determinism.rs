@@ -1,0 +1,79 @@
+//! The same scenario gives the same trace, in one process and in two; the command line keeps its promises.
+
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use idlewood_simnet::{Report, Scenario, Simulation};
+
+fn run(scenario: Scenario) -> Report {
+    Simulation::new(scenario).expect("a valid scenario").run(|_| ())
+}
+
+fn restless(seed: u64) -> Scenario {
+    Scenario {
+        nodes: 6,
+        bags: 2,
+        churn: Some(Duration::from_secs(600)),
+        loss_percent: 5.0,
+        tasks_per_node: 4,
+        seed,
+        ..Scenario::default()
+    }
+}
+
+fn simnet(arguments: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_simnet")).args(arguments.split_whitespace()).output().expect("simnet starts")
+}
+
+fn last_line(output: &Output) -> serde_json::Value {
+    let stdout = String::from_utf8(output.stdout.clone()).expect("text");
+    serde_json::from_str(stdout.lines().next_back().expect("a line")).expect("one JSON object")
+}
+
+#[test]
+fn the_same_seed_gives_the_same_report_and_another_gives_another_trace() {
+    let report = run(restless(7));
+    assert!(report.crashes > 0 && report.messages_lost > 0, "nothing happened that could differ: {report:?}");
+    assert_eq!(report, run(restless(7)));
+    assert_ne!(report.trace_hash, run(restless(8)).trace_hash);
+}
+
+#[test]
+fn two_processes_agree() {
+    let arguments = "run --nodes 6 --bags 2 --tasks-per-node 4 --churn 10m --loss 5 --seed 7 --output json";
+    let (one, other) = (simnet(arguments), simnet(arguments));
+    assert!(one.status.success(), "{one:?}");
+    assert_eq!(one.stdout, other.stdout);
+    let json = last_line(&one);
+    assert_eq!(json["trace_hash"], run(restless(7)).trace_hash, "the library and the program differ");
+    assert_eq!(json["lost_tasks"], 0);
+    assert_eq!(json["completed_tasks"], json["accepted_tasks"]);
+    for field in ["duplicate_tasks", "max_stretch", "events"] {
+        assert!(json[field].is_number(), "{field}");
+    }
+}
+
+#[test]
+fn a_run_that_the_horizon_ends_says_so_and_fails() {
+    let output = simnet("run --nodes 2 --bags 1 --horizon 60s --output json");
+    assert_eq!(output.status.code(), Some(1));
+    let json = last_line(&output);
+    assert!(json["lost_tasks"].as_u64() > Some(0) && json["bags_closed"] == 0, "{json}");
+}
+
+#[test]
+fn bad_usage_is_told_in_a_sentence() {
+    for (arguments, sentence) in [
+        ("run --nodes 0", "nodes must be between 1 and 1000000"),
+        ("run --churn 4", "write a whole number and one of s, m, h, d, such as 30m or 4h"),
+        ("run --churn 0s", "churn must be none or a mean session between 1s and 366d"),
+        ("run --loss 100", "loss must be at least 0 and below 100 percent"),
+        ("run --horizon h", "write a whole number and one of s, m, h, d"),
+        ("run --frobnicate", "unexpected argument '--frobnicate'"),
+    ] {
+        let output = simnet(arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {stderr}");
+        assert!(stderr.contains(sentence) && output.stdout.is_empty(), "{arguments}: {stderr}");
+    }
+}

@@ -1,0 +1,166 @@
+//! Whatever machines and links do, nothing that was accepted is lost, and every bag ends.
+//!
+//! A failure prints the scenario's seed; `simnet run` with the same parameters repeats it.
+
+use std::time::Duration;
+
+use idlewood_overlay::Time;
+use idlewood_simnet::{Report, Scenario, Simulation};
+
+/// Small enough for many seeds, with more bags than a machine has slots.
+fn small(nodes: u32, seed: u64) -> Scenario {
+    Scenario { nodes, bags: 3, tasks_per_node: 4, seed, ..Scenario::default() }
+}
+
+fn restless(nodes: u32, seed: u64) -> Scenario {
+    Scenario { churn: Some(Duration::from_secs(600)), loss_percent: 5.0, ..small(nodes, seed) }
+}
+
+fn run(scenario: Scenario) -> Report {
+    let mut simulation = Simulation::new(scenario).expect("a valid scenario");
+    let report = simulation.run(|_| ());
+    assert_complete(&simulation, &report);
+    report
+}
+
+#[track_caller]
+fn assert_complete(simulation: &Simulation, report: &Report) {
+    assert_eq!(report.lost_tasks, 0, "lost: {report:?}");
+    assert_eq!(report.bags_closed, u64::from(report.scenario.bags), "open: {report:?}");
+    assert_eq!(report.completed_tasks, report.accepted_tasks, "{report:?}");
+    assert_eq!(simulation.record().without_output, 0, "journalled before its output was there: {report:?}");
+}
+
+/// Lets everything happen until `reached` holds.
+#[track_caller]
+fn step_until(simulation: &mut Simulation, reached: impl Fn(&Simulation) -> bool) {
+    while !reached(simulation) {
+        assert!(simulation.step(Time::MAX), "it never came to that");
+    }
+}
+
+fn delivered(simulation: &Simulation) -> usize {
+    simulation.record().accepted_tasks().filter(|task| task.delivered).count()
+}
+
+#[test]
+fn nothing_is_lost_under_churn_and_loss() {
+    let mut crashes = 0;
+    for seed in 1..=12 {
+        crashes += run(restless(8, seed)).crashes;
+    }
+    assert!(crashes > 100, "{crashes}");
+}
+
+#[test]
+fn nothing_is_lost_when_writes_are_slow_and_machines_crash_all_the_time() {
+    for seed in 1..=3 {
+        let churn = Some(Duration::from_secs(200));
+        let (persist, downtime) = (Duration::from_millis(200), Duration::from_secs(60));
+        run(Scenario { churn, persist, downtime, ..restless(4, seed) });
+    }
+}
+
+#[test]
+fn nothing_is_lost_when_machines_leave_in_good_order() {
+    let churn = Some(Duration::from_secs(200));
+    let report = run(Scenario { leave_percent: 100.0, churn, ..restless(5, 1) });
+    assert!(report.leaves > 5 && report.crashes == 0, "{report:?}");
+}
+
+#[test]
+fn work_that_nobody_declared_is_measured() {
+    run(Scenario { declared: false, ..restless(5, 1) });
+}
+
+#[test]
+fn several_slots() {
+    run(Scenario { slots: 4, ..restless(4, 1) });
+}
+
+#[test]
+fn one_machine_alone() {
+    let report = run(small(1, 1));
+    assert_eq!((report.messages, report.duplicate_tasks), (0, 0));
+    run(restless(1, 2));
+}
+
+#[test]
+fn without_failures_no_task_runs_twice() {
+    for (nodes, seed) in [(2, 1), (3, 2), (20, 3)] {
+        let report = run(small(nodes, seed));
+        assert_eq!((report.duplicate_tasks, report.started_executions), (0, report.accepted_tasks), "{report:?}");
+    }
+}
+
+#[test]
+fn work_spreads_over_all_machines() {
+    let mut simulation = Simulation::new(small(20, 3)).expect("a valid scenario");
+    step_until(&mut simulation, |simulation| simulation.record().bags().iter().all(|bag| bag.accepted.is_some()));
+    let now = simulation.progress().now;
+    step_until(&mut simulation, |simulation| simulation.progress().now.since(now) > Duration::from_secs(5));
+    let idle: Vec<u32> =
+        (0..20).filter(|&host| simulation.peer(host).is_some_and(|peer| peer.running().is_empty())).collect();
+    assert_eq!(idle, [], "idle machines while work waits");
+}
+
+#[test]
+fn a_submitter_that_hosts_no_router() {
+    let mut seen = 0;
+    for seed in 1..=4 {
+        let mut simulation = Simulation::new(small(2, seed)).expect("a valid scenario");
+        step_until(&mut simulation, |simulation| simulation.record().bags().iter().all(|bag| bag.accepted.is_some()));
+        let submitters = simulation.record().bags().iter().filter_map(|bag| bag.submitted);
+        let peers: Vec<_> = submitters.filter_map(|(host, _)| simulation.peer(host)).collect();
+        seen += peers.iter().filter(|peer| !peer.overlay_view().hosts_router()).count();
+        let report = simulation.run(|_| ());
+        assert_complete(&simulation, &report);
+    }
+    assert!(seen > 0, "no bag was submitted at the last machine of the line");
+}
+
+#[test]
+fn a_submitter_that_crashes_in_the_middle_of_its_bag() {
+    let mut simulation = Simulation::new(Scenario { bags: 1, ..small(8, 5) }).expect("a valid scenario");
+    for share in [1, 8, 20] {
+        step_until(&mut simulation, |simulation| delivered(simulation) >= share);
+        let (submitter, _) = simulation.record().bags()[0].submitted.expect("it was submitted");
+        simulation.crash(submitter);
+        assert!(simulation.peer(submitter).is_none());
+        step_until(&mut simulation, |simulation| simulation.peer(submitter).is_some());
+    }
+    let report = simulation.run(|_| ());
+    assert_complete(&simulation, &report);
+    assert_eq!(report.crashes, 3);
+}
+
+#[test]
+fn a_submitter_that_crashes_between_the_last_result_and_the_end_of_its_bag() {
+    let mut simulation = Simulation::new(Scenario { bags: 1, ..small(3, 5) }).expect("a valid scenario");
+    step_until(&mut simulation, |simulation| simulation.record().bags()[0].completed.is_some());
+    assert_eq!(simulation.record().open_bags(), 1, "the bag was closed in the same moment");
+    let (submitter, _) = simulation.record().bags()[0].submitted.expect("it was submitted");
+    simulation.crash(submitter);
+    let until = simulation.progress().now + Duration::from_secs(24 * 3600);
+    step_until(&mut simulation, |simulation| {
+        simulation.record().open_bags() == 0 || simulation.progress().now > until
+    });
+    assert_eq!(simulation.record().open_bags(), 0, "a day later the bag is still open");
+}
+
+#[test]
+fn what_a_machine_held_survives_its_crash() {
+    let mut simulation = Simulation::new(Scenario { bags: 1, ..small(4, 9) }).expect("a valid scenario");
+    step_until(&mut simulation, |simulation| delivered(simulation) > 0);
+    let (submitter, _) = simulation.record().bags()[0].submitted.expect("it was submitted");
+    let executor = (0..4).find(|&host| host != submitter).expect("another machine");
+    let held = |simulation: &Simulation| -> Option<u64> {
+        let peer = simulation.peer(executor)?;
+        Some(peer.held().iter().map(|held| held.waiting + held.running + held.unacknowledged).sum())
+    };
+    let before = held(&simulation);
+    assert!(before > Some(1), "{before:?}");
+    simulation.crash(executor);
+    step_until(&mut simulation, |simulation| simulation.peer(executor).is_some());
+    assert_eq!(held(&simulation), before);
+}
