@@ -285,7 +285,11 @@ impl Store {
             warn!(records_damaged, "damaged records were skipped");
         }
         let mark = Mark::open(dir)?;
-        let acknowledged = if set_aside.is_some() { 0 } else { mark.read() };
+        if set_aside.is_some() {
+            // The new store counts from the start.
+            mark.write(0);
+        }
+        let acknowledged = mark.read();
         let commits_lost = acknowledged.saturating_sub(contents.count);
         if commits_lost > 0 {
             error!(commits_lost, "the store has lost commits that were on disk; the disk or its cache is not reliable");

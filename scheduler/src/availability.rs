@@ -157,7 +157,7 @@ mod tests {
         let done = simulate(&load, &queue);
         order.iter().zip(done).all(|(&index, done_s)| {
             let entry = &load.entries[index];
-            (done_s + load.now_s - entry.release_s) / entry.application_size_mops <= stretch * (1.0 + tolerance)
+            (done_s + (load.now_s - entry.release_s)) / entry.application_size_mops <= stretch * (1.0 + tolerance)
         })
     }
 

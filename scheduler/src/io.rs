@@ -13,6 +13,7 @@ use crate::record::Change;
 pub struct Ticket(pub u64);
 
 /// What waits for a write to be durable.
+#[expect(clippy::large_enum_variant, reason = "most are messages, moved once; a box would cost each an allocation")]
 #[derive(Debug)]
 pub(crate) enum Then {
     Send(Contact, Message),

@@ -3,7 +3,7 @@
 //! The paper (Celaya and Marchal 2010, §4) has one processor per leaf, a queue of bags and deadlines that follow
 //! from a stretch: d = r + S·w. All tasks of a bag are alike, so everything here is in the number of bags.
 //!
-//! Ours: a leaf may have k identical slots. [`Capacity`] says how much of the queue is surely done at a moment;
+//! Ours: a leaf may have k identical slots. `Capacity` says how much of the queue is surely done at a moment;
 //! it is exact for one slot and never optimistic for more. Algorithms 1 to 3 ask nothing else of the machine.
 //!
 //! Left out: which task runs where, freezing, memory. That is the executor's.

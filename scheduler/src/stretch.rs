@@ -187,13 +187,13 @@ mod tests {
     use crate::queue::Entry;
     use crate::queue::tests::{loads, simulate, tasks_of};
 
-    /// What the bags' stretches become when they are served in this order, by simulation.
+    /// The largest stretch of a bag when they are served in this order, by simulation.
     fn simulated_stretch(load: &Load, order: &[usize]) -> f64 {
         let queue: Vec<_> = order.iter().map(|&index| tasks_of(&load.entries[index])).collect();
         let done_s = simulate(load, &queue);
         let stretches = order.iter().zip(done_s).map(|(&index, done_s)| {
             let entry = &load.entries[index];
-            (done_s + load.now_s - entry.release_s) / entry.application_size_mops
+            (done_s + (load.now_s - entry.release_s)) / entry.application_size_mops
         });
         stretches.fold(0.0, f64::max)
     }

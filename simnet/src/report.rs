@@ -71,7 +71,7 @@ pub struct Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut line = |name: &str, value: String| writeln!(formatter, "{name:<22} {value}");
+        let mut line = |name: &str, value: String| writeln!(formatter, "{name:<27} {value}");
         line("bags closed", format!("{} of {}", self.bags_closed, self.scenario.bags))?;
         line("tasks completed", format!("{} of {}", self.completed_tasks, self.accepted_tasks))?;
         line("tasks failed", self.failed_tasks.to_string())?;

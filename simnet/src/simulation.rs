@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use idlewood_overlay::{PeerId, State, Time};
+use idlewood_overlay::{Body, PeerId, State, Time};
 use idlewood_scheduler::{
     BagId, BlobId, Change, Effect, Event, Message, Notice, Record as StoreRecord, Submission, TaskId, TaskOutcome,
 };
@@ -380,7 +380,7 @@ impl Simulation {
         let bytes = message.encode();
         self.trace.extend(to.0);
         self.trace.extend(&bytes);
-        let count = self.messages.entry(message.kind()).or_default();
+        let count = self.messages.entry(kind(message)).or_default();
         count.count += 1;
         count.bytes += bytes.len() as u64;
         let target = host_index(to);
@@ -608,6 +608,25 @@ impl Simulation {
             hasher.update(host.trace_hash());
         }
         hasher.finalize().to_hex().to_string()
+    }
+}
+
+/// A short name of what a message says, for the report.
+fn kind(message: &Message) -> &'static str {
+    let Message::Overlay(message) = message else { return message.kind() };
+    match &message.body {
+        Body::Ping { .. } => "overlay ping",
+        Body::Ack { .. } => "overlay ack",
+        Body::Find { .. } => "overlay find",
+        Body::Found { .. } => "overlay found",
+        Body::Report(report) if report.load.is_some() => "overlay report with load",
+        Body::Report(_) => "overlay report",
+        Body::ReportAck(_) => "overlay report ack",
+        Body::RootChanged { .. } => "overlay root changed",
+        Body::Dead(_) => "overlay dead",
+        Body::Suspect(_) => "overlay suspect",
+        Body::Hint(_) => "overlay hint",
+        Body::Leave(_) => "overlay leave",
     }
 }
 

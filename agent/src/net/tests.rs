@@ -348,6 +348,36 @@ async fn garbage_answers_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_fails_together_is_reported_once() {
+    let mut node = Node::start().await;
+    let (mut mute, peer) = raw_swarm();
+    mute.listen_on("/ip4/127.0.0.1/tcp/0".parse().unwrap()).unwrap();
+    let address = loop {
+        if let SwarmEvent::NewListenAddr { address, .. } = mute.select_next_some().await {
+            break address;
+        }
+    };
+    let contact = Contact { peer, incarnation: 0, address: address.to_string().into() };
+    for _ in 0..20 {
+        node.net.send(&contact, vec![1]);
+    }
+    // Takes requests and leaves them unanswered, then is gone.
+    let mut unanswered = Vec::new();
+    while unanswered.len() < 20 {
+        if let SwarmEvent::Behaviour(request_response::Event::Message {
+            message: request_response::Message::Request { channel, .. },
+            ..
+        }) = mute.select_next_some().await
+        {
+            unanswered.push(channel);
+        }
+    }
+    drop(mute);
+    assert_eq!(node.during(Duration::from_millis(400)).await, [NetEvent::Unreachable(peer)]);
+    assert_eq!(node.net.counters().messages_dropped, 20);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_port_is_named() {
     let node = Node::start().await;
     let dir = tempfile::tempdir().unwrap();

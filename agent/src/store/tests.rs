@@ -228,6 +228,11 @@ fn check_damaged(what: &str, dir: &Path, records: &Records) -> bool {
         assert!(!sound(&opened), "{what}: {} of {} records, and nothing said", opened.records.len(), records.len());
         if let Some(aside) = &opened.set_aside {
             assert!(aside.is_dir() && opened.records.is_empty());
+            drop((opened, _lock));
+            let (again, lock) = open(dir);
+            assert!(sound(&again), "{what}: told once, not at every start");
+            drop((again, lock));
+            return false;
         }
         println!("{what}: {} of {} records left, {said:?}", opened.records.len(), records.len());
     }
