@@ -178,7 +178,9 @@ mod tests {
         }
 
         #[test]
-        fn parts_are_within_one_of_their_share(n in 0_u64..1 << 40, available in prop::collection::vec(0_u64..1 << 40, 1..7)) {
+        fn parts_are_within_one_of_their_share(
+            n in 0_u64..1 << 40, available in prop::collection::vec(0_u64..1 << 40, 1..7),
+        ) {
             let children: Vec<_> = available.iter().map(|&tasks| (tasks, 1.0, 1)).collect();
             let total: u128 = sum(&available);
             prop_assume!(u128::from(n) <= total && total > 0);
@@ -191,7 +193,8 @@ mod tests {
 
         #[test]
         fn ranges_are_cut_in_order_and_none_is_lost(
-            list in prop::collection::vec((0_u64..100, 1_u64..10), 0..8), parts in prop::collection::vec(0_u64..30, 1..5),
+            list in prop::collection::vec((0_u64..100, 1_u64..10), 0..8),
+            parts in prop::collection::vec(0_u64..30, 1..5),
         ) {
             let set: IntervalSet = list.iter().map(|&(start, length)| start..start + length).collect();
             let cut = split_ranges(set.clone(), &parts);

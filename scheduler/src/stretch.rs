@@ -239,7 +239,9 @@ mod tests {
         }
 
         #[test]
-        fn both_methods_agree_where_all_sizes_or_releases_are_equal(load in loads(1_u32..=3, 12), sizes in any::<bool>()) {
+        fn both_methods_agree_where_all_sizes_or_releases_are_equal(
+            load in loads(1_u32..=3, 12), sizes in any::<bool>(),
+        ) {
             let mut load = load;
             for entry in &mut load.entries {
                 if sizes {
@@ -270,7 +272,9 @@ mod tests {
         }
 
         #[test]
-        fn what_holds_at_a_stretch_holds_at_every_larger_one(load in loads(1_u32..=5, 12), below in 0.0..1.0_f64, factor in 1.0..50.0_f64) {
+        fn what_holds_at_a_stretch_holds_at_every_larger_one(
+            load in loads(1_u32..=5, 12), below in 0.0..1.0_f64, factor in 1.0..50.0_f64,
+        ) {
             let stretch = max_stretch_exact(&load);
             prop_assert!(meets_deadlines(&load, stretch * factor * (1.0 + 1e-9)));
             if !load.entries.is_empty() {
@@ -297,6 +301,12 @@ mod tests {
         assert!(!meets_deadlines(&old, 1.0));
         assert!((max_stretch_exact(&old) - 100.14 / 70.0).abs() < 1e-12);
         assert_agree(&old);
+        // Two slots: the four small tasks end by 12 s at the latest, since the large one ahead may end that late.
+        let large = Entry { release_s: 100.0, application_size_mops: 10.0, task_mops: 10.0, left: 1.0 };
+        let small = Entry { release_s: 100.0, application_size_mops: 11.0, task_mops: 1.0, left: 4.0 };
+        let two = Load { speed_mops: 1.0, slots: 2, ..single(vec![small, large]) };
+        assert!((max_stretch_exact(&two) - 12.0 / 11.0).abs() < 1e-12);
+        assert_agree(&two);
     }
 
     #[test]

@@ -90,7 +90,9 @@ type Cells = [u64; CELLS];
 /// horizon that finds anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Row {
+    /// For each horizon, how many task sizes are kept.
     widths: [u8; HORIZON_COUNT],
+    /// What is kept, horizon after horizon.
     cells: Box<[u64]>,
 }
 
@@ -645,7 +647,7 @@ mod tests {
                 let (w, a) = (size(STRETCHES[s_index], age_s, log_horizon), log_task.exp2());
                 let promised = summary.tasks(s_index, age_s, w, a);
                 let exact = exact(&load, stretch, age_s, w, a);
-                prop_assert!(promised <= exact, "{} > {} at S {}, T 2^{}, a {}", promised, exact, s_index, log_horizon, a);
+                prop_assert!(promised <= exact, "{} > {} at {} {:?}", promised, exact, s_index, request);
             }
         }
 
@@ -658,7 +660,8 @@ mod tests {
             let (stretch, a) = (STRETCHES[s_index], TASK_SIZES_MOPS[column]);
             let w = HORIZONS_S[t] / stretch;
             let promised = cell(&summary, s_index, t, column);
-            let low = available_tasks(&load, stretch * (1.0 - ROUNDING), load.now_s, w * (1.0 - ROUNDING), a * (1.0 + ROUNDING));
+            let (more, less) = (1.0 + ROUNDING, 1.0 - ROUNDING);
+            let low = available_tasks(&load, stretch * less, load.now_s, w * less, a * more);
             prop_assert!(promised <= exact(&load, stretch, 0.0, w, a));
             // Around the own stretch the smaller one may be infeasible, which says nothing.
             prop_assert!(promised >= low, "{} < {}", promised, low);
@@ -709,12 +712,15 @@ mod tests {
             }
             prop_assert_eq!(sum.leaves, 3);
             prop_assert_eq!(sum.speed_mops, parts.iter().map(|part| part.speed_mops).sum::<f64>());
-            prop_assert_eq!(sum.minimum_stretch, parts.iter().map(|part| part.minimum_stretch).fold(f64::INFINITY, f64::min));
-            prop_assert_eq!(sum.maximum_stretch, parts.iter().map(|part| part.maximum_stretch).fold(0.0, f64::max));
+            let smallest = parts.iter().map(|part| part.minimum_stretch).fold(f64::INFINITY, f64::min);
+            let largest = parts.iter().map(|part| part.maximum_stretch).fold(0.0, f64::max);
+            prop_assert_eq!((sum.minimum_stretch, sum.maximum_stretch), (smallest, largest));
         }
 
         #[test]
-        fn merging_is_associative_and_commutative(parts in summaries(4), order in Just(vec![0_usize, 1, 2, 3]).prop_shuffle()) {
+        fn merging_is_associative_and_commutative(
+            parts in summaries(4), order in Just(vec![0_usize, 1, 2, 3]).prop_shuffle(),
+        ) {
             let mut parts = parts;
             parts[3] = Summary::unavailable();
             let forward = merged(&parts);
@@ -734,7 +740,8 @@ mod tests {
 
         #[test]
         fn damaged_bytes_never_panic(
-            parts in summaries(2), changes in prop::collection::vec((any::<u16>(), any::<u8>()), 1..6), cut in any::<u16>(),
+            parts in summaries(2), changes in prop::collection::vec((any::<u16>(), any::<u8>()), 1..6),
+            cut in any::<u16>(),
         ) {
             let mut bytes = merged(&parts).encode();
             for (at, value) in changes {
@@ -806,12 +813,14 @@ mod tests {
             // task, rounded up, ends within the last horizon.
             let horizon_s = (8.0 * a.max(1.0) / speed).max(1.0) * beyond;
             prop_assume!(4.0 * a.max(1.0) / speed <= HORIZONS_S[HORIZON_COUNT - 1]);
-            prop_assert!(summary.tasks(s, age_s, size(STRETCHES[s], age_s, (horizon_s * (1.0 + ROUNDING)).log2()), a) > 0);
+            let w = size(STRETCHES[s], age_s, (horizon_s * (1.0 + ROUNDING)).log2());
+            prop_assert!(summary.tasks(s, age_s, w, a) > 0);
         }
 
         #[test]
         fn the_smallest_stretch_is_the_first_that_suffices(
-            parts in summaries(2), request in requests(), n in prop_oneof![0_u64..200, any::<u64>()], booked in 0_u64..500,
+            parts in summaries(2), request in requests(), n in prop_oneof![0_u64..200, any::<u64>()],
+            booked in 0_u64..500,
         ) {
             let (log_w, age_s, log_task) = request;
             let (w, a) = (log_w.exp2(), log_task.exp2());
@@ -856,22 +865,21 @@ mod tests {
             let (task_mops, wanted) = (log_task.exp2(), log_n.exp2() as u64);
             let w = task_mops * wanted as f64 * log_w.exp2();
             // Each leaf takes what it can, in order, until all is placed.
-            let mut left = wanted;
+            let mut unplaced = wanted;
             let mut later = Vec::new();
             for (load, part) in leaves.iter().zip(&parts) {
-                let tasks = left.min(part.tasks(s_index, 0.0, w, task_mops));
-                left -= tasks;
+                let tasks = unplaced.min(part.tasks(s_index, 0.0, w, task_mops));
+                unplaced -= tasks;
                 let mut load = load.clone();
-                load.entries.push(Entry { release_s: load.now_s, application_size_mops: w, task_mops, left: tasks as f64 });
+                let (release_s, left) = (load.now_s, tasks as f64);
+                load.entries.push(Entry { release_s, application_size_mops: w, task_mops, left });
                 later.push(load);
             }
-            booked.reserve(s_index, wanted - left, task_mops);
+            booked.reserve(s_index, wanted - unplaced, task_mops);
             for (s, t, a) in places().filter(|place| place.0 >= s_index) {
                 let stretch = STRETCHES[s];
-                let exact: u64 = later
-                    .iter()
-                    .map(|load| exact(load, stretch, 0.0, HORIZONS_S[t] / stretch * (1.0 + ROUNDING), TASK_SIZES_MOPS[a]))
-                    .sum();
+                let w = HORIZONS_S[t] / stretch * (1.0 + ROUNDING);
+                let exact: u64 = later.iter().map(|load| exact(load, stretch, 0.0, w, TASK_SIZES_MOPS[a])).sum();
                 let promised = cell(&booked, s, t, a);
                 prop_assert!(promised <= exact, "{} > {} at {:?}", promised, exact, (s, t, a));
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use idlewood_scheduler::Ticket;
 
-use crate::store::{Change, CommitResult, QueueError, Store};
+use crate::store::{Change, CommitError, CommitResult, QueueError, Store};
 
 /// How long to wait before a failed write is tried again.
 pub(super) const COMMIT_RETRY: Duration = Duration::from_secs(1);
@@ -74,14 +74,18 @@ impl Commits {
     /// A write has ended.
     ///
     /// # Errors
-    /// It failed: the keys it was to write. It will be tried again, less what a later write has written since.
+    /// It failed: the keys it was to write. It will be tried again if it can ever succeed, less what a later write has written since.
     pub(super) fn ended(&mut self, result: &CommitResult) -> Result<(), Vec<Vec<u8>>> {
         let position = self.under_way.iter().position(|commit| commit.ticket == result.ticket);
         let commit = position.and_then(|position| self.under_way.remove(position));
         let Err(error) = &result.result else { return Ok(()) };
-        tracing::error!(%error, "the store could not write; trying again");
+        tracing::error!(%error, "the store could not write");
         let Some(mut commit) = commit else { return Err(Vec::new()) };
         let keys: Vec<Vec<u8>> = commit.changes.iter().map(|change| change.key.clone()).collect();
+        if *error == CommitError::Unfit {
+            // It never will fit; the peer's own repetitions have to make up for it.
+            return Err(keys);
+        }
         commit.changes.retain(|change| !self.under_way.iter().any(|later| later.writes(&change.key)));
         self.failed.push_back(commit);
         Err(keys)

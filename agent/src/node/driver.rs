@@ -25,7 +25,7 @@ use crate::clock::Clock;
 use crate::manifest::Manifest;
 use crate::net::{NetEvent, NetHandle};
 use crate::owner::{OwnerProbe, PROBE_INTERVAL};
-use crate::store::{CommitResult, Store};
+use crate::store::{CommitError, CommitResult, Store};
 use crate::worker::{Pool, WorkerEvent};
 
 /// Longest that leaving the grid may take.
@@ -141,6 +141,8 @@ pub(super) struct Driver {
     pub(super) submitting: BTreeMap<BagId, super::handle::Reply<crate::api::Bag>>,
     effects: Vec<Effect>,
     left: bool,
+    /// The store is beyond use: the agent ends, and whoever supervises it starts it again.
+    fatal: Option<CommitError>,
 }
 
 impl Driver {
@@ -176,6 +178,7 @@ impl Driver {
             submitting: BTreeMap::new(),
             effects: Vec::new(),
             left: false,
+            fatal: None,
         }
     }
 
@@ -191,7 +194,7 @@ impl Driver {
         self.feed(Event::DeadlineReached).await;
         while self.turn(&mut wakes).await {}
         self.leave().await;
-        let Self { workers, measuring, mut jobs, store, .. } = self;
+        let Self { workers, measuring, mut jobs, store, fatal, .. } = self;
         jobs.shutdown().await;
         tokio::task::spawn_blocking(move || {
             workers.shutdown();
@@ -199,7 +202,11 @@ impl Driver {
             store.close();
         })
         .await
-        .context("the last writes failed")
+        .context("the last writes failed")?;
+        match fatal {
+            Some(error) => Err(error).context("the store cannot be used any more; start the agent again"),
+            None => Ok(()),
+        }
     }
 
     /// Waits for one thing to happen and handles it. Whether to go on.
@@ -224,7 +231,7 @@ impl Driver {
             _ = wakes.save.tick() => self.neighbours.save(self.peer.overlay_view().neighbours()),
             () = sleep_until(deadline) => self.feed(Event::DeadlineReached).await,
         }
-        true
+        self.fatal.is_none()
     }
 
     /// Gives the peer an event and carries out what follows.
@@ -285,6 +292,9 @@ impl Driver {
 
     /// A write is on disk, or failed: then nothing that depends on it happens, and it is tried again.
     async fn committed(&mut self, result: CommitResult) {
+        if let Err(error @ CommitError::Broken(_)) = &result.result {
+            self.fatal = Some(error.clone());
+        }
         match self.commits.ended(&result) {
             Ok(()) => self.feed(Event::Persisted(Ticket(result.ticket))).await,
             Err(keys) => self.refuse_unwritten(&keys).await,
