@@ -355,8 +355,9 @@ fn frozen_tasks_stand_still_and_their_time_does_not_count() {
         let mut job = setup.job("probe", &["sleep", "1000"]);
         job.time_limit = Some(limit);
         setup.pool.start(slot, &job).unwrap();
+        // Before that the program is being loaded, which is no part of the run.
+        wait_until(|| job.stdout_path().exists());
     }
-    wait_until(|| setup.pool.worker_pids().len() == 2);
     let pids = setup.pool.worker_pids();
     let begin = Instant::now();
     setup.pool.freeze();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, Side};
 use serde::{Deserialize, Serialize};
 
+use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
 
 /// Most tasks a bag may have.
@@ -75,7 +76,7 @@ pub struct BagHeader {
 impl BagHeader {
     /// Whether these numbers can be computed with.
     pub fn is_valid(&self) -> bool {
-        let sane = |mops: f64| mops.is_finite() && mops > 0.0 && mops <= WORK_MOPS_MAX;
+        let sane = |mops: f64| mops.is_finite() && (WORK_MOPS_MIN..=WORK_MOPS_MAX).contains(&mops);
         self.submitter.is_valid()
             && (1..=TASKS_MAX).contains(&self.tasks)
             && sane(self.task_mops)

@@ -15,14 +15,12 @@ use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::message::{Message, RESULTS_MAX};
 use crate::peer::{Effect, TaskOutcome};
-use crate::queue::{Entry, Load};
+use crate::queue::{Entry, Load, WORK_MOPS_MIN};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
-use crate::stretch::max_stretch;
+use crate::stretch::max_stretch_exact;
 use crate::summary::Summary;
 
-/// Relative error of the maximum stretch, the paper's ε. Our choice: far below what a summary's steps can tell.
-const STRETCH_EPSILON: f64 = 1e-6;
 /// How many requests are remembered so that none is executed twice (invariant I7).
 const SEEN_MAX: usize = 4096;
 /// A task that ran longer than its declared work counts as this much still to do, as a share of its work: nobody
@@ -102,7 +100,7 @@ impl Held {
     /// a as known here: declared, or corrected by what finished tasks showed.
     fn task_mops(&self) -> f64 {
         match self.finished {
-            (count, sum) if !self.bag.declared && count > 0 && sum > 0.0 => sum / count as f64,
+            (count, sum) if !self.bag.declared && count > 0 => (sum / count as f64).max(WORK_MOPS_MIN),
             _ => self.bag.task_mops,
         }
     }
@@ -439,8 +437,7 @@ impl Executor {
     fn reorder(&mut self, now: Time) {
         let bags: Vec<BagId> = self.held.keys().copied().collect();
         let load = self.load(now, |_| true);
-        let stretch = max_stretch(&load, STRETCH_EPSILON);
-        self.order = load.order(stretch).into_iter().map(|position| bags[position]).collect();
+        self.order = load.order(max_stretch_exact(&load)).into_iter().map(|position| bags[position]).collect();
     }
 
     /// The queue in plain numbers, in the order of bag ids; bags with nothing left to start included on demand.

@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::message::Message;
 use crate::peer::{Effect, Notice};
+use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Closing, Record, RecordKey};
 
@@ -423,9 +424,8 @@ impl Ledger {
         if let (count, sum) = self.measured
             && !self.bag.declared
             && count > 0
-            && sum > 0.0
         {
-            self.bag.task_mops = sum / count as f64;
+            self.bag.task_mops = (sum / count as f64).max(WORK_MOPS_MIN);
         }
         while !self.unissued.is_empty() {
             let mut ranges = IntervalSet::new();

@@ -15,6 +15,7 @@ use crate::executor::{Executor, HeldView, RunningTask};
 use crate::io::{Io, Then, Ticket};
 use crate::ledger::{BagView, Ledger, refuse};
 use crate::message::Message;
+use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Closing, Record};
 use crate::router::{Platform, Router};
@@ -189,7 +190,7 @@ pub enum SubmitError {
     #[error("a bag has between 1 and {TASKS_MAX} tasks, not {0}")]
     Tasks(u64),
     /// Not a number to compute with.
-    #[error("the work of a task must be above 0 and at most {WORK_MOPS_MAX:e} Mop")]
+    #[error("the work of a task must be at least {WORK_MOPS_MIN} Mop, and that of all at most {WORK_MOPS_MAX:e} Mop")]
     Work,
     /// The same manifest again.
     #[error("this very bag was submitted before")]
@@ -369,8 +370,8 @@ impl Peer {
         if !(1..=TASKS_MAX).contains(&submission.tasks) {
             return Err(SubmitError::Tasks(submission.tasks));
         }
-        let whole = submission.task_mops.map(|work| work * submission.tasks as f64);
-        if whole.is_some_and(|work| !(work.is_finite() && work > 0.0 && work <= WORK_MOPS_MAX)) {
+        let sane = |work: f64| work >= WORK_MOPS_MIN && work * submission.tasks as f64 <= WORK_MOPS_MAX;
+        if submission.task_mops.is_some_and(|work| !sane(work)) {
             return Err(SubmitError::Work);
         }
         if self.ledgers.contains_key(&submission.id) {
@@ -495,7 +496,7 @@ impl Peer {
         let Some(tasks) = self.ledgers.get(&bag).map(|ledger| ledger.header().tasks) else { return };
         let size = self.application_size(task_mops, tasks);
         let Some(ledger) = self.ledgers.get_mut(&bag) else { return };
-        let sane = task_mops.is_finite() && task_mops > 0.0 && size <= WORK_MOPS_MAX;
+        let sane = task_mops >= WORK_MOPS_MIN && size <= WORK_MOPS_MAX;
         if ledger.is_closed() || ledger.is_measured() || !sane {
             return;
         }

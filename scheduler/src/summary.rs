@@ -8,7 +8,8 @@
 //! - All grids are absolute, so that any two summaries can be added: S in steps of 1.5 ([`STRETCHES`]), T in steps
 //!   of 2 ([`HORIZONS_S`]), a in steps of 4 ([`TASK_SIZES_MOPS`]).
 //! - One release time, the moment of the report ([`AGES`] = 1; the paper found one value best). A cell stays a
-//!   lower bound while the leaf works its queue off.
+//!   lower bound as time passes, while the leaf serves its queue in the order of deadlines at that stretch; it
+//!   serves in the order at its own maximum stretch, which differs where bags have changed places between the two.
 //! - S is kept sparsely: rows (T × a) with the index from which on they hold. Below the first nothing is
 //!   available; an idle leaf is a single row from index 0, since at a given T its availability does not depend on S.
 //!

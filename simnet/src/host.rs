@@ -105,7 +105,7 @@ impl Host {
 
     /// How others reach it, as far as a stranger knows.
     pub(crate) fn contact(&self) -> Contact {
-        Contact { peer: self.id, incarnation: 0, address: "".into() }
+        Contact { peer: self.id, incarnation: 0, address: "s".into() }
     }
 
     /// The machine is switched on; its peer knows what is on the disk.
@@ -120,7 +120,7 @@ impl Host {
         self.suspended = false;
         let wall_now = EPOCH + now.since(Time::ZERO);
         let incarnation = u64::try_from(wall_now.0 / 1000).unwrap_or(0);
-        let me = Contact { peer: self.id, incarnation, address: "".into() };
+        let me = Contact { peer: self.id, incarnation, address: "s".into() };
         let seed = digest(scenario.seed, "peer", u64::from(self.index) << 32 | u64::from(self.life));
         let mut seed_bytes = [0; 8];
         seed_bytes.copy_from_slice(&seed[..8]);

@@ -344,8 +344,8 @@ impl Pool {
                 if let Some(waiting) = slot.waiting.take() {
                     waiting.permit.send(never_ran(number, Outcome::Stopped));
                 }
+                // An idle worker is killed by its thread, which ends now.
                 slot.condemn(Outcome::Stopped);
-                slot.signal(Signal::KILL);
             }
         }
         self.shared.timer.notify_all();
