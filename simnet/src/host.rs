@@ -103,9 +103,10 @@ impl Host {
         self.is_up() && self.life == life
     }
 
-    /// How others reach it, as far as a stranger knows.
+    /// How others reach it, as far as a stranger knows. Its address is its number: nothing dials it, but messages
+    /// are as long as with addresses.
     pub(crate) fn contact(&self) -> Contact {
-        Contact { peer: self.id, incarnation: 0, address: "s".into() }
+        Contact { peer: self.id, incarnation: 0, address: self.index.to_string().into() }
     }
 
     /// The machine is switched on; its peer knows what is on the disk.
@@ -120,7 +121,7 @@ impl Host {
         self.suspended = false;
         let wall_now = EPOCH + now.since(Time::ZERO);
         let incarnation = u64::try_from(wall_now.0 / 1000).unwrap_or(0);
-        let me = Contact { peer: self.id, incarnation, address: "s".into() };
+        let me = Contact { incarnation, ..self.contact() };
         let seed = digest(scenario.seed, "peer", u64::from(self.index) << 32 | u64::from(self.life));
         let mut seed_bytes = [0; 8];
         seed_bytes.copy_from_slice(&seed[..8]);

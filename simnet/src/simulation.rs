@@ -34,6 +34,9 @@ const RETRIES_MAX: u32 = 3;
 /// Events between two calls of the progress function.
 const PROGRESS_EVENTS: u64 = 1 << 14;
 
+/// BLAKE3 of a message's bytes: taken once, it stands for them in the traces of both ends.
+type Digest = [u8; 32];
+
 /// Something that happens to a machine. `life`: void in any other life of it.
 #[derive(Debug)]
 enum Occurrence {
@@ -48,7 +51,7 @@ enum Occurrence {
     /// Its peer's deadline has come.
     Wake { life: u32 },
     /// A message arrives.
-    Deliver { from: PeerId, bytes: Vec<u8> },
+    Deliver { from: PeerId, bytes: Vec<u8>, digest: Digest },
     /// The oldest write under way is durable.
     Durable { life: u32 },
     /// A task has run for as long as it takes.
@@ -239,7 +242,7 @@ impl Simulation {
                     self.arm(host);
                 }
             }
-            Occurrence::Deliver { from, bytes } => self.deliver(host, from, &bytes),
+            Occurrence::Deliver { from, bytes, digest } => self.deliver(host, from, &bytes, digest),
             Occurrence::Durable { life } if lives(life) => self.commit(host),
             Occurrence::RunEnds { life, slot, serial } if lives(life) => self.end_run(host, slot, serial),
             Occurrence::Stopped { life, task } if lives(life) => {
@@ -361,7 +364,7 @@ impl Simulation {
 
     // ---- messages ----
 
-    fn deliver(&mut self, host: HostIndex, from: PeerId, bytes: &[u8]) {
+    fn deliver(&mut self, host: HostIndex, from: PeerId, bytes: &[u8], digest: Digest) {
         if !self.hosts[host as usize].is_up() {
             self.messages_in_vain += 1;
             return;
@@ -369,7 +372,7 @@ impl Simulation {
         match Message::decode(bytes) {
             Ok(message) => {
                 self.trace.extend(from.0);
-                self.trace.extend(bytes);
+                self.trace.extend(digest);
                 self.give(host, Event::Received { from, message });
             }
             Err(error) => panic!("{from:?} sent at {:?} what its receiver refuses: {error}", self.now),
@@ -378,8 +381,9 @@ impl Simulation {
 
     fn send(&mut self, host: HostIndex, to: PeerId, message: &Message) {
         let bytes = message.encode();
+        let digest = *blake3::hash(&bytes).as_bytes();
         self.trace.extend(to.0);
-        self.trace.extend(&bytes);
+        self.trace.extend(digest);
         let count = self.messages.entry(kind(message)).or_default();
         count.count += 1;
         count.bytes += bytes.len() as u64;
@@ -394,7 +398,7 @@ impl Simulation {
             self.messages_in_vain += 1;
             return;
         }
-        self.cause(host, self.now + travel, target, Occurrence::Deliver { from, bytes });
+        self.cause(host, self.now + travel, target, Occurrence::Deliver { from, bytes, digest });
     }
 
     // ---- the disk ----

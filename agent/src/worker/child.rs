@@ -281,7 +281,6 @@ fn present(job: &Job, stdout: &CappedFile, stderr: &CappedFile) -> Result<WasiP1
     let (work, inputs) = (job.work_dir(), job.inputs_dir());
     let make = |dir: &Path| fs::create_dir_all(dir).map_err(|error| unable(dir, "create a directory", &error));
     make(&work)?;
-    make(&inputs)?;
     for Input { name, path } in &job.inputs {
         let place = inputs.join(name);
         place.parent().map_or(Ok(()), make)?;
@@ -306,7 +305,7 @@ fn present(job: &Job, stdout: &CappedFile, stderr: &CappedFile) -> Result<WasiP1
     }
     let preopens = [
         (Some(work.as_path()), ".", FsPerms::ReadWrite),
-        (Some(inputs.as_path()), "inputs", FsPerms::ReadOnly),
+        (Some(inputs.as_path()).filter(|_| !job.inputs.is_empty()), "inputs", FsPerms::ReadOnly),
         (job.checkpoint.as_deref(), "checkpoint", FsPerms::ReadWrite),
     ];
     for (dir, name, permissions) in preopens {

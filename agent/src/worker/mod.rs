@@ -19,7 +19,7 @@
 //! | path | is | may |
 //! |---|---|---|
 //! | `.` | [`Job::work_dir`], empty at first | be written; what it holds at the end are the outputs |
-//! | `inputs/` | the job's inputs under their names (hard links to the blobs, copies across file systems) | be read |
+//! | `inputs/` | the job's inputs, if any, under their names (hard links to the blobs, else copies) | be read |
 //! | `checkpoint/` | the directory given as [`Job::checkpoint`], if any | be written; outlives the attempt |
 //!
 //! `inputs/` and `checkpoint/` lie outside the working directory on the host, so that no path through `.` reaches an
@@ -75,7 +75,7 @@ pub struct Job {
     pub directory: PathBuf,
     /// A directory on the host that the task sees as `checkpoint/`; must exist.
     pub checkpoint: Option<PathBuf>,
-    /// Most linear memory the program may have, bytes. (The worker itself takes some 20 MiB besides.)
+    /// Most linear memory the program may have, bytes. (The worker itself takes some 10 MiB besides.)
     pub memory_bytes: u64,
     /// Most bytes taken from each of stdout and stderr.
     pub output_bytes: u64,
