@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::queue::{SPEED_MOPS_MAX, SPEED_MOPS_MIN};
+
 /// Settings of one peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -19,6 +21,9 @@ pub struct Config {
     pub stretch_bound: f64,
     /// Deadlines by the effective size a·max(n, N) instead of the paper's w = a·n. Default true: `design.md`.
     pub effective_size: bool,
+    /// Whether there is a grid to join, so that a machine that is still alone must not take all its tasks on itself: it
+    /// waits for the others, at most as long as for a placement. Default false.
+    pub expects_grid: bool,
     /// How long a submitter trusts an executor that it does not hear from, 1 s to 1 h. Default 60 s; a third of it
     /// is the time between renewals. It grows with the number of executors.
     pub lease: Duration,
@@ -45,6 +50,7 @@ impl Default for Config {
             speed_mops: 1000.0,
             stretch_bound: 1.0,
             effective_size: true,
+            expects_grid: false,
             lease: Duration::from_secs(60),
             placement_timeout: Duration::from_secs(15),
             vacate_after: Duration::from_secs(600),
@@ -68,8 +74,8 @@ impl Config {
         };
         check((1..=1024).contains(&self.slots), "slots must be between 1 and 1024")?;
         check(
-            self.speed_mops.is_finite() && self.speed_mops > 0.0 && self.speed_mops < 1e12,
-            "speed_mops must be above 0 and below 1e12 Mop/s",
+            (SPEED_MOPS_MIN..=SPEED_MOPS_MAX).contains(&self.speed_mops),
+            &format!("speed_mops must be between {SPEED_MOPS_MIN} and {SPEED_MOPS_MAX} Mop/s"),
         )?;
         check(self.stretch_bound.is_finite() && self.stretch_bound >= 1.0, "stretch_bound must be at least 1")?;
         check(within(self.lease, 1, 3600), "lease must be between 1 s and 1 h")?;

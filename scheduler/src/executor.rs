@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use idlewood_overlay::Time;
+use idlewood_overlay::{Contact, PeerId, Time};
 
 use crate::bag::{AGE_MAX, BagHeader, BagId, Path, Request, TaskId, TaskResult};
 use crate::config::Config;
@@ -23,6 +23,8 @@ use crate::summary::Summary;
 
 /// How many requests are remembered so that none is executed twice (invariant I7).
 const SEEN_MAX: usize = 4096;
+/// Starts of a bag that may fail in a row before its tasks go to another machine. Our choice.
+const NOT_STARTED_MAX: u32 = 3;
 /// A task that ran longer than its declared work counts as this much still to do, as a share of its work: nobody
 /// knows how long it will go on, and zero would promise its slot to others.
 const OVERRUN_REST: f64 = 0.1;
@@ -53,12 +55,16 @@ struct Held {
     finished: (u64, f64),
     /// Not startable before then: its program could not be had.
     blocked_until: Time,
+    /// Tasks in a row that could not be started.
+    not_started: u32,
     /// Of the last `Holding` sent.
     version: u64,
     holding_due: Time,
     holding_wait: Duration,
     results_due: Time,
     results_wait: Duration,
+    /// Where the next repetition of results begins, so that each has its turn.
+    results_from: u64,
 }
 
 impl Held {
@@ -72,11 +78,13 @@ impl Held {
             outbox: BTreeMap::new(),
             finished: (0, 0.0),
             blocked_until: Time::ZERO,
+            not_started: 0,
             version: 0,
             holding_due: Time::ZERO,
             holding_wait: config.repeat_after,
             results_due: Time::ZERO,
             results_wait: config.repeat_after,
+            results_from: 0,
         }
     }
 
@@ -129,17 +137,49 @@ impl Held {
     }
 
     /// The next `Holding`, whose answer is expected within a growing time.
-    fn holding(&mut self, io: &Io, config: &Config) -> Message {
-        self.version += 1;
+    fn holding(&mut self, version: u64, io: &Io, config: &Config) -> Message {
+        self.version = version;
         self.holding_due = io.now + self.holding_wait;
         self.holding_wait = (self.holding_wait * 2).min(config.lease / 3);
         Message::Holding {
             bag: self.bag.id,
             executor: io.me.clone(),
-            version: self.version,
+            version,
+            attempt: self.attempt,
             ranges: self.ranges(),
         }
     }
+
+    /// Unstarted tasks go back to the submitter: the next `Holding` no longer lists them.
+    fn hand_back(&mut self, version: u64, io: &mut Io, config: &Config) {
+        self.waiting = IntervalSet::new();
+        self.holding_wait = config.repeat_after;
+        let change = self.change(io);
+        let (to, message) = (self.bag.submitter.clone(), self.holding(version, io, config));
+        io.persist_held(self.bag.id, vec![change], vec![Then::Send(to, message)]);
+    }
+
+    /// Some of the unacknowledged results; the next call begins behind them.
+    fn repeat_results(&mut self) -> Vec<TaskResult> {
+        let behind = self.outbox.range(self.results_from..);
+        let results: Vec<TaskResult> = behind
+            .chain(self.outbox.range(..self.results_from))
+            .take(RESULTS_MAX)
+            .map(|(_, result)| result.clone())
+            .collect();
+        self.results_from = results.last().map_or(0, |result| result.index.saturating_add(1));
+        results
+    }
+}
+
+/// The answer to a `Holding`, or an unasked word of a submitter.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pub(crate) bag: BagId,
+    pub(crate) version: u64,
+    pub(crate) submitter: Option<Contact>,
+    pub(crate) term: Duration,
+    pub(crate) drop: IntervalSet,
 }
 
 /// The executor of one peer.
@@ -150,8 +190,11 @@ pub(crate) struct Executor {
     /// Bags by deadline; stale when `order_stale`.
     order: Vec<BagId>,
     order_stale: bool,
-    suspended_since: Option<Time>,
-    vacated: bool,
+    suspended: bool,
+    /// When unstarted tasks are handed back, while suspended.
+    vacate_at: Option<Time>,
+    /// Of the last `Holding`, of whatever bag: a bag that comes again must not be taken for an old word.
+    version: u64,
     seen: VecDeque<(BagId, u64, Path)>,
     speed_mops: f64,
     /// Availability changed since this was last reset.
@@ -193,8 +236,9 @@ impl Executor {
             held: BTreeMap::new(),
             order: Vec::new(),
             order_stale: false,
-            suspended_since: None,
-            vacated: false,
+            suspended: false,
+            vacate_at: None,
+            version: 0,
             seen: VecDeque::new(),
             speed_mops: config.speed_mops,
             changed: true,
@@ -227,7 +271,11 @@ impl Executor {
     pub(crate) fn accept(&mut self, request: Request, io: &mut Io, config: &Config) {
         let id = request.bag.id;
         let released = io.now - request.age.min(AGE_MAX);
+        let submitter = request.bag.submitter.clone();
         let held = self.held.entry(id).or_insert_with(|| Held::new(request.bag, released, config));
+        if submitter.peer == held.bag.submitter.peer && submitter.incarnation > held.bag.submitter.incarnation {
+            held.bag.submitter = submitter;
+        }
         let key = (id, request.number, request.path);
         let mut changes = Vec::new();
         if !self.seen.contains(&key) {
@@ -241,31 +289,37 @@ impl Executor {
         }
         held.holding_wait = config.repeat_after;
         changes.push(held.change(io));
-        let (to, message) = (held.bag.submitter.clone(), held.holding(io, config));
-        io.persist(changes, vec![Then::Send(to, message)]);
+        self.version += 1;
+        let (to, message) = (held.bag.submitter.clone(), held.holding(self.version, io, config));
+        io.persist_held(id, changes, vec![Then::Send(to, message)]);
+        if self.suspended && self.vacate_at.is_none() {
+            self.vacate_at = Some(io.now + config.vacate_after);
+        }
         self.order_stale = true;
         self.changed = true;
     }
 
-    /// The submitter answers, or speaks unasked.
-    pub(crate) fn lease(
-        &mut self,
-        bag: BagId,
-        version: u64,
-        term: Duration,
-        drop: &IntervalSet,
-        io: &mut Io,
-        config: &Config,
-    ) {
-        let Some(held) = self.held.get_mut(&bag) else { return };
+    /// The submitter of a bag answers, or speaks unasked.
+    pub(crate) fn lease(&mut self, from: PeerId, lease: Lease, io: &mut Io, config: &Config) {
+        let Lease { bag, version, submitter, term, drop } = lease;
+        let Some(held) = self.held.get_mut(&bag).filter(|held| held.bag.submitter.peer == from) else { return };
+        if let Some(submitter) = submitter.filter(|submitter| submitter.peer == from) {
+            held.bag.submitter = submitter;
+        }
         if version == held.version {
             held.holding_wait = config.repeat_after;
             held.holding_due = io.now + term.max(Duration::from_secs(1)) / 3;
+        } else {
+            // It knows something older than what is here: tell it at once.
+            held.holding_due = io.now;
         }
         if drop.is_empty() {
+            if version == held.version {
+                self.forget_if_empty(bag);
+            }
             return;
         }
-        held.waiting.subtract(drop);
+        held.waiting.subtract(&drop);
         let mut changes: Vec<Change> = Vec::new();
         held.outbox.retain(|&index, _| {
             let keep = !drop.contains(index);
@@ -285,14 +339,21 @@ impl Executor {
             }
         }
         changes.push(held.change(io));
-        io.persist(changes, Vec::new());
+        io.persist_held(bag, changes, Vec::new());
         self.forget_if_empty(bag);
         self.changed = true;
     }
 
     /// The submitter has journalled these results.
-    pub(crate) fn acknowledged(&mut self, bag: BagId, indices: &IntervalSet, io: &mut Io, config: &Config) {
-        let Some(held) = self.held.get_mut(&bag) else { return };
+    pub(crate) fn acknowledged(
+        &mut self,
+        from: PeerId,
+        bag: BagId,
+        indices: &IntervalSet,
+        io: &mut Io,
+        config: &Config,
+    ) {
+        let Some(held) = self.held.get_mut(&bag).filter(|held| held.bag.submitter.peer == from) else { return };
         let acknowledged: Vec<u64> = held.outbox.keys().copied().filter(|&index| indices.contains(index)).collect();
         for index in &acknowledged {
             held.outbox.remove(index);
@@ -314,7 +375,7 @@ impl Executor {
     }
 
     /// A worker is free again.
-    pub(crate) fn ended(&mut self, task: TaskId, outcome: TaskOutcome, io: &mut Io) {
+    pub(crate) fn ended(&mut self, task: TaskId, outcome: TaskOutcome, io: &mut Io, config: &Config) {
         let slot = self.slots.iter_mut().find(|slot| slot.as_ref().is_some_and(|running| running.task == task));
         let Some(running) = slot.and_then(Option::take) else { return };
         self.changed = true;
@@ -333,10 +394,13 @@ impl Executor {
                     output_bytes,
                     work_mops,
                 };
+                held.not_started = 0;
                 held.finished.0 += 1;
                 held.finished.1 += work_mops;
+                if held.outbox.is_empty() {
+                    held.results_due = io.now + held.results_wait;
+                }
                 held.outbox.insert(task.index, result.clone());
-                held.results_due = io.now + held.results_wait;
                 let outbox = Record::Outbox {
                     bag: held.bag.clone(),
                     released: io.wall(held.released),
@@ -344,11 +408,17 @@ impl Executor {
                 };
                 let results = Message::Results { bag: task.bag, executor: io.me.clone(), results: vec![result] };
                 let changes = vec![Change::Put(outbox), held.change(io)];
-                io.persist(changes, vec![Then::Send(held.bag.submitter.clone(), results)]);
+                io.persist_held(task.bag, changes, vec![Then::Send(held.bag.submitter.clone(), results)]);
             }
             TaskOutcome::NotStarted { retry_after } => {
                 held.waiting.insert_index(task.index);
                 held.blocked_until = io.now + retry_after;
+                held.not_started += 1;
+                if held.not_started.is_multiple_of(NOT_STARTED_MAX) {
+                    self.version += 1;
+                    held.hand_back(self.version, io, config);
+                    self.order_stale = true;
+                }
             }
             TaskOutcome::Stopped => {
                 held.waiting.insert_index(task.index);
@@ -357,11 +427,11 @@ impl Executor {
     }
 
     /// The owner is back: freeze, offer nothing.
-    pub(crate) fn suspend(&mut self, io: &mut Io) {
-        if self.suspended_since.is_some() {
+    pub(crate) fn suspend(&mut self, io: &mut Io, config: &Config) {
+        if std::mem::replace(&mut self.suspended, true) {
             return;
         }
-        self.suspended_since = Some(io.now);
+        self.vacate_at = Some(io.now + config.vacate_after);
         for running in self.slots.iter_mut().flatten() {
             if let Some(since) = running.since.take() {
                 running.active += io.now.since(since);
@@ -373,10 +443,10 @@ impl Executor {
 
     /// The owner is away: go on.
     pub(crate) fn resume(&mut self, io: &mut Io) {
-        if self.suspended_since.take().is_none() {
+        if !std::mem::replace(&mut self.suspended, false) {
             return;
         }
-        self.vacated = false;
+        self.vacate_at = None;
         for running in self.slots.iter_mut().flatten() {
             running.since = Some(io.now);
         }
@@ -385,7 +455,7 @@ impl Executor {
     }
 
     pub(crate) fn is_suspended(&self) -> bool {
-        self.suspended_since.is_some()
+        self.suspended
     }
 
     /// Fills free slots by earliest deadline.
@@ -485,48 +555,49 @@ impl Executor {
     pub(crate) fn tick(&mut self, io: &mut Io, config: &Config) {
         self.vacate_if_due(io, config);
         for held in self.held.values_mut() {
+            if io.is_writing(held.bag.id) {
+                continue;
+            }
             if held.holding_due <= io.now {
-                let message = held.holding(io, config);
+                self.version += 1;
+                let message = held.holding(self.version, io, config);
                 io.send(held.bag.submitter.clone(), message);
             }
             if !held.outbox.is_empty() && held.results_due <= io.now {
                 held.results_wait = (held.results_wait * 2).min(config.lease / 3);
                 held.results_due = io.now + held.results_wait;
-                let results = held.outbox.values().take(RESULTS_MAX).cloned().collect();
+                let results = held.repeat_results();
                 let message = Message::Results { bag: held.bag.id, executor: io.me.clone(), results };
                 io.send(held.bag.submitter.clone(), message);
             }
         }
     }
 
-    /// After the vacate time unstarted tasks go back: the next `Holding` no longer lists them.
+    /// After the vacate time unstarted tasks go back.
     fn vacate_if_due(&mut self, io: &mut Io, config: &Config) {
-        let due = self.suspended_since.is_some_and(|since| since + config.vacate_after <= io.now);
-        if !due || self.vacated {
+        if self.vacate_at.is_none_or(|at| at > io.now) {
             return;
         }
-        self.vacated = true;
+        self.vacate_at = None;
         for held in self.held.values_mut().filter(|held| !held.waiting.is_empty()) {
-            held.waiting = IntervalSet::new();
-            held.holding_wait = config.repeat_after;
-            let change = held.change(io);
-            let (to, message) = (held.bag.submitter.clone(), held.holding(io, config));
-            io.persist(vec![change], vec![Then::Send(to, message)]);
+            self.version += 1;
+            held.hand_back(self.version, io, config);
         }
         self.order_stale = true;
     }
 
     /// When `tick` or `dispatch` next has something to do.
-    pub(crate) fn deadline(&self, now: Time, config: &Config) -> Option<Time> {
-        let vacate = self.suspended_since.filter(|_| !self.vacated).map(|since| since + config.vacate_after);
+    pub(crate) fn deadline(&self, io: &Io) -> Option<Time> {
         let idle_slot = !self.is_suspended() && self.slots.iter().any(Option::is_none);
         let held = self.held.values().flat_map(|held| {
-            let results = (!held.outbox.is_empty()).then_some(held.results_due);
-            let unblocked =
-                (idle_slot && !held.waiting.is_empty() && held.blocked_until > now).then_some(held.blocked_until);
-            [Some(held.holding_due), results, unblocked]
+            let may_speak = !io.is_writing(held.bag.id);
+            let holding = may_speak.then_some(held.holding_due);
+            let results = (may_speak && !held.outbox.is_empty()).then_some(held.results_due);
+            let is_blocked = held.blocked_until > io.now;
+            let unblocked = (idle_slot && !held.waiting.is_empty() && is_blocked).then_some(held.blocked_until);
+            [holding, results, unblocked]
         });
-        held.chain([vacate]).flatten().min()
+        held.chain([self.vacate_at]).flatten().min()
     }
 
     /// What runs now, by slot.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use idlewood_overlay::{Contact, Time, WallTime};
 
+use crate::bag::BagId;
 use crate::message::Message;
 use crate::peer::{Effect, Notice};
 use crate::record::Change;
@@ -18,6 +19,16 @@ pub struct Ticket(pub u64);
 pub(crate) enum Then {
     Send(Contact, Message),
     Notify(Notice),
+    /// A submission is durable: its tasks may be issued.
+    Open(BagId),
+}
+
+/// A write under way.
+#[derive(Debug)]
+struct Write {
+    /// The bag whose tasks on this machine it is about.
+    held: Option<BagId>,
+    then: Vec<Then>,
 }
 
 /// The outlet that all parts of one peer share.
@@ -31,7 +42,7 @@ pub(crate) struct Io {
     /// Messages of this peer to itself: they never leave the process.
     pub(crate) local: VecDeque<Message>,
     next_ticket: u64,
-    pending: BTreeMap<Ticket, Vec<Then>>,
+    pending: BTreeMap<Ticket, Write>,
 }
 
 impl Io {
@@ -71,21 +82,38 @@ impl Io {
 
     /// Writes durably; what depends on it happens only once it is.
     pub(crate) fn persist(&mut self, changes: Vec<Change>, then: Vec<Then>) {
+        self.write(changes, Write { held: None, then });
+    }
+
+    /// As [`Io::persist`], of what this machine holds of a bag.
+    pub(crate) fn persist_held(&mut self, bag: BagId, changes: Vec<Change>, then: Vec<Then>) {
+        self.write(changes, Write { held: Some(bag), then });
+    }
+
+    /// Whether what this machine holds of a bag is not durable yet, so that nobody may be told of it.
+    pub(crate) fn is_writing(&self, bag: BagId) -> bool {
+        self.pending.values().any(|write| write.held == Some(bag))
+    }
+
+    fn write(&mut self, changes: Vec<Change>, write: Write) {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
-        if !then.is_empty() {
-            self.pending.insert(ticket, then);
+        if !write.then.is_empty() || write.held.is_some() {
+            self.pending.insert(ticket, write);
         }
         self.effects.push(Effect::Persist { ticket, changes });
     }
 
-    /// The driver says that a write is durable.
-    pub(crate) fn persisted(&mut self, ticket: Ticket) {
-        for then in self.pending.remove(&ticket).into_iter().flatten() {
+    /// The driver says that a write is durable. The bag that may be opened, if it was a submission.
+    pub(crate) fn persisted(&mut self, ticket: Ticket) -> Option<BagId> {
+        let mut opened = None;
+        for then in self.pending.remove(&ticket).into_iter().flat_map(|write| write.then) {
             match then {
                 Then::Send(to, message) => self.send(to, message),
                 Then::Notify(notice) => self.notify(notice),
+                Then::Open(bag) => opened = Some(bag),
             }
         }
+        opened
     }
 }

@@ -24,6 +24,18 @@ const RENEWAL_BYTES: u64 = 500;
 /// Link of the submitter in bytes/s (the paper's 1 Mb/s) and the share of it that renewals may take (`design.md`).
 const RENEWAL_BYTES_S: u64 = 125_000 / 10;
 
+/// Times that the output of a task may fail to arrive before the task is run again elsewhere. Our choice.
+const UNFETCHED_MAX: u32 = 5;
+
+/// What an executor says.
+#[derive(Debug)]
+pub(crate) struct Holding {
+    pub(crate) executor: Contact,
+    pub(crate) version: u64,
+    pub(crate) attempt: u32,
+    pub(crate) ranges: IntervalSet,
+}
+
 /// Tasks on their way.
 #[derive(Debug)]
 struct Issue {
@@ -43,6 +55,14 @@ struct Placement {
     version: u64,
 }
 
+/// Failed tries of one task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Failures {
+    count: u32,
+    /// A failure of an earlier attempt was counted already.
+    next_attempt: u32,
+}
+
 /// One bag, on the machine that submitted it.
 #[derive(Debug)]
 pub(crate) struct Ledger {
@@ -58,7 +78,9 @@ pub(crate) struct Ledger {
     done: IntervalSet,
     failed: IntervalSet,
     /// Failed tries of tasks that are not over.
-    failures: BTreeMap<u64, u32>,
+    failures: BTreeMap<u64, Failures>,
+    /// Outputs that could not be fetched, of tasks that are not over.
+    unfetched: BTreeMap<u64, u32>,
     /// Results whose output is on its way here.
     fetching: BTreeMap<u64, (TaskResult, Contact)>,
     /// Number and summed work of finished tasks.
@@ -121,6 +143,7 @@ impl Ledger {
             done: IntervalSet::new(),
             failed: IntervalSet::new(),
             failures: BTreeMap::new(),
+            unfetched: BTreeMap::new(),
             fetching: BTreeMap::new(),
             measured: (0, 0.0),
             // Above every number of an earlier life of this machine.
@@ -129,6 +152,10 @@ impl Ledger {
             reissued: 0,
             duplicates: 0,
         }
+    }
+
+    pub(crate) fn restore_attempt(&mut self, attempt: u32) {
+        self.attempt = attempt;
     }
 
     pub(crate) fn restore_closed(&mut self, closing: Closing, at: Time) {
@@ -148,7 +175,30 @@ impl Ledger {
         self.unissued.subtract(&ranges);
         let until = io.now + self.term(config);
         self.placed.insert(executor.peer, Placement { executor, ranges, until, version: 0 });
-        self.attempt = self.attempt.max(1);
+    }
+
+    /// Tells those that hold tasks where this machine is now, and that they may keep them.
+    pub(crate) fn greet(&self, io: &mut Io, config: &Config) {
+        if self.is_closed() {
+            return;
+        }
+        let term = self.term(config);
+        for placement in self.placed.values() {
+            let submitter = Some(io.me.clone());
+            let lease = Message::Lease { bag: self.bag.id, version: 0, submitter, term, drop: IntervalSet::new() };
+            io.send(placement.executor.clone(), lease);
+        }
+    }
+
+    /// After a sleep or a jump of the clock: nobody could have renewed anything meanwhile.
+    pub(crate) fn renew_all(&mut self, io: &Io, config: &Config) {
+        let until = io.now + self.term(config);
+        for placement in self.placed.values_mut() {
+            placement.until = until;
+        }
+        for issue in &mut self.issued {
+            issue.until = io.now + config.placement_timeout;
+        }
     }
 
     /// May be issued from now on.
@@ -173,6 +223,7 @@ impl Ledger {
             bag: self.bag.clone(),
             released: io.wall(self.released),
             retries_max: self.retries_max,
+            attempt: self.attempt,
             closed: self.closed.map(|(closing, at)| (closing, io.wall(at))),
         }
     }
@@ -230,6 +281,7 @@ impl Ledger {
         let index = IntervalSet::from(result.index..result.index + 1);
         self.withdraw(&index);
         self.failures.remove(&result.index);
+        self.unfetched.remove(&result.index);
         if result.success {
             self.done.insert_index(result.index);
             self.measured.0 += 1;
@@ -239,26 +291,40 @@ impl Ledger {
         }
     }
 
-    /// Tasks return to be issued again.
-    fn reissue(&mut self, ranges: &IntervalSet) {
+    /// Tasks return to be issued again. The attempt is journalled, so that it goes on rising after a restart.
+    fn reissue(&mut self, ranges: &IntervalSet, io: &mut Io) {
+        if ranges.is_empty() {
+            return;
+        }
         self.reissued += ranges.len();
+        self.next_attempt(ranges, io);
+    }
+
+    fn next_attempt(&mut self, ranges: &IntervalSet, io: &mut Io) {
         self.attempt += 1;
         self.unissued.extend_with(ranges);
+        io.persist(vec![Change::Put(self.record(io))], Vec::new());
+    }
+
+    /// Takes a task from the executor that had it, to be issued again; what is journalled of its placement follows.
+    fn take_back(&mut self, index: u64, executor: &Contact, io: &mut Io) {
+        let again = IntervalSet::from(index..index + 1);
+        self.withdraw(&again);
+        if let Some(placement) = self.placed.get(&executor.peer) {
+            let (bag, ranges) = (self.bag.id, placement.ranges.clone());
+            let placed = Record::Placed { bag, executor: placement.executor.clone(), ranges };
+            io.persist(vec![Change::Put(placed)], Vec::new());
+        }
+        self.next_attempt(&again, io);
     }
 
     /// An executor says what it accounts for. Answers with what it may keep, and for how long.
-    pub(crate) fn holding(
-        &mut self,
-        executor: Contact,
-        version: u64,
-        ranges: &IntervalSet,
-        io: &mut Io,
-        config: &Config,
-    ) {
+    pub(crate) fn holding(&mut self, holding: Holding, io: &mut Io, config: &Config) {
+        let Holding { executor, version, attempt, ranges } = holding;
         let term = self.term(config);
-        let lease = |drop| Message::Lease { bag: self.bag.id, version, term, drop };
+        let lease = |drop| Message::Lease { bag: self.bag.id, version, submitter: None, term, drop };
         if self.is_closed() {
-            io.send(executor, lease(ranges.clone()));
+            io.send(executor, lease(ranges));
             return;
         }
         let mine = match self.placed.get(&executor.peer) {
@@ -270,15 +336,19 @@ impl Ledger {
         for issue in &self.issued {
             free.extend_with(&issue.ranges);
         }
+        // What it still lists because it failed, and what was meanwhile to be tried again, is not a new placement.
+        for (&index, failures) in self.failures.range(..) {
+            if attempt < failures.next_attempt {
+                free.remove_index(index);
+            }
+        }
         let keep = ranges.intersection(&free.union(&mine));
         let message = lease(ranges.difference(&keep));
-        let lost = mine.difference(ranges);
+        let lost = mine.difference(&ranges);
         let gained = keep.difference(&mine);
         self.unissued.subtract(&gained);
         self.withdraw_issued(&gained);
-        if !lost.is_empty() {
-            self.reissue(&lost);
-        }
+        self.reissue(&lost, io);
         if keep.is_empty() {
             if self.placed.remove(&executor.peer).is_some() {
                 let key = RecordKey::Placed(self.bag.id, executor.peer);
@@ -310,14 +380,10 @@ impl Ledger {
                 unwanted.insert_index(index);
             } else if self.fetching.contains_key(&index) {
                 // Acknowledged when the output is here.
-            } else if !result.success && !self.is_placed(executor, index) {
-                // Told before, or issued again since: only the executor that has the task can fail it.
+            } else if !result.success && !self.is_news(executor, &result) {
                 unwanted.insert_index(index);
             } else if !result.success && self.may_retry(index) {
-                let again = IntervalSet::from(index..index + 1);
-                self.withdraw(&again);
-                self.attempt += 1;
-                self.unissued.extend_with(&again);
+                self.take_back(index, executor, io);
                 unwanted.insert_index(index);
             } else {
                 io.effects.push(Effect::FetchOutput {
@@ -334,24 +400,42 @@ impl Ledger {
         }
     }
 
-    fn is_placed(&self, executor: &Contact, index: u64) -> bool {
-        self.placed.get(&executor.peer).is_some_and(|placement| placement.ranges.contains(index))
+    /// Whether a failure was not counted yet: only the executor that has the task can fail it, and each attempt once.
+    fn is_news(&self, executor: &Contact, result: &TaskResult) -> bool {
+        let counted = self.failures.get(&result.index).copied().unwrap_or_default();
+        let placement = self.placed.get(&executor.peer);
+        placement.is_some_and(|placement| placement.ranges.contains(result.index))
+            && result.attempt >= counted.next_attempt
     }
 
     /// Counts one failed try; whether the task gets another.
     fn may_retry(&mut self, index: u64) -> bool {
-        let failures = self.failures.entry(index).or_insert(0);
-        *failures += 1;
-        *failures <= self.retries_max
+        let failures = self.failures.entry(index).or_default();
+        failures.count += 1;
+        failures.next_attempt = self.attempt + 1;
+        failures.count <= self.retries_max
     }
 
     /// The output of a result is here (or could not be had: its executor will offer it again).
     pub(crate) fn fetched(&mut self, index: u64, here: bool, io: &mut Io) {
         let Some((result, executor)) = self.fetching.remove(&index) else { return };
-        if !here {
+        if here {
+            self.record_result(result, executor, io);
             return;
         }
-        self.record_result(result, executor, io);
+        let unfetched = self.unfetched.entry(index).or_insert(0);
+        *unfetched += 1;
+        if *unfetched < UNFETCHED_MAX {
+            // Its executor offers it again.
+            return;
+        }
+        self.unfetched.remove(&index);
+        let lost = IntervalSet::from(index..index + 1);
+        let term = Duration::ZERO;
+        let lease = Message::Lease { bag: self.bag.id, version: 0, submitter: None, term, drop: lost };
+        io.send(executor.clone(), lease);
+        self.reissued += 1;
+        self.take_back(index, &executor, io);
     }
 
     /// Journals a result; only when that is durable does its executor hear of it.
@@ -388,7 +472,8 @@ impl Ledger {
         for (peer, placement) in std::mem::take(&mut self.placed) {
             changes.push(Change::Delete(RecordKey::Placed(bag, peer)));
             if !placement.ranges.is_empty() {
-                let lease = Message::Lease { bag, version: 0, term: Duration::ZERO, drop: placement.ranges };
+                let (term, drop) = (Duration::ZERO, placement.ranges);
+                let lease = Message::Lease { bag, version: 0, submitter: None, term, drop };
                 then.push(Then::Send(placement.executor, lease));
             }
         }
@@ -403,13 +488,13 @@ impl Ledger {
         let (late, issued) = std::mem::take(&mut self.issued).into_iter().partition(|issue| issue.until <= io.now);
         self.issued = issued;
         for Issue { ranges, .. } in Vec::from_iter::<Vec<Issue>>(late) {
-            self.reissue(&ranges);
+            self.reissue(&ranges, io);
         }
         let ended: Vec<PeerId> =
             self.placed.iter().filter(|(_, placement)| placement.until <= io.now).map(|(peer, _)| *peer).collect();
         for peer in ended {
             if let Some(placement) = self.placed.remove(&peer) {
-                self.reissue(&placement.ranges);
+                self.reissue(&placement.ranges, io);
                 io.persist(vec![Change::Delete(RecordKey::Placed(self.bag.id, peer))], Vec::new());
             }
         }
@@ -418,7 +503,7 @@ impl Ledger {
     /// The requests for everything that is to be issued now.
     pub(crate) fn issue(&mut self, io: &Io, config: &Config) -> Vec<Request> {
         let mut requests = Vec::new();
-        if !self.open || self.is_closed() || !self.is_measured() {
+        if self.unissued.is_empty() || !self.open || self.is_closed() || !self.is_measured() {
             return requests;
         }
         if let (count, sum) = self.measured
@@ -457,7 +542,7 @@ impl Ledger {
 
 /// Answers an executor about a bag that this machine does not know: it may forget it.
 pub(crate) fn refuse(bag: BagId, executor: Contact, version: u64, ranges: IntervalSet, io: &mut Io) {
-    io.send(executor, Message::Lease { bag, version, term: Duration::ZERO, drop: ranges });
+    io.send(executor, Message::Lease { bag, version, submitter: None, term: Duration::ZERO, drop: ranges });
 }
 
 #[cfg(test)]
@@ -492,6 +577,10 @@ mod tests {
         let mut ledger = Ledger::new(bag, Time::ZERO, retries_max, io);
         ledger.open();
         ledger
+    }
+
+    fn said(executor: u8, version: u64, ranges: IntervalSet) -> Holding {
+        Holding { executor: contact(executor), version, attempt: 0, ranges }
     }
 
     fn result(index: u64, success: bool) -> TaskResult {
@@ -546,7 +635,7 @@ mod tests {
                     Step::Holding { executor, start, length } => {
                         let mut ranges = IntervalSet::new();
                         ranges.insert(start..start + length);
-                        ledger.holding(contact(executor), version, &ranges, &mut io, &config);
+                        ledger.holding(said(executor, version, ranges), &mut io, &config);
                     }
                     Step::Result { executor, index, success } => {
                         ledger.results(&contact(executor), vec![result(index, success)], &mut io);
@@ -572,7 +661,7 @@ mod tests {
         let mut io = io();
         let mut ledger = ledger(&io, 0);
         assert_eq!(ledger.issue(&io, &config).len(), 1);
-        ledger.holding(contact(1), 1, &IntervalSet::from(0..TASKS), &mut io, &config);
+        ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
         for index in 0..TASKS {
             assert!(!ledger.is_closed());
             ledger.results(&contact(1), vec![result(index, index != 3)], &mut io);
@@ -589,10 +678,20 @@ mod tests {
         let mut io = io();
         let mut ledger = ledger(&io, 1);
         ledger.issue(&io, &config);
-        ledger.holding(contact(1), 1, &IntervalSet::from(0..TASKS), &mut io, &config);
+        ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
         ledger.results(&contact(1), vec![result(5, false)], &mut io);
         ledger.results(&contact(1), vec![result(5, false)], &mut io);
-        assert_eq!((ledger.failures[&5], ledger.view().unplaced), (1, 1));
+        assert_eq!((ledger.failures[&5].count, ledger.view().unplaced), (1, 1));
+        // It still lists the task, since the acknowledgement is on its way: that places nothing.
+        ledger.holding(said(1, 2, IntervalSet::from(0..TASKS)), &mut io, &config);
+        assert_eq!((ledger.view().placed, ledger.view().unplaced), (TASKS - 1, 1));
+        // The second attempt may be the last.
+        ledger.issue(&io, &config);
+        let again = Holding { attempt: 1, ..said(2, 1, IntervalSet::from(5..6)) };
+        ledger.holding(again, &mut io, &config);
+        ledger.results(&contact(2), vec![TaskResult { attempt: 1, ..result(5, false) }], &mut io);
+        ledger.fetched(5, true, &mut io);
+        assert_eq!(ledger.view().failed, 1);
     }
 
     #[test]
@@ -601,11 +700,11 @@ mod tests {
         let mut io = io();
         let mut ledger = ledger(&io, 0);
         ledger.issue(&io, &config);
-        ledger.holding(contact(1), 1, &IntervalSet::from(0..TASKS), &mut io, &config);
-        ledger.holding(contact(1), 2, &IntervalSet::from(0..10), &mut io, &config);
+        ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
+        ledger.holding(said(1, 2, IntervalSet::from(0..10)), &mut io, &config);
         assert_eq!(ledger.view().reissued, TASKS - 10);
         // An older word changes nothing.
-        ledger.holding(contact(1), 1, &IntervalSet::from(0..TASKS), &mut io, &config);
+        ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
         assert_eq!(ledger.view().placed, 10);
         let again = ledger.issue(&io, &config);
         assert_eq!(again.len(), 1);

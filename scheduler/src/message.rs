@@ -40,6 +40,8 @@ pub enum Message {
         executor: Contact,
         /// Rises with every such message of one incarnation.
         version: u64,
+        /// Highest attempt among them.
+        attempt: u32,
         /// Which tasks.
         ranges: IntervalSet,
     },
@@ -49,6 +51,8 @@ pub enum Message {
         bag: BagId,
         /// The `Holding` it answers; 0 where it answers none.
         version: u64,
+        /// Where the submitter is now; only where this answers no `Holding`.
+        submitter: Option<Contact>,
         /// How long the rest is yours.
         term: Duration,
         /// Forget these: done, placed elsewhere, or the bag is closed.
@@ -111,7 +115,8 @@ impl Message {
     fn validate(&self) -> Result<(), DecodeError> {
         let (valid, what) = match self {
             // The overlay validates its own.
-            Self::Overlay(_) | Self::Lease { .. } | Self::ResultsAck { .. } => (true, ""),
+            Self::Overlay(_) | Self::ResultsAck { .. } => (true, ""),
+            Self::Lease { submitter, .. } => (submitter.as_ref().is_none_or(Contact::is_valid), "lease"),
             Self::Request { request, .. } => (request.is_valid(), "request"),
             Self::Holding { executor, .. } => (executor.is_valid(), "holding"),
             Self::Results { executor, results, .. } => (executor.is_valid() && results.len() <= RESULTS_MAX, "results"),

@@ -6,19 +6,19 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use idlewood_overlay::{Contact, GridId, Node, Overlay, PeerId, Time, WallTime};
+use idlewood_overlay::{Contact, GridId, Node, Overlay, PeerId, State, Time, WallTime};
 use serde::{Deserialize, Serialize};
 
 use crate::bag::{BagHeader, BagId, BlobId, Request, TASKS_MAX, TaskId, TaskResult, WORK_MOPS_MAX};
 use crate::config::Config;
-use crate::executor::{Executor, HeldView, RunningTask};
+use crate::executor::{Executor, HeldView, Lease, RunningTask};
 use crate::io::{Io, Then, Ticket};
-use crate::ledger::{BagView, Ledger, refuse};
+use crate::ledger::{BagView, Holding, Ledger, refuse};
 use crate::message::Message;
 use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Closing, Record};
-use crate::router::{Platform, Router};
+use crate::router::{CLIMBED_MAX, Platform, Router};
 
 /// A bag to be submitted from this machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -218,7 +218,10 @@ pub struct Peer {
     summary_earliest: Time,
     summary_latest: Time,
     router_changed: bool,
-    left: bool,
+    /// Until then a machine that is alone waits for the grid that it expects.
+    alone_until: Option<Time>,
+    /// When there is timed work next; found anew after each event.
+    deadline: Option<Time>,
 }
 
 impl Peer {
@@ -258,8 +261,10 @@ impl Peer {
             summary_earliest: now,
             summary_latest: now,
             router_changed: false,
-            left: false,
+            alone_until: None,
+            deadline: Some(now),
         };
+        peer.alone_until = peer.config.expects_grid.then(|| now + peer.config.placement_timeout);
         peer.restore_bags(&records);
         peer.restore_tasks(records);
         peer.io.persist(vec![Change::Put(Record::Incarnation(me.incarnation))], Vec::new());
@@ -269,10 +274,11 @@ impl Peer {
     /// Bags first, then what is over, then what was placed: each step takes its tasks out of the one before.
     fn restore_bags(&mut self, records: &[Record]) {
         for record in records {
-            if let Record::Bag { bag, released, retries_max, closed } = record {
+            if let Record::Bag { bag, released, retries_max, attempt, closed } = record {
                 let released = self.io.moment(*released);
                 let bag = BagHeader { submitter: self.io.me.clone(), ..bag.clone() };
                 let mut ledger = Ledger::new(bag, released, *retries_max, &self.io);
+                ledger.restore_attempt(*attempt);
                 if let Some((closing, at)) = closed {
                     ledger.restore_closed(*closing, self.io.moment(*at));
                 }
@@ -299,6 +305,7 @@ impl Peer {
         }
         for ledger in self.ledgers.values_mut() {
             ledger.close_if_over(&mut self.io);
+            ledger.greet(&mut self.io, &self.config);
         }
     }
 
@@ -323,11 +330,16 @@ impl Peer {
     /// `now` never decreases. Infallible: what a remote peer does wrong becomes an effect or a counter.
     pub fn handle(&mut self, now: Time, event: Event, effects: &mut Vec<Effect>) {
         self.io.now = now;
+        self.notice_sleep();
         match event {
             Event::Bootstrap(contact) => self.overlay(idlewood_overlay::Event::Bootstrap(contact)),
             Event::Received { from, message } => self.receive(from, message),
             Event::ConnectionLost(peer) => self.overlay(idlewood_overlay::Event::ConnectionLost(peer)),
-            Event::Persisted(ticket) => self.io.persisted(ticket),
+            Event::Persisted(ticket) => {
+                if let Some(bag) = self.io.persisted(ticket) {
+                    self.open(bag);
+                }
+            }
             Event::Submitted(submission) => self.submitted(submission),
             Event::Measured { bag, task_mops, result } => self.measured(bag, task_mops, result),
             Event::Cancelled(bag) => {
@@ -335,31 +347,52 @@ impl Peer {
                     ledger.close(Closing::Cancelled, &mut self.io);
                 }
             }
-            Event::TaskEnded { task, outcome } => self.executor.ended(task, outcome, &mut self.io),
+            Event::TaskEnded { task, outcome } => {
+                self.executor.ended(task, outcome, &mut self.io, &self.config);
+            },
             Event::Fetched { task, here } => {
                 if let Some(ledger) = self.ledgers.get_mut(&task.bag) {
                     ledger.fetched(task.index, here, &mut self.io);
                 }
             }
-            Event::OwnerReturned => self.executor.suspend(&mut self.io),
+            Event::OwnerReturned => self.executor.suspend(&mut self.io, &self.config),
             Event::OwnerLeft => self.executor.resume(&mut self.io),
             Event::Leave => self.overlay(idlewood_overlay::Event::Leave),
             Event::DeadlineReached => self.overlay(idlewood_overlay::Event::DeadlineReached),
         }
         self.settle();
+        self.deadline = self.next_deadline();
         effects.append(&mut self.io.effects);
     }
 
     /// When `handle` next has timed work to do; `None` when only an event can wake it.
     pub fn deadline(&self) -> Option<Time> {
+        self.deadline
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
         let summary = if self.executor.changed {
             Some(self.summary_earliest)
         } else {
             self.executor.has_work().then_some(self.summary_latest)
         };
         let ledgers = self.ledgers.values().filter(|ledger| !ledger.is_closed()).filter_map(Ledger::deadline).min();
-        let executor = self.executor.deadline(self.io.now, &self.config);
-        [self.overlay.deadline(), summary, ledgers, executor].into_iter().flatten().min()
+        let executor = self.executor.deadline(&self.io);
+        let router = if self.router_changed { Some(self.io.now) } else { self.router.deadline(&self.config) };
+        let alone = self.alone_until.filter(|&until| until > self.io.now);
+        [self.overlay.deadline(), summary, ledgers, executor, router, alone].into_iter().flatten().min()
+    }
+
+    /// A driver that comes far too late was asleep, or its clock jumped: leases that ended meanwhile were not broken by
+    /// anybody (`design.md`, fault tolerance).
+    fn notice_sleep(&mut self) {
+        let late = self.deadline.map_or(Duration::ZERO, |deadline| self.io.now.since(deadline));
+        if late < self.config.lease / 3 {
+            return;
+        }
+        for ledger in self.ledgers.values_mut() {
+            ledger.renew_all(&self.io, &self.config);
+        }
     }
 
     /// Whether a submission can be taken; [`Event::Submitted`] ignores what this refuses.
@@ -370,7 +403,7 @@ impl Peer {
         if !(1..=TASKS_MAX).contains(&submission.tasks) {
             return Err(SubmitError::Tasks(submission.tasks));
         }
-        let sane = |work: f64| work >= WORK_MOPS_MIN && work * submission.tasks as f64 <= WORK_MOPS_MAX;
+        let sane = |work: f64| work >= WORK_MOPS_MIN && self.application_size(work, submission.tasks) <= WORK_MOPS_MAX;
         if submission.task_mops.is_some_and(|work| !sane(work)) {
             return Err(SubmitError::Work);
         }
@@ -388,9 +421,12 @@ impl Peer {
         match message {
             Message::Overlay(message) => self.overlay(idlewood_overlay::Event::Received { from, message }),
             Message::Request { request, node, climbing } => self.request(request, node, climbing),
-            Message::Holding { bag, executor, version, ranges } if executor.peer == from => {
+            Message::Holding { bag, executor, version, attempt, ranges } if executor.peer == from => {
                 match self.ledgers.get_mut(&bag) {
-                    Some(ledger) => ledger.holding(executor, version, &ranges, &mut self.io, &self.config),
+                    Some(ledger) => {
+                        let holding = Holding { executor, version, attempt, ranges };
+                        ledger.holding(holding, &mut self.io, &self.config);
+                    }
                     None => refuse(bag, executor, version, ranges, &mut self.io),
                 }
             }
@@ -408,17 +444,23 @@ impl Peer {
             }
             // Only the peer itself may speak of what it holds.
             Message::Holding { .. } | Message::Results { .. } => {}
-            Message::Lease { bag, version, term, drop } => {
-                self.executor.lease(bag, version, term, &drop, &mut self.io, &self.config);
+            Message::Lease { bag, version, submitter, term, drop } => {
+                let lease = Lease { bag, version, submitter, term, drop };
+                self.executor.lease(from, lease, &mut self.io, &self.config);
             }
             Message::ResultsAck { bag, indices } => {
-                self.executor.acknowledged(bag, &indices, &mut self.io, &self.config);
+                self.executor.acknowledged(from, bag, &indices, &mut self.io, &self.config);
             }
         }
     }
 
     /// A request reached this machine's leaf or router.
     fn request(&mut self, request: Request, node: Node, climbing: bool) {
+        if node == Node::Router && climbing && !self.overlay.hosts_router() && !self.is_alone() {
+            // It was meant for a router that has moved since: where this leaf hangs now, there is one.
+            self.enter(request);
+            return;
+        }
         if node == Node::Leaf || !self.overlay.hosts_router() {
             self.executor.accept(request, &mut self.io, &self.config);
             return;
@@ -428,8 +470,8 @@ impl Peer {
             // subtree, perhaps one machine. The submitter issues it again.
             return;
         }
-        let platform = self.platform();
-        let sent = self.router.route(request.clone(), climbing, &self.overlay, &platform, &self.config);
+        let (platform, now) = (self.platform(), self.io.now);
+        let sent = self.router.route(request.clone(), climbing, &self.overlay, &platform, now, &self.config);
         self.router_changed = true;
         if sent.is_empty() {
             // The tree is being repaired and no child is known: this machine is always one that can.
@@ -440,27 +482,33 @@ impl Peer {
         }
     }
 
-    /// A request starts: at the own router, the leaf's parent, or the own leaf of a machine alone.
-    fn enter(&mut self, request: Request) {
+    /// A request starts: at the own router, the leaf's parent, or the own leaf of a machine alone. Where there is none
+    /// of them, because the tree is being repaired, the submitter will issue it again.
+    fn enter(&mut self, mut request: Request) {
         let is_above = |parent: &&Contact| parent.peer != self.io.me.peer;
         let parent = match self.overlay.depth(Node::Router) {
             Some(_) => None,
             None => self.overlay.parent(Node::Leaf).filter(is_above).cloned(),
         };
         match parent {
-            Some(parent) => {
+            Some(parent) if request.climbed < CLIMBED_MAX => {
+                request.climbed += 1;
                 let message = Message::Request { request, node: Node::Router, climbing: true };
                 self.io.send(parent, message);
             }
-            None => self.request(request, Node::Router, true),
+            None if self.is_alone() || self.overlay.hosts_router() => self.request(request, Node::Router, true),
+            Some(_) | None => {}
         }
     }
 
-    /// Whether requests find their way: alone, or with a leaf that hangs below the root.
+    fn is_alone(&self) -> bool {
+        self.overlay.state() == State::Alone
+    }
+
+    /// Whether requests find their way: alone, and not about to join others, or with a leaf that hangs below the root.
     fn is_attached(&self) -> bool {
-        use idlewood_overlay::State;
         match self.overlay.state() {
-            State::Alone => true,
+            State::Alone => self.alone_until.is_none_or(|until| until <= self.io.now),
             State::Member | State::Leaving => self.overlay.depth(Node::Leaf).is_some(),
             State::Joining | State::Left => false,
         }
@@ -482,7 +530,8 @@ impl Peer {
         let ledger = Ledger::new(bag, self.io.now, submission.retries_max, &self.io);
         let record = ledger.record(&self.io);
         self.ledgers.insert(submission.id, ledger);
-        self.io.persist(vec![Change::Put(record)], vec![Then::Notify(Notice::BagAccepted(submission.id))]);
+        let then = vec![Then::Notify(Notice::BagAccepted(submission.id)), Then::Open(submission.id)];
+        self.io.persist(vec![Change::Put(record)], then);
     }
 
     /// w' = a·max(n, N), or the paper's w = a·n.
@@ -494,10 +543,12 @@ impl Peer {
 
     fn measured(&mut self, bag: BagId, task_mops: f64, result: Option<TaskResult>) {
         let Some(tasks) = self.ledgers.get(&bag).map(|ledger| ledger.header().tasks) else { return };
+        let most = WORK_MOPS_MAX / self.application_size(1.0, tasks);
+        // NaN becomes the least, too.
+        let task_mops = task_mops.max(WORK_MOPS_MIN).min(most);
         let size = self.application_size(task_mops, tasks);
         let Some(ledger) = self.ledgers.get_mut(&bag) else { return };
-        let sane = task_mops >= WORK_MOPS_MIN && size <= WORK_MOPS_MAX;
-        if ledger.is_closed() || ledger.is_measured() || !sane {
+        if ledger.is_closed() || ledger.is_measured() {
             return;
         }
         ledger.set_work(task_mops, size);
@@ -512,7 +563,9 @@ impl Peer {
     fn settle(&mut self) {
         self.io.me.clone_from(self.overlay.me());
         self.executor.tick(&mut self.io, &self.config);
-        self.open_accepted();
+        for ledger in self.ledgers.values_mut() {
+            ledger.expire(&mut self.io);
+        }
         loop {
             self.issue();
             self.drain_overlay();
@@ -525,35 +578,23 @@ impl Peer {
     }
 
     /// A bag whose submission has just become durable may be issued.
-    fn open_accepted(&mut self) {
-        let accepted: Vec<BagId> = self
-            .io
-            .effects
-            .iter()
-            .filter_map(|effect| match effect {
-                Effect::Notify(Notice::BagAccepted(bag)) => Some(*bag),
-                _ => None,
-            })
-            .collect();
-        for bag in accepted {
-            let Some(ledger) = self.ledgers.get_mut(&bag) else { continue };
-            ledger.open();
-            if !ledger.is_measured() {
-                self.io.effects.push(Effect::MeasureTask { bag });
-            }
+    fn open(&mut self, bag: BagId) {
+        let Some(ledger) = self.ledgers.get_mut(&bag).filter(|ledger| !ledger.is_closed()) else { return };
+        ledger.open();
+        if !ledger.is_measured() {
+            self.io.effects.push(Effect::MeasureTask { bag });
         }
     }
 
     /// Sends out everything that is to be placed, once this machine has its place in the tree: a submitter that
     /// comes back would otherwise take all of it on itself.
     fn issue(&mut self) {
-        let is_attached = self.is_attached();
+        if !self.is_attached() {
+            return;
+        }
         let mut requests = Vec::new();
-        for ledger in self.ledgers.values_mut().filter(|ledger| !ledger.is_closed()) {
-            ledger.expire(&mut self.io);
-            if is_attached {
-                requests.append(&mut ledger.issue(&self.io, &self.config));
-            }
+        for ledger in self.ledgers.values_mut() {
+            requests.append(&mut ledger.issue(&self.io, &self.config));
         }
         for request in requests {
             self.enter(request);
@@ -571,11 +612,11 @@ impl Peer {
 
     fn noticed(&mut self, notice: idlewood_overlay::Notice) {
         match notice {
-            idlewood_overlay::Notice::Joined => self.io.notify(Notice::Joined),
-            idlewood_overlay::Notice::Left => {
-                self.left = true;
-                self.io.notify(Notice::Left);
+            idlewood_overlay::Notice::Joined => {
+                self.alone_until = None;
+                self.io.notify(Notice::Joined);
             }
+            idlewood_overlay::Notice::Left => self.io.notify(Notice::Left),
             idlewood_overlay::Notice::ChildrenChanged | idlewood_overlay::Notice::PlaceChanged => {
                 self.router_changed = true;
             }
@@ -597,10 +638,11 @@ impl Peer {
             // A machine alone is a grid, whose root has no child to hear it from.
             self.router_changed |= !self.overlay.hosts_router();
         }
+        self.router_changed |= self.router.deadline(&self.config).is_some_and(|deadline| deadline <= now);
         if !std::mem::take(&mut self.router_changed) {
             return;
         }
-        self.router.refresh(&self.overlay);
+        self.router.refresh(&self.overlay, now, &self.config);
         let summary = match self.router.summary() {
             Some(summary) if self.overlay.hosts_router() => {
                 self.overlay.publish(now, Node::Router, summary.encode(), &mut self.overlay_effects);

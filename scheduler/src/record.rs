@@ -53,6 +53,8 @@ pub enum Record {
         released: WallTime,
         /// Failed tries a task may have before it counts as failed.
         retries_max: u32,
+        /// Of the last issue of tasks.
+        attempt: u32,
         /// How and when it ended.
         closed: Option<(Closing, WallTime)>,
     },

@@ -3,7 +3,7 @@
 //! It keeps its children's latest summaries, takes off them what it sends down (paper §5.3), chooses the smallest
 //! stretch at which both together can take the whole request, and either splits the request or lets it climb.
 
-use idlewood_overlay::{Child, Contact, Node, Overlay, Side};
+use idlewood_overlay::{Child, Contact, Node, Overlay, Side, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::bag::Request;
@@ -13,7 +13,7 @@ use crate::split::{self, choose, split_ranges, split_tasks};
 use crate::summary::Summary;
 
 /// Routers a request may climb through before the one that has it keeps it: twice the height of a tree of a million.
-const CLIMBED_MAX: u16 = 64;
+pub(crate) const CLIMBED_MAX: u16 = 64;
 
 /// What the root tells everybody, beside the overlay's own count and height.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -57,33 +57,39 @@ impl From<&Summary> for Platform {
 struct Slot {
     generation: u64,
     summary: Summary,
+    /// When something was first taken off it. If the child has not reported by the time that placements are given up,
+    /// nothing arrived there.
+    reserved: Option<Time>,
 }
 
 /// The routing node of one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Router {
     slots: [Option<Slot>; 2],
-    /// Children's reports that could not be decoded.
-    pub(crate) refused: u64,
-    /// Requests decided here, and how many of them found no sample that takes them all.
-    pub(crate) decided: u64,
-    pub(crate) infeasible: u64,
-    pub(crate) climbed: u64,
 }
 
 impl Router {
-    /// Takes over what the children reported since the last call. Whether anything changed.
-    pub(crate) fn refresh(&mut self, overlay: &Overlay) -> bool {
-        let mut changed = false;
+    /// Takes over what the children reported since the last call, and forgets what was taken off a child that should
+    /// have reported since.
+    pub(crate) fn refresh(&mut self, overlay: &Overlay, now: Time, config: &Config) {
         for (slot, child) in self.slots.iter_mut().zip(overlay.children()) {
-            let known = slot.as_ref().map(|slot| slot.generation);
-            if known == child.as_ref().map(|child| child.generation) {
-                continue;
+            let is_current = |slot: &Slot| {
+                let stale = slot.reserved.is_some_and(|reserved| reserved + config.placement_timeout <= now);
+                child.as_ref().is_some_and(|child| child.generation == slot.generation) && !stale
+            };
+            if !slot.as_ref().is_some_and(is_current) {
+                *slot = child.map(|child| Slot {
+                    generation: child.generation,
+                    summary: read_summary(&child),
+                    reserved: None,
+                });
             }
-            changed = true;
-            *slot = child.map(|child| Slot { generation: child.generation, summary: read_summary(&child, &mut self.refused) });
         }
-        changed
+    }
+
+    /// When something that was taken off a child's summary is given up.
+    pub(crate) fn deadline(&self, config: &Config) -> Option<Time> {
+        self.slots.iter().flatten().filter_map(|slot| slot.reserved).min().map(|first| first + config.placement_timeout)
     }
 
     /// The summary of the whole subtree; `None` where there is no child.
@@ -103,9 +109,10 @@ impl Router {
         climbing: bool,
         overlay: &Overlay,
         platform: &Platform,
+        now: Time,
         config: &Config,
     ) -> Vec<(Contact, Message)> {
-        self.refresh(overlay);
+        self.refresh(overlay, now, config);
         let parent = overlay.parent(Node::Router).filter(|_| climbing && request.climbed < CLIMBED_MAX);
         let children: Vec<&Summary> = self.slots.iter().flatten().map(|slot| &slot.summary).collect();
         let numbers = split::Request {
@@ -119,14 +126,11 @@ impl Router {
         if let Some(parent) = parent
             && !decision.good_enough
         {
-            self.climbed += 1;
             request.climbed += 1;
             return vec![(parent.clone(), Message::Request { request, node: Node::Router, climbing: true })];
         }
-        self.decided += 1;
-        self.infeasible += u64::from(decision.s_index.is_none());
         let parts = split_tasks(&children, &numbers, decision.s_index);
-        self.place(request, &parts, decision.s_index, overlay)
+        self.place(request, &parts, decision.s_index, overlay, now)
     }
 
     /// Sends each child its part, and takes that off what the child can take next.
@@ -136,6 +140,7 @@ impl Router {
         parts: &[u64],
         s_index: Option<usize>,
         overlay: &Overlay,
+        now: Time,
     ) -> Vec<(Contact, Message)> {
         let mut ranges = split_ranges(request.ranges.clone(), parts).into_iter();
         let mut sent = Vec::new();
@@ -148,6 +153,7 @@ impl Router {
             }
             if let Some(s_index) = s_index {
                 slot.summary.reserve(s_index, ranges.len(), request.bag.task_mops);
+                slot.reserved.get_or_insert(now);
             }
             let request = Request { ranges, path: request.path.down(side), ..request.clone() };
             sent.push((child.contact.clone(), Message::Request { request, node: child.node, climbing: false }));
@@ -156,13 +162,7 @@ impl Router {
     }
 }
 
-/// A child's summary; where it cannot be read, one that offers nothing but counts.
-fn read_summary(child: &Child<'_>, refused: &mut u64) -> Summary {
-    if child.payload.is_empty() {
-        return Summary::unavailable();
-    }
-    Summary::decode(child.payload).unwrap_or_else(|_| {
-        *refused += 1;
-        Summary::unavailable()
-    })
+/// A child's summary; where there is none yet, or one that cannot be read, one that offers nothing but counts.
+fn read_summary(child: &Child<'_>) -> Summary {
+    Summary::decode(child.payload).unwrap_or_else(|_| Summary::unavailable())
 }

@@ -42,8 +42,21 @@ fn request() -> Request {
 fn messages() -> Vec<Message> {
     vec![
         Message::Request { request: request(), node: Node::Router, climbing: true },
-        Message::Holding { bag: bag().id, executor: contact(2), version: 6, ranges: IntervalSet::from(0..2) },
-        Message::Lease { bag: bag().id, version: 6, term: Duration::from_secs(60), drop: IntervalSet::new() },
+        Message::Holding { bag: bag().id, executor: contact(2), version: 6, attempt: 1, ranges: IntervalSet::from(0..2) },
+        Message::Lease {
+            bag: bag().id,
+            version: 6,
+            submitter: None,
+            term: Duration::from_secs(60),
+            drop: IntervalSet::new(),
+        },
+        Message::Lease {
+            bag: bag().id,
+            version: 0,
+            submitter: Some(contact(1)),
+            term: Duration::ZERO,
+            drop: IntervalSet::from(4..5),
+        },
         Message::Results { bag: bag().id, executor: contact(2), results: vec![result()] },
         Message::ResultsAck { bag: bag().id, indices: IntervalSet::from(3..4) },
     ]
@@ -55,7 +68,7 @@ fn records() -> Vec<Record> {
         Record::Incarnation(8),
         Record::Held { bag: bag(), released, attempt: 1, ranges: IntervalSet::from(0..2) },
         Record::Outbox { bag: bag(), released, result: result() },
-        Record::Bag { bag: bag(), released, retries_max: 2, closed: Some((Closing::Completed, released)) },
+        Record::Bag { bag: bag(), released, retries_max: 2, attempt: 3, closed: Some((Closing::Completed, released)) },
         Record::Placed { bag: bag().id, executor: contact(2), ranges: IntervalSet::from(0..2) },
         Record::Done { bag: bag().id, executor: PeerId([2; 32]), finished: released, result: result() },
     ]

@@ -7,9 +7,11 @@ use std::time::Duration;
 use idlewood_overlay::Time;
 use idlewood_simnet::{Report, Scenario, Simulation};
 
-/// Small enough for many seeds, with more bags than a machine has slots.
+/// Small enough for many seeds, with more bags than a machine has slots. Every such run ends within hours: what is
+/// not done after two days counts as lost.
 fn small(nodes: u32, seed: u64) -> Scenario {
-    Scenario { nodes, bags: 3, tasks_per_node: 4, seed, ..Scenario::default() }
+    let horizon = Duration::from_secs(2 * 24 * 3600);
+    Scenario { nodes, bags: 3, tasks_per_node: 4, horizon, seed, ..Scenario::default() }
 }
 
 fn restless(nodes: u32, seed: u64) -> Scenario {
