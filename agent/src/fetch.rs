@@ -74,6 +74,24 @@ struct Download {
     turn: tokio::sync::Mutex<Option<(Instant, FetchError)>>,
 }
 
+/// A caller's share in a download, given back also when the caller is dropped on the way.
+#[derive(Debug)]
+struct Share<'a> {
+    inner: &'a Inner,
+    hash: Hash,
+    download: Arc<Download>,
+}
+
+impl Drop for Share<'_> {
+    fn drop(&mut self) {
+        let mut downloads = self.inner.downloads();
+        // The map's and this one: nobody else waits. Others are made under the same lock.
+        if Arc::strong_count(&self.download) == 2 {
+            downloads.remove(&self.hash);
+        }
+    }
+}
+
 /// What went wrong with one source.
 enum SourceError {
     /// Try the next one.
@@ -101,21 +119,19 @@ impl Fetcher {
         if let Some(path) = self.0.here(hash, size_max).await? {
             return Ok(path);
         }
-        let download = self.0.downloads().entry(hash).or_default().clone();
-        let result = self.0.take_turn(&download, asked, hash, size_max, &sources).await;
-        drop(download);
-        let mut downloads = self.0.downloads();
-        // The map's own is the last one: nobody else waits.
-        if downloads.get(&hash).is_some_and(|download| Arc::strong_count(download) == 1) {
-            downloads.remove(&hash);
-        }
-        result
+        let share = self.0.share(hash);
+        self.0.take_turn(&share.download, asked, hash, size_max, &sources).await
     }
 }
 
 impl Inner {
     fn downloads(&self) -> std::sync::MutexGuard<'_, HashMap<Hash, Arc<Download>>> {
         self.downloads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn share(&self, hash: Hash) -> Share<'_> {
+        let download = self.downloads().entry(hash).or_default().clone();
+        Share { inner: self, hash, download }
     }
 
     async fn here(&self, hash: Hash, size_max: u64) -> Result<Option<PathBuf>, FetchError> {

@@ -3,7 +3,7 @@
 //! The manifest is a blob; its BLAKE3 is the bag's id. Executors fetch it from the submitter (or from whoever has
 //! it) when they first start a task of the bag. What a task produced travels back as one blob too, [`TaskOutput`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::{BagId, BlobId};
@@ -13,10 +13,19 @@ use serde::{Deserialize, Serialize};
 pub const MANIFEST_VERSION: u32 = 1;
 /// Largest manifest, in bytes: about a million entries.
 pub const MANIFEST_BYTES_MAX: u64 = 64 << 20;
-/// Largest output of one task, stdout, stderr and files together, in bytes.
+/// Largest output of one task, in bytes: the encoded [`TaskOutput`], stdout, stderr and files together.
 pub const OUTPUT_BYTES_MAX: u64 = 256 << 20;
 /// Largest program or input, in bytes.
 pub const INPUT_BYTES_MAX: u64 = 4 << 30;
+/// Most that arguments and environment of one task may take, filled in, in bytes. Our choice: with the inputs below
+/// it fits the 1 MiB in which a worker is told its job.
+pub const ARGUMENT_BYTES_MAX: u64 = 512 << 10;
+/// What an argument or a variable takes besides its text.
+const ARGUMENT_OVERHEAD_BYTES: u64 = 16;
+/// Most files shared by all tasks.
+pub const INPUTS_MAX: usize = 1000;
+/// Longest name of a bag, in bytes.
+pub const NAME_BYTES_MAX: usize = 1024;
 
 /// A file that tasks can read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,15 +152,11 @@ impl Manifest {
         if !self.entries.is_empty() && self.entries.len() as u64 != self.tasks {
             return invalid(format!("{} tasks but {} entries", self.tasks, self.entries.len()));
         }
-        let own = self.entries.iter().filter_map(|entry| entry.input.as_ref());
-        for input in self.inputs.iter().chain(own) {
-            if !is_file_name(&input.name) {
-                return invalid(format!("{:?} cannot be the name of an input: use a plain file name", input.name));
-            }
-            if input.bytes > INPUT_BYTES_MAX {
-                return invalid(format!("input {} is over {} GiB: split it", input.name, INPUT_BYTES_MAX >> 30));
-            }
+        if self.name.contains('\0') || self.name.len() > NAME_BYTES_MAX {
+            return invalid(format!("a bag's name has at most {NAME_BYTES_MAX} bytes, none of them zero: shorten it"));
         }
+        self.validate_files()?;
+        self.validate_texts()?;
         if self.success_codes.is_empty() {
             return invalid("no exit code would count as success: name at least one".to_owned());
         }
@@ -159,6 +164,87 @@ impl Manifest {
             return invalid("a task needs at least 1 s of time and 64 KiB of memory".to_owned());
         }
         Ok(())
+    }
+
+    /// Program, inputs and standard input.
+    fn validate_files(&self) -> Result<(), ManifestError> {
+        let invalid = |sentence: String| Err(ManifestError::Invalid(sentence));
+        if self.inputs.len() > INPUTS_MAX {
+            return invalid(format!("{} shared inputs are too many: pack them, {INPUTS_MAX} at most", self.inputs.len()));
+        }
+        for input in self.blobs() {
+            if !is_file_name(&input.name) {
+                return invalid(format!("{:?} cannot be the name of a file: use a plain file name", input.name));
+            }
+            if input.bytes > INPUT_BYTES_MAX {
+                return invalid(format!("{} is over {} GiB: split it", input.name, INPUT_BYTES_MAX >> 30));
+            }
+        }
+        let mut shared = BTreeSet::new();
+        let own = self.entries.iter().filter_map(|entry| entry.input.as_ref());
+        let twice = self.inputs.iter().find(|input| !shared.insert(input.name.as_str()));
+        if let Some(input) = twice.or_else(|| own.into_iter().find(|input| shared.contains(input.name.as_str()))) {
+            return invalid(format!("two inputs of a task are named {:?}: give each its own name", input.name));
+        }
+        if let Some(name) = &self.stdin {
+            let is_it = |own: &Input| name == "{}" || *name == own.name;
+            let all_have_it =
+                !self.entries.is_empty() && self.entries.iter().all(|entry| entry.input.as_ref().is_some_and(is_it));
+            if !all_have_it && !shared.contains(name.as_str()) {
+                return invalid(format!("standard input {name:?} is not among the inputs of every task: add it"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Arguments, environment and entries: what C programs can take, and no more than a worker can be told.
+    fn validate_texts(&self) -> Result<(), ManifestError> {
+        let invalid = |sentence: String| Err(ManifestError::Invalid(sentence));
+        let entries = self.entries.iter().map(|entry| &entry.text);
+        let mut texts = self.args.iter().chain(self.env.values()).chain(entries);
+        if let Some(text) = texts.find(|text| text.contains('\0')) {
+            return invalid(format!("{text:?} holds a zero byte, which no program can be given"));
+        }
+        if let Some(key) = self.env.keys().find(|key| key.is_empty() || key.contains(['\0', '='])) {
+            return invalid(format!("{key:?} cannot be the name of an environment variable"));
+        }
+        let value = |entry: &Entry| entry.input.as_ref().map_or(entry.text.len(), |input| "inputs/".len() + input.name.len());
+        let value_bytes = self.entries.iter().map(value).max().unwrap_or(0) as u64;
+        let index_bytes = self.tasks.to_string().len() as u64;
+        let bytes = |template: &String| {
+            let (values, indices) = (template.matches("{}").count() as u64, template.matches("{index}").count() as u64);
+            let filled = values.saturating_mul(value_bytes).saturating_add(indices.saturating_mul(index_bytes));
+            filled.saturating_add(template.len() as u64 + ARGUMENT_OVERHEAD_BYTES)
+        };
+        let keys = self.env.keys().map(|key| key.len() as u64);
+        let entry_bytes = self.entries.iter().map(|entry| entry.text.len()).max().unwrap_or(0) as u64;
+        let all = self.args.iter().chain(self.env.values()).map(bytes).chain(keys).fold(entry_bytes, u64::saturating_add);
+        if all > ARGUMENT_BYTES_MAX {
+            let most = ARGUMENT_BYTES_MAX >> 10;
+            return invalid(format!(
+                "arguments, environment and entry of a task take up to {all} bytes, over {most} KiB: use an input file"
+            ));
+        }
+        Ok(())
+    }
+
+    /// The program and all inputs.
+    pub fn blobs(&self) -> impl Iterator<Item = &Input> {
+        let own = self.entries.iter().filter_map(|entry| entry.input.as_ref());
+        self.inputs.iter().chain(own).chain([&self.program])
+    }
+
+    /// Memory that it takes, about, in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        let text = |text: &String| size_of::<String>() + text.len();
+        let input = |input: &Input| size_of::<Input>() + input.name.len();
+        let entry = |entry: &Entry| {
+            size_of::<Entry>() + entry.text.len() + entry.input.as_ref().map_or(0, |input| input.name.len())
+        };
+        let entries: usize = self.entries.iter().map(entry).sum();
+        let inputs: usize = self.inputs.iter().map(input).sum();
+        let texts: usize = self.args.iter().chain(self.env.keys()).chain(self.env.values()).map(text).sum();
+        (size_of::<Self>() + entries + inputs + texts) as u64
     }
 
     /// The entry of a task; an empty one where the bag has none.
@@ -215,4 +301,96 @@ pub fn is_file_name(name: &str) -> bool {
         && name != "."
         && name != ".."
         && !name.chars().any(|character| matches!(character, '/' | '\\') || character.is_control())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn input(name: &str) -> Input {
+        Input { name: name.to_owned(), blob: BlobId([1; 32]), bytes: 1 }
+    }
+
+    fn entry(text: &str, file: Option<&str>) -> Entry {
+        Entry { text: text.to_owned(), input: file.map(input) }
+    }
+
+    fn manifest() -> Manifest {
+        Manifest {
+            version: MANIFEST_VERSION,
+            name: "bag".to_owned(),
+            submitter: PeerId([2; 32]),
+            nonce: 3,
+            tasks: 2,
+            program: input("program.wasm"),
+            args: vec!["{index}".to_owned(), "{}".to_owned()],
+            entries: vec![entry("a", Some("own")), entry("b", Some("own"))],
+            inputs: vec![input("shared")],
+            stdin: None,
+            env: BTreeMap::from([("KEY".to_owned(), "{}".to_owned())]),
+            memory_bytes: 1 << 20,
+            time_limit_s: 1,
+            success_codes: vec![0],
+        }
+    }
+
+    #[test]
+    fn a_sound_manifest_survives_its_encoding() {
+        for stdin in [None, Some("{}"), Some("shared"), Some("own")] {
+            let manifest = Manifest { stdin: stdin.map(str::to_owned), ..manifest() };
+            assert_eq!(Manifest::decode(&manifest.encode()).expect("it is sound"), manifest);
+        }
+    }
+
+    #[test]
+    fn what_no_machine_could_run_is_refused() {
+        let refused = |what: &str, change: fn(&mut Manifest)| {
+            let mut manifest = manifest();
+            change(&mut manifest);
+            assert!(matches!(manifest.validate(), Err(ManifestError::Invalid(_))), "{what}");
+            assert!(Manifest::decode(&manifest.encode()).is_err(), "{what}, decoded");
+        };
+        refused("a shared name twice", |manifest| manifest.inputs.push(input("shared")));
+        refused("an own name that is shared", |manifest| manifest.entries[1] = entry("b", Some("shared")));
+        refused("a path as program", |manifest| manifest.program.name = "../program".to_owned());
+        refused("an unnamed program", |manifest| manifest.program.name.clear());
+        refused("too many inputs", |manifest| {
+            manifest.inputs = (0..=INPUTS_MAX).map(|number| input(&number.to_string())).collect();
+        });
+        refused("a zero byte in an argument", |manifest| manifest.args.push("a\0".to_owned()));
+        refused("a zero byte in an entry", |manifest| manifest.entries[0].text = "\0".to_owned());
+        refused("a zero byte in the name", |manifest| manifest.name = "\0".to_owned());
+        for key in ["", "A=B", "A\0"] {
+            let env = BTreeMap::from([(key.to_owned(), String::new())]);
+            assert!(Manifest { env, ..manifest() }.validate().is_err(), "{key:?}");
+        }
+        let env = BTreeMap::from([("A".to_owned(), "\0".to_owned())]);
+        assert!(Manifest { env, ..manifest() }.validate().is_err());
+    }
+
+    #[test]
+    fn standard_input_is_an_input_of_every_task() {
+        let stdin = |name: &str, entries: Vec<Entry>| {
+            let tasks = entries.len().max(1) as u64;
+            Manifest { stdin: Some(name.to_owned()), entries, tasks, ..manifest() }.validate().is_ok()
+        };
+        assert!(stdin("shared", Vec::new()));
+        assert!(!stdin("other", Vec::new()));
+        assert!(!stdin("{}", Vec::new()));
+        assert!(!stdin("{}", vec![entry("a", Some("a")), entry("b", None)]));
+        assert!(stdin("{}", vec![entry("a", Some("a")), entry("b", Some("b"))]));
+        assert!(!stdin("a", vec![entry("a", Some("a")), entry("b", Some("b"))]));
+    }
+
+    #[test]
+    fn arguments_count_as_they_are_filled_in() {
+        let with = |copies: usize, length: usize| {
+            let entries = vec![entry("a", None), entry(&"x".repeat(length), None)];
+            Manifest { args: vec!["{}".repeat(copies)], entries, env: BTreeMap::new(), ..manifest() }.validate().is_ok()
+        };
+        assert!(with(1, 200_000));
+        assert!(!with(3, 200_000));
+        assert!(!with(0, 600_000));
+        assert!(!with(300_000, 1));
+    }
 }

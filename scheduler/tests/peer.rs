@@ -1,0 +1,320 @@
+//! One peer, driven by hand: what it does at its edges, where a simulation seldom comes.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use idlewood_overlay::{Contact, GridId, Node, PeerId, Time, WallTime};
+use idlewood_scheduler::ranges::IntervalSet;
+use idlewood_scheduler::{
+    BagHeader, BagId, BlobId, Config, Effect, Event, Message, Notice, Path, Peer, Record, Request, Submission, TaskId,
+    TaskOutcome,
+};
+
+const BAG: BagId = BagId([7; 32]);
+const START: WallTime = WallTime(1_700_000_000_000_000);
+const SUBMITTER: PeerId = PeerId([1; 32]);
+
+fn contact(number: u8) -> Contact {
+    Contact { peer: PeerId([number; 32]), incarnation: 1, address: "/a".into() }
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds)
+}
+
+/// A peer with a disk that is always durable at once, and what it wanted.
+struct Host {
+    peer: Peer,
+    now: Time,
+    sent: Vec<(Contact, Message)>,
+    started: Vec<TaskId>,
+    stopped: Vec<TaskId>,
+    measured: Vec<BagId>,
+    notices: Vec<Notice>,
+}
+
+impl Host {
+    fn new(number: u8) -> Self {
+        Self::restore(number, Config::default(), Vec::new())
+    }
+
+    fn restore(number: u8, config: Config, records: Vec<Record>) -> Self {
+        let grid = GridId([9; 32]);
+        let peer = Peer::restore(config, grid, contact(number), 1, Time::ZERO, START, records).unwrap();
+        let mut host = Self {
+            peer,
+            now: Time::ZERO,
+            sent: Vec::new(),
+            started: Vec::new(),
+            stopped: Vec::new(),
+            measured: Vec::new(),
+            notices: Vec::new(),
+        };
+        host.give(Event::DeadlineReached);
+        host
+    }
+
+    fn give(&mut self, event: Event) {
+        let mut events = std::collections::VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let mut effects = Vec::new();
+            self.peer.handle(self.now, event, &mut effects);
+            for effect in effects {
+                match effect {
+                    Effect::Persist { ticket, .. } => events.push_back(Event::Persisted(ticket)),
+                    Effect::Send { to, message } => self.sent.push((to, message)),
+                    Effect::StartTask { task, .. } => self.started.push(task),
+                    Effect::StopTask { task, .. } => self.stopped.push(task),
+                    Effect::MeasureTask { bag } => self.measured.push(bag),
+                    Effect::FetchOutput { task, .. } => events.push_back(Event::Fetched { task, here: true }),
+                    Effect::Notify(notice) => self.notices.push(notice),
+                    Effect::SuspendTasks | Effect::ResumeTasks => {}
+                }
+            }
+        }
+    }
+
+    fn receive(&mut self, from: u8, message: Message) {
+        self.give(Event::Received { from: PeerId([from; 32]), message });
+    }
+
+    /// Lets time pass, waking the peer when it wants.
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        for _ in 0..100_000 {
+            match self.peer.deadline().filter(|&deadline| deadline <= end) {
+                Some(deadline) => self.now = deadline.max(self.now),
+                None => {
+                    self.now = end;
+                    return;
+                }
+            }
+            self.give(Event::DeadlineReached);
+        }
+        panic!("it wants to be woken again and again at {:?}", self.now);
+    }
+
+    fn finish(&mut self, task: TaskId, success: bool) {
+        let outcome =
+            TaskOutcome::Finished { success, output: BlobId([1; 32]), output_bytes: 1, work_mops: 1000.0 };
+        self.give(Event::TaskEnded { task, outcome });
+    }
+
+    /// Versions and sizes of the `Holding`s sent.
+    fn holdings(&self) -> Vec<(u64, u64)> {
+        let holdings = self.sent.iter().filter_map(|(_, message)| match message {
+            Message::Holding { version, ranges, .. } => Some((*version, ranges.len())),
+            _ => None,
+        });
+        holdings.collect()
+    }
+}
+
+fn bag(submitter: u8) -> BagHeader {
+    BagHeader {
+        id: BAG,
+        submitter: contact(submitter),
+        tasks: 100,
+        task_mops: 1000.0,
+        application_size_mops: 1e5,
+        declared: true,
+    }
+}
+
+fn request(number: u64, attempt: u32, ranges: Range<u64>) -> Message {
+    let request = Request {
+        bag: bag(1),
+        number,
+        attempt,
+        ranges: IntervalSet::from(ranges),
+        age: Duration::ZERO,
+        path: Path::default(),
+        climbed: 0,
+    };
+    Message::Request { request, node: Node::Leaf, climbing: false }
+}
+
+fn lease(version: u64, drop: IntervalSet) -> Message {
+    Message::Lease { bag: BAG, version, submitter: None, term: Duration::from_secs(60), drop }
+}
+
+#[test]
+fn a_machine_alone_runs_its_own_bag() {
+    let mut host = Host::new(1);
+    host.give(Event::Submitted(Submission { id: BAG, tasks: 3, task_mops: Some(1000.0), retries_max: 0 }));
+    assert_eq!(host.notices, [Notice::BagAccepted(BAG)]);
+    for index in 0..3 {
+        assert_eq!(host.started.len(), index + 1, "one slot, one task at a time");
+        host.pass(seconds(1.0));
+        host.finish(host.started[index], true);
+    }
+    assert_eq!(host.notices, [Notice::BagAccepted(BAG), Notice::BagClosed(BAG)]);
+    assert!(host.peer.held().is_empty(), "acknowledged and forgotten");
+    assert!(host.sent.is_empty(), "a machine alone talks to nobody");
+    let view = host.peer.bag(BAG).unwrap();
+    assert_eq!((view.done, view.reissued, view.duplicates), (3, 0, 0));
+    assert!((view.stretch().unwrap() - 3.0 / 3000.0).abs() < 1e-9);
+}
+
+#[test]
+fn a_bag_of_unknown_work_is_measured_first() {
+    let mut host = Host::new(1);
+    host.give(Event::Submitted(Submission { id: BAG, tasks: 3, task_mops: None, retries_max: 0 }));
+    assert_eq!((host.measured.as_slice(), host.started.len()), (&[BAG][..], 0));
+    host.give(Event::Measured { bag: BAG, task_mops: f64::NAN, result: None });
+    assert_eq!(host.started.len(), 1, "whatever was measured, it goes on");
+}
+
+#[test]
+fn versions_rise_across_the_visits_of_a_bag() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..1));
+    host.pass(seconds(20.0));
+    let last = host.holdings().last().unwrap().0;
+    host.finish(host.started[0], true);
+    host.receive(1, Message::ResultsAck { bag: BAG, indices: IntervalSet::from(0..1) });
+    assert!(host.peer.held().is_empty());
+    host.receive(1, request(2, 1, 5..6));
+    assert!(host.holdings().last().unwrap().0 > last, "else it is taken for an old word");
+}
+
+#[test]
+fn a_request_is_executed_once() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..1));
+    host.finish(host.started[0], true);
+    host.receive(1, Message::ResultsAck { bag: BAG, indices: IntervalSet::from(0..1) });
+    host.receive(1, request(1, 0, 0..1));
+    assert_eq!(host.started.len(), 1);
+}
+
+#[test]
+fn a_suspended_machine_hands_back_and_forgets_again_and_again() {
+    let mut host = Host::new(2);
+    host.give(Event::OwnerReturned);
+    for number in 1..3 {
+        host.receive(1, request(number, 0, 0..5));
+        assert_eq!(host.peer.held()[0].waiting, 5);
+        host.pass(Config::default().vacate_after + seconds(1.0));
+        let (version, held) = *host.holdings().last().unwrap();
+        assert_eq!(held, 0, "handed back");
+        host.receive(1, lease(version, IntervalSet::new()));
+        assert!(host.peer.held().is_empty(), "and forgotten");
+    }
+    assert!(host.started.is_empty());
+}
+
+#[test]
+fn a_submitter_that_comes_back_waits_for_its_grid() {
+    let submitted = Record::Bag { bag: bag(2), released: START, retries_max: 1, attempt: 0, closed: None };
+    let config = Config { expects_grid: true, ..Config::default() };
+    let mut host = Host::restore(2, config.clone(), vec![submitted]);
+    host.pass(config.placement_timeout - seconds(1.0));
+    assert!(host.peer.held().is_empty(), "it must not take everything on itself");
+    host.pass(seconds(1.5));
+    assert_eq!(host.started.len(), 1, "but not wait for ever either");
+}
+
+#[test]
+fn after_a_sleep_leases_begin_anew() {
+    let placed = Record::Placed { bag: BAG, executor: contact(5), ranges: IntervalSet::from(0..100) };
+    let submitted = Record::Bag { bag: bag(1), released: START, retries_max: 1, attempt: 0, closed: None };
+    let mut host = Host::restore(1, Config::default(), vec![submitted, placed]);
+    host.now += Duration::from_secs(3600);
+    host.give(Event::DeadlineReached);
+    let reissued = |host: &Host| host.peer.bag(BAG).unwrap().reissued;
+    assert_eq!(reissued(&host), 0, "nobody broke a lease");
+    host.pass(Config::default().lease + seconds(1.0));
+    assert_eq!(reissued(&host), 100, "now somebody did");
+}
+
+#[test]
+fn a_restarted_submitter_tells_executors_where_it_is() {
+    let placed = Record::Placed { bag: BAG, executor: contact(5), ranges: IntervalSet::from(0..100) };
+    let submitted = Record::Bag { bag: bag(1), released: START, retries_max: 1, attempt: 0, closed: None };
+    let host = Host::restore(1, Config::default(), vec![submitted, placed]);
+    let told = host.sent.iter().any(|(to, message)| {
+        to.peer == PeerId([5; 32]) && matches!(message, Message::Lease { submitter: Some(_), .. })
+    });
+    assert!(told);
+
+    let mut executor = Host::new(5);
+    executor.receive(1, request(1, 0, 0..5));
+    let moved = Contact { incarnation: 2, address: "/b".into(), ..contact(1) };
+    executor.sent.clear();
+    let unasked = Message::Lease {
+        bag: BAG,
+        version: 0,
+        submitter: Some(moved.clone()),
+        term: Duration::from_secs(60),
+        drop: IntervalSet::new(),
+    };
+    executor.receive(1, unasked);
+    executor.pass(seconds(0.1));
+    let answered = executor.sent.iter().any(|(to, message)| *to == moved && matches!(message, Message::Holding { .. }));
+    assert!(answered, "it answers there, at once");
+}
+
+#[test]
+fn only_the_submitter_may_drop_work_or_acknowledge_it() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..5));
+    host.receive(66, lease(0, IntervalSet::from(0..100)));
+    assert_eq!((host.peer.held()[0].waiting, host.stopped.len()), (4, 0));
+    host.finish(host.started[0], true);
+    host.receive(66, Message::ResultsAck { bag: BAG, indices: IntervalSet::from(0..100) });
+    assert_eq!(host.peer.held()[0].unacknowledged, 1);
+    host.receive(1, lease(0, IntervalSet::from(0..100)));
+    assert_eq!(host.stopped.len(), 1);
+}
+
+#[test]
+fn results_are_repeated_while_others_finish() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..60));
+    for task in 0..50 {
+        host.pass(seconds(1.0));
+        host.finish(host.started[task], true);
+    }
+    let repeated = host.sent.iter().filter(|(_, message)| {
+        matches!(message, Message::Results { results, .. } if results.len() > 1)
+    });
+    assert!(repeated.count() >= 3);
+}
+
+#[test]
+fn what_cannot_be_started_goes_to_another_machine() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..5));
+    for tries in 1..=3 {
+        let task = *host.started.last().unwrap();
+        assert_eq!(host.started.len(), tries);
+        host.give(Event::TaskEnded { task, outcome: TaskOutcome::NotStarted { retry_after: seconds(5.0) } });
+        assert_eq!(host.started.len(), tries, "not at once again");
+        host.pass(seconds(5.5));
+    }
+    assert_eq!(host.holdings().last().unwrap().1, 0);
+}
+
+#[test]
+fn a_frozen_machine_goes_on_renewing() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..5));
+    host.give(Event::OwnerReturned);
+    let before = host.holdings().len();
+    host.receive(1, lease(host.holdings()[before - 1].0, IntervalSet::new()));
+    host.pass(seconds(50.0));
+    assert!(host.holdings().len() >= before + 2);
+    assert!(host.sent.iter().all(|(to, _)| to.peer == SUBMITTER));
+}
+
+#[test]
+fn a_retry_on_the_machine_that_failed_is_run_there() {
+    let mut host = Host::new(1);
+    host.give(Event::Submitted(Submission { id: BAG, tasks: 1, task_mops: Some(1000.0), retries_max: 1 }));
+    host.finish(host.started[0], false);
+    assert_eq!(host.started.len(), 2, "at once");
+    host.finish(host.started[1], false);
+    let view = host.peer.bag(BAG).unwrap();
+    assert_eq!((view.failed, host.notices.last()), (1, Some(&Notice::BagClosed(BAG))));
+}
