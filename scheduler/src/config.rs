@@ -35,8 +35,8 @@ pub struct Config {
     pub vacate_after: Duration,
     /// Least time between two summaries of the leaf. Default 250 ms: our choice, one round trip between homes.
     pub summary_interval: Duration,
-    /// Most time between two summaries of a leaf that has work, since availability changes as time passes.
-    /// Default 10 s: two heartbeats, our choice.
+    /// Most time between two summaries of a leaf that has work. Default 30 s: our choice; cells stay lower bounds as time
+    /// passes, so that this only lets a leaf offer what became free meanwhile.
     pub summary_refresh: Duration,
     /// First time to wait before an unanswered message is repeated; doubles up to a third of the lease. Default 2 s.
     pub repeat_after: Duration,
@@ -55,7 +55,7 @@ impl Default for Config {
             placement_timeout: Duration::from_secs(15),
             vacate_after: Duration::from_secs(600),
             summary_interval: Duration::from_millis(250),
-            summary_refresh: Duration::from_secs(10),
+            summary_refresh: Duration::from_secs(30),
             repeat_after: Duration::from_secs(2),
         }
     }

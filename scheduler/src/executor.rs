@@ -309,8 +309,9 @@ impl Executor {
         if version == held.version {
             held.holding_wait = config.repeat_after;
             held.holding_due = io.now + term.max(Duration::from_secs(1)) / 3;
-        } else {
-            // It knows something older than what is here: tell it at once.
+        } else if version == 0 {
+            // Unasked: what it knows may be older than what is here. An answer to an older word is no reason to speak
+            // again, since the newer word is on its way: two of them would keep each other alive for ever.
             held.holding_due = io.now;
         }
         if drop.is_empty() {

@@ -109,11 +109,11 @@ impl Host {
         Contact { peer: self.id, incarnation: 0, address: self.index.to_string().into() }
     }
 
-    /// The machine is switched on; its peer knows what is on the disk.
+    /// The machine is switched on; its peer knows what is on the disk. `expects_grid`: it will be given a contact.
     ///
     /// # Panics
     /// When the peer refuses the scenario's settings, which [`Scenario::validate`] excludes.
-    pub(crate) fn start(&mut self, scenario: &Scenario, now: Time) {
+    pub(crate) fn start(&mut self, scenario: &Scenario, expects_grid: bool, now: Time) {
         self.life += 1;
         self.started = now;
         self.durable = now;
@@ -128,6 +128,7 @@ impl Host {
         let config = idlewood_scheduler::Config {
             slots: scenario.slots,
             speed_mops: self.speed_mops,
+            expects_grid,
             ..scenario.peer.clone()
         };
         let grid = GridId(digest(scenario.seed, "grid", 0));

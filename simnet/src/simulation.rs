@@ -271,13 +271,13 @@ impl Simulation {
 
     fn start(&mut self, host: HostIndex) {
         let now = self.now;
+        let contact = self.somebody_else(host);
         let machine = &mut self.hosts[host as usize];
-        machine.start(&self.scenario, now);
+        machine.start(&self.scenario, contact.is_some(), now);
         let life = machine.life;
         if let Some(session) = machine.churn.session() {
             self.cause(host, now + session, host, Occurrence::SessionEnds { life });
         }
-        let contact = self.somebody_else(host);
         self.places[host as usize] = self.up.len();
         self.up.push(host);
         match contact {
@@ -565,7 +565,8 @@ impl Simulation {
 
     // ---- the end ----
 
-    fn report(&self) -> Report {
+    /// What the run came to so far.
+    pub fn report(&self) -> Report {
         let end = self.now;
         let bags = self.record.bags();
         let count = |of: &dyn Fn(&TaskRecord) -> u64| self.record.accepted_tasks().map(of).sum::<u64>();

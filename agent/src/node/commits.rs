@@ -7,11 +7,12 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use idlewood_scheduler::Ticket;
+use tokio::time::Instant;
 
 use crate::store::{Change, CommitError, CommitResult, QueueError, Store};
 
 /// How long to wait before a failed write is tried again.
-pub(super) const COMMIT_RETRY: Duration = Duration::from_secs(1);
+const COMMIT_RETRY: Duration = Duration::from_secs(1);
 /// Writes that may wait here before nothing new is taken in.
 const WAITING_MAX: usize = 256;
 
@@ -29,6 +30,10 @@ pub(super) struct Commits {
     under_way: VecDeque<Commit>,
     /// Failed; tried again when everything under way has ended.
     failed: VecDeque<Commit>,
+    /// When the failed ones are tried again.
+    retry_at: Option<Instant>,
+    /// The store takes nothing any more.
+    closed: bool,
 }
 
 impl Commits {
@@ -41,9 +46,14 @@ impl Commits {
         self.waiting.len() < WAITING_MAX
     }
 
-    /// Whether a failed write waits to be tried again.
-    pub(super) fn is_stuck(&self) -> bool {
-        !self.failed.is_empty() && self.under_way.is_empty()
+    /// Whether the store's writer has ended: nothing can be kept until the agent is restarted.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// When to call [`Commits::retry`]; `None` while nothing failed, or what was queued after it is under way.
+    pub(super) fn retry_at(&self) -> Option<Instant> {
+        self.retry_at.filter(|_| self.under_way.is_empty())
     }
 
     /// Hands on to the store what it takes. Nothing overtakes a write that failed.
@@ -53,9 +63,7 @@ impl Commits {
             match store.try_commit(commit.changes.clone(), commit.ticket) {
                 Ok(()) => self.under_way.push_back(commit),
                 Err(error) => {
-                    if error == QueueError::Closed {
-                        tracing::error!("the store's writer has ended; nothing can be kept until the agent is restarted");
-                    }
+                    self.closed = error == QueueError::Closed;
                     self.waiting.push_front(commit);
                     return;
                 }
@@ -65,6 +73,7 @@ impl Commits {
 
     /// Tries the failed ones again.
     pub(super) fn retry(&mut self, store: &Store) {
+        self.retry_at = None;
         while let Some(commit) = self.failed.pop_back() {
             self.waiting.push_front(commit);
         }
@@ -88,6 +97,7 @@ impl Commits {
         }
         commit.changes.retain(|change| !self.under_way.iter().any(|later| later.writes(&change.key)));
         self.failed.push_back(commit);
+        self.retry_at = Some(Instant::now() + COMMIT_RETRY);
         Err(keys)
     }
 }
@@ -95,5 +105,52 @@ impl Commits {
 impl Commit {
     fn writes(&self, key: &[u8]) -> bool {
         self.changes.iter().any(|change| change.key == key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::StateLock;
+
+    fn change(key: &str) -> Vec<Change> {
+        vec![Change { key: key.as_bytes().to_vec(), value: Some(b"value".to_vec()) }]
+    }
+
+    #[tokio::test]
+    async fn a_failed_write_is_tried_again_before_what_came_after_it() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let lock = StateLock::acquire(dir.path()).expect("nobody else has it");
+        let mut opened = Store::open(&lock).expect("an empty store opens");
+        let mut commits = Commits::default();
+        for (ticket, key) in ["a", "b"].into_iter().enumerate() {
+            commits.push(Ticket(ticket as u64), change(key));
+        }
+        commits.flow(&opened.store);
+        let full = CommitError::DiskFull { free_bytes: 0, needed_bytes: 1 };
+        for result in [Err(full), Ok(())] {
+            let told = opened.results.recv().await.expect("the writer lives");
+            let failed = result.is_err();
+            assert_eq!(commits.ended(&CommitResult { ticket: told.ticket, result }).is_err(), failed);
+            assert_eq!(commits.retry_at().is_some(), !failed, "not before everything under way has ended");
+        }
+        commits.push(Ticket(2), change("a"));
+        commits.flow(&opened.store);
+        assert!(opened.results.try_recv().is_err(), "nothing overtakes the failed one");
+
+        // Asking again and again does not put it off.
+        let retry_at = commits.retry_at().expect("one has failed");
+        assert!(retry_at <= Instant::now() + COMMIT_RETRY);
+        assert_eq!(commits.retry_at(), Some(retry_at));
+        commits.retry(&opened.store);
+        assert_eq!(commits.retry_at(), None);
+        for ticket in [0, 2] {
+            let told = opened.results.recv().await.expect("the writer lives");
+            assert_eq!(told, CommitResult { ticket, result: Ok(()) });
+            assert_eq!(commits.ended(&told), Ok(()));
+        }
+        assert!(commits.has_room() && !commits.is_closed());
+        drop(opened.results);
+        tokio::task::spawn_blocking(move || opened.store.close()).await.expect("it closes");
     }
 }

@@ -1,13 +1,14 @@
-//! What the records of this machine speak of, beside the peer's own state: results for whoever asks, and the blobs
-//! that must not be evicted.
+//! What the records of this machine speak of, beside the peer's own state: results and descriptions for whoever asks,
+//! and the blobs that must not be evicted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use blake3::Hash;
 use idlewood_overlay::{PeerId, WallTime};
 use idlewood_scheduler::{BagId, Change, Record, RecordKey, TaskResult};
 
+use super::pin::Pin;
 use crate::blobs::Blobs;
 use crate::manifest::Manifest;
 
@@ -19,22 +20,63 @@ pub(super) struct Finished {
     pub(super) result: TaskResult,
 }
 
+/// What people want to know of a bag, from its manifest.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Description {
+    pub(super) name: String,
+    pub(super) program: String,
+    pub(super) args: Vec<String>,
+}
+
+/// A bag of this machine.
+#[derive(Debug)]
+struct Bag {
+    /// `None`: the disk lost its manifest.
+    description: Option<Description>,
+    /// The manifest stays as long as there is a record of the bag.
+    _manifest: Pin,
+    /// The program and the inputs, until the bag is closed.
+    needs: Vec<Pin>,
+}
+
 /// Follows the records.
 #[derive(Debug)]
 pub(super) struct Kept {
     blobs: Arc<Blobs>,
-    outbox: BTreeMap<(BagId, u64), Hash>,
+    outbox: BTreeMap<(BagId, u64), Pin>,
     done: BTreeMap<BagId, BTreeMap<u64, Finished>>,
+    bags: BTreeMap<BagId, Bag>,
 }
 
 impl Kept {
-    /// What the records of the last run speak of.
+    /// What the records of the last run speak of. Reads the manifests of this machine's bags, which blocks.
     pub(super) fn restore(blobs: &Arc<Blobs>, records: &[Record]) -> Self {
-        let mut kept = Self { blobs: blobs.clone(), outbox: BTreeMap::new(), done: BTreeMap::new() };
+        let (outbox, done, bags) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let mut kept = Self { blobs: blobs.clone(), outbox, done, bags };
         for record in records {
+            if let Record::Bag { bag, .. } = record {
+                kept.learn(bag.id, read_manifest(blobs, bag.id).as_ref());
+            }
             kept.put(record);
         }
         kept
+    }
+
+    /// A bag of this machine whose record is about to be written: its manifest, program and inputs stay.
+    pub(super) fn learn(&mut self, bag: BagId, manifest: Option<&Manifest>) {
+        let pin = |hash: [u8; 32]| Pin::new(&self.blobs, Hash::from_bytes(hash));
+        if manifest.is_none() {
+            tracing::warn!(%bag, "the manifest of a bag submitted here is missing; its tasks run only where it is cached");
+        }
+        let needs: BTreeSet<[u8; 32]> =
+            manifest.into_iter().flat_map(Manifest::blobs).map(|input| input.blob.0).collect();
+        let description = manifest.map(|manifest| Description {
+            name: manifest.name.clone(),
+            program: manifest.program.name.clone(),
+            args: manifest.args.clone(),
+        });
+        let bag_kept = Bag { description, _manifest: pin(bag.0), needs: needs.into_iter().map(pin).collect() };
+        self.bags.insert(bag, bag_kept);
     }
 
     /// Follows a change.
@@ -42,9 +84,7 @@ impl Kept {
         match change {
             Change::Put(record) => self.put(record),
             Change::Delete(RecordKey::Outbox(bag, index)) => {
-                if let Some(hash) = self.outbox.remove(&(*bag, *index)) {
-                    self.blobs.unpin(hash);
-                }
+                self.outbox.remove(&(*bag, *index));
             }
             Change::Delete(_) => {}
         }
@@ -55,13 +95,16 @@ impl Kept {
         self.done.get(&bag).into_iter().flat_map(BTreeMap::values)
     }
 
+    /// What a bag of this machine is; `None` where the disk lost its manifest.
+    pub(super) fn description(&self, bag: BagId) -> Option<&Description> {
+        self.bags.get(&bag)?.description.as_ref()
+    }
+
     fn put(&mut self, record: &Record) {
         match record {
             Record::Outbox { bag, result, .. } => {
-                let hash = Hash::from_bytes(result.output.0);
-                if self.outbox.insert((bag.id, result.index), hash).is_none() {
-                    self.blobs.pin(hash);
-                }
+                let pin = Pin::new(&self.blobs, Hash::from_bytes(result.output.0));
+                self.outbox.insert((bag.id, result.index), pin);
             }
             Record::Done { bag, executor, finished, result } => {
                 let finished = Finished { executor: *executor, at: *finished, result: result.clone() };
@@ -70,23 +113,110 @@ impl Kept {
                     self.blobs.pin(hash);
                 }
             }
-            Record::Bag { bag, closed: None, .. } => self.pin_submission(bag.id),
+            Record::Bag { bag, closed: Some(_), .. } => {
+                if let Some(bag) = self.bags.get_mut(&bag.id) {
+                    bag.needs.clear();
+                }
+            }
             Record::Bag { .. } | Record::Incarnation(_) | Record::Held { .. } | Record::Placed { .. } => {}
         }
     }
+}
 
-    /// The manifest, the program and the inputs of a bag of this machine stay.
-    fn pin_submission(&self, bag: BagId) {
-        let hash = Hash::from_bytes(bag.0);
-        self.blobs.pin(hash);
-        let manifest = self.blobs.path(hash).and_then(|path| std::fs::read(path).ok());
-        let Some(manifest) = manifest.and_then(|bytes| Manifest::decode(&bytes).ok()) else {
-            tracing::warn!(%bag, "the manifest of a bag submitted here is missing; its tasks run only where it is cached");
-            return;
-        };
-        let own = manifest.entries.iter().filter_map(|entry| entry.input.as_ref());
-        for input in manifest.inputs.iter().chain(own).chain([&manifest.program]) {
-            self.blobs.pin(Hash::from_bytes(input.blob.0));
+/// The manifest of a bag, if it is on this disk. Blocks.
+pub(super) fn read_manifest(blobs: &Blobs, bag: BagId) -> Option<Manifest> {
+    let bytes = std::fs::read(blobs.path(Hash::from_bytes(bag.0))?).ok()?;
+    Manifest::decode(&bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use idlewood_overlay::Contact;
+    use idlewood_scheduler::{BagHeader, BlobId, Closing};
+
+    use super::super::task::tests::manifest;
+    use super::*;
+    use crate::manifest::Input;
+
+    /// Blobs of 100 bytes, ten of which fit.
+    fn store(blobs: &Blobs, content: u8) -> BlobId {
+        BlobId(*blobs.put_bytes(&[content; 100]).expect("there is room").as_bytes())
+    }
+
+    fn is_here(blobs: &Blobs, blob: BlobId) -> bool {
+        blobs.len(Hash::from_bytes(blob.0)).is_some()
+    }
+
+    /// Pushes out whatever is not pinned.
+    fn crowd(blobs: &Blobs) {
+        for content in 100..120 {
+            store(blobs, content);
         }
+    }
+
+    fn record(id: BagId, closed: Option<(Closing, WallTime)>) -> Record {
+        let submitter = Contact { peer: PeerId([1; 32]), incarnation: 1, address: "".into() };
+        let bag =
+            BagHeader { id, submitter, tasks: 1, task_mops: 1.0, application_size_mops: 1.0, declared: true };
+        Record::Bag { bag, released: WallTime(0), retries_max: 0, closed }
+    }
+
+    #[test]
+    fn an_open_bag_keeps_what_it_needs_and_a_closed_one_its_manifest() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let blobs = Arc::new(Blobs::open(&dir.path().join("blobs"), 2000).expect("an empty directory"));
+        let (program, input) = (store(&blobs, 1), store(&blobs, 2));
+        let named = |name: &str, blob| Input { name: name.to_owned(), blob, bytes: 100 };
+        let manifest = Manifest { program: named("p", program), inputs: vec![named("i", input)], ..manifest() };
+        let bytes = manifest.encode();
+        let bag = Manifest::id(&bytes);
+        blobs.put_bytes(&bytes).expect("there is room");
+        let here = |blobs: &Blobs| [BlobId(bag.0), program, input].map(|blob| is_here(blobs, blob));
+
+        let mut kept = Kept::restore(&blobs, &[]);
+        kept.learn(bag, Some(&manifest));
+        kept.apply(&Change::Put(record(bag, None)));
+        crowd(&blobs);
+        assert_eq!(here(&blobs), [true, true, true]);
+        drop(kept);
+        let mut kept = Kept::restore(&blobs, &[record(bag, None)]);
+        crowd(&blobs);
+        assert_eq!(here(&blobs), [true, true, true], "after a restart too");
+        kept.apply(&Change::Put(record(bag, Some((Closing::Completed, WallTime(1))))));
+        crowd(&blobs);
+        assert_eq!(here(&blobs), [true, false, false]);
+        drop(kept);
+        let kept = Kept::restore(&blobs, &[record(bag, Some((Closing::Cancelled, WallTime(1))))]);
+        crowd(&blobs);
+        assert_eq!(here(&blobs), [true, false, false]);
+        assert_eq!(kept.description(bag).map(|description| description.program.as_str()), Some("p"));
+        drop(kept);
+        crowd(&blobs);
+        assert_eq!(here(&blobs), [false, false, false], "nothing else pins it");
+    }
+
+    #[test]
+    fn a_result_is_kept_until_it_is_acknowledged() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let blobs = Arc::new(Blobs::open(&dir.path().join("blobs"), 1000).expect("an empty directory"));
+        let mut kept = Kept::restore(&blobs, &[]);
+        let bag = BagId([7; 32]);
+        let Record::Bag { bag: header, .. } = record(bag, None) else { unreachable!("it is a bag") };
+        let outbox = |output| {
+            let result = TaskResult { index: 3, attempt: 0, success: true, output, output_bytes: 100, work_mops: 1.0 };
+            Change::Put(Record::Outbox { bag: header.clone(), released: WallTime(0), result })
+        };
+        let (first, second) = (store(&blobs, 1), store(&blobs, 2));
+        kept.apply(&outbox(first));
+        kept.apply(&outbox(first));
+        crowd(&blobs);
+        assert!(is_here(&blobs, first));
+        let second = if is_here(&blobs, second) { second } else { store(&blobs, 2) };
+        kept.apply(&outbox(second));
+        crowd(&blobs);
+        assert_eq!((is_here(&blobs, first), is_here(&blobs, second)), (false, true), "another run, another output");
+        kept.apply(&Change::Delete(RecordKey::Outbox(bag, 3)));
+        crowd(&blobs);
+        assert!(!is_here(&blobs, second));
     }
 }

@@ -13,10 +13,11 @@ use idlewood_overlay::Contact;
 use idlewood_scheduler::{BagHeader, BlobId, TaskId, TaskOutcome};
 use serde_bytes::ByteBuf;
 
+use super::pin::Pin;
 use crate::blobs::Blobs;
 use crate::fetch::Fetcher;
 use crate::manifest::{INPUT_BYTES_MAX, MANIFEST_BYTES_MAX, Manifest, OUTPUT_BYTES_MAX, TaskOutput};
-use crate::worker::{Input, Job, Outcome, Stdin};
+use crate::worker::{Input, Job, JobError, Outcome, StartError, Stdin};
 
 /// Most that is kept of each of stdout and stderr. Our choice: what exceeds it belongs in an output file.
 const STREAM_BYTES_MAX: u64 = 16 << 20;
@@ -34,11 +35,29 @@ pub(super) struct Supplies {
     pub(super) scratch: PathBuf,
 }
 
-/// A task with everything it needs.
+/// A task with everything it needs. Dropping it removes its directory, which blocks.
 #[derive(Debug)]
 pub(super) struct Prepared {
     pub(super) job: Job,
     pub(super) manifest: Arc<Manifest>,
+    _scratch: Scratch,
+    /// Program and inputs.
+    _pins: Vec<Pin>,
+}
+
+/// What came of fetching a task's needs.
+#[derive(Debug)]
+pub(super) struct Preparation {
+    /// Also where the rest failed.
+    pub(super) manifest: Option<Arc<Manifest>>,
+    pub(super) result: Result<Box<Prepared>, PrepareError>,
+}
+
+impl Preparation {
+    /// The one that stands for a preparation that broke off.
+    pub(super) fn lost() -> Self {
+        Self { manifest: None, result: Err(anyhow::anyhow!("its preparation broke off").into()) }
+    }
 }
 
 /// Why a task cannot be prepared here and now.
@@ -52,35 +71,98 @@ pub(super) enum PrepareError {
     Never(String),
 }
 
+impl From<StartError> for PrepareError {
+    fn from(error: StartError) -> Self {
+        match error {
+            // Of this machine's directories.
+            StartError::Job(JobError::Path { .. }) => Self::Later(error.into()),
+            StartError::Job(_) | StartError::TooLarge => Self::Never(error.to_string()),
+            StartError::NoSlot { .. } | StartError::Busy { .. } | StartError::EventsNotRead | StartError::ShutDown => {
+                Self::Later(error.into())
+            }
+        }
+    }
+}
+
+/// The directory of one attempt.
+#[derive(Debug)]
+struct Scratch(PathBuf);
+
+impl Scratch {
+    /// A new one, unlike any that an attempt that was given up may still be removing. Blocks.
+    fn create(parent: &Path, task: TaskId) -> io::Result<Self> {
+        let prefix = format!("{}-{}-", task.bag, task.index);
+        Ok(Self(tempfile::Builder::new().prefix(&prefix).tempdir_in(parent)?.keep()))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(%error, directory = %self.0.display(), "cannot remove a task's directory");
+        }
+    }
+}
+
 impl Supplies {
-    async fn get(&self, blob: BlobId, bytes_max: u64, sources: &[Contact]) -> Result<PathBuf, PrepareError> {
-        let fetched = self.fetcher.fetch(Hash::from_bytes(blob.0), bytes_max, sources.to_vec()).await;
-        Ok(fetched.context("a blob is not to be had")?)
+    /// Fetches a blob, pinned before it is here.
+    async fn get(&self, blob: BlobId, bytes_max: u64, sources: &[Contact]) -> Result<(PathBuf, Pin), PrepareError> {
+        let hash = Hash::from_bytes(blob.0);
+        let pin = Pin::new(&self.blobs, hash);
+        let fetched = self.fetcher.fetch(hash, bytes_max, sources.to_vec()).await;
+        Ok((fetched.context("a blob is not to be had")?, pin))
     }
 
     /// The manifest of a bag, from here or from `sources`.
-    pub(super) async fn manifest(&self, bag: &BagHeader, sources: &[Contact]) -> Result<Manifest, PrepareError> {
-        let path = self.get(BlobId(bag.id.0), MANIFEST_BYTES_MAX, sources).await?;
-        let bytes = tokio::fs::read(path).await.context("cannot read the manifest")?;
-        let manifest = Manifest::decode(&bytes).map_err(|error| PrepareError::Never(error.to_string()))?;
+    async fn manifest(&self, bag: &BagHeader, sources: &[Contact]) -> Result<Manifest, PrepareError> {
+        let (path, _pin) = self.get(BlobId(bag.id.0), MANIFEST_BYTES_MAX, sources).await?;
+        let read = tokio::task::spawn_blocking(move || {
+            let bytes = fs::read(path).context("cannot read the manifest")?;
+            Manifest::decode(&bytes).map_err(|error| PrepareError::Never(error.to_string()))
+        });
+        let manifest = read.await.context("cannot read the manifest")??;
         if manifest.tasks != bag.tasks || manifest.submitter != bag.submitter.peer {
             return Err(PrepareError::Never("the bag's manifest does not fit its request".to_owned()));
         }
         Ok(manifest)
     }
 
-    /// Fetches what a task needs and lays out its directory.
+    /// Gets everything that a task needs, its manifest too unless that is `known`.
     pub(super) async fn prepare(
         &self,
         task: TaskId,
         attempt: u32,
-        manifest: Arc<Manifest>,
+        bag: &BagHeader,
+        known: Option<Arc<Manifest>>,
+        sources: &[Contact],
+    ) -> Preparation {
+        let manifest = match known {
+            Some(manifest) => manifest,
+            None => match self.manifest(bag, sources).await {
+                Ok(manifest) => Arc::new(manifest),
+                Err(error) => return Preparation { manifest: None, result: Err(error) },
+            },
+        };
+        let result = self.lay_out(task, attempt, &manifest, sources).await.map(Box::new);
+        Preparation { manifest: Some(manifest), result }
+    }
+
+    /// Fetches the files of a task and makes its directory.
+    async fn lay_out(
+        &self,
+        task: TaskId,
+        attempt: u32,
+        manifest: &Arc<Manifest>,
         sources: &[Contact],
     ) -> Result<Prepared, PrepareError> {
-        let program = self.get(manifest.program.blob, INPUT_BYTES_MAX, sources).await?;
+        let (program, pin) = self.get(manifest.program.blob, INPUT_BYTES_MAX, sources).await?;
+        let mut pins = vec![pin];
         let mut inputs = Vec::new();
         for input in manifest.task_inputs(task.index) {
-            let path = self.get(input.blob, INPUT_BYTES_MAX, sources).await?;
+            let (path, pin) = self.get(input.blob, INPUT_BYTES_MAX, sources).await?;
+            pins.push(pin);
             inputs.push(Input { name: input.name, path });
         }
         let stdin = match manifest.task_stdin(task.index) {
@@ -91,32 +173,25 @@ impl Supplies {
                 Stdin::File(input.ok_or_else(missing)?.path.clone())
             }
         };
-        let directory = self.scratch.join(format!("{}-{}", task.bag, task.index));
-        make_empty(&directory).await.context("cannot make a directory for the task")?;
+        let parent = self.scratch.clone();
+        let scratch = tokio::task::spawn_blocking(move || Scratch::create(&parent, task)).await;
+        let scratch = scratch.map_err(io::Error::other).flatten().context("cannot make a directory for the task")?;
         let args = manifest.args.iter().map(|argument| manifest.fill(argument, task.index));
         let job = Job {
             program,
             program_hash: manifest.program.blob.0,
             args: std::iter::once(manifest.program.name.clone()).chain(args).collect(),
-            env: environment(&manifest, task, attempt),
+            env: environment(manifest, task, attempt),
             stdin,
             inputs,
-            directory,
+            directory: scratch.0.clone(),
             checkpoint: None,
             memory_bytes: manifest.memory_bytes,
             output_bytes: STREAM_BYTES_MAX,
             time_limit: Some(Duration::from_secs(manifest.time_limit_s)),
         };
-        Ok(Prepared { job, manifest })
+        Ok(Prepared { job, manifest: manifest.clone(), _scratch: scratch, _pins: pins })
     }
-}
-
-async fn make_empty(directory: &Path) -> io::Result<()> {
-    match tokio::fs::remove_dir_all(directory).await {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    tokio::fs::create_dir_all(directory).await
 }
 
 fn environment(manifest: &Manifest, task: TaskId, attempt: u32) -> Vec<(String, String)> {
@@ -132,16 +207,16 @@ fn environment(manifest: &Manifest, task: TaskId, attempt: u32) -> Vec<(String, 
 
 impl Supplies {
     /// Brings the output of a task here, durably.
-    pub(super) async fn keep_output(&self, output: BlobId, bytes: u64, from: Contact) -> Result<(), PrepareError> {
-        // The encoding adds a little to what the limit counts.
-        let limit = OUTPUT_BYTES_MAX + (1 << 20);
-        if bytes > limit {
+    pub(super) async fn keep_output(&self, output: BlobId, bytes: u64, from: Contact) -> Result<Pin, PrepareError> {
+        if bytes > OUTPUT_BYTES_MAX {
+            let limit = OUTPUT_BYTES_MAX;
             return Err(PrepareError::Never(format!("an output of {bytes} bytes is over the limit of {limit}")));
         }
-        self.get(output, limit, &[from]).await?;
+        let (_, pin) = self.get(output, bytes, &[from]).await?;
         let blobs = self.blobs.clone();
         let durable = tokio::task::spawn_blocking(move || blobs.make_durable(Hash::from_bytes(output.0)));
-        Ok(durable.await.context("the write failed")?.context("cannot keep a result")?)
+        durable.await.context("the write failed")?.context("cannot keep a result")?;
+        Ok(pin)
     }
 }
 
@@ -171,14 +246,32 @@ impl Ended {
     }
 }
 
-/// Keeps what a task produced, durably, and removes its directory. Blocks.
+/// What became of a task here. The output is pinned until the peer's own record of it does that, or nobody wants it.
+#[derive(Debug)]
+pub(super) struct Collected {
+    pub(super) outcome: TaskOutcome,
+    pub(super) pin: Option<Pin>,
+}
+
+impl Collected {
+    fn without_output(outcome: TaskOutcome) -> Self {
+        Self { outcome, pin: None }
+    }
+
+    /// Nothing that could be kept: the task runs again later.
+    pub(super) fn not_started() -> Self {
+        Self::without_output(TaskOutcome::NotStarted { retry_after: RETRY_AFTER })
+    }
+}
+
+/// Keeps what a task produced, durably. Blocks.
 pub(super) fn collect(
-    blobs: &Blobs,
-    directory: Option<&Job>,
+    blobs: &Arc<Blobs>,
+    job: Option<&Job>,
     success_codes: &[i32],
     ended: &Ended,
     speed_mops: f64,
-) -> TaskOutcome {
+) -> Collected {
     let mut output = TaskOutput { cpu_s: ended.cpu.as_secs_f64(), wall_s: ended.wall.as_secs_f64(), ..Default::default() };
     match &ended.outcome {
         Outcome::Exited { code } => output.exit_code = Some(i32::from(*code)),
@@ -189,11 +282,11 @@ pub(super) fn collect(
         Outcome::WorkerDied { reason } => output.error = Some(reason.clone()),
         Outcome::CouldNotStart { message } => {
             tracing::warn!(%message, "a task could not start; trying again");
-            return TaskOutcome::NotStarted { retry_after: RETRY_AFTER };
+            return Collected::not_started();
         }
-        Outcome::Stopped => return TaskOutcome::Stopped,
+        Outcome::Stopped => return Collected::without_output(TaskOutcome::Stopped),
     }
-    if let Some(job) = directory
+    if let Some(job) = job
         && let Err(error) = read_outputs(job, &mut output)
     {
         output.error.get_or_insert(format!("its output could not be kept: {error}"));
@@ -204,28 +297,47 @@ pub(super) fn collect(
             format!("\nidlewood: stdout or stderr was cut at {} MiB\n", STREAM_BYTES_MAX >> 20).as_bytes(),
         );
     }
+    let bytes = encode_within(&mut output, OUTPUT_BYTES_MAX);
     let success = output.error.is_none() && output.exit_code.is_some_and(|code| success_codes.contains(&code));
-    let bytes = output.encode();
+    let pin = Pin::new(blobs, blake3::hash(&bytes));
     match blobs.put_durable(&bytes) {
-        Ok(hash) => TaskOutcome::Finished {
-            success,
-            output: BlobId(*hash.as_bytes()),
-            output_bytes: bytes.len() as u64,
-            work_mops: ended.work_mops(speed_mops),
+        Ok(hash) => Collected {
+            outcome: TaskOutcome::Finished {
+                success,
+                output: BlobId(*hash.as_bytes()),
+                output_bytes: bytes.len() as u64,
+                work_mops: ended.work_mops(speed_mops),
+            },
+            pin: Some(pin),
         },
         Err(error) => {
             tracing::error!(%error, "a result could not be kept; its task runs again later");
-            TaskOutcome::NotStarted { retry_after: RETRY_AFTER }
+            Collected::not_started()
         }
     }
 }
 
+/// The blob of an output, without the files if it would be larger than submitters take.
+fn encode_within(output: &mut TaskOutput, bytes_max: u64) -> Vec<u8> {
+    let bytes = output.encode();
+    if bytes.len() as u64 <= bytes_max {
+        return bytes;
+    }
+    output.error = Some(format!(
+        "its output takes {} bytes, over the limit of {bytes_max} ({} MiB): split the task, or let it write less",
+        bytes.len(),
+        bytes_max >> 20
+    ));
+    output.files.clear();
+    output.encode()
+}
+
 /// What failing to prepare a task means for it.
-pub(super) fn not_prepared(blobs: &Blobs, error: PrepareError, speed_mops: f64) -> TaskOutcome {
+pub(super) fn not_prepared(blobs: &Arc<Blobs>, error: PrepareError, speed_mops: f64) -> Collected {
     match error {
         PrepareError::Later(error) => {
             tracing::info!(error = format!("{error:#}"), "a task cannot start yet");
-            TaskOutcome::NotStarted { retry_after: RETRY_AFTER }
+            Collected::not_started()
         }
         PrepareError::Never(reason) => collect(blobs, None, &[], &Ended::never(reason), speed_mops),
     }
@@ -271,11 +383,97 @@ fn read_capped(path: &Path, room: &mut u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Removes the directory of a task that is over. Blocks.
-pub(super) fn clean(job: &Job) {
-    if let Err(error) = fs::remove_dir_all(&job.directory)
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        tracing::warn!(%error, directory = %job.directory.display(), "cannot remove a task's directory");
+#[cfg(test)]
+pub(super) mod tests {
+    use idlewood_overlay::PeerId;
+    use idlewood_scheduler::BagId;
+
+    use super::*;
+    use crate::manifest::{Input as Named, MANIFEST_VERSION};
+
+    /// A manifest of one task.
+    pub(in super::super) fn manifest() -> Manifest {
+        Manifest {
+            version: MANIFEST_VERSION,
+            name: "bag".to_owned(),
+            submitter: PeerId([1; 32]),
+            nonce: 2,
+            tasks: 1,
+            program: Named { name: "program.wasm".to_owned(), blob: BlobId([3; 32]), bytes: 1 },
+            args: Vec::new(),
+            entries: Vec::new(),
+            inputs: Vec::new(),
+            stdin: None,
+            env: BTreeMap::new(),
+            memory_bytes: 1 << 20,
+            time_limit_s: 60,
+            success_codes: vec![0],
+        }
+    }
+
+    fn blobs(dir: &Path, quota_bytes: u64) -> Arc<Blobs> {
+        Arc::new(Blobs::open(&dir.join("blobs"), quota_bytes).expect("an empty directory"))
+    }
+
+    #[test]
+    fn an_output_over_the_limit_says_so_and_is_within_it() {
+        let files = BTreeMap::from([("file".to_owned(), ByteBuf::from(vec![0; 5000]))]);
+        let mut output = TaskOutput { exit_code: Some(0), stdout: b"said".to_vec(), files, ..TaskOutput::default() };
+        let whole = output.encode();
+        let limit = whole.len() as u64;
+        assert_eq!(encode_within(&mut output, limit), whole);
+        assert_eq!(output.error, None);
+        let bytes = encode_within(&mut output, limit - 1);
+        assert!((bytes.len() as u64) < limit);
+        let told = TaskOutput::decode(&bytes).expect("it is an output");
+        let message = told.error.expect("it fails");
+        assert!(message.contains(&whole.len().to_string()) && message.contains(&(limit - 1).to_string()), "{message}");
+        assert_eq!((told.stdout, told.files.len()), (b"said".to_vec(), 0));
+    }
+
+    #[test]
+    fn an_output_is_pinned_until_its_record_is() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let blobs = blobs(dir.path(), 1000);
+        let outcome = Outcome::Exited { code: 3 };
+        let ended = Ended { outcome, wall: Duration::ZERO, cpu: Duration::from_secs(2), output_truncated: false };
+        let collected = collect(&blobs, None, &[0, 3], &ended, 10.0);
+        let TaskOutcome::Finished { success: true, output, output_bytes, work_mops: 20.0 } = collected.outcome else {
+            panic!("{collected:?}")
+        };
+        let hash = Hash::from_bytes(output.0);
+        assert_eq!(blobs.len(hash), Some(output_bytes));
+        blobs.put_bytes(&[1; 900]).expect_err("there is no room beside what is pinned");
+        drop(collected.pin);
+        blobs.put_bytes(&[1; 900]).expect("nobody wanted it");
+        assert_eq!(blobs.len(hash), None);
+    }
+
+    #[test]
+    fn what_no_machine_can_start_is_not_tried_again() {
+        let never = |error: StartError| matches!(PrepareError::from(error), PrepareError::Never(_));
+        assert!(never(StartError::TooLarge));
+        assert!(never(StartError::Job(JobError::InputTwice { name: "a".to_owned() })));
+        assert!(!never(StartError::Job(JobError::Path { path: PathBuf::from("/a") })));
+        assert!(!never(StartError::Busy { slot: 0 }));
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let blobs = blobs(dir.path(), 1000);
+        let failed = not_prepared(&blobs, PrepareError::Never("no".to_owned()), 1.0);
+        assert!(matches!(failed.outcome, TaskOutcome::Finished { success: false, .. }), "{failed:?}");
+        let later = not_prepared(&blobs, anyhow::anyhow!("not now").into(), 1.0);
+        assert!(matches!(later.outcome, TaskOutcome::NotStarted { .. }), "{later:?}");
+    }
+
+    #[test]
+    fn a_directory_goes_with_its_attempt() {
+        let parent = tempfile::tempdir().expect("a temporary directory");
+        let task = TaskId { bag: BagId([1; 32]), index: 7 };
+        let first = Scratch::create(parent.path(), task).expect("an empty directory");
+        let second = Scratch::create(parent.path(), task).expect("the same task again");
+        assert_ne!(first.0, second.0);
+        fs::create_dir_all(first.0.join("work/deep")).expect("our directory");
+        drop(first);
+        let left: Vec<_> = fs::read_dir(parent.path()).expect("our directory").flatten().map(|entry| entry.path()).collect();
+        assert_eq!(left, [second.0.clone()]);
     }
 }
