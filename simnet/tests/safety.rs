@@ -106,6 +106,25 @@ fn work_spreads_over_all_machines() {
     assert_eq!(idle, [], "idle machines while work waits");
 }
 
+/// Renewals are one message per executor and bag each third of a lease. Two of them that answer each other's answers
+/// would go round as fast as the links allow.
+#[test]
+fn renewals_keep_their_pace() {
+    let scenario = Scenario { bags: 20, bag_interval: Duration::from_secs(2), ..small(40, 1) };
+    let mut simulation = Simulation::new(scenario).expect("a valid scenario");
+    let minute = Duration::from_secs(60);
+    step_until(&mut simulation, |simulation| simulation.record().bags().iter().all(|bag| bag.accepted.is_some()));
+    let begin = simulation.progress().now + minute;
+    step_until(&mut simulation, |simulation| simulation.progress().now >= begin);
+    let renewals = |simulation: &Simulation| simulation.report().messages_by_kind["holding"].count;
+    let before = renewals(&simulation);
+    let links: usize = (0..40).filter_map(|host| simulation.peer(host)).map(|peer| peer.held().len()).sum();
+    step_until(&mut simulation, |simulation| simulation.progress().now >= begin + minute);
+    let after = renewals(&simulation);
+    assert!(links > 200, "{links}");
+    assert!(after - before <= 4 * links as u64, "{} renewals of {links} placements in a minute", after - before);
+}
+
 #[test]
 fn a_submitter_that_hosts_no_router() {
     let mut seen = 0;
