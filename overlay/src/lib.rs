@@ -29,7 +29,9 @@ mod tree;
 pub use config::Config;
 pub use identity::{ADDRESS_BYTES_MAX, Contact, GridId, Member, PeerId, PositionKey};
 pub use link::Span;
-pub use message::{Body, Message, PAYLOAD_BYTES_MAX, Payload, Report, ReportAck, RootInfo, Subtree, Verdict};
+pub use message::{
+    Body, Message, PAYLOAD_BYTES_MAX, Payload, PayloadCodec, Report, ReportAck, RootInfo, Subtree, Verdict,
+};
 pub use overlay::Overlay;
 pub use time::{Time, WallTime};
 
@@ -150,6 +152,8 @@ pub struct Counters {
     pub malformed: u64,
     /// Messages of a life of a peer that is over.
     pub stale_life: u64,
+    /// Differences of payloads that led nowhere.
+    pub differences_refused: u64,
     /// Own payloads that were too long to publish.
     pub oversized_own: u64,
     /// Reports that we refused: the sender took us for the parent and we are not.

@@ -7,8 +7,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::message::{Payload, Subtree};
+use crate::message::{PAYLOAD_BYTES_MAX, Payload, PayloadCodec, Subtree};
 use crate::{Contact, GridId, Node, PositionKey, Side, Time};
+
+/// Every so many payloads one travels whole, so that whatever went wrong with a difference ends. Our choice.
+pub(crate) const WHOLE_EVERY: u32 = 16;
 
 /// The part of the line below a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,6 +100,23 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
+    /// Takes a payload that is newer than the one it has. `Err` where it is a difference that leads nowhere.
+    pub(crate) fn take_load(&mut self, load: Payload, codec: &PayloadCodec) -> Result<bool, ()> {
+        if load.version <= self.load.version {
+            return Ok(false);
+        }
+        let whole = match load.base {
+            None => load.bytes,
+            // The answer says what we hold.
+            Some(base) if base != self.load.version => return Ok(false),
+            Some(_) => (codec.apply)(&self.load.bytes, &load.bytes)
+                .filter(|bytes| bytes.len() <= PAYLOAD_BYTES_MAX)
+                .ok_or(())?,
+        };
+        self.load = Payload { version: load.version, base: None, bytes: whole };
+        Ok(true)
+    }
+
     /// Whether the child should hear what there is to tell. That we lost our parent for a moment is not news.
     pub(crate) fn lags(&self, (root, depth): (u64, Option<u32>)) -> bool {
         self.told.0 != root || (depth.is_some() && self.told.1 != depth)
@@ -120,6 +140,12 @@ pub(crate) struct Uplink {
     pub(crate) load: Payload,
     /// Version of the payload that the parent holds.
     pub(crate) load_acked: u64,
+    /// The payload that went out last, whole, in case that it is acknowledged.
+    pub(crate) load_sent: Payload,
+    /// The payload that the parent holds, where we still know it: what the next one may be told the difference to.
+    pub(crate) load_base: Option<Payload>,
+    /// Differences sent since a whole payload.
+    pub(crate) differences: u32,
     /// The rate limit lets no payload pass before.
     pub(crate) load_after: Time,
     /// When the next report is due.
@@ -139,8 +165,11 @@ impl Uplink {
             target: None,
             acked: None,
             parent_depth: None,
-            load: Payload { version: 0, bytes: Vec::new() },
+            load: Payload::default(),
             load_acked: 0,
+            load_sent: Payload::default(),
+            load_base: None,
+            differences: 0,
             load_after: now,
             next: Time::MAX,
             last_sent: None,
@@ -160,9 +189,34 @@ impl Uplink {
             version: self.version,
             tree: self.tree.take(),
             target,
-            load: std::mem::replace(&mut self.load, Payload { version: 0, bytes: Vec::new() }),
+            load: std::mem::take(&mut self.load),
             ..Self::new(now)
         };
+    }
+
+    /// The newest payload as it goes out now: the difference to what the parent holds where that is known and the
+    /// difference is shorter, and whole now and then all the same.
+    pub(crate) fn send_load(&mut self, codec: &PayloadCodec) -> Payload {
+        self.load_sent.clone_from(&self.load);
+        let base = self.load_base.as_ref().filter(|_| self.differences + 1 < WHOLE_EVERY);
+        let difference = base.and_then(|base| {
+            let bytes = (codec.diff)(&base.bytes, &self.load.bytes)?;
+            let shorter = bytes.len() < self.load.bytes.len();
+            shorter.then_some(Payload { version: self.load.version, base: Some(base.version), bytes })
+        });
+        self.differences = if difference.is_some() { self.differences + 1 } else { 0 };
+        difference.unwrap_or_else(|| self.load.clone())
+    }
+
+    /// The parent says which payload it holds.
+    pub(crate) fn load_is_held(&mut self, version: u64) {
+        self.load_acked = version;
+        if self.load_base.as_ref().is_some_and(|base| base.version == version) {
+            return;
+        }
+        // Of those that were sent before the last one nothing is known any more.
+        self.load_base =
+            (version > 0 && self.load_sent.version == version).then(|| std::mem::take(&mut self.load_sent));
     }
 
     /// Whether a payload waits for the parent.

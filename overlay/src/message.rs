@@ -114,10 +114,12 @@ pub struct Subtree {
 }
 
 /// What the layer above sends along.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Default, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Payload {
     /// Rises with every payload that the node publishes, within one life of the sender; never 0.
     pub version: u64,
+    /// The version that `bytes` tell the difference to; none when they are the payload itself.
+    pub base: Option<u64>,
     /// Opaque here.
     #[serde(with = "serde_bytes")]
     pub bytes: Vec<u8>,
@@ -141,7 +143,7 @@ pub struct ReportAck {
 pub enum Verdict {
     /// The link stands.
     Linked {
-        /// Version of the payload that the parent holds; 0 is none.
+        /// Version of the payload that the parent holds; 0 is none, or that it wants the whole one.
         load: u64,
         /// Depth of the parent's router; none while it is not attached.
         depth: Option<u32>,
@@ -171,6 +173,22 @@ pub struct RootInfo {
     /// What the root's layer above tells everybody.
     #[serde(with = "serde_bytes")]
     pub payload: Vec<u8>,
+}
+
+/// How the layer above tells a payload by what changed since an earlier one.
+#[derive(Clone, Copy, Debug)]
+pub struct PayloadCodec {
+    /// What makes the second payload out of the first; none where there is no such thing. The overlay sends it only
+    /// where it is shorter.
+    pub diff: fn(&[u8], &[u8]) -> Option<Vec<u8>>,
+    /// The second payload again, from the first and their difference; none where that is no difference. Whatever
+    /// the bytes are, it neither panics nor takes much.
+    pub apply: fn(&[u8], &[u8]) -> Option<Vec<u8>>,
+}
+
+impl PayloadCodec {
+    /// Sends every payload whole.
+    pub const WHOLE: Self = Self { diff: |_, _| None, apply: |_, _| None };
 }
 
 impl RootInfo {
@@ -230,7 +248,8 @@ impl Message {
 fn check_report(report: &Report) -> Result<(), Refusal> {
     if let Some(load) = &report.load {
         check_payload(&load.bytes)?;
-        if load.version == 0 {
+        // 0 stands for no payload, in both.
+        if load.version <= load.base.unwrap_or(0) || load.base == Some(0) {
             return Err(Refusal::Malformed);
         }
     }

@@ -14,7 +14,7 @@ use crate::graveyard::{Graveyard, Tombstones};
 use crate::leaf_set::LeafSet;
 use crate::link::{Slot, Uplink};
 use crate::lookup::Lookup;
-use crate::message::{PAYLOAD_BYTES_MAX, Refusal};
+use crate::message::{PAYLOAD_BYTES_MAX, PayloadCodec, Refusal};
 use crate::probe::Probes;
 use crate::{
     Body, Child, Config, Contact, Counters, Effect, Event, GridId, Member, Message, Node, Notice, RootInfo, Side,
@@ -29,6 +29,7 @@ pub(crate) const LOOKUP_PERIOD_MIN: Duration = Duration::from_secs(1);
 pub struct Overlay {
     pub(crate) config: Config,
     pub(crate) grid: GridId,
+    pub(crate) codec: PayloadCodec,
     pub(crate) me: Member,
     pub(crate) rng: ChaCha8Rng,
     pub(crate) now: Time,
@@ -101,8 +102,8 @@ impl Overlay {
     /// A peer alone: member of a grid of one at once.
     ///
     /// `seed` is the only source of randomness: derive it from (run seed, peer, incarnation). `config` is taken as
-    /// it is; whoever read it from outside calls [`Config::validate`].
-    pub fn new(config: Config, grid: GridId, me: Contact, seed: u64, now: Time) -> Self {
+    /// it is; whoever read it from outside calls [`Config::validate`]. All peers of a grid need the same `codec`.
+    pub fn new(config: Config, grid: GridId, me: Contact, seed: u64, now: Time, codec: PayloadCodec) -> Self {
         let me = Member::new(grid, me);
         let line = Line {
             leaf_set: LeafSet::new(me.key, config.leaf_set_side_len),
@@ -127,6 +128,7 @@ impl Overlay {
         let mut overlay = Self {
             config,
             grid,
+            codec,
             me,
             rng: ChaCha8Rng::seed_from_u64(seed),
             now,

@@ -144,7 +144,7 @@ impl Overlay {
 
     pub(crate) fn replace_load(&mut self, node: Node, bytes: Vec<u8>) {
         let uplink = &mut self.tree.uplinks[node as usize];
-        uplink.load = Payload { version: uplink.load.version + 1, bytes };
+        uplink.load = Payload { version: uplink.load.version + 1, base: None, bytes };
         if uplink.acked.is_some() {
             uplink.next = uplink.next.min(uplink.load_after.max(self.now));
         }
@@ -168,7 +168,7 @@ impl Overlay {
         let round_trip = self.line.leaf_set.get(target.peer).and_then(|neighbour| neighbour.round_trip);
         let tree = if uplink.acked == Some(uplink.version) { None } else { uplink.tree.clone() };
         let passes = uplink.owes_load() && uplink.load_after <= self.now;
-        let load = passes.then(|| uplink.load.clone());
+        let load = passes.then(|| uplink.send_load(&self.codec));
         if let Some(load) = &load {
             uplink.load_after = self.now + self.config.payload_spacing(load.bytes.len());
         }
@@ -196,7 +196,7 @@ impl Overlay {
                 uplink.acked = Some(ack.version);
                 uplink.refusals = 0;
                 uplink.parent_depth = depth;
-                uplink.load_acked = load;
+                uplink.load_is_held(load);
                 uplink.next = heartbeat;
                 if uplink.owes_load() {
                     uplink.next = heartbeat.min(uplink.load_after.max(self.now));
@@ -294,7 +294,7 @@ impl Overlay {
                     version,
                     tree,
                     prefixes,
-                    load: Payload { version: 0, bytes: Vec::new() },
+                    load: Payload::default(),
                     generation: self.tree.generation,
                     heard: self.now,
                     told: (0, None),
@@ -325,14 +325,17 @@ impl Overlay {
     fn load_child(&mut self, side: Side, load: Option<Payload>) -> Verdict {
         let told = self.told();
         let Some(slot) = &mut self.tree.slots[side as usize] else { return Verdict::Unknown };
-        if let Some(load) = load.filter(|load| load.version > slot.load.version) {
-            slot.load = load;
+        slot.told = told;
+        let taken = load.map_or(Ok(false), |load| slot.take_load(load, &self.codec));
+        if taken == Ok(true) {
             self.tree.generation += 1;
             slot.generation = self.tree.generation;
             self.news.children = true;
         }
-        slot.told = told;
-        Verdict::Linked { load: slot.load.version, depth: told.1 }
+        // 0 asks for the whole payload; the one we have stays until then.
+        let held = if taken.is_ok() { slot.load.version } else { 0 };
+        self.counters.differences_refused += u64::from(taken.is_err());
+        Verdict::Linked { load: held, depth: told.1 }
     }
 
     // ---- the root ----

@@ -5,8 +5,8 @@ mod world;
 use std::time::Duration;
 
 use idlewood_overlay::{
-    Body, Config, Contact, Event, GridId, Message, Node, Overlay, PAYLOAD_BYTES_MAX, Payload, PeerId, PositionKey,
-    Report, ReportAck, RootInfo, Span, State, Subtree, Time, Verdict,
+    Body, Config, Contact, Event, GridId, Message, Node, Overlay, PAYLOAD_BYTES_MAX, Payload, PayloadCodec, PeerId,
+    PositionKey, Report, ReportAck, RootInfo, Span, State, Subtree, Time, Verdict,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{FailurePersistence, FileFailurePersistence};
@@ -19,7 +19,7 @@ fn contact(byte: u8, incarnation: u64) -> Contact {
 }
 
 fn alone() -> Overlay {
-    Overlay::new(Config::default(), GRID, contact(1, 5), 1, Time::ZERO)
+    Overlay::new(Config::default(), GRID, contact(1, 5), 1, Time::ZERO, PayloadCodec::WHOLE)
 }
 
 fn told(overlay: &mut Overlay, from: u8, message: Message) -> usize {
@@ -135,7 +135,7 @@ fn any_subtree() -> impl Strategy<Value = Subtree> {
 }
 
 fn any_report() -> impl Strategy<Value = Report> {
-    let load = (0..3_u64).prop_map(|version| Payload { version, bytes: vec![7] });
+    let load = (0..3_u64).prop_map(|version| Payload { version, base: None, bytes: vec![7] });
     let node = prop_oneof![Just(Node::Leaf), Just(Node::Router)];
     (node, 0..4_u64, prop::option::of(any_subtree()), prop::option::of(load), any::<u64>())
         .prop_map(|(node, version, tree, load, root)| Report { node, version, tree, load, root })

@@ -18,7 +18,7 @@ fn every_body() -> Vec<Body> {
         node: Node::Router,
         version: 3,
         tree: Some(Subtree { span, count: 2, height: 1 }),
-        load: Some(Payload { version: 1, bytes: vec![5] }),
+        load: Some(Payload { version: 1, base: None, bytes: vec![5] }),
         root: 7,
     };
     let ack = |verdict, root| Body::ReportAck(ReportAck { node: Node::Leaf, version: 3, verdict, root });
@@ -28,7 +28,12 @@ fn every_body() -> Vec<Body> {
         Body::Find { nonce: 1, key: PositionKey([4; 32]) },
         Body::Found { nonce: 1, near: vec![contact(1)] },
         Body::Report(report.clone()),
-        Body::Report(Report { tree: None, load: None, ..report }),
+        Body::Report(Report { tree: None, load: None, ..report.clone() }),
+        Body::Report(Report {
+            tree: None,
+            load: Some(Payload { version: 2, base: Some(1), bytes: vec![6] }),
+            ..report
+        }),
         ack(Verdict::Linked { load: 1, depth: Some(2) }, Some(root.clone())),
         ack(Verdict::Unknown, None),
         ack(Verdict::Refused { pred: None, succ: Some(contact(2)) }, None),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::queue::{SPEED_MOPS_MAX, SPEED_MOPS_MIN};
+use crate::router::ClimbingRule;
 
 /// Settings of one peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,11 +17,22 @@ pub struct Config {
     pub slots: u32,
     /// Speed of one slot in Mop/s of the reference kernel, above 0. Default 1000; the agent measures it.
     pub speed_mops: f64,
-    /// B of the paper (§6): a router keeps a request whose stretch is at most B times the platform's minimum.
-    /// At least 1. Default 1: every request is decided with the most information, the prototype's best figure.
+    /// When a router keeps a request. Default: the whole-grid rule (`design.md`).
+    pub climbing: ClimbingRule,
+    /// B of that rule, at least 1: how much worse than it could be the stretch of a request may be for the sake of fewer
+    /// requests at the root. Default 1: the prototype's best figure.
     pub stretch_bound: f64,
     /// Deadlines by the effective size a·max(n, N) instead of the paper's w = a·n. Default true: `design.md`.
     pub effective_size: bool,
+    /// Whether a bag that comes ahead in the order freezes the running task of the last one. Default true: `design.md`;
+    /// false is the paper's case.
+    pub preemptive: bool,
+    /// Most tasks frozen for others, per slot, 0 to 16; each keeps its worker and its memory. 0 is as good as
+    /// `preemptive = false`. Default 2: our choice (`design.md`).
+    pub frozen_max: u32,
+    /// Whether the order of the queue goes on minimising stretches behind the bottleneck of the largest one. Default
+    /// false, the paper's plain order: an option to be judged by simulation.
+    pub lexicographic: bool,
     /// Whether there is a grid to join, so that a machine that is still alone must not take all its tasks on itself: it
     /// waits for the others, at most as long as for a placement. Default false.
     pub expects_grid: bool,
@@ -48,8 +60,12 @@ impl Default for Config {
             overlay: idlewood_overlay::Config::default(),
             slots: 1,
             speed_mops: 1000.0,
+            climbing: ClimbingRule::default(),
             stretch_bound: 1.0,
             effective_size: true,
+            preemptive: true,
+            frozen_max: 2,
+            lexicographic: false,
             expects_grid: false,
             lease: Duration::from_secs(60),
             placement_timeout: Duration::from_secs(15),
@@ -62,6 +78,17 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Workers that a driver must be able to keep at the same time: one per slot, and one per task frozen for others.
+    /// [`crate::Effect::StartTask`] numbers them from 0.
+    pub fn places(&self) -> u32 {
+        self.slots.saturating_add(self.frozen_places())
+    }
+
+    /// Most tasks frozen for others.
+    pub(crate) fn frozen_places(&self) -> u32 {
+        if self.preemptive { self.slots.saturating_mul(self.frozen_max) } else { 0 }
+    }
+
     /// Refuses nonsense.
     ///
     /// # Errors
@@ -77,11 +104,44 @@ impl Config {
             (SPEED_MOPS_MIN..=SPEED_MOPS_MAX).contains(&self.speed_mops),
             &format!("speed_mops must be between {SPEED_MOPS_MIN} and {SPEED_MOPS_MAX} Mop/s"),
         )?;
+        check(self.frozen_max <= 16, "frozen_max must be between 0 and 16")?;
         check(self.stretch_bound.is_finite() && self.stretch_bound >= 1.0, "stretch_bound must be at least 1")?;
         check(within(self.lease, 1, 3600), "lease must be between 1 s and 1 h")?;
         check(within(self.placement_timeout, 1, 600), "placement_timeout must be between 1 s and 10 min")?;
         check(!self.summary_interval.is_zero(), "summary_interval must be above 0")?;
         check(!self.summary_refresh.is_zero(), "summary_refresh must be above 0")?;
         check(!self.repeat_after.is_zero(), "repeat_after must be above 0")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        assert_eq!(Config::default().validate(), Ok(()));
+        let refused = |change: fn(&mut Config), name: &str| {
+            let mut config = Config::default();
+            change(&mut config);
+            let sentence = config.validate().unwrap_err();
+            assert!(sentence.starts_with(name), "{sentence}");
+        };
+        refused(|config| config.slots = 0, "slots");
+        refused(|config| config.slots = 1025, "slots");
+        refused(|config| config.frozen_max = 17, "frozen_max");
+        for speed in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            let config = Config { speed_mops: speed, ..Config::default() };
+            assert!(config.validate().unwrap_err().starts_with("speed_mops"), "{speed}");
+        }
+        refused(|config| config.stretch_bound = f64::NAN, "stretch_bound");
+    }
+
+    #[test]
+    fn a_worker_for_each_task_that_runs_or_is_frozen_for_others() {
+        let config = Config { slots: 4, ..Config::default() };
+        assert_eq!(config.places(), 12);
+        assert_eq!(Config { frozen_max: 0, ..config.clone() }.places(), 4);
+        assert_eq!(Config { preemptive: false, ..config }.places(), 4);
     }
 }

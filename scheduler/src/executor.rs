@@ -1,11 +1,20 @@
 //! The executor: the leaf's queue, its slots, and what it owes to submitters.
 //!
 //! Entries are kept per bag. The queue runs by earliest deadline first with the deadlines of the smallest feasible
-//! maximum stretch (paper §4), and is reordered when bags arrive or leave. A running task comes first and is never
-//! preempted (preemption by freezing is for later; the freeze itself is the owner's). Whatever is accepted is
-//! durable before the submitter hears of it, and whatever is finished is kept until the submitter acknowledges it.
+//! maximum stretch (paper §4), and is reordered when bags arrive or leave, not when single tasks end. Whatever is
+//! accepted is durable before the submitter hears of it, and whatever is finished is kept until the submitter
+//! acknowledges it.
+//!
+//! Preemption by freezing (ours, `design.md`): a bag that comes ahead of a bag whose task runs freezes the running
+//! task of the last bag in the order, which goes on later where it stopped: it is before the tasks of its bag that
+//! have not begun, and the order brings it back. A frozen task keeps its worker, so tasks stand at *places*, more of
+//! them than slots: at most as many tasks run as there are slots, and at most [`Config::frozen_max`] per slot are
+//! frozen; where that is used up, newcomers wait. To everybody else a frozen task is one that has begun. Freezing for
+//! others and the owner's freezing of everything have nothing to do with each other.
+//!
+//! Left out: a limit by the tasks' memory instead of their number.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use idlewood_overlay::{Contact, PeerId, Time};
@@ -18,7 +27,7 @@ use crate::peer::{Effect, TaskOutcome};
 use crate::queue::{Entry, Load, WORK_MOPS_MIN};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
-use crate::stretch::max_stretch_exact;
+use crate::stretch::{lexicographic_order, max_stretch_exact};
 use crate::summary::Summary;
 
 /// How many requests are remembered so that none is executed twice (invariant I7).
@@ -29,17 +38,52 @@ const NOT_STARTED_MAX: u32 = 3;
 /// knows how long it will go on, and zero would promise its slot to others.
 const OVERRUN_REST: f64 = 0.1;
 
-/// A task in a slot.
+/// A task that has begun.
 #[derive(Debug)]
 struct Running {
     task: TaskId,
     attempt: u32,
     /// Time it has run, without what is counted from `since`.
     active: Duration,
-    /// When it last began to run; `None` while frozen.
+    /// When it last began to run; `None` while frozen, for others or by the owner.
     since: Option<Time>,
+    /// Frozen for a bag that comes ahead.
+    frozen: bool,
     /// Its worker has been told to stop.
     stopping: bool,
+}
+
+impl Running {
+    fn active(&self, now: Time) -> Duration {
+        self.active + self.since.map_or(Duration::ZERO, |since| now.since(since))
+    }
+
+    /// Stops the clock.
+    fn pause(&mut self, now: Time) {
+        self.active = self.active(now);
+        self.since = None;
+    }
+
+    /// Whether it takes a slot and goes on to the end.
+    fn runs(&self) -> bool {
+        !self.frozen && !self.stopping
+    }
+}
+
+/// What the order asks for next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Step {
+    /// The place whose task is frozen first.
+    freeze: Option<usize>,
+    go: Go,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Go {
+    /// The frozen task at this place goes on.
+    Thaw(usize),
+    /// A task begins at this place.
+    Start(usize, TaskId),
 }
 
 /// A bag's part on this machine.
@@ -101,6 +145,10 @@ impl Held {
         self.waiting.union(&self.running)
     }
 
+    fn unfinished_is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty()
+    }
+
     fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.running.is_empty() && self.outbox.is_empty()
     }
@@ -110,6 +158,16 @@ impl Held {
         match self.finished {
             (count, sum) if !self.bag.declared && count > 0 => (sum / count as f64).max(WORK_MOPS_MIN),
             _ => self.bag.task_mops,
+        }
+    }
+
+    /// So many tasks of it, in plain numbers.
+    fn entry(&self, task_mops: f64, left: f64) -> Entry {
+        Entry {
+            release_s: self.released.as_secs_f64(),
+            application_size_mops: self.bag.application_size_mops,
+            task_mops,
+            left,
         }
     }
 
@@ -185,7 +243,12 @@ pub(crate) struct Lease {
 /// The executor of one peer.
 #[derive(Debug)]
 pub(crate) struct Executor {
-    slots: Vec<Option<Running>>,
+    /// Tasks that have begun, by worker. Those that are not frozen for others are at most `slots`.
+    places: Vec<Option<Running>>,
+    slots: usize,
+    /// Most tasks frozen for others; 0 without preemption.
+    frozen_places: usize,
+    lexicographic: bool,
     held: BTreeMap<BagId, Held>,
     /// Bags by deadline; stale when `order_stale`.
     order: Vec<BagId>,
@@ -201,19 +264,21 @@ pub(crate) struct Executor {
     pub(crate) changed: bool,
 }
 
-/// A task in a slot, for those who ask.
+/// A task that has begun, for those who ask.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunningTask {
-    /// Which slot, from 0.
-    pub slot: u32,
+    /// On which worker, from 0.
+    pub place: u32,
     /// Which task.
     pub task: TaskId,
     /// 0 for the first try.
     pub attempt: u32,
     /// Time it has run, frozen time left out.
     pub active: Duration,
-    /// Whether it is frozen now.
+    /// Whether it is frozen now, for others or by the owner.
     pub frozen: bool,
+    /// Whether it is frozen for a bag that comes ahead; the owner has no part in that.
+    pub preempted: bool,
 }
 
 /// A bag's part on this machine, for those who ask.
@@ -223,8 +288,10 @@ pub struct HeldView {
     pub bag: BagId,
     /// Tasks not started.
     pub waiting: u64,
-    /// Tasks started.
+    /// Tasks started, frozen ones included.
     pub running: u64,
+    /// Those of them that are frozen for bags that come ahead.
+    pub frozen: u64,
     /// Tasks finished whose result the submitter has not acknowledged.
     pub unacknowledged: u64,
 }
@@ -232,7 +299,10 @@ pub struct HeldView {
 impl Executor {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
-            slots: (0..config.slots).map(|_| None).collect(),
+            places: (0..config.places()).map(|_| None).collect(),
+            slots: config.slots as usize,
+            frozen_places: config.frozen_places() as usize,
+            lexicographic: config.lexicographic,
             held: BTreeMap::new(),
             order: Vec::new(),
             order_stale: false,
@@ -329,14 +399,15 @@ impl Executor {
             }
             keep
         });
-        for (slot, running) in self.slots.iter_mut().enumerate() {
+        for (place, running) in self.places.iter_mut().enumerate() {
             if let Some(running) = running
                 && running.task.bag == bag
+                && !running.stopping
                 && drop.contains(running.task.index)
             {
                 running.stopping = true;
                 held.running.remove_index(running.task.index);
-                io.effects.push(Effect::StopTask { slot: slot as u32, task: running.task });
+                io.effects.push(Effect::StopTask { place: place as u32, task: running.task });
             }
         }
         changes.push(held.change(io));
@@ -377,8 +448,8 @@ impl Executor {
 
     /// A worker is free again.
     pub(crate) fn ended(&mut self, task: TaskId, outcome: TaskOutcome, io: &mut Io, config: &Config) {
-        let slot = self.slots.iter_mut().find(|slot| slot.as_ref().is_some_and(|running| running.task == task));
-        let Some(running) = slot.and_then(Option::take) else { return };
+        let place = self.places.iter_mut().find(|place| place.as_ref().is_some_and(|running| running.task == task));
+        let Some(running) = place.and_then(Option::take) else { return };
         self.changed = true;
         if running.stopping {
             return;
@@ -402,11 +473,8 @@ impl Executor {
                     held.results_due = io.now + held.results_wait;
                 }
                 held.outbox.insert(task.index, result.clone());
-                let outbox = Record::Outbox {
-                    bag: held.bag.clone(),
-                    released: io.wall(held.released),
-                    result: result.clone(),
-                };
+                let outbox =
+                    Record::Outbox { bag: held.bag.clone(), released: io.wall(held.released), result: result.clone() };
                 let results = Message::Results { bag: task.bag, executor: io.me.clone(), results: vec![result] };
                 let changes = vec![Change::Put(outbox), held.change(io)];
                 io.persist_held(task.bag, changes, vec![Then::Send(held.bag.submitter.clone(), results)]);
@@ -433,10 +501,8 @@ impl Executor {
             return;
         }
         self.vacate_at = Some(io.now + config.vacate_after);
-        for running in self.slots.iter_mut().flatten() {
-            if let Some(since) = running.since.take() {
-                running.active += io.now.since(since);
-            }
+        for running in self.places.iter_mut().flatten() {
+            running.pause(io.now);
         }
         self.changed = true;
         io.effects.push(Effect::SuspendTasks);
@@ -448,7 +514,7 @@ impl Executor {
             return;
         }
         self.vacate_at = None;
-        for running in self.slots.iter_mut().flatten() {
+        for running in self.places.iter_mut().flatten().filter(|running| !running.frozen) {
             running.since = Some(io.now);
         }
         self.changed = true;
@@ -459,84 +525,144 @@ impl Executor {
         self.suspended
     }
 
-    /// Fills free slots by earliest deadline.
+    /// Fills free slots by earliest deadline, and freezes what runs for what comes ahead of it.
     pub(crate) fn dispatch(&mut self, io: &mut Io) {
         if self.is_suspended() {
             return;
         }
-        for slot in 0..self.slots.len() {
-            if self.slots[slot].is_some() {
-                continue;
-            }
-            let Some((bag, index)) = self.next_task(io.now) else { return };
-            let Some(held) = self.held.get_mut(&bag) else { return };
-            held.waiting.remove_index(index);
-            held.running.insert_index(index);
-            let task = TaskId { bag, index };
-            self.slots[slot] = Some(Running {
-                task,
-                attempt: held.attempt,
-                active: Duration::ZERO,
-                since: Some(io.now),
-                stopping: false,
-            });
-            io.effects.push(Effect::StartTask {
-                slot: slot as u32,
-                task,
-                attempt: held.attempt,
-                bag: held.bag.clone(),
-            });
+        if std::mem::take(&mut self.order_stale) {
+            self.reorder(io.now);
+        }
+        while let Some(step) = self.next_step(io.now) {
+            self.take_step(step, io);
             self.changed = true;
         }
     }
 
-    fn next_task(&mut self, now: Time) -> Option<(BagId, u64)> {
-        if std::mem::take(&mut self.order_stale) {
-            self.reorder(now);
+    /// The first in the order that neither runs nor has to wait, and whose slot it gets.
+    fn next_step(&self, now: Time) -> Option<Step> {
+        let begun = || self.places.iter().flatten();
+        let taken = begun().filter(|running| !running.frozen).count();
+        let frozen = begun().filter(|running| running.frozen).count();
+        let has_slot = taken < self.slots;
+        let free_place =
+            self.places.iter().position(Option::is_none).filter(|_| has_slot || frozen < self.frozen_places);
+        // Tasks that run and belong to bags not yet looked at.
+        let mut behind = begun().filter(|running| running.runs()).count();
+        for (rank, &bag) in self.order.iter().enumerate() {
+            behind -= begun().filter(|running| running.runs() && running.task.bag == bag).count();
+            if !has_slot && (behind == 0 || self.frozen_places == 0) {
+                return None;
+            }
+            let Some(go) = self.next_of(bag, free_place, now) else { continue };
+            let freeze = if has_slot { None } else { Some(self.last_that_runs(&self.order[rank + 1..])?) };
+            return Some(Step { freeze, go });
         }
+        None
+    }
+
+    /// What of a bag goes on next: what was begun comes first.
+    fn next_of(&self, bag: BagId, free_place: Option<usize>, now: Time) -> Option<Go> {
+        let of_bag = |place: &Option<Running>, frozen: bool, stopping: bool| {
+            place.as_ref().is_some_and(|running| {
+                running.task.bag == bag && running.frozen == frozen && running.stopping == stopping
+            })
+        };
+        if let Some(place) = self.places.iter().position(|place| of_bag(place, true, false)) {
+            return Some(Go::Thaw(place));
+        }
+        let held = self.held.get(&bag).filter(|held| held.blocked_until <= now)?;
+        let task = TaskId { bag, index: held.waiting.first()? };
         // A worker that was told to stop may still have the very task that came back: its end would be taken for
         // that of the new one.
-        let is_stopping = |task| self.slots.iter().flatten().any(|running| running.stopping && running.task == task);
-        self.order.iter().find_map(|&bag| {
-            let held = self.held.get(&bag).filter(|held| held.blocked_until <= now)?;
-            let index = held.waiting.first()?;
-            (!is_stopping(TaskId { bag, index })).then_some((bag, index))
+        let is_stopping = self.places.iter().flatten().any(|running| running.stopping && running.task == task);
+        free_place.filter(|_| !is_stopping).map(|place| Go::Start(place, task))
+    }
+
+    /// The place of a running task of the last of these bags that has one.
+    fn last_that_runs(&self, bags: &[BagId]) -> Option<usize> {
+        bags.iter().rev().find_map(|&bag| {
+            let runs = |place: &Option<Running>| {
+                place.as_ref().is_some_and(|running| running.runs() && running.task.bag == bag)
+            };
+            self.places.iter().rposition(runs)
         })
+    }
+
+    fn take_step(&mut self, step: Step, io: &mut Io) {
+        if let Some((place, running)) = step.freeze.and_then(|place| Some((place, self.places[place].as_mut()?))) {
+            running.pause(io.now);
+            running.frozen = true;
+            io.effects.push(Effect::FreezeTask { place: place as u32, task: running.task });
+        }
+        match step.go {
+            Go::Thaw(place) => {
+                let Some(running) = self.places[place].as_mut() else { return };
+                running.frozen = false;
+                running.since = Some(io.now);
+                io.effects.push(Effect::ThawTask { place: place as u32, task: running.task });
+            }
+            Go::Start(place, task) => {
+                let Some(held) = self.held.get_mut(&task.bag) else { return };
+                held.waiting.remove_index(task.index);
+                held.running.insert_index(task.index);
+                let (attempt, since) = (held.attempt, Some(io.now));
+                let running = Running { task, attempt, active: Duration::ZERO, since, frozen: false, stopping: false };
+                self.places[place] = Some(running);
+                io.effects.push(Effect::StartTask { place: place as u32, task, attempt, bag: held.bag.clone() });
+            }
+        }
     }
 
     /// Sorts the bags by the deadlines that the smallest feasible maximum stretch gives them (paper §4).
     fn reorder(&mut self, now: Time) {
-        let bags: Vec<BagId> = self.held.keys().copied().collect();
-        let load = self.load(now, |_| true);
-        self.order = load.order(max_stretch_exact(&load)).into_iter().map(|position| bags[position]).collect();
+        let (load, bags) = self.load(now, |_| true);
+        let order = if self.lexicographic { lexicographic_order(&load) } else { load.order(max_stretch_exact(&load)) };
+        let mut seen = BTreeSet::new();
+        self.order = order.into_iter().map(|position| bags[position]).filter(|&bag| seen.insert(bag)).collect();
     }
 
-    /// The queue in plain numbers, in the order of bag ids; bags with nothing left to start included on demand.
-    fn load(&self, now: Time, include: impl Fn(&Held) -> bool) -> Load {
-        Load {
+    /// The queue in plain numbers, in the order of bag ids, and whose each entry is; bags with nothing left to do
+    /// included on demand. On several slots the tasks that are partly done stand behind, each as an entry of its own.
+    ///
+    /// Once a newcomer could no longer freeze everything that runs, what runs comes first here, as without preemption:
+    /// nothing is promised that the limit on frozen tasks would break.
+    fn load(&self, now: Time, include: impl Fn(&Held) -> bool) -> (Load, Vec<BagId>) {
+        let begun = || self.places.iter().flatten().filter(|running| !running.stopping);
+        let preemptive = self.frozen_places > 0 && begun().count() <= self.frozen_places;
+        let mut begun_mops: BTreeMap<BagId, f64> = BTreeMap::new();
+        let mut parts = Vec::new();
+        for running in begun().filter(|running| preemptive || running.frozen) {
+            let rest_mops = self.rest_mops(running, now).max(WORK_MOPS_MIN);
+            match self.held.get(&running.task.bag) {
+                // Several tasks that are partly done: not one task and a fraction.
+                Some(held) if self.slots > 1 => parts.push((held.entry(rest_mops, 1.0), held.bag.id)),
+                Some(_) => *begun_mops.entry(running.task.bag).or_default() += rest_mops,
+                None => {}
+            }
+        }
+        let bags = self.held.values().filter(|held| include(held)).map(|held| {
+            let begun_mops = begun_mops.get(&held.bag.id).copied().unwrap_or(0.0);
+            let left = held.waiting.len() as f64 + begun_mops / held.task_mops();
+            (held.entry(held.task_mops(), left), held.bag.id)
+        });
+        let (entries, bags) = bags.chain(parts).unzip();
+        let first = begun().filter(|running| !preemptive && !running.frozen);
+        let load = Load {
             now_s: now.as_secs_f64(),
             speed_mops: self.speed_mops,
-            slots: self.slots.len() as u32,
-            running_mops: self.slots.iter().flatten().map(|running| self.rest_mops(running, now)).collect(),
-            entries: self
-                .held
-                .values()
-                .filter(|held| include(held))
-                .map(|held| Entry {
-                    release_s: held.released.as_secs_f64(),
-                    application_size_mops: held.bag.application_size_mops,
-                    task_mops: held.task_mops(),
-                    left: held.waiting.len() as f64,
-                })
-                .collect(),
-        }
+            slots: self.slots as u32,
+            preemptive,
+            running_mops: first.map(|running| self.rest_mops(running, now)).collect(),
+            entries,
+        };
+        (load, bags)
     }
 
-    /// Work left in a running task.
+    /// Work left in a task that has begun.
     fn rest_mops(&self, running: &Running, now: Time) -> f64 {
         let whole = self.held.get(&running.task.bag).map_or(0.0, Held::task_mops);
-        let active = running.active + running.since.map_or(Duration::ZERO, |since| now.since(since));
-        (whole - active.as_secs_f64() * self.speed_mops).max(whole * OVERRUN_REST)
+        (whole - running.active(now).as_secs_f64() * self.speed_mops).max(whole * OVERRUN_REST)
     }
 
     /// What this leaf offers now.
@@ -544,7 +670,7 @@ impl Executor {
         if self.is_suspended() {
             return Summary::unavailable();
         }
-        Summary::of_leaf(&self.load(now, |held| !held.waiting.is_empty()))
+        Summary::of_leaf(&self.load(now, |held| !held.unfinished_is_empty()).0)
     }
 
     /// Whether time alone changes what this leaf offers.
@@ -589,31 +715,37 @@ impl Executor {
 
     /// When `tick` or `dispatch` next has something to do.
     pub(crate) fn deadline(&self, io: &Io) -> Option<Time> {
-        let idle_slot = !self.is_suspended() && self.slots.iter().any(Option::is_none);
+        let may_start = !self.is_suspended() && self.places.iter().any(Option::is_none);
         let held = self.held.values().flat_map(|held| {
             let may_speak = !io.is_writing(held.bag.id);
             let holding = may_speak.then_some(held.holding_due);
             let results = (may_speak && !held.outbox.is_empty()).then_some(held.results_due);
             let is_blocked = held.blocked_until > io.now;
-            let unblocked = (idle_slot && !held.waiting.is_empty() && is_blocked).then_some(held.blocked_until);
+            let unblocked = (may_start && !held.waiting.is_empty() && is_blocked).then_some(held.blocked_until);
             [holding, results, unblocked]
         });
         held.chain([self.vacate_at]).flatten().min()
     }
 
-    /// What runs now, by slot.
+    /// What has begun, by worker.
     pub(crate) fn running(&self, now: Time) -> Vec<RunningTask> {
-        let tasks = self.slots.iter().enumerate().filter_map(|(slot, running)| {
+        let tasks = self.places.iter().enumerate().filter_map(|(place, running)| {
             let running = running.as_ref()?;
             Some(RunningTask {
-                slot: slot as u32,
+                place: place as u32,
                 task: running.task,
                 attempt: running.attempt,
-                active: running.active + running.since.map_or(Duration::ZERO, |since| now.since(since)),
+                active: running.active(now),
                 frozen: running.since.is_none(),
+                preempted: running.frozen,
             })
         });
         tasks.collect()
+    }
+
+    fn frozen_of(&self, bag: BagId) -> u64 {
+        let frozen = |running: &&Running| running.frozen && !running.stopping && running.task.bag == bag;
+        self.places.iter().flatten().filter(frozen).count() as u64
     }
 
     /// What is held, by bag.
@@ -622,8 +754,84 @@ impl Executor {
             bag: held.bag.id,
             waiting: held.waiting.len(),
             running: held.running.len(),
+            frozen: self.frozen_of(held.bag.id),
             unacknowledged: held.outbox.len() as u64,
         });
         views.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use idlewood_overlay::WallTime;
+
+    use super::*;
+
+    fn contact(number: u8) -> Contact {
+        Contact { peer: PeerId([number; 32]), incarnation: 1, address: "/a".into() }
+    }
+
+    /// An executor at 1000 Mop/s with a bag of two tasks of 100 s, one of which ran for 40 s, and then a bag of one
+    /// task of 10 s that came ahead and ran for 5 s.
+    fn executor(config: &Config) -> (Executor, Io) {
+        let mut executor = Executor::new(config);
+        let mut io = Io::new(Time::ZERO, WallTime(1_700_000_000_000_000), contact(2));
+        for (number, tasks, task_mops, size_mops, runs_s) in [(1, 2, 1e5, 1e9, 40), (2, 1, 1e4, 1e5, 5)] {
+            let bag = BagHeader {
+                id: BagId([number; 32]),
+                submitter: contact(1),
+                tasks,
+                task_mops,
+                application_size_mops: size_mops,
+                declared: true,
+            };
+            let ranges = IntervalSet::from(0..tasks);
+            let (age, path) = (Duration::ZERO, Path::default());
+            executor.accept(Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0 }, &mut io, config);
+            executor.dispatch(&mut io);
+            io.now += Duration::from_secs(runs_s);
+        }
+        (executor, io)
+    }
+
+    #[test]
+    fn with_preemption_what_was_begun_is_left_of_its_bag() {
+        let (executor, io) = executor(&Config::default());
+        let (load, _) = executor.load(io.now, |_| true);
+        assert_eq!(load.validate(), Ok(()));
+        assert!(load.preemptive && load.running_mops.is_empty());
+        let left: Vec<f64> = load.entries.iter().map(|entry| entry.left).collect();
+        assert!((left[0] - 1.6).abs() < 1e-9 && (left[1] - 0.5).abs() < 1e-9, "{left:?}");
+    }
+
+    #[test]
+    fn where_no_more_can_be_frozen_what_runs_comes_first() {
+        let (executor, io) = executor(&Config { frozen_max: 1, ..Config::default() });
+        let (load, _) = executor.load(io.now, |_| true);
+        assert_eq!((load.validate(), load.preemptive), (Ok(()), false));
+        assert!((load.running_mops[0] - 5000.0).abs() < 1e-6, "{:?}", load.running_mops);
+        assert!((load.entries[0].left - 1.6).abs() < 1e-9 && load.entries[1].left == 0.0, "{:?}", load.entries);
+    }
+
+    #[test]
+    fn without_preemption_what_runs_comes_first() {
+        let (executor, io) = executor(&Config { preemptive: false, ..Config::default() });
+        let (load, _) = executor.load(io.now, |_| true);
+        assert_eq!((load.validate(), load.preemptive), (Ok(()), false));
+        assert!((load.running_mops[0] - 55_000.0).abs() < 1e-6, "{:?}", load.running_mops);
+        assert_eq!(load.entries.iter().map(|entry| entry.left).collect::<Vec<_>>(), [1.0, 1.0]);
+    }
+
+    #[test]
+    fn on_several_slots_each_part_is_an_entry() {
+        let (executor, io) = executor(&Config { slots: 2, ..Config::default() });
+        let (load, bags) = executor.load(io.now, |_| true);
+        assert_eq!(load.validate(), Ok(()));
+        // Both tasks of the first bag began; the second bag froze one of them.
+        let entries: Vec<_> = load.entries.iter().zip(&bags).map(|(entry, bag)| (bag.0[0], entry.left)).collect();
+        assert_eq!(entries, [(1, 0.0), (2, 0.0), (1, 1.0), (1, 1.0), (2, 1.0)]);
+        let work: f64 = load.entries.iter().map(Entry::left_mops).sum();
+        assert!((work - (55_000.0 + 60_000.0 + 5_000.0)).abs() < 1e-6, "{work}");
+        assert_eq!(executor.order, [BagId([2; 32]), BagId([1; 32])]);
     }
 }

@@ -1,9 +1,14 @@
 //! The submitter's ledger: where every task of a bag is, so that none is lost and each counts once.
 //!
-//! At any moment the indices of a bag are the disjoint union of unissued, issued (on their way), placed (on an
-//! executor, under a lease), done and failed. A lease that ends, a request that nobody accounts for in time and a
-//! task that its executor no longer lists return their ranges to unissued; they are issued again at once, and this
-//! does not count as a failure of the task. The first valid result of a task wins.
+//! At any moment the indices of a bag are the disjoint union of unissued, done, failed, and those of which there are
+//! copies: issued (on their way) or placed (on an executor, under a lease). One copy is the rule; a ledger may allow
+//! several, up to its number of replicas, on as many executors. When the last copy is gone, since a lease ends, nobody
+//! accounts for a request in time or an executor no longer lists the task, it returns to unissued and is issued again
+//! at once; this does not count as a failure of the task. The first valid result of a task wins.
+//!
+//! Everything is in intervals, never in tasks, and what comes with each result or renewal costs no scan of the
+//! executors: the ledger counts the copies of each index, looks first at the executor that speaks, and keeps a moment
+//! before which no lease ends.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +21,7 @@ use crate::io::{Io, Then};
 use crate::message::Message;
 use crate::peer::{Effect, Notice};
 use crate::queue::WORK_MOPS_MIN;
-use crate::ranges::IntervalSet;
+use crate::ranges::{IntervalSet, IntervalTree};
 use crate::record::{Change, Closing, Record, RecordKey};
 
 /// Bytes of a renewal with its answer, for the bound on the submitter's link. Measured on encoded messages.
@@ -75,8 +80,15 @@ pub(crate) struct Ledger {
     unissued: IntervalSet,
     issued: Vec<Issue>,
     placed: BTreeMap<PeerId, Placement>,
-    done: IntervalSet,
-    failed: IntervalSet,
+    /// Most copies of one task.
+    replicas: usize,
+    /// At j: the indices that more than j executors hold.
+    copies: Vec<IntervalTree>,
+    /// Before this moment no lease ends and no request is given up; set to the first such moment whenever it is
+    /// reached. A renewal does not move it: that would need the leases in order.
+    next_end: Option<Time>,
+    done: IntervalTree,
+    failed: IntervalTree,
     /// Failed tries of tasks that are not over.
     failures: BTreeMap<u64, Failures>,
     /// Outputs that could not be fetched, of tasks that are not over.
@@ -140,8 +152,11 @@ impl Ledger {
             unissued,
             issued: Vec::new(),
             placed: BTreeMap::new(),
-            done: IntervalSet::new(),
-            failed: IntervalSet::new(),
+            replicas: 1,
+            copies: Vec::new(),
+            next_end: None,
+            done: IntervalTree::default(),
+            failed: IntervalTree::default(),
             failures: BTreeMap::new(),
             unfetched: BTreeMap::new(),
             fetching: BTreeMap::new(),
@@ -163,17 +178,27 @@ impl Ledger {
     }
 
     pub(crate) fn restore_done(&mut self, result: &TaskResult) {
-        self.settle(result);
+        self.settle(result, None);
     }
 
     /// What was placed gets a full new term: a submitter that was away must not issue everything again.
     pub(crate) fn restore_placed(&mut self, executor: Contact, ranges: &IntervalSet, io: &Io, config: &Config) {
-        let ranges = ranges.intersection(&self.unissued);
+        let mut known = ranges.intersection(&self.unissued);
+        if let Some(placed) = self.copies.first() {
+            let mut copies = placed.intersection(ranges);
+            if let Some(most) = self.copies.get(self.replicas - 1) {
+                copies.subtract(&most.intersection(ranges));
+            }
+            known.extend_with(&copies);
+        }
+        let ranges = known;
         if ranges.is_empty() {
             return;
         }
         self.unissued.subtract(&ranges);
+        self.gain(ranges.clone());
         let until = io.now + self.term(config);
+        self.ends_at(until);
         self.placed.insert(executor.peer, Placement { executor, ranges, until, version: 0 });
     }
 
@@ -199,6 +224,7 @@ impl Ledger {
         for issue in &mut self.issued {
             issue.until = io.now + config.placement_timeout;
         }
+        self.next_end = self.first_end();
     }
 
     /// May be issued from now on.
@@ -229,13 +255,14 @@ impl Ledger {
     }
 
     pub(crate) fn view(&self) -> BagView {
-        let issued: u64 = self.issued.iter().map(|issue| issue.ranges.len()).sum();
+        let held = |ranges| self.copies.first().map_or(0, |placed| placed.intersection(ranges).len());
+        let issued: u64 = self.issued.iter().map(|issue| issue.ranges.len() - held(&issue.ranges)).sum();
         BagView {
             bag: self.bag.clone(),
             released: self.released,
             done: self.done.len(),
             failed: self.failed.len(),
-            placed: self.placed.values().map(|placement| placement.ranges.len()).sum(),
+            placed: self.copies.first().map_or(0, IntervalTree::len),
             executors: self.placed.len() as u64,
             unplaced: self.unissued.len() + issued,
             reissued: self.reissued,
@@ -260,62 +287,138 @@ impl Ledger {
         config.lease.max(Duration::from_secs(3 * executors * RENEWAL_BYTES / RENEWAL_BYTES_S))
     }
 
-    /// Takes indices out of wherever they wait or run.
-    fn withdraw(&mut self, indices: &IntervalSet) {
-        self.unissued.subtract(indices);
-        self.withdraw_issued(indices);
-        for placement in self.placed.values_mut() {
-            placement.ranges.subtract(indices);
+    /// A task is no longer to be run anywhere. `executor` is who probably holds it, so that nobody else is asked.
+    fn withdraw(&mut self, index: u64, executor: Option<PeerId>) {
+        self.unissued.remove_index(index);
+        for issue in &mut self.issued {
+            issue.ranges.remove_index(index);
+        }
+        self.issued.retain(|issue| !issue.ranges.is_empty());
+        let mut copies = self.copies.iter().take_while(|level| level.contains(index)).count();
+        for level in &mut self.copies[..copies] {
+            level.remove(index..index + 1);
+        }
+        if let Some(placement) = executor.and_then(|peer| self.placed.get_mut(&peer)) {
+            copies -= usize::from(placement.ranges.remove_index(index));
+        }
+        let mut others = self.placed.values_mut();
+        while copies > 0
+            && let Some(placement) = others.next()
+        {
+            copies -= usize::from(placement.ranges.remove_index(index));
         }
     }
 
-    fn withdraw_issued(&mut self, indices: &IntervalSet) {
+    /// Issued tasks have found an executor.
+    fn arrived(&mut self, ranges: &IntervalSet) {
+        if ranges.is_empty() {
+            return;
+        }
         for issue in &mut self.issued {
-            issue.ranges.subtract(indices);
+            issue.ranges.subtract(ranges);
         }
         self.issued.retain(|issue| !issue.ranges.is_empty());
     }
 
-    /// A task is over.
-    fn settle(&mut self, result: &TaskResult) {
-        let index = IntervalSet::from(result.index..result.index + 1);
-        self.withdraw(&index);
-        self.failures.remove(&result.index);
-        self.unfetched.remove(&result.index);
-        if result.success {
-            self.done.insert_index(result.index);
-            self.measured.0 += 1;
-            self.measured.1 += result.work_mops;
-        } else {
-            self.failed.insert_index(result.index);
+    /// An executor holds these now, and did not before.
+    fn gain(&mut self, ranges: IntervalSet) {
+        let mut rest = ranges;
+        for level in 0.. {
+            if rest.is_empty() {
+                break;
+            }
+            if level == self.copies.len() {
+                self.copies.push(IntervalTree::default());
+            }
+            let again = self.copies[level].intersection(&rest);
+            self.copies[level].extend_with(&rest);
+            rest = again;
         }
     }
 
-    /// Tasks return to be issued again. The attempt is journalled, so that it goes on rising after a restart.
-    fn reissue(&mut self, ranges: &IntervalSet, io: &mut Io) {
+    /// An executor held these, and does not any more.
+    fn lose(&mut self, ranges: &IntervalSet) {
+        let mut rest = ranges.clone();
+        for level in self.copies.iter_mut().rev() {
+            let last = level.intersection(&rest);
+            level.subtract(&last);
+            rest.subtract(&last);
+        }
+        while self.copies.pop_if(|level| level.is_empty()).is_some() {}
+    }
+
+    /// Those of these indices of which there is no copy anywhere.
+    fn without_copy(&self, mut ranges: IntervalSet) -> IntervalSet {
+        ranges.subtract(&self.unissued.intersection(&ranges));
+        if let Some(placed) = self.copies.first() {
+            ranges.subtract(&placed.intersection(&ranges));
+        }
+        for issue in &self.issued {
+            ranges.subtract(&issue.ranges.intersection(&ranges));
+        }
+        ranges
+    }
+
+    /// A lease or a wait ends then.
+    fn ends_at(&mut self, until: Time) {
+        self.next_end = Some(self.next_end.map_or(until, |known| known.min(until)));
+    }
+
+    /// The first moment at which a lease or a wait ends; asks all.
+    fn first_end(&self) -> Option<Time> {
+        let issued = self.issued.iter().map(|issue| issue.until);
+        issued.chain(self.placed.values().map(|placement| placement.until)).min()
+    }
+
+    /// A task is over.
+    fn settle(&mut self, result: &TaskResult, executor: Option<PeerId>) {
+        self.withdraw(result.index, executor);
+        self.failures.remove(&result.index);
+        self.unfetched.remove(&result.index);
+        let index = result.index..result.index + 1;
+        if result.success {
+            self.done.insert(index);
+            self.measured.0 += 1;
+            self.measured.1 += result.work_mops;
+        } else {
+            self.failed.insert(index);
+        }
+    }
+
+    /// Of these indices a copy is gone: those without any other return to be issued again.
+    fn reissue(&mut self, ranges: IntervalSet, io: &mut Io) {
+        let ranges = self.without_copy(ranges);
         if ranges.is_empty() {
             return;
         }
         self.reissued += ranges.len();
-        self.next_attempt(ranges, io);
+        self.next_attempt(&ranges, io);
     }
 
+    /// The attempt is journalled, so that it goes on rising after a restart.
     fn next_attempt(&mut self, ranges: &IntervalSet, io: &mut Io) {
         self.attempt += 1;
         self.unissued.extend_with(ranges);
         io.persist(vec![Change::Put(self.record(io))], Vec::new());
     }
 
-    /// Takes a task from the executor that had it, to be issued again; what is journalled of its placement follows.
+    /// Takes a task from the executor that had it, to be issued again if that was the last copy; what is journalled of
+    /// its placement follows.
     fn take_back(&mut self, index: u64, executor: &Contact, io: &mut Io) {
         let again = IntervalSet::from(index..index + 1);
-        self.withdraw(&again);
-        if let Some(placement) = self.placed.get(&executor.peer) {
+        if let Some(placement) = self.placed.get_mut(&executor.peer) {
+            let held = placement.ranges.remove_index(index);
             let (bag, ranges) = (self.bag.id, placement.ranges.clone());
             let placed = Record::Placed { bag, executor: placement.executor.clone(), ranges };
             io.persist(vec![Change::Put(placed)], Vec::new());
+            if held {
+                self.lose(&again);
+            }
         }
-        self.next_attempt(&again, io);
+        let again = self.without_copy(again);
+        if !again.is_empty() {
+            self.next_attempt(&again, io);
+        }
     }
 
     /// An executor says what it accounts for. Answers with what it may keep, and for how long.
@@ -332,23 +435,28 @@ impl Ledger {
             Some(known) => known.ranges.clone(),
             None => IntervalSet::new(),
         };
-        let mut free = self.unissued.clone();
+        let mut gained = ranges.intersection(&self.unissued);
         for issue in &self.issued {
-            free.extend_with(&issue.ranges);
+            gained.extend_with(&ranges.intersection(&issue.ranges));
         }
+        gained.subtract(&mine);
         // What it still lists because it failed, and what was meanwhile to be tried again, is not a new placement.
-        for (&index, failures) in self.failures.range(..) {
-            if attempt < failures.next_attempt {
-                free.remove_index(index);
+        for range in ranges.ranges() {
+            for (&index, failures) in self.failures.range(range) {
+                if attempt < failures.next_attempt {
+                    gained.remove_index(index);
+                }
             }
         }
-        let keep = ranges.intersection(&free.union(&mine));
-        let message = lease(ranges.difference(&keep));
         let lost = mine.difference(&ranges);
-        let gained = keep.difference(&mine);
+        let keep = mine.difference(&lost).union(&gained);
+        let message = lease(ranges.difference(&keep));
+        let changed = !lost.is_empty() || !gained.is_empty();
         self.unissued.subtract(&gained);
-        self.withdraw_issued(&gained);
-        self.reissue(&lost, io);
+        self.arrived(&gained);
+        self.lose(&lost);
+        self.gain(gained);
+        self.reissue(lost, io);
         if keep.is_empty() {
             if self.placed.remove(&executor.peer).is_some() {
                 let key = RecordKey::Placed(self.bag.id, executor.peer);
@@ -357,9 +465,9 @@ impl Ledger {
             io.send(executor, message);
             return;
         }
-        let changed = !lost.is_empty() || !gained.is_empty();
-        let placement =
-            Placement { executor: executor.clone(), ranges: keep.clone(), until: io.now + term, version };
+        let until = io.now + term;
+        self.ends_at(until);
+        let placement = Placement { executor: executor.clone(), ranges: keep.clone(), until, version };
         self.placed.insert(executor.peer, placement);
         if changed {
             let placed = Record::Placed { bag: self.bag.id, executor: executor.clone(), ranges: keep };
@@ -443,7 +551,7 @@ impl Ledger {
         if self.is_closed() || self.done.contains(result.index) || self.failed.contains(result.index) {
             return;
         }
-        self.settle(&result);
+        self.settle(&result, Some(executor.peer));
         let bag = self.bag.id;
         let ack = Message::ResultsAck { bag, indices: IntervalSet::from(result.index..result.index + 1) };
         let done = Record::Done { bag, executor: executor.peer, finished: io.wall(io.now), result };
@@ -465,6 +573,8 @@ impl Ledger {
         }
         self.closed = Some((closing, io.now));
         self.issued.clear();
+        self.copies.clear();
+        self.next_end = None;
         self.fetching.clear();
         let bag = self.bag.id;
         let mut changes = vec![Change::Put(self.record(io))];
@@ -482,22 +592,24 @@ impl Ledger {
 
     /// Takes back what nobody accounted for in time, and what is under no lease any more.
     pub(crate) fn expire(&mut self, io: &mut Io) {
-        if self.is_closed() {
+        if self.is_closed() || self.next_end.is_none_or(|next| next > io.now) {
             return;
         }
         let (late, issued) = std::mem::take(&mut self.issued).into_iter().partition(|issue| issue.until <= io.now);
         self.issued = issued;
         for Issue { ranges, .. } in Vec::from_iter::<Vec<Issue>>(late) {
-            self.reissue(&ranges, io);
+            self.reissue(ranges, io);
         }
         let ended: Vec<PeerId> =
             self.placed.iter().filter(|(_, placement)| placement.until <= io.now).map(|(peer, _)| *peer).collect();
         for peer in ended {
             if let Some(placement) = self.placed.remove(&peer) {
-                self.reissue(&placement.ranges, io);
+                self.lose(&placement.ranges);
+                self.reissue(placement.ranges, io);
                 io.persist(vec![Change::Delete(RecordKey::Placed(self.bag.id, peer))], Vec::new());
             }
         }
+        self.next_end = self.first_end();
     }
 
     /// The requests for everything that is to be issued now.
@@ -518,25 +630,51 @@ impl Ledger {
                 ranges.insert(range);
             }
             self.unissued.subtract(&ranges);
-            self.number += 1;
-            self.issued.push(Issue { ranges: ranges.clone(), until: io.now + config.placement_timeout });
-            requests.push(Request {
-                bag: self.bag.clone(),
-                number: self.number,
-                attempt: self.attempt,
-                ranges,
-                age: io.now.since(self.released),
-                path: crate::bag::Path::default(),
-                climbed: 0,
-            });
+            requests.push(self.request(ranges, io, config));
         }
         requests
     }
 
-    /// When [`Ledger::expire`] next has something to do.
+    /// A request for these tasks, which are on their way from now on.
+    fn request(&mut self, ranges: IntervalSet, io: &Io, config: &Config) -> Request {
+        self.number += 1;
+        let until = io.now + config.placement_timeout;
+        self.ends_at(until);
+        self.issued.push(Issue { ranges: ranges.clone(), until });
+        Request {
+            bag: self.bag.clone(),
+            number: self.number,
+            attempt: self.attempt,
+            ranges,
+            age: io.now.since(self.released),
+            path: crate::bag::Path::default(),
+            climbed: 0,
+        }
+    }
+
+    /// Requests for one more copy of each of these tasks that is placed, has fewer copies than replicas are allowed,
+    /// and of which none is on its way.
+    #[cfg_attr(not(test), expect(dead_code, reason = "nothing asks for replicas yet; the ledger can hold them"))]
+    fn replicate(&mut self, ranges: &IntervalSet, io: &Io, config: &Config) -> Vec<Request> {
+        let mut more = self.copies.first().map_or_else(IntervalSet::new, |placed| placed.intersection(ranges));
+        if let Some(most) = self.copies.get(self.replicas - 1) {
+            more.subtract(&most.intersection(&more));
+        }
+        for issue in &self.issued {
+            more.subtract(&issue.ranges.intersection(&more));
+        }
+        let mut requests = Vec::new();
+        while !more.is_empty() {
+            let part: IntervalSet = more.ranges().take(REQUEST_INTERVALS_MAX).collect();
+            more.subtract(&part);
+            requests.push(self.request(part, io, config));
+        }
+        requests
+    }
+
+    /// When [`Ledger::expire`] is to be called next; there may be nothing to do then, but never before.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        let issued = self.issued.iter().map(|issue| issue.until);
-        issued.chain(self.placed.values().map(|placement| placement.until)).min()
+        self.next_end
     }
 }
 
@@ -592,13 +730,46 @@ mod tests {
         let mut all: Vec<u64> = ledger.unissued.indices().collect();
         all.extend(ledger.issued.iter().flat_map(|issue| issue.ranges.indices()));
         all.extend(ledger.placed.values().flat_map(|placement| placement.ranges.indices()));
-        all.extend(ledger.done.indices());
-        all.extend(ledger.failed.indices());
+        all.extend(over(ledger));
         all
+    }
+
+    fn over(ledger: &Ledger) -> impl Iterator<Item = u64> + '_ {
+        ledger.done.ranges().chain(ledger.failed.ranges()).flatten()
+    }
+
+    /// Checks that every index is in one place, or has up to `replicas` copies, gathered from the executors one by one,
+    /// and that the ledger's own count of the copies is right.
+    fn assert_accounted(ledger: &Ledger) {
+        let unissued: BTreeSet<u64> = ledger.unissued.indices().collect();
+        let over: Vec<u64> = over(ledger).collect();
+        let issued: Vec<u64> = ledger.issued.iter().flat_map(|issue| issue.ranges.indices()).collect();
+        let placed: Vec<u64> = ledger.placed.values().flat_map(|placement| placement.ranges.indices()).collect();
+        let count = |all: &[u64], index| all.iter().filter(|&&one| one == index).count();
+        for index in 0..TASKS {
+            let held = count(&placed, index);
+            let copies = held + count(&issued, index);
+            let waits = usize::from(unissued.contains(&index));
+            assert_eq!(count(&over, index) + waits + usize::from(copies > 0), 1, "index {index}");
+            assert!(copies <= ledger.replicas, "{copies} copies of index {index}");
+            for level in 0..5 {
+                let counted = ledger.copies.get(level).is_some_and(|tree| tree.contains(index));
+                assert_eq!(counted, held > level, "index {index} at level {level}");
+            }
+        }
+        let view = ledger.view();
+        assert_eq!(view.placed, ledger.copies.first().map_or(0, |tree| tree.ranges().flatten().count() as u64));
+        assert_eq!(view.placed + view.unplaced + view.done + view.failed, TASKS);
+        // No lease ends unnoticed.
+        let first = ledger.first_end();
+        assert!(first.is_none_or(|first| ledger.deadline().is_some_and(|deadline| deadline <= first)));
     }
 
     #[derive(Clone, Debug)]
     enum Step {
+        Replicate { start: u64, length: u64 },
+        Renew,
+        Restore { executor: u8, start: u64, length: u64 },
         Issue,
         Wait(u64),
         Holding { executor: u8, start: u64, length: u64 },
@@ -608,6 +779,10 @@ mod tests {
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
+            2 => (0..TASKS, 0..20_u64).prop_map(|(start, length)| Step::Replicate { start, length }),
+            1 => Just(Step::Renew),
+            1 => (1..5_u8, 0..TASKS, 0..20_u64)
+                .prop_map(|(executor, start, length)| Step::Restore { executor, start, length }),
             2 => Just(Step::Issue),
             1 => (1..90_u64).prop_map(Step::Wait),
             4 => (1..5_u8, 0..TASKS + 5, 0..20_u64)
@@ -620,17 +795,34 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_task_is_in_exactly_one_place(steps in prop::collection::vec(step(), 1..120)) {
+        fn every_task_is_accounted_for(replicas in 1..4_usize, steps in prop::collection::vec(step(), 1..120)) {
             let config = Config::default();
             let mut io = io();
             let mut ledger = ledger(&io, 1);
+            ledger.replicas = replicas;
             for (version, step) in (1..).zip(steps) {
-                let before: BTreeSet<u64> = ledger.done.indices().chain(ledger.failed.indices()).collect();
+                let before: BTreeSet<u64> = over(&ledger).collect();
                 match step {
+                    Step::Replicate { start, length } => {
+                        let asked = start..start + length;
+                        for request in ledger.replicate(&IntervalSet::from(asked.clone()), &io, &config) {
+                            prop_assert!(request.ranges.indices().all(|index| asked.contains(&index)));
+                        }
+                    }
+                    Step::Renew => ledger.renew_all(&io, &config),
+                    // At a restart nothing is on its way, and each executor is known once.
+                    Step::Restore { executor, .. }
+                        if !ledger.issued.is_empty() || ledger.placed.contains_key(&contact(executor).peer) => {}
+                    Step::Restore { executor, start, length } => {
+                        let ranges = IntervalSet::from(start..start + length);
+                        ledger.restore_placed(contact(executor), &ranges, &io, &config);
+                    }
                     Step::Issue => drop(ledger.issue(&io, &config)),
                     Step::Wait(seconds) => {
                         io.now += Duration::from_secs(seconds);
                         ledger.expire(&mut io);
+                        prop_assert!(ledger.first_end().is_none_or(|first| first > io.now));
+                        prop_assert!(ledger.deadline().is_none_or(|next| next > io.now));
                     }
                     Step::Holding { executor, start, length } => {
                         let mut ranges = IntervalSet::new();
@@ -645,14 +837,101 @@ mod tests {
                 if ledger.is_closed() {
                     break;
                 }
-                let mut places = places(&ledger);
-                places.sort_unstable();
-                prop_assert_eq!(places, (0..TASKS).collect::<Vec<_>>());
+                assert_accounted(&ledger);
+                if replicas == 1 {
+                    let mut places = places(&ledger);
+                    places.sort_unstable();
+                    prop_assert_eq!(places, (0..TASKS).collect::<Vec<_>>());
+                }
                 // What is over stays over.
-                let after: BTreeSet<u64> = ledger.done.indices().chain(ledger.failed.indices()).collect();
+                let after: BTreeSet<u64> = over(&ledger).collect();
                 prop_assert!(before.is_subset(&after));
             }
         }
+    }
+
+    #[test]
+    fn the_last_copy_that_is_lost_is_issued_again_and_the_first_result_ends_all() {
+        let config = Config::default();
+        let mut io = io();
+        let mut ledger = ledger(&io, 0);
+        ledger.replicas = 2;
+        ledger.issue(&io, &config);
+        ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
+        let more = ledger.replicate(&IntervalSet::from(30..50), &io, &config);
+        assert_eq!(more.len(), 1);
+        assert_eq!(more[0].ranges, IntervalSet::from(30..TASKS));
+        // Nobody gets a second copy of what it has, and no third one is made.
+        ledger.holding(said(1, 2, IntervalSet::from(0..TASKS)), &mut io, &config);
+        assert!(ledger.replicate(&IntervalSet::from(30..TASKS), &io, &config).is_empty());
+        ledger.holding(said(2, 1, IntervalSet::from(20..TASKS)), &mut io, &config);
+        assert_eq!(ledger.placed[&contact(2).peer].ranges, IntervalSet::from(30..TASKS));
+        assert!(ledger.replicate(&IntervalSet::from(30..TASKS), &io, &config).is_empty());
+        assert_eq!((ledger.view().placed, ledger.view().unplaced), (TASKS, 0));
+        // The first executor drops all: only what nobody else has is issued again.
+        ledger.holding(said(1, 3, IntervalSet::new()), &mut io, &config);
+        assert_eq!((ledger.view().placed, ledger.view().reissued), (10, 30));
+        ledger.results(&contact(2), vec![result(30, true)], &mut io);
+        ledger.fetched(30, true, &mut io);
+        assert_eq!((ledger.view().placed, ledger.view().done), (9, 1));
+    }
+
+    /// Bytes that a ledger takes, reckoned from what its parts hold. Nodes of trees are at least half full.
+    fn bytes(ledger: &Ledger) -> usize {
+        let trees = [&ledger.done, &ledger.failed].into_iter().chain(&ledger.copies);
+        let in_trees: usize = trees.map(|tree| tree.ranges().count() * 2 * 2 * size_of::<u64>()).sum();
+        let per_executor = 2 * size_of::<(PeerId, Placement)>();
+        let executors = ledger.placed.values();
+        let in_executors: usize = executors
+            .map(|placement| {
+                let address = placement.executor.address.len();
+                per_executor + address + placement.ranges.heap_bytes()
+            })
+            .sum();
+        let issued: usize = ledger.issued.iter().map(|issue| size_of::<Issue>() + issue.ranges.heap_bytes()).sum();
+        size_of::<Ledger>() + in_trees + in_executors + issued + ledger.unissued.heap_bytes()
+    }
+
+    #[test]
+    fn ten_million_tasks_on_ten_thousand_executors_take_a_few_megabytes() {
+        const EXECUTORS: u64 = 10_000;
+        const SHARE: u64 = 1000;
+        let config = Config::default();
+        let mut io = io();
+        let mut ledger = ledger(&io, 0);
+        ledger.bag.tasks = EXECUTORS * SHARE;
+        ledger.unissued = IntervalSet::from(0..EXECUTORS * SHARE);
+        let executor = |number: u64| {
+            let mut peer = [0; 32];
+            peer[..8].copy_from_slice(&number.to_le_bytes());
+            Contact { peer: PeerId(peer), incarnation: 1, address: "/ip4/192.168.100.100/udp/40000/quic-v1".into() }
+        };
+        assert_eq!(ledger.issue(&io, &config).len(), 1);
+        // In an order that leaves holes.
+        for number in (0..EXECUTORS).map(|step| step * 7919 % EXECUTORS) {
+            let ranges = IntervalSet::from(number * SHARE..(number + 1) * SHARE);
+            ledger.holding(Holding { executor: executor(number), version: 1, attempt: 0, ranges }, &mut io, &config);
+            io.effects.clear();
+        }
+        assert_eq!((ledger.view().placed, ledger.view().executors), (EXECUTORS * SHARE, EXECUTORS));
+        let placed_bytes = bytes(&ledger);
+        // Everybody has begun at the start of its share, and now and then on a second slot further on.
+        let mut most_bytes = 0;
+        for round in 0..100_u64 {
+            for number in 0..EXECUTORS {
+                let offset = if number % 2 == 0 { round } else { round / 2 + round % 2 * (SHARE / 2) };
+                let result = result(number * SHARE + offset, true);
+                ledger.record_result(result, executor(number), &mut io);
+                assert!(ledger.deadline().is_some());
+            }
+            io.effects.clear();
+            most_bytes = most_bytes.max(bytes(&ledger));
+        }
+        let view = ledger.view();
+        assert_eq!((view.done, view.placed), (100 * EXECUTORS, (SHARE - 100) * EXECUTORS));
+        println!("{placed_bytes} bytes when all are placed, at most {most_bytes} while results come");
+        assert!(placed_bytes < 6 << 20, "{placed_bytes}");
+        assert!(most_bytes < 8 << 20, "{most_bytes}");
     }
 
     #[test]

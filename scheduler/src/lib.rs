@@ -33,4 +33,4 @@ pub use ledger::BagView;
 pub use message::{DecodeError, MESSAGE_BYTES_MAX, Message};
 pub use peer::{Effect, Event, Notice, Peer, RestoreError, Submission, SubmitError, TaskOutcome};
 pub use record::{Change, Closing, Record, RecordError, RecordKey};
-pub use router::Platform;
+pub use router::{ClimbingRule, Platform};

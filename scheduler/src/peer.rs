@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use idlewood_overlay::{Contact, GridId, Node, Overlay, PeerId, State, Time, WallTime};
+use idlewood_overlay::{Contact, GridId, Node, Overlay, PayloadCodec, PeerId, State, Time, WallTime};
 use serde::{Deserialize, Serialize};
 
 use crate::bag::{BagHeader, BagId, BlobId, Request, TASKS_MAX, TaskId, TaskResult, WORK_MOPS_MAX};
@@ -19,6 +19,7 @@ use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Closing, Record};
 use crate::router::{CLIMBED_MAX, Platform, Router};
+use crate::summary;
 
 /// A bag to be submitted from this machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -130,8 +131,8 @@ pub enum Effect {
     },
     /// Run a task; [`Event::TaskEnded`] follows.
     StartTask {
-        /// In which slot; it is free, or its worker has been told to stop.
-        slot: u32,
+        /// On which worker, below [`Config::places`]; it has no task.
+        place: u32,
         /// Which task.
         task: TaskId,
         /// 0 for the first try.
@@ -139,16 +140,30 @@ pub enum Effect {
         /// Its bag, whose submitter has the manifest.
         bag: BagHeader,
     },
-    /// Stop a task; [`Event::TaskEnded`] follows.
+    /// Stop a task, frozen or not; [`Event::TaskEnded`] follows.
     StopTask {
-        /// In which slot.
-        slot: u32,
+        /// On which worker.
+        place: u32,
         /// Which task.
         task: TaskId,
     },
-    /// Freeze all tasks at once.
+    /// Freeze a task: its worker keeps it, and others run meanwhile. It may end all the same, if it just did.
+    FreezeTask {
+        /// On which worker.
+        place: u32,
+        /// Which task.
+        task: TaskId,
+    },
+    /// Let a task that [`Effect::FreezeTask`] froze go on where it stopped.
+    ThawTask {
+        /// On which worker.
+        place: u32,
+        /// Which task.
+        task: TaskId,
+    },
+    /// Freeze all tasks at once: the owner is back. Nothing is started, frozen or thawed until [`Effect::ResumeTasks`].
     SuspendTasks,
-    /// Let them go on.
+    /// Let them go on, but for those that [`Effect::FreezeTask`] froze.
     ResumeTasks,
     /// Run the first task of a bag for a while to see how long it takes; [`Event::Measured`] follows.
     MeasureTask {
@@ -196,6 +211,9 @@ pub enum SubmitError {
     #[error("this very bag was submitted before")]
     Known,
 }
+
+/// Reports tell what changed since the last one.
+const REPORTS: PayloadCodec = PayloadCodec { diff: summary::diff, apply: summary::apply };
 
 /// Why a peer cannot be rebuilt.
 #[derive(Debug, thiserror::Error)]
@@ -249,7 +267,7 @@ impl Peer {
             }
         }
         let io = Io::new(now, wall_now, me.clone());
-        let overlay = Overlay::new(config.overlay.clone(), grid, me.clone(), seed, now);
+        let overlay = Overlay::new(config.overlay.clone(), grid, me.clone(), seed, now, REPORTS);
         let mut peer = Self {
             executor: Executor::new(&config),
             config,

@@ -36,7 +36,8 @@ pub struct Entry {
     pub application_size_mops: f64,
     /// Size of one of its tasks (a), in Mop.
     pub task_mops: f64,
-    /// Tasks of it left here (N), with a fraction where one is partly done. A bag with nothing left has no say.
+    /// Tasks of it left here (N), with a fraction where one is partly done. A bag with nothing left has no say. Where
+    /// several are partly done on several slots, each is an entry of its own.
     pub left: f64,
 }
 
@@ -56,8 +57,11 @@ pub struct Load {
     pub speed_mops: f64,
     /// Number of identical slots (k).
     pub slots: u32,
-    /// What is left of the tasks that run without preemption, in Mop: one per busy slot. They come first and have
-    /// no deadline. Empty where tasks are frozen for others; their rests then belong to their bags' `left`.
+    /// Whether a running task is frozen for a bag that comes ahead of its own (ours; `false` is the paper's case). Then
+    /// what is left of the tasks begun belongs to their bags' `left`, and the slots are free from now on.
+    pub preemptive: bool,
+    /// Without preemption: what is left of the tasks that run, in Mop, one per busy slot. They come first and have no
+    /// deadline. With preemption: empty.
     pub running_mops: Vec<f64>,
     /// The bags in the queue, in any order.
     pub entries: Vec<Entry>,
@@ -78,6 +82,9 @@ pub enum LoadError {
     /// More running tasks than slots, or a rest that is not a number in range.
     #[error("running tasks: at most one per slot, each with 0 to {WORK_MOPS_MAX} Mop left")]
     Running,
+    /// Running tasks beside the queue of a machine that freezes them for others.
+    #[error("running tasks with preemption: give none, and count their rests in what is left of their bags")]
+    Preempted,
     /// More than [`ENTRIES_MAX`] bags.
     #[error("{0} bags in one queue: at most {ENTRIES_MAX}")]
     Entries(usize),
@@ -111,6 +118,9 @@ impl Load {
             || !self.running_mops.iter().all(|rest| (0.0..=WORK_MOPS_MAX).contains(rest))
         {
             return Err(LoadError::Running);
+        }
+        if self.preemptive && !self.running_mops.is_empty() {
+            return Err(LoadError::Preempted);
         }
         if self.entries.len() > ENTRIES_MAX {
             return Err(LoadError::Entries(self.entries.len()));
@@ -157,6 +167,29 @@ pub(crate) fn earlier(one: (f64, f64), other: (f64, f64)) -> Ordering {
     one.0.total_cmp(&other.0).then(one.1.total_cmp(&other.1))
 }
 
+/// Tasks per slot up to which a prefix is also reckoned in whole tasks: beyond, that is worth less than a hundredth.
+const UNIFORM_TASKS_MAX: f64 = 64.0;
+
+/// The first bags of an ordered list, all that matters of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Prefix {
+    /// Their work, in Mop.
+    pub(crate) work_mops: f64,
+    /// Their largest task, in Mop.
+    pub(crate) largest_mops: f64,
+    /// The number of their tasks, those partly done included.
+    pub(crate) tasks: f64,
+}
+
+impl Prefix {
+    /// A bag more.
+    pub(crate) fn add(&mut self, left_mops: f64, task_mops: f64, tasks: f64) {
+        self.work_mops += left_mops;
+        self.largest_mops = self.largest_mops.max(task_mops);
+        self.tasks += tasks;
+    }
+}
+
 /// How much work the slots of a leaf surely finish by a moment, tasks taken from an ordered list.
 ///
 /// Whenever a slot falls free it takes the next task of the list (list scheduling). Take the task of a prefix of
@@ -165,8 +198,13 @@ pub(crate) fn earlier(one: (f64, f64), other: (f64, f64)) -> Ordering {
 /// with W the work of the prefix and F(t) the sum over the slots of what each can do between falling free and t.
 /// Hence the prefix is done by F⁻¹(W − p) + p/s (Graham's bound, with slots that start late; ours).
 ///
-/// The bound grows with the prefix, which is all that Propositions 1 and 2 and the optimality of the earliest
-/// deadline need: they hold for it as they hold on one slot, where it is exact.
+/// Where tasks are few, another bound is better: were all the tasks of the prefix as large as the largest, each slot
+/// would do so many of them one after the other, in whatever order, and no task would end earlier, since the list
+/// hands a longer task's successors to no earlier slot. The smaller of the two bounds holds; both grow with the prefix.
+///
+/// That the bound depends on the set of the tasks alone, not on their order, and grows with it, is is all that
+/// Propositions 1 and 2 and the optimality of the earliest deadline need: they hold for it as they hold on one slot,
+/// where it is exact.
 #[derive(Clone, Debug)]
 pub(crate) struct Capacity {
     speed_mops: f64,
@@ -184,7 +222,13 @@ impl Capacity {
         free_s.extend(load.running_mops.iter().map(|rest| rest / load.speed_mops));
         free_s.sort_by(f64::total_cmp);
         let mut sum = 0.0;
-        let free_sums_s = free_s.iter().map(|free| { sum += free; sum }).collect();
+        let free_sums_s = free_s
+            .iter()
+            .map(|free| {
+                sum += free;
+                sum
+            })
+            .collect();
         Self { speed_mops: load.speed_mops, free_s, free_sums_s }
     }
 
@@ -206,9 +250,74 @@ impl Capacity {
         (slots as f64 * start_s - self.free_sums_s[slots - 1]) * self.speed_mops + largest_mops
     }
 
+    /// How many tasks of `size_mops`, above 0, are done `due_s` seconds from now when there are no others: at most
+    /// [`UNIFORM_TASKS_MAX`] per slot. Grows with `due_s`, falls with `size_mops`.
+    pub(crate) fn tasks_by(&self, due_s: f64, size_mops: f64) -> f64 {
+        let of_slot = |free_s: f64| ((due_s - free_s) * self.speed_mops / size_mops).floor().max(0.0);
+        // Most slots are free from now on.
+        let idle = self.free_s.partition_point(|&free| free <= 0.0);
+        let busy = self.free_s[idle..].iter().map(|&free| of_slot(free)).take_while(|&tasks| tasks > 0.0);
+        (idle as f64 * of_slot(0.0) + busy.sum::<f64>()).min(self.uniform_tasks_max())
+    }
+
+    fn uniform_tasks_max(&self) -> f64 {
+        self.free_s.len() as f64 * UNIFORM_TASKS_MAX
+    }
+
+    /// Whether a prefix is surely done `due_s` seconds from now.
+    pub(crate) fn fits(&self, due_s: f64, prefix: &Prefix) -> bool {
+        prefix.work_mops <= self.work_by(due_s, prefix.largest_mops)
+            || self.depends_on_tasks()
+                && prefix.tasks <= self.uniform_tasks_max()
+                && prefix.tasks <= self.tasks_by(due_s, prefix.largest_mops)
+    }
+
+    /// How much work, in Mop, may join a prefix that is due in `due_s` seconds, in tasks of `task_mops` or of a size
+    /// that does not matter (0). Negative when the prefix is late already.
+    pub(crate) fn room(&self, due_s: f64, prefix: &Prefix, task_mops: f64) -> f64 {
+        let largest_mops = prefix.largest_mops.max(task_mops);
+        let by_work = self.work_by(due_s, largest_mops) - prefix.work_mops;
+        if !self.depends_on_tasks() || task_mops <= 0.0 || prefix.tasks > self.uniform_tasks_max() {
+            return by_work;
+        }
+        // A hair more than whole tasks, so that dividing by their size gives their number again.
+        let tasks = self.tasks_by(due_s, largest_mops) - prefix.tasks;
+        by_work.max(tasks * task_mops * (1.0 + 4.0 * f64::EPSILON))
+    }
+
+    /// By when, in seconds from now, a prefix is surely done: the inverse of [`Self::fits`].
+    pub(crate) fn done_in(&self, prefix: &Prefix) -> f64 {
+        let by_work = self.work_done_in(prefix.work_mops, prefix.largest_mops);
+        if !self.depends_on_tasks() || prefix.tasks > self.uniform_tasks_max() {
+            return by_work;
+        }
+        by_work.min(self.tasks_done_in(prefix.tasks, prefix.largest_mops))
+    }
+
+    /// The inverse of [`Self::tasks_by`].
+    fn tasks_done_in(&self, tasks: f64, size_mops: f64) -> f64 {
+        let task_s = size_mops / self.speed_mops;
+        // When that much work would be done if tasks could be divided: within one task's time from then, each slot
+        // ends one more.
+        let begin_s = self.work_done_in(tasks * size_mops, 0.0);
+        let mut done = 0.0;
+        let mut next_s: Vec<f64> = Vec::with_capacity(self.free_s.len());
+        for &free in &self.free_s {
+            let whole = ((begin_s - free) / task_s).floor().max(0.0);
+            done += whole;
+            next_s.push(free + (whole + 1.0) * task_s);
+        }
+        let missing = (tasks - done).max(0.0) as usize;
+        if missing == 0 {
+            return begin_s;
+        }
+        next_s.sort_by(f64::total_cmp);
+        next_s.get(missing - 1).copied().unwrap_or(f64::INFINITY)
+    }
+
     /// By when, in seconds from now, a prefix of `work_mops` with tasks up to `largest_mops` is done: the inverse
     /// of [`Self::work_by`].
-    pub(crate) fn done_in(&self, work_mops: f64, largest_mops: f64) -> f64 {
+    fn work_done_in(&self, work_mops: f64, largest_mops: f64) -> f64 {
         if self.free_s.len() == 1 {
             return self.free_s[0] + work_mops / self.speed_mops;
         }
@@ -234,7 +343,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Loads with `slots` slots and up to `bags` bags: sizes spread over orders of magnitude, with ties.
+    /// Loads with `slots` slots and up to `bags` bags, with and without preemption: sizes spread over orders of magnitude, with ties.
     pub(crate) fn loads(slots: impl Strategy<Value = u32>, bags: usize) -> impl Strategy<Value = Load> {
         let age_s = prop_oneof![0.0..1e5_f64, 0.0..100.0_f64];
         let entry = (age_s, 0_i32..14, 1_u32..5, 0.1..30.0_f64, prop::bool::ANY, 1.0..400.0_f64).prop_map(
@@ -248,12 +357,13 @@ pub(crate) mod tests {
             },
         );
         let running = prop::collection::vec(0.0..2e5_f64, 0..5);
-        (slots, 100.0..4000.0_f64, -1e6..1e6_f64, running, prop::collection::vec(entry, 0..=bags)).prop_map(
-            |(slots, speed_mops, now_s, mut running_mops, aged)| {
-                running_mops.truncate(slots as usize);
+        let machine = (slots, any::<bool>(), 100.0..4000.0_f64);
+        (machine, -1e6..1e6_f64, running, prop::collection::vec(entry, 0..=bags)).prop_map(
+            |((slots, preemptive, speed_mops), now_s, mut running_mops, aged)| {
+                running_mops.truncate(if preemptive { 0 } else { slots as usize });
                 let entries =
                     aged.into_iter().map(|(age_s, entry)| Entry { release_s: now_s - age_s, ..entry }).collect();
-                Load { now_s, speed_mops, slots, running_mops, entries }
+                Load { now_s, speed_mops, slots, preemptive, running_mops, entries }
             },
         )
     }
@@ -291,7 +401,14 @@ pub(crate) mod tests {
 
     fn load() -> Load {
         let entry = Entry { release_s: 5.0, application_size_mops: 100.0, task_mops: 10.0, left: 2.5 };
-        Load { now_s: 10.0, speed_mops: 50.0, slots: 2, running_mops: vec![5.0], entries: vec![entry] }
+        Load {
+            now_s: 10.0,
+            speed_mops: 50.0,
+            slots: 2,
+            preemptive: false,
+            running_mops: vec![5.0],
+            entries: vec![entry],
+        }
     }
 
     #[test]
@@ -309,6 +426,7 @@ pub(crate) mod tests {
         assert_eq!(broken(|load| load.now_s = f64::INFINITY), LoadError::Now(f64::INFINITY));
         assert_eq!(broken(|load| load.running_mops = vec![1.0; 3]), LoadError::Running);
         assert_eq!(broken(|load| load.running_mops = vec![-1.0]), LoadError::Running);
+        assert_eq!(broken(|load| load.preemptive = true), LoadError::Preempted);
         assert_eq!(broken(|load| load.entries = vec![load.entries[0]; ENTRIES_MAX + 1]), LoadError::Entries(65_537));
         assert_eq!(broken(|load| load.entries[0].release_s = 10.5), LoadError::Release(0));
         assert_eq!(broken(|load| load.entries[0].release_s = f64::NAN), LoadError::Release(0));
@@ -321,7 +439,7 @@ pub(crate) mod tests {
     fn the_earliest_deadline_comes_first_and_ties_go_to_the_smaller_bag() {
         let entry = |release_s, w| Entry { release_s, application_size_mops: w, task_mops: 1.0, left: 1.0 };
         let entries = vec![entry(0.0, 30.0), entry(5.0, 20.0), entry(5.0, 20.0), entry(8.0, 17.0), entry(1.0, 29.0)];
-        let load = Load { now_s: 10.0, speed_mops: 1.0, slots: 1, running_mops: vec![], entries };
+        let load = Load { now_s: 10.0, speed_mops: 1.0, slots: 1, preemptive: false, running_mops: vec![], entries };
         assert_eq!(Load::deadline(&load.entries[3], 2.0), 42.0);
         // At 0.5: 15, 15, 15, 16.5, 15.5; at 1: 30, 25, 25, 25, 30.
         assert_eq!(load.order(0.5), [1, 2, 0, 4, 3]);
@@ -335,19 +453,20 @@ pub(crate) mod tests {
             let capacity = Capacity::new(&load);
             let queue: Vec<_> = load.entries.iter().map(tasks_of).collect();
             let mut finished_s = 0.0_f64;
-            let (mut work, mut largest) = (0.0, 0.0_f64);
+            let mut prefix = Prefix::default();
             for (entry, done_s) in load.entries.iter().zip(simulate(&load, &queue)) {
                 finished_s = finished_s.max(done_s);
-                work += entry.left_mops();
-                largest = largest.max(entry.task_mops);
-                let bound_s = capacity.done_in(work, largest);
+                prefix.add(entry.left_mops(), entry.task_mops, entry.left.ceil());
+                let bound_s = capacity.done_in(&prefix);
                 let slack_s = 1e-9 * bound_s;
                 prop_assert!(finished_s <= bound_s + slack_s, "{} > {}", finished_s, bound_s);
                 if load.slots == 1 {
                     prop_assert!(finished_s >= bound_s - slack_s, "{} < {}", finished_s, bound_s);
                 }
                 // A promise that is no worse than one after the other on the slot that falls free first.
-                prop_assert!(bound_s <= capacity.free_s[0] + work / load.speed_mops + slack_s);
+                prop_assert!(bound_s <= capacity.free_s[0] + prefix.work_mops / load.speed_mops + slack_s);
+                prop_assert!(capacity.fits(bound_s * (1.0 + 1e-9) + 1e-9, &prefix));
+                prop_assert!(!capacity.fits(bound_s * (1.0 - 1e-9) - 1e-9, &prefix));
             }
         }
 
@@ -356,11 +475,11 @@ pub(crate) mod tests {
             load in loads(1_u32..=6, 0), work in 1.0..1e7_f64, more in 0.0..1e6_f64, largest in 1.0..1e6_f64,
         ) {
             let capacity = Capacity::new(&load);
-            let done_s = capacity.done_in(work, largest);
+            let done_s = capacity.work_done_in(work, largest);
             let back = capacity.work_by(done_s, largest);
             prop_assert!((back - work).abs() <= 1e-9 * (work + 1e7), "{} {}", back, work);
-            prop_assert!(capacity.done_in(work + more, largest) >= done_s);
-            prop_assert!(capacity.done_in(work, largest + more) >= done_s * (1.0 - 1e-12));
+            prop_assert!(capacity.work_done_in(work + more, largest) >= done_s);
+            prop_assert!(capacity.work_done_in(work, largest + more) >= done_s * (1.0 - 1e-12));
             prop_assert!(capacity.work_by(done_s + more, largest) >= back);
             prop_assert!(capacity.work_by(done_s, largest + more) <= back + 1e-9 * (work + 1e7));
         }

@@ -8,6 +8,7 @@
 //! the bytes before decoding.
 
 use std::cmp::{max, min};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
@@ -228,10 +229,21 @@ impl IntervalSet {
         Self { intervals: rest }
     }
 
+    /// The intervals that end behind the first index of `other` and begin before its last.
+    fn around(&self, other: &Self) -> &[(u64, u64)] {
+        let (Some(&(start, _)), Some(&(_, end))) = (other.intervals.first(), other.intervals.last()) else {
+            return &[];
+        };
+        let first = self.intervals.partition_point(|interval| interval.1 <= start);
+        let rest = &self.intervals[first..];
+        &rest[..rest.partition_point(|interval| interval.0 < end)]
+    }
+
     /// The indices in both sets.
     pub fn intersection(&self, other: &Self) -> Self {
         let mut common = Vec::new();
-        let (mut mine, mut theirs) = (self.intervals.as_slice(), other.intervals.as_slice());
+        // A small set meets but a part of a large one.
+        let (mut mine, mut theirs) = (self.around(other), other.around(self));
         while let (Some(&a), Some(&b)) = (mine.first(), theirs.first()) {
             let (start, end) = (max(a.0, b.0), min(a.1, b.1));
             if start < end {
@@ -264,6 +276,11 @@ impl IntervalSet {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.intervals.capacity() * size_of::<(u64, u64)>()
+    }
+
     /// Takes the `n` smallest indices out and returns them; all of them when there are no more than `n`.
     pub fn take_first(&mut self, n: u64) -> Self {
         let mut wanted = n;
@@ -286,6 +303,115 @@ impl IntervalSet {
 }
 
 impl fmt::Debug for IntervalSet {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_set().entries(self.ranges()).finish()
+    }
+}
+
+/// A set of task indices that changes one by one in any order: as an [`IntervalSet`], but in a tree, so that a
+/// change costs the logarithm of the number of intervals. It also knows how many indices it has.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub(crate) struct IntervalTree {
+    /// Start to end, with a gap between neighbours.
+    intervals: BTreeMap<u64, u64>,
+    len: u64,
+}
+
+impl IntervalTree {
+    /// Number of indices.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there is no index.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether `index` is in the set.
+    pub(crate) fn contains(&self, index: u64) -> bool {
+        self.intervals.range(..=index).next_back().is_some_and(|(_, &end)| index < end)
+    }
+
+    /// Adds the indices of `range`; an empty or backward range adds nothing.
+    pub(crate) fn insert(&mut self, range: Range<u64>) {
+        if range.start >= range.end {
+            return;
+        }
+        let (mut start, mut end) = (range.start, range.end);
+        // From the last that begins in or directly behind the range down to the one that reaches its start.
+        while let Some((&known_start, &known_end)) = self.intervals.range(..=range.end).next_back() {
+            if known_end < range.start {
+                break;
+            }
+            (start, end) = (min(start, known_start), max(end, known_end));
+            self.len -= known_end - known_start;
+            if known_start <= range.start {
+                // It goes on where it is.
+                self.intervals.insert(known_start, end);
+                self.len += end - start;
+                return;
+            }
+            self.intervals.remove(&known_start);
+        }
+        self.intervals.insert(start, end);
+        self.len += end - start;
+    }
+
+    /// Takes the indices of `range` out; those that are not in the set do not matter.
+    pub(crate) fn remove(&mut self, range: Range<u64>) {
+        if range.start >= range.end {
+            return;
+        }
+        while let Some((&start, &end)) = self.intervals.range(..range.end).next_back() {
+            if end <= range.start {
+                break;
+            }
+            self.len -= min(end, range.end) - max(start, range.start);
+            if range.end < end {
+                self.intervals.insert(range.end, end);
+            }
+            if start < range.start {
+                self.intervals.insert(start, range.start);
+                break;
+            }
+            self.intervals.remove(&start);
+        }
+    }
+
+    /// Adds all indices of `other`.
+    pub(crate) fn extend_with(&mut self, other: &IntervalSet) {
+        other.ranges().for_each(|range| self.insert(range));
+    }
+
+    /// Takes all indices of `other` out.
+    pub(crate) fn subtract(&mut self, other: &IntervalSet) {
+        other.ranges().for_each(|range| self.remove(range));
+    }
+
+    /// The indices in both sets.
+    pub(crate) fn intersection(&self, other: &IntervalSet) -> IntervalSet {
+        let mut intervals = Vec::new();
+        for range in other.ranges() {
+            let before = self.intervals.range(..range.start).next_back();
+            let within = self.intervals.range(range.clone());
+            for (&start, &end) in before.into_iter().chain(within) {
+                let (start, end) = (max(start, range.start), min(end, range.end));
+                if start < end {
+                    intervals.push((start, end));
+                }
+            }
+        }
+        IntervalSet { intervals }
+    }
+
+    /// The intervals in ascending order, with a gap between neighbours.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.intervals.iter().map(|(&start, &end)| start..end)
+    }
+}
+
+impl fmt::Debug for IntervalTree {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_set().entries(self.ranges()).finish()
     }
@@ -348,6 +474,36 @@ mod tests {
                     prop_assert_eq!(set.contains(index), model.contains(&index));
                 }
             }
+        }
+
+        #[test]
+        fn the_tree_agrees_with_a_tree_of_indices(
+            steps in prop::collection::vec((any::<bool>(), 0_u64..60, 0_u64..15), 0..40), other in ranges(),
+        ) {
+            let (mut tree, mut model) = (IntervalTree::default(), BTreeSet::new());
+            for (insert, start, length) in steps {
+                if insert {
+                    tree.insert(start..start + length);
+                    model.extend(start..start + length);
+                } else {
+                    tree.remove(start..start + length);
+                    model.retain(|index| !(start..start + length).contains(index));
+                }
+                let same: IntervalSet = tree.ranges().collect();
+                assert_same(&same, &model);
+                prop_assert_eq!(same.intervals(), tree.intervals.len());
+                prop_assert_eq!((tree.len(), tree.is_empty()), (model.len() as u64, model.is_empty()));
+                for index in 0..80 {
+                    prop_assert_eq!(tree.contains(index), model.contains(&index));
+                }
+            }
+            let (other, other_model) = both(&other);
+            assert_same(&tree.intersection(&other), &(&model & &other_model));
+            let mut more = tree.clone();
+            more.extend_with(&other);
+            assert_same(&more.ranges().collect(), &(&model | &other_model));
+            tree.subtract(&other);
+            assert_same(&tree.ranges().collect(), &(&model - &other_model));
         }
 
         #[test]

@@ -10,13 +10,27 @@ use crate::bag::Request;
 use crate::config::Config;
 use crate::message::Message;
 use crate::split::{self, choose, split_ranges, split_tasks};
-use crate::summary::Summary;
+use crate::summary::{STRETCHES, Summary};
 
 /// Routers a request may climb through before the one that has it keeps it: twice the height of a tree of a million.
 pub(crate) const CLIMBED_MAX: u16 = 64;
 
+/// When a router keeps a request instead of letting it climb. In both, S is the smallest stretch at which the router's
+/// own subtree can take the request, and B is [`Config::stretch_bound`]; the root keeps everything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClimbingRule {
+    /// The paper's (§6): S ≤ B · S_min, with S_min the smallest maximum stretch of any leaf of the grid. While any leaf
+    /// is idle S_min is 0, and everything climbs.
+    Minimum,
+    /// Ours (`design.md`): S ≤ B · S_grid, with S_grid the stretch that the whole grid would give this very request, by
+    /// the summary that the root spreads. So a request climbs only where that helps.
+    #[default]
+    WholeGrid,
+}
+
 /// What the root tells everybody, beside the overlay's own count and height.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Platform {
     /// S_min of the paper: the smallest maximum stretch of a leaf, in s/Mop.
     pub minimum_stretch: f64,
@@ -24,6 +38,9 @@ pub struct Platform {
     pub maximum_stretch: f64,
     /// Speed of all slots that take work, in Mop/s.
     pub speed_mops: f64,
+    /// The root's own availability summary, encoded; decoded only where a request is judged.
+    #[serde(with = "serde_bytes")]
+    availability: Vec<u8>,
 }
 
 impl Platform {
@@ -40,6 +57,24 @@ impl Platform {
         let valid = sane(platform.minimum_stretch) && sane(platform.maximum_stretch) && sane(platform.speed_mops);
         if valid { platform } else { Self::default() }
     }
+
+    /// The stretch that a router's own is compared with; 0 where nothing is known, so that the request climbs.
+    fn reference(&self, rule: ClimbingRule, request: &split::Request) -> f64 {
+        match rule {
+            ClimbingRule::Minimum => self.minimum_stretch,
+            ClimbingRule::WholeGrid => {
+                let Ok(grid) = Summary::decode(&self.availability) else { return 0.0 };
+                let s_index = Summary::smallest_stretch(
+                    &[&grid],
+                    request.tasks,
+                    request.age_s,
+                    request.application_size_mops,
+                    request.task_mops,
+                );
+                s_index.map_or(0.0, |s_index| STRETCHES[s_index])
+            }
+        }
+    }
 }
 
 impl From<&Summary> for Platform {
@@ -48,6 +83,7 @@ impl From<&Summary> for Platform {
             minimum_stretch: summary.minimum_stretch,
             maximum_stretch: summary.maximum_stretch,
             speed_mops: summary.speed_mops,
+            availability: summary.encode(),
         }
     }
 }
@@ -121,8 +157,13 @@ impl Router {
             application_size_mops: request.bag.application_size_mops,
             age_s: request.age.as_secs_f64(),
         };
+        let reference = match parent {
+            Some(_) => platform.reference(config.climbing, &numbers),
+            // Whatever it is, the request stays.
+            None => 0.0,
+        };
         let decision =
-            choose(&children, &numbers, config.stretch_bound, platform.minimum_stretch, parent.is_none());
+            choose(&children, &numbers, config.stretch_bound, reference, parent.is_none());
         if let Some(parent) = parent
             && !decision.good_enough
         {

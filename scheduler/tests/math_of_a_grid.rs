@@ -121,6 +121,7 @@ fn leaves() -> impl Strategy<Value = Vec<Load>> {
             now_s: 1e4,
             speed_mops: f64::from(speed) * 100.0,
             slots,
+            preemptive: running.is_none(),
             running_mops: running.into_iter().collect(),
             entries: vec![],
         },

@@ -68,7 +68,7 @@ impl Host {
                     Effect::MeasureTask { bag } => self.measured.push(bag),
                     Effect::FetchOutput { task, .. } => events.push_back(Event::Fetched { task, here: true }),
                     Effect::Notify(notice) => self.notices.push(notice),
-                    Effect::SuspendTasks | Effect::ResumeTasks => {}
+                    Effect::FreezeTask { .. } | Effect::ThawTask { .. } | Effect::SuspendTasks | Effect::ResumeTasks => {}
                 }
             }
         }

@@ -29,10 +29,28 @@ pub(crate) struct Run {
     pub(crate) task: TaskId,
     pub(crate) work_mops: f64,
     left: Duration,
-    /// When it last began to run; `None` while frozen.
+    /// When it last began to run; `None` while frozen, for others or by the owner.
     since: Option<Time>,
+    /// Frozen for others.
+    frozen: bool,
     /// Which of the scheduled ends is its own.
     serial: u64,
+}
+
+impl Run {
+    /// Stops its clock; the end that is scheduled is no longer its own.
+    fn pause(&mut self, now: Time, serial: u64) {
+        if let Some(since) = self.since.take() {
+            self.left = self.left.saturating_sub(now.since(since));
+        }
+        self.serial = serial;
+    }
+
+    /// Starts its clock: when and under which serial it ends.
+    fn go_on(&mut self, now: Time) -> (Time, u64) {
+        self.since = Some(now);
+        (now + self.left.max(Duration::from_micros(1)), self.serial)
+    }
 }
 
 /// One machine.
@@ -53,6 +71,9 @@ pub(crate) struct Host {
     /// When this life began.
     started: Time,
     suspended: bool,
+    slots: u32,
+    places: u32,
+    /// What has begun, by place.
     runs: BTreeMap<u32, Run>,
     serial: u64,
     sequence: u64,
@@ -80,6 +101,8 @@ impl Host {
             life: 0,
             started: Time::ZERO,
             suspended: false,
+            slots: scenario.slots,
+            places: idlewood_scheduler::Config { slots: scenario.slots, ..scenario.peer.clone() }.places(),
             runs: BTreeMap::new(),
             serial: 0,
             sequence: 0,
@@ -208,55 +231,84 @@ impl Host {
 
     // ---- tasks ----
 
-    /// A task begins in a slot: when and under which serial it ends, unless it is frozen meanwhile.
+    /// A task begins at a place: when and under which serial it ends, unless it is frozen meanwhile.
     ///
     /// # Panics
-    /// When the slot is not free: the peer broke its promise.
-    pub(crate) fn run(&mut self, slot: u32, task: TaskId, work_mops: f64, now: Time) -> Option<(Time, u64)> {
+    /// When the place is not free, or all slots are taken: the peer broke its promise.
+    pub(crate) fn run(&mut self, place: u32, task: TaskId, work_mops: f64, now: Time) -> Option<(Time, u64)> {
+        assert!(place < self.places, "machine {} starts {task:?} at place {place} of {}", self.index, self.places);
         let left = Duration::from_micros(((work_mops / self.speed_mops * 1e6).round() as u64).max(1));
         let since = (!self.suspended).then_some(now);
         self.serial += 1;
         let serial = self.serial;
-        let before = self.runs.insert(slot, Run { task, work_mops, left, since, serial });
-        assert!(before.is_none(), "machine {} starts {task:?} in slot {slot}, which has {before:?}", self.index);
+        let before = self.runs.insert(place, Run { task, work_mops, left, since, frozen: false, serial });
+        assert!(before.is_none(), "machine {} starts {task:?} at place {place}, which has {before:?}", self.index);
+        self.assert_slots();
         since.map(|since| (since + left, serial))
     }
 
     /// The end of a run comes: what ran, unless it was stopped or frozen since.
-    pub(crate) fn finish(&mut self, slot: u32, serial: u64) -> Option<Run> {
-        self.runs.get(&slot).filter(|run| run.serial == serial)?;
-        self.runs.remove(&slot)
+    pub(crate) fn finish(&mut self, place: u32, serial: u64) -> Option<Run> {
+        self.runs.get(&place).filter(|run| run.serial == serial)?;
+        self.runs.remove(&place)
     }
 
-    /// Stops what runs in a slot; whether it was this task.
-    pub(crate) fn stop(&mut self, slot: u32, task: TaskId) -> bool {
-        let runs = self.runs.get(&slot).is_some_and(|run| run.task == task);
+    /// Stops what is at a place; whether it was this task.
+    pub(crate) fn stop(&mut self, place: u32, task: TaskId) -> bool {
+        let runs = self.runs.get(&place).is_some_and(|run| run.task == task);
         if runs {
-            self.runs.remove(&slot);
+            self.runs.remove(&place);
         }
         runs
+    }
+
+    /// Freezes one task for others.
+    ///
+    /// # Panics
+    /// When it is not there or frozen already: the peer broke its promise. Here a task's end is told at once.
+    pub(crate) fn freeze(&mut self, place: u32, task: TaskId, now: Time) {
+        self.serial += 1;
+        let run = self.runs.get_mut(&place).filter(|run| run.task == task && !run.frozen);
+        let run = run.unwrap_or_else(|| panic!("machine {} freezes {task:?}, which does not run", self.index));
+        run.frozen = true;
+        run.pause(now, self.serial);
+    }
+
+    /// Lets a task that was frozen for others go on: when and under which serial it ends.
+    ///
+    /// # Panics
+    /// When it is not there or not frozen, or all slots are taken: the peer broke its promise.
+    pub(crate) fn thaw(&mut self, place: u32, task: TaskId, now: Time) -> Option<(Time, u64)> {
+        let run = self.runs.get_mut(&place).filter(|run| run.task == task && run.frozen);
+        let run = run.unwrap_or_else(|| panic!("machine {} thaws {task:?}, which is not frozen", self.index));
+        run.frozen = false;
+        let end = if self.suspended { None } else { Some(run.go_on(now)) };
+        self.assert_slots();
+        end
+    }
+
+    fn assert_slots(&self) {
+        let running = self.runs.values().filter(|run| !run.frozen).count();
+        assert!(running <= self.slots as usize, "machine {} runs {running} tasks on {} slots", self.index, self.slots);
     }
 
     /// Freezes all tasks.
     pub(crate) fn suspend(&mut self, now: Time) {
         self.suspended = true;
         for run in self.runs.values_mut() {
-            if let Some(since) = run.since.take() {
-                run.left = run.left.saturating_sub(now.since(since));
-            }
             self.serial += 1;
-            run.serial = self.serial;
+            run.pause(now, self.serial);
         }
     }
 
-    /// Lets all tasks go on: when and under which serial each ends.
+    /// Lets all tasks go on but for those that are frozen for others: when and under which serial each ends.
     pub(crate) fn resume(&mut self, now: Time) -> Vec<(u32, Time, u64)> {
         self.suspended = false;
-        let frozen = self.runs.iter_mut().filter(|(_, run)| run.since.is_none());
+        let frozen = self.runs.iter_mut().filter(|(_, run)| run.since.is_none() && !run.frozen);
         frozen
-            .map(|(&slot, run)| {
-                run.since = Some(now);
-                (slot, now + run.left.max(Duration::from_micros(1)), run.serial)
+            .map(|(&place, run)| {
+                let (end, serial) = run.go_on(now);
+                (place, end, serial)
             })
             .collect()
     }
@@ -297,6 +349,33 @@ mod tests {
         let &[(0, end, serial)] = resumed.as_slice() else { panic!("{resumed:?}") };
         assert_eq!(end, at(1070));
         assert_eq!(host.finish(0, serial).map(|run| run.task), Some(TASK));
+    }
+
+    #[test]
+    fn freezing_for_others_and_by_the_owner_do_not_disturb_each_other() {
+        let mut host = Host::new(&Scenario::default(), 0);
+        let other = TaskId { index: 5, ..TASK };
+        let (_, first) = host.run(0, TASK, 100.0 * host.speed_mops, at(0)).unwrap();
+        host.freeze(0, TASK, at(10));
+        let (end, _) = host.run(1, other, 20.0 * host.speed_mops, at(10)).unwrap();
+        assert_eq!(end, at(30));
+        host.suspend(at(20));
+        let resumed = host.resume(at(100));
+        let &[(1, end, serial)] = resumed.as_slice() else { panic!("{resumed:?}") };
+        assert_eq!(end, at(110));
+        assert!(host.finish(0, first).is_none(), "it ended while it was frozen");
+        assert_eq!(host.finish(1, serial).map(|run| run.task), Some(other));
+        let (end, serial) = host.thaw(0, TASK, at(110)).unwrap();
+        assert_eq!(end, at(200));
+        assert_eq!(host.finish(0, serial).map(|run| run.task), Some(TASK));
+    }
+
+    #[test]
+    #[should_panic(expected = "runs 2 tasks on 1 slots")]
+    fn no_more_tasks_run_than_there_are_slots() {
+        let mut host = Host::new(&Scenario::default(), 0);
+        host.run(0, TASK, 1e6, at(0));
+        host.run(1, TaskId { index: 5, ..TASK }, 1e6, at(0));
     }
 
     #[test]

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod churn;
+pub mod eval;
 pub mod event_queue;
 mod host;
 pub mod network;

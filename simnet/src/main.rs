@@ -1,16 +1,16 @@
-//! `simnet`: runs simulations from the command line.
+//! `simnet`: runs simulations from the command line, and checks the scheduler's arithmetic.
 //!
-//! Exit codes: 0 all went well; 1 a task was lost; 2 bad usage.
+//! Exit codes: 0 all went well; 1 a task was lost; 2 bad usage or input.
 
 #![forbid(unsafe_code)]
 
-use std::io::{IsTerminal, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use idlewood_simnet::{Progress, Report, Scenario, Simulation};
+use idlewood_simnet::{Progress, Report, Scenario, Simulation, eval};
 
 /// Deterministic simulation of idlewood grids.
 #[derive(Parser)]
@@ -24,6 +24,14 @@ struct Cli {
 enum Command {
     /// Run one scenario: machines that come and go, and bags that arrive at them.
     Run(RunArguments),
+    /// Compute the maximum stretch of a queue and what a leaf has available: one JSON document from standard input,
+    /// one on standard output.
+    ///
+    /// Input: {"speed": Mop/s per slot, "slots": k, "now": s, "preemptive": bool, "running": [Mop left, one per busy
+    /// slot; empty with preemption], "queue": [{"r": s, "w": Mop, "a": Mop, "left": tasks}], "queries": [{"S": s/Mop,
+    /// "r": s, "w": Mop, "a": Mop}]}. Output: {"max_stretch": s/Mop, "max_stretch_exact": s/Mop, "answers": [{"h":
+    /// Mop, "n": tasks}]}. With several slots h and n are lower bounds.
+    Eval,
 }
 
 #[derive(Args)]
@@ -52,6 +60,21 @@ struct RunArguments {
     /// Tasks that a machine runs at the same time.
     #[arg(long, default_value_t = 1)]
     slots: u32,
+    /// The number of tasks of a bag is log-uniform between 1 and that of a usual bag.
+    #[arg(long)]
+    heavy_tailed: bool,
+    /// Running tasks are not frozen for bags that come ahead of them.
+    #[arg(long)]
+    no_preemption: bool,
+    /// Deadlines follow from the paper's application size w = n·a instead of the effective one.
+    #[arg(long)]
+    paper_size: bool,
+    /// The paper's case: --no-preemption and --paper-size.
+    #[arg(long)]
+    paper: bool,
+    /// The order of each queue goes on minimising stretches behind the bottleneck.
+    #[arg(long)]
+    lexicographic: bool,
     /// Simulated time after which the run ends even if bags are unfinished.
     #[arg(long, default_value = "30d", value_parser = duration)]
     horizon: Duration,
@@ -100,14 +123,24 @@ impl RunArguments {
             latency_ms: self.latency_ms,
             tasks_per_node: self.tasks_per_node,
             slots: self.slots,
+            heavy_tailed: self.heavy_tailed,
             horizon: self.horizon,
+            peer: idlewood_scheduler::Config {
+                preemptive: !(self.no_preemption || self.paper),
+                effective_size: !(self.paper_size || self.paper),
+                lexicographic: self.lexicographic,
+                ..idlewood_scheduler::Config::default()
+            },
             ..Scenario::default()
         }
     }
 }
 
 fn main() -> ExitCode {
-    let Command::Run(arguments) = Cli::parse().command;
+    let arguments = match Cli::parse().command {
+        Command::Run(arguments) => arguments,
+        Command::Eval => return evaluate(),
+    };
     let simulation = match Simulation::new(arguments.scenario()) {
         Ok(simulation) => simulation,
         Err(sentence) => {
@@ -123,6 +156,34 @@ fn main() -> ExitCode {
         }
         Err(error) => {
             eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// `simnet eval`.
+fn evaluate() -> ExitCode {
+    let mut document = Vec::new();
+    if let Err(error) = std::io::stdin().lock().read_to_end(&mut document) {
+        eprintln!("error: the document cannot be read: {error}");
+        return ExitCode::FAILURE;
+    }
+    let evaluation = match std::str::from_utf8(&document) {
+        Ok(document) => eval::evaluate(document).map_err(|error| error.to_string()),
+        Err(error) => Err(format!("the document is not UTF-8: {error}")),
+    };
+    let evaluation = match evaluation {
+        Ok(evaluation) => evaluation,
+        Err(sentence) => {
+            eprintln!("error: {sentence}");
+            return ExitCode::from(2);
+        }
+    };
+    let json = serde_json::to_string(&evaluation).expect("finite numbers are JSON");
+    match writeln!(std::io::stdout().lock(), "{json}") {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: the answer cannot be printed: {error}");
             ExitCode::FAILURE
         }
     }

@@ -43,6 +43,10 @@ pub struct Report {
     pub max_stretch: f64,
     /// Mean of the same.
     pub mean_stretch: f64,
+    /// Largest (C − r)/w' with the effective size w' = a·max(n, machines), in s/Mop.
+    pub max_effective_stretch: f64,
+    /// Tasks frozen for others, each time.
+    pub preemptions: u64,
     /// From the first submission to the last delivery, in simulated seconds.
     pub makespan_s: f64,
     /// Simulated time, in seconds.
@@ -79,6 +83,8 @@ impl fmt::Display for Report {
         line("tasks run twice", self.duplicate_tasks.to_string())?;
         line("maximum stretch", format!("{:.4e} s/Mop", self.max_stretch))?;
         line("mean stretch", format!("{:.4e} s/Mop", self.mean_stretch))?;
+        line("maximum effective stretch", format!("{:.4e} s/Mop", self.max_effective_stretch))?;
+        line("tasks frozen for others", self.preemptions.to_string())?;
         line("makespan", format!("{:.1} s", self.makespan_s))?;
         line("simulated time", format!("{:.1} s", self.sim_s))?;
         line("crashes, farewells", format!("{}, {}", self.crashes, self.leaves))?;

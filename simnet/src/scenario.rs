@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use serde::ser::SerializeMap;
 
 /// Parameters of one run, with their defaults and where those come from.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -39,6 +40,9 @@ pub struct Scenario {
     pub tasks_per_node: u64,
     /// Spread of the number of tasks, ± percent, at most 100. Default 20, the paper's.
     pub tasks_spread_percent: u64,
+    /// Whether the number of tasks is log-uniform between 1 and that of a usual bag instead, as production grids see
+    /// it. Default false.
+    pub heavy_tailed: bool,
     /// Mean time between two bags. Default 10 s, the paper's.
     #[serde(rename = "bag_interval_s", serialize_with = "seconds")]
     pub bag_interval: Duration,
@@ -65,7 +69,7 @@ pub struct Scenario {
     pub horizon: Duration,
     /// Settings of the peers; `slots`, `speed_mops` and `expects_grid` are overwritten for each
     /// machine.
-    #[serde(skip)]
+    #[serde(rename = "policy", serialize_with = "policy")]
     pub peer: idlewood_scheduler::Config,
 }
 
@@ -86,6 +90,7 @@ impl Default for Scenario {
             persist: Duration::from_millis(5),
             tasks_per_node: 10,
             tasks_spread_percent: 20,
+            heavy_tailed: false,
             bag_interval: Duration::from_secs(10),
             task_mops_min: 30_000.0,
             task_mops_max: 240_000.0,
@@ -141,6 +146,17 @@ impl Scenario {
     pub fn start_window(&self) -> Duration {
         Duration::from_millis(u64::from(self.nodes) * 100).max(Duration::from_secs(1))
     }
+}
+
+/// Of the peers' settings, those that decide the order of work.
+fn policy<S: serde::Serializer>(peer: &idlewood_scheduler::Config, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(Some(5))?;
+    map.serialize_entry("preemptive", &peer.preemptive)?;
+    map.serialize_entry("frozen_max", &peer.frozen_max)?;
+    map.serialize_entry("lexicographic", &peer.lexicographic)?;
+    map.serialize_entry("effective_size", &peer.effective_size)?;
+    map.serialize_entry("stretch_bound", &peer.stretch_bound)?;
+    map.end()
 }
 
 fn seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {

@@ -55,7 +55,7 @@ enum Occurrence {
     /// The oldest write under way is durable.
     Durable { life: u32 },
     /// A task has run for as long as it takes.
-    RunEnds { life: u32, slot: u32, serial: u64 },
+    RunEnds { life: u32, place: u32, serial: u64 },
     /// A worker that was told to stop has stopped.
     Stopped { life: u32, task: TaskId },
     /// The first task of a bag was tried out.
@@ -114,6 +114,7 @@ pub struct Simulation {
     events: u64,
     crashes: u64,
     leaves: u64,
+    preemptions: u64,
     messages: BTreeMap<&'static str, MessageCount>,
     messages_lost: u64,
     messages_in_vain: u64,
@@ -143,6 +144,7 @@ impl Simulation {
             events: 0,
             crashes: 0,
             leaves: 0,
+            preemptions: 0,
             messages: BTreeMap::new(),
             messages_lost: 0,
             messages_in_vain: 0,
@@ -244,7 +246,7 @@ impl Simulation {
             }
             Occurrence::Deliver { from, bytes, digest } => self.deliver(host, from, &bytes, digest),
             Occurrence::Durable { life } if lives(life) => self.commit(host),
-            Occurrence::RunEnds { life, slot, serial } if lives(life) => self.end_run(host, slot, serial),
+            Occurrence::RunEnds { life, place, serial } if lives(life) => self.end_run(host, place, serial),
             Occurrence::Stopped { life, task } if lives(life) => {
                 self.give(host, Event::TaskEnded { task, outcome: TaskOutcome::Stopped });
             }
@@ -418,9 +420,9 @@ impl Simulation {
 
     // ---- tasks and their outputs ----
 
-    fn end_run(&mut self, host: HostIndex, slot: u32, serial: u64) {
+    fn end_run(&mut self, host: HostIndex, place: u32, serial: u64) {
         let machine = &mut self.hosts[host as usize];
-        let Some(run) = machine.finish(slot, serial) else { return };
+        let Some(run) = machine.finish(place, serial) else { return };
         machine.store.produce(run.task);
         self.record.finished(run.task);
         let outcome = TaskOutcome::Finished {
@@ -533,22 +535,31 @@ impl Simulation {
                 let at = machine.durable;
                 self.cause(host, at, host, Occurrence::Durable { life });
             }
-            Effect::StartTask { slot, task, bag, .. } => {
+            Effect::StartTask { place, task, bag, .. } => {
                 self.record.started(task);
                 let work_mops = self.record.bags()[self.record.number(bag.id)].bag.task_mops;
-                if let Some((at, serial)) = machine.run(slot, task, work_mops, now) {
-                    self.cause(host, at, host, Occurrence::RunEnds { life, slot, serial });
+                if let Some((at, serial)) = machine.run(place, task, work_mops, now) {
+                    self.cause(host, at, host, Occurrence::RunEnds { life, place, serial });
                 }
             }
-            Effect::StopTask { slot, task } => {
-                if machine.stop(slot, task) {
+            Effect::FreezeTask { place, task } => {
+                self.preemptions += 1;
+                machine.freeze(place, task, now);
+            }
+            Effect::ThawTask { place, task } => {
+                if let Some((at, serial)) = machine.thaw(place, task, now) {
+                    self.cause(host, at, host, Occurrence::RunEnds { life, place, serial });
+                }
+            }
+            Effect::StopTask { place, task } => {
+                if machine.stop(place, task) {
                     self.cause(host, now + LOCAL_DELAY, host, Occurrence::Stopped { life, task });
                 }
             }
             Effect::SuspendTasks => machine.suspend(now),
             Effect::ResumeTasks => {
-                for (slot, at, serial) in machine.resume(now) {
-                    self.cause(host, at, host, Occurrence::RunEnds { life, slot, serial });
+                for (place, at, serial) in machine.resume(now) {
+                    self.cause(host, at, host, Occurrence::RunEnds { life, place, serial });
                 }
             }
             Effect::MeasureTask { bag } => {
@@ -574,6 +585,9 @@ impl Simulation {
         let completed_tasks = count(&|task| u64::from(task.delivered));
         let failed_tasks = count(&|task| u64::from(task.failed));
         let stretches: Vec<f64> = bags.iter().filter_map(|bag| bag.stretch(end)).collect();
+        // The same with w' = a·max(n, N): what is left of the paper's stretch is the time over the larger size.
+        let width = |tasks: u64| tasks as f64 / tasks.max(u64::from(self.scenario.nodes)) as f64;
+        let effective = bags.iter().filter_map(|bag| Some(bag.stretch(end)? * width(bag.bag.tasks)));
         let first = bags.iter().filter_map(|bag| bag.submitted).map(|(_, at)| at).min();
         let last = bags.iter().filter(|bag| bag.submitted.is_some()).map(|bag| bag.completed.unwrap_or(end)).max();
         let bytes: u64 = self.messages.values().map(|count| count.bytes).sum();
@@ -591,6 +605,8 @@ impl Simulation {
             finished_executions: count(&|task| u64::from(task.finished)),
             max_stretch: stretches.iter().copied().fold(0.0, f64::max),
             mean_stretch: stretches.iter().sum::<f64>() / stretches.len().max(1) as f64,
+            max_effective_stretch: effective.fold(0.0, f64::max),
+            preemptions: self.preemptions,
             makespan_s: first.zip(last).map_or(0.0, |(first, last)| last.since(first).as_secs_f64()),
             sim_s,
             crashes: self.crashes,
@@ -704,15 +720,25 @@ fn trace_effect(trace: &mut Vec<u8>, effect: &Effect) {
             trace.push(b'1');
             trace.extend(ticket.0.to_le_bytes());
         }
-        Effect::StartTask { slot, task, attempt, .. } => {
+        Effect::StartTask { place, task, attempt, .. } => {
             trace.push(b'2');
-            trace.extend(slot.to_le_bytes());
+            trace.extend(place.to_le_bytes());
             trace.extend(attempt.to_le_bytes());
             trace_task(trace, task);
         }
-        Effect::StopTask { slot, task } => {
+        Effect::StopTask { place, task } => {
             trace.push(b'3');
-            trace.extend(slot.to_le_bytes());
+            trace.extend(place.to_le_bytes());
+            trace_task(trace, task);
+        }
+        Effect::FreezeTask { place, task } => {
+            trace.push(b'8');
+            trace.extend(place.to_le_bytes());
+            trace_task(trace, task);
+        }
+        Effect::ThawTask { place, task } => {
+            trace.push(b'9');
+            trace.extend(place.to_le_bytes());
             trace_task(trace, task);
         }
         Effect::SuspendTasks => trace.push(b'4'),

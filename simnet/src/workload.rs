@@ -1,7 +1,7 @@
 //! The paper's load (Celaya and Marchal 2010, §7): bags of identical tasks that arrive at random machines.
 //!
 //! Bags arrive as a Poisson process; each has a number of tasks in proportion to the number of machines and tasks of
-//! a log-uniform length. Left out so far: the heavy-tailed bags of production grids.
+//! a log-uniform length. On demand the number of tasks is log-uniform, too: the heavy tail of production grids.
 
 use std::time::Duration;
 
@@ -45,7 +45,11 @@ pub fn bags(scenario: &Scenario) -> Vec<Bag> {
             Bag {
                 id: BagId(digest(scenario.seed, "bag", u64::from(number))),
                 arrival,
-                tasks: rng.random_range(usual - spread..=usual + spread).max(1),
+                tasks: if scenario.heavy_tailed {
+                    (log_uniform(&mut rng, 1.0, usual as f64).round() as u64).max(1)
+                } else {
+                    rng.random_range(usual - spread..=usual + spread).max(1)
+                },
                 task_mops: log_uniform(&mut rng, scenario.task_mops_min, scenario.task_mops_max),
             }
         })

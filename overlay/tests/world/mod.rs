@@ -7,12 +7,25 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idlewood_overlay::{
-    Config, Contact, Effect, Event, GridId, Message, Node, Notice, Overlay, PeerId, PositionKey, State, Time,
+    Config, Contact, Effect, Event, GridId, Message, Node, Notice, Overlay, PayloadCodec, PeerId, PositionKey, State,
+    Time,
 };
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
 pub(crate) mod oracle;
+
+/// Leaves out what both payloads begin with; leads to garbage when applied to another base.
+pub(crate) const CODEC: PayloadCodec = PayloadCodec {
+    diff: |base, new| {
+        let same = base.iter().zip(new).take_while(|(one, other)| one == other).count().min(255);
+        Some([&[same as u8], &new[same..]].concat())
+    },
+    apply: |base, difference| {
+        let (same, tail) = difference.split_first()?;
+        Some([base.get(..usize::from(*same))?, tail].concat())
+    },
+};
 
 pub(crate) const GRID: GridId = GridId([7; 32]);
 
@@ -37,6 +50,8 @@ pub(crate) struct World {
     pub(crate) machines: Vec<Machine>,
     /// Share of messages that vanish, in per mille.
     pub(crate) loss_permille: u32,
+    /// Share of messages that arrive twice, in per mille.
+    pub(crate) duplicated_permille: u32,
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_by_kind: BTreeMap<String, (u64, u64)>,
     pub(crate) config: Config,
@@ -51,6 +66,7 @@ impl World {
             now: Time::ZERO,
             machines: Vec::new(),
             loss_permille: 0,
+            duplicated_permille: 0,
             bytes_sent: 0,
             bytes_by_kind: BTreeMap::new(),
             config: Config::default(),
@@ -87,7 +103,7 @@ impl World {
         let machine = &mut self.machines[index];
         machine.incarnation += 1;
         let me = Contact { peer: machine.id, incarnation: machine.incarnation, address: "".into() };
-        let mut overlay = Overlay::new(self.config.clone(), GRID, me, seed, self.now);
+        let mut overlay = Overlay::new(self.config.clone(), GRID, me, seed, self.now, CODEC);
         let mut effects = Vec::new();
         // The scheduler above would do the same; payloads name their origin, so that tests can trace them.
         overlay.publish(self.now, Node::Leaf, payload(machine.id, Node::Leaf), &mut effects);
@@ -153,6 +169,9 @@ impl World {
         let Some(target) = self.machines.iter().position(|machine| machine.id == to) else { return };
         let latency = Duration::from_micros(self.rng.random_range(10_000..100_000));
         let from = self.machines[from].id;
+        if self.duplicated_permille > 0 && self.rng.random_range(0..1000) < self.duplicated_permille {
+            self.push(self.now + latency * 3, Item::Deliver { to: target, from, bytes: bytes.clone() });
+        }
         self.push(self.now + latency, Item::Deliver { to: target, from, bytes });
     }
 

@@ -1,0 +1,188 @@
+//! Payloads that travel as differences: whatever is lost, duplicated or reordered, what a parent holds is what the
+//! child published.
+
+mod world;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use idlewood_overlay::{Body, Contact, Effect, Event, Message, Node, Overlay, Payload, PeerId, Report, Verdict};
+use proptest::prelude::*;
+use world::{CODEC, GRID, World};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What has much in common with the round before, and names its origin.
+fn payload(peer: PeerId, node: Node, round: u16) -> Vec<u8> {
+    let mut bytes = [&peer.0[..], format!("{node:?}").as_bytes()].concat();
+    for digit in [round / 100, round / 10 % 10, round % 10] {
+        bytes.extend([digit as u8; 40]);
+    }
+    bytes
+}
+
+fn publish(world: &mut World, index: usize, node: Node, round: u16) -> Option<Vec<u8>> {
+    let (now, id) = (world.now, world.machines[index].id);
+    let mut effects = Vec::new();
+    world.machines[index].overlay.as_mut()?.publish(now, node, payload(id, node, round), &mut effects);
+    world.carry_out(index, effects);
+    Some(payload(id, node, round))
+}
+
+fn held(world: &World) -> Vec<(PeerId, Node, Vec<u8>)> {
+    let overlays = world.machines.iter().filter_map(|machine| machine.overlay.as_ref());
+    let children = overlays.flat_map(|overlay| overlay.children().into_iter().flatten());
+    children.map(|child| (child.contact.peer, child.node, child.payload.to_vec())).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn a_parent_holds_what_its_child_published(
+        seed in any::<u64>(), loss_permille in 0_u32..600, duplicated_permille in 0_u32..500,
+        steps in prop::collection::vec((0_usize..6, any::<bool>(), 0_u64..400, 0_u8..20), 1..150),
+    ) {
+        let mut world = World::new(seed);
+        world.config.report_rate_bytes_per_s = 1 << 30;
+        let first = world.start(None);
+        (0..5).for_each(|_| { world.start(Some(first)); });
+        world.settle(SECOND * 60).map_err(TestCaseError::fail)?;
+        (world.loss_permille, world.duplicated_permille) = (loss_permille, duplicated_permille);
+        let mut published: BTreeSet<Vec<u8>> = BTreeSet::new();
+        for machine in &world.machines {
+            published.extend([Node::Leaf, Node::Router].map(|node| world::payload(machine.id, node)));
+        }
+        for (round, (index, is_router, pause_ms, fate)) in steps.into_iter().enumerate() {
+            if fate == 0 {
+                world.crash(index);
+                world.restart(index, Some((index + 1) % 6));
+            }
+            let node = if is_router { Node::Router } else { Node::Leaf };
+            published.extend(publish(&mut world, index, node, round as u16));
+            world.run_for(Duration::from_millis(pause_ms));
+            for (peer, node, bytes) in held(&world) {
+                let own = bytes.is_empty() || bytes.starts_with(&[&peer.0[..], format!("{node:?}").as_bytes()].concat());
+                prop_assert!(own && (bytes.is_empty() || published.contains(&bytes)), "{:?} {:?}", node, bytes);
+            }
+        }
+        // Then nothing is lost any more, and the newest arrive.
+        (world.loss_permille, world.duplicated_permille) = (0, 0);
+        world.run_for(SECOND * 120);
+        let mut newest = BTreeMap::new();
+        for index in 0..6 {
+            for node in [Node::Leaf, Node::Router] {
+                newest.insert((world.machines[index].id, node), publish(&mut world, index, node, 999));
+            }
+        }
+        world.run_for(SECOND * 20);
+        let held = held(&world);
+        prop_assert_eq!(held.len(), 10);
+        for (peer, node, bytes) in held {
+            prop_assert_eq!(Some(&Some(bytes)), newest.get(&(peer, node)));
+        }
+    }
+}
+
+/// A parent and the child that is another machine's leaf, spoken to by hand.
+fn pair() -> (World, usize, usize) {
+    let mut world = World::new(8);
+    world.config.report_rate_bytes_per_s = 1 << 30;
+    let first = world.start(None);
+    world.start(Some(first));
+    world.settle(SECOND * 60).unwrap();
+    let is_last = |index: usize| !world.machines[index].overlay.as_ref().is_some_and(Overlay::hosts_router);
+    let child = (0..2).find(|index| is_last(*index)).unwrap();
+    (world, 1 - child, child)
+}
+
+/// Publishes; returns the payload as it went out, and lets everything arrive.
+fn report(world: &mut World, child: usize, round: u16) -> Vec<Payload> {
+    let (now, id) = (world.now, world.machines[child].id);
+    let mut effects = Vec::new();
+    let overlay = world.machines[child].overlay.as_mut().unwrap();
+    overlay.publish(now, Node::Leaf, payload(id, Node::Leaf, round), &mut effects);
+    let sent = effects.iter().filter_map(|effect| match effect {
+        Effect::Send { message: Message { body: Body::Report(Report { load, .. }), .. }, .. } => load.clone(),
+        _ => None,
+    });
+    let sent = sent.collect();
+    world.carry_out(child, effects);
+    world.run_for(SECOND);
+    sent
+}
+
+#[test]
+fn differences_go_to_what_was_acknowledged_and_every_sixteenth_is_whole() {
+    let (mut world, _, child) = pair();
+    let mut whole = Vec::new();
+    let mut last = Some(1);
+    for round in 1..=40 {
+        let sent = report(&mut world, child, round);
+        assert_eq!(sent.len(), 1);
+        match sent[0].base {
+            None => whole.push(round),
+            Some(base) => {
+                assert_eq!(Some(base), last);
+                assert!(sent[0].bytes.len() < payload(world.machines[child].id, Node::Leaf, round).len());
+            }
+        }
+        last = Some(sent[0].version);
+    }
+    // The first payload, before these, was whole.
+    assert_eq!(whole, [16, 32]);
+}
+
+#[test]
+fn a_difference_that_leads_nowhere_is_answered_by_asking_for_the_whole() {
+    let (mut world, parent, child) = pair();
+    report(&mut world, child, 1);
+    let sender = world.machines[child].overlay.as_ref().unwrap().me().clone();
+    let before = held(&world);
+    let ask = |world: &mut World, sender: &Contact, load: Payload| {
+        let report = Report { node: Node::Leaf, version: version(world, child), tree: None, load: Some(load), root: 0 };
+        let message = Message { grid: GRID, sender: sender.clone(), body: Body::Report(report) };
+        let (now, overlay) = (world.now, world.machines[parent].overlay.as_mut().unwrap());
+        let mut effects = Vec::new();
+        overlay.handle(now, Event::Received { from: sender.peer, message }, &mut effects);
+        let counted = overlay.counters().differences_refused;
+        let answers = effects.into_iter().filter_map(|effect| match effect {
+            Effect::Send { message: Message { body: Body::ReportAck(ack), .. }, .. } => Some(ack.verdict),
+            _ => None,
+        });
+        (answers.collect::<Vec<_>>(), counted)
+    };
+    // It holds versions 1 (of the start) and 2.
+    let broken = Payload { version: 9, base: Some(2), bytes: vec![] };
+    let (answers, counted) = ask(&mut world, &sender, broken);
+    assert!(matches!(answers[..], [Verdict::Linked { load: 0, .. }]), "{answers:?}");
+    assert_eq!(counted, 1);
+    let other = (CODEC.diff)(b"something else", b"something").unwrap();
+    let (answers, counted) = ask(&mut world, &sender, Payload { version: 9, base: Some(8), bytes: other });
+    assert!(matches!(answers[..], [Verdict::Linked { load: 2, .. }]), "{answers:?}");
+    assert_eq!(counted, 1);
+    assert_eq!(held(&world), before);
+    // A base that is not older than what it leads to is no message at all.
+    let (answers, _) = ask(&mut world, &sender, Payload { version: 9, base: Some(9), bytes: vec![0] });
+    assert_eq!(answers, []);
+}
+
+/// Version of the structure that the child reported, by asking: the only one that the parent knows.
+fn version(world: &mut World, child: usize) -> u64 {
+    let sender = world.machines[child].overlay.as_ref().unwrap().me().clone();
+    let (now, parent) = (world.now, world.machines[1 - child].overlay.as_mut().unwrap());
+    for version in 0..100 {
+        let report = Report { node: Node::Leaf, version, tree: None, load: None, root: 0 };
+        let message = Message { grid: GRID, sender: sender.clone(), body: Body::Report(report) };
+        let mut effects = Vec::new();
+        parent.handle(now, Event::Received { from: sender.peer, message }, &mut effects);
+        let linked = effects.iter().any(|effect| {
+            let Effect::Send { message: Message { body: Body::ReportAck(ack), .. }, .. } = effect else { return false };
+            matches!(ack.verdict, Verdict::Linked { .. })
+        });
+        if linked {
+            return version;
+        }
+    }
+    panic!("the child is linked");
+}
