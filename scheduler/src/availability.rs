@@ -33,13 +33,7 @@ pub fn available_work(load: &Load, stretch: f64, release_s: f64, application_siz
 /// the paper's n = ⌊h/a⌋ (Equation 2). The other arguments as in [`available_work`].
 ///
 /// On one slot exact but for rounding; on more never too many. Falls with a.
-pub fn available_tasks(
-    load: &Load,
-    stretch: f64,
-    release_s: f64,
-    application_size_mops: f64,
-    task_mops: f64,
-) -> u64 {
+pub fn available_tasks(load: &Load, stretch: f64, release_s: f64, application_size_mops: f64, task_mops: f64) -> u64 {
     if !(task_mops > 0.0 && task_mops.is_finite()) {
         return 0;
     }

@@ -358,8 +358,7 @@ impl Ledger {
             return;
         }
         let changed = !lost.is_empty() || !gained.is_empty();
-        let placement =
-            Placement { executor: executor.clone(), ranges: keep.clone(), until: io.now + term, version };
+        let placement = Placement { executor: executor.clone(), ranges: keep.clone(), until: io.now + term, version };
         self.placed.insert(executor.peer, placement);
         if changed {
             let placed = Record::Placed { bag: self.bag.id, executor: executor.clone(), ranges: keep };
@@ -738,9 +737,10 @@ mod tests {
         ledger.results(&contact(1), vec![result(5, true)], &mut io);
         ledger.results(&contact(2), vec![result(5, true)], &mut io);
         let acks = |io: &Io| {
-            let acks = io.effects.iter().filter(|effect| {
-                matches!(effect, Effect::Send { message: Message::ResultsAck { .. }, .. })
-            });
+            let acks = io
+                .effects
+                .iter()
+                .filter(|effect| matches!(effect, Effect::Send { message: Message::ResultsAck { .. }, .. }));
             acks.count()
         };
         assert_eq!(acks(&io), 0);

@@ -184,7 +184,13 @@ impl Capacity {
         free_s.extend(load.running_mops.iter().map(|rest| rest / load.speed_mops));
         free_s.sort_by(f64::total_cmp);
         let mut sum = 0.0;
-        let free_sums_s = free_s.iter().map(|free| { sum += free; sum }).collect();
+        let free_sums_s = free_s
+            .iter()
+            .map(|free| {
+                sum += free;
+                sum
+            })
+            .collect();
         Self { speed_mops: load.speed_mops, free_s, free_sums_s }
     }
 

@@ -121,8 +121,7 @@ impl Router {
             application_size_mops: request.bag.application_size_mops,
             age_s: request.age.as_secs_f64(),
         };
-        let decision =
-            choose(&children, &numbers, config.stretch_bound, platform.minimum_stretch, parent.is_none());
+        let decision = choose(&children, &numbers, config.stretch_bound, platform.minimum_stretch, parent.is_none());
         if let Some(parent) = parent
             && !decision.good_enough
         {

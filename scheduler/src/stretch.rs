@@ -36,15 +36,17 @@ pub(crate) struct Jobs(pub(crate) Vec<Job>);
 impl Jobs {
     pub(crate) fn new(load: &Load) -> Self {
         let with_work = load.entries.iter().filter(|entry| entry.left > 0.0);
-        Self(with_work
-            .map(|entry| Job {
-                age_s: load.now_s - entry.release_s,
-                size_mops: entry.application_size_mops,
-                task_mops: entry.task_mops,
-                left_mops: entry.left_mops(),
-                due_s: 0.0,
-            })
-            .collect())
+        Self(
+            with_work
+                .map(|entry| Job {
+                    age_s: load.now_s - entry.release_s,
+                    size_mops: entry.application_size_mops,
+                    task_mops: entry.task_mops,
+                    left_mops: entry.left_mops(),
+                    due_s: 0.0,
+                })
+                .collect(),
+        )
     }
 
     /// Sets the deadlines for `stretch` and sorts by them.

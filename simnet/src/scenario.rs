@@ -63,8 +63,7 @@ pub struct Scenario {
     /// When the run ends at the latest, in simulated time. Default 30 days: our choice, never reached in good order.
     #[serde(rename = "horizon_s", serialize_with = "seconds")]
     pub horizon: Duration,
-    /// Settings of the peers; `slots`, `speed_mops` and `expects_grid` are overwritten for each
-    /// machine.
+    /// Settings of the peers; `slots`, `speed_mops` and `expects_grid` are overwritten for each machine.
     #[serde(skip)]
     pub peer: idlewood_scheduler::Config,
 }

@@ -110,10 +110,9 @@ fn work_spreads_over_all_machines() {
 /// would go round as fast as the links allow.
 #[test]
 fn renewals_keep_their_pace() {
-    let scenario = Scenario { loss_percent: 0.0, bags: 8, tasks_per_node: 10, ..restless(16, 1) };
+    let scenario = Scenario { loss_percent: 0.0, bags: 8, tasks_per_node: 6, ..restless(16, 1) };
     let third_of_a_lease = scenario.peer.lease / 3;
     let mut simulation = Simulation::new(scenario).expect("a valid scenario");
-    let count = |simulation: &Simulation, kind| simulation.report().messages_by_kind.get(kind).map_or(0, |of| of.count);
     let mut usual = 0;
     while simulation.record().open_bags() > 0 {
         let next = simulation.progress().now + third_of_a_lease;
@@ -122,11 +121,9 @@ fn renewals_keep_their_pace() {
         });
         usual += (0..16).filter_map(|host| simulation.peer(host)).map(|peer| peer.held().len() as u64).sum::<u64>();
     }
-    // Every placement, and every machine that comes back, is told of at once and a few times more.
-    let sent = count(&simulation, "holding");
+    let sent = simulation.report().messages_by_kind["holding"].count;
     assert!(usual > 1000, "{usual}");
-    println!("RATIO {sent} {usual} {} {}", count(&simulation, "request"), simulation.report().crashes);
-    assert!(sent < 2 * usual, "{sent} renewals where {usual} are usual");
+    assert!(sent * 10 < usual * 13, "{sent} renewals where {usual} are usual");
 }
 
 #[test]
@@ -167,9 +164,7 @@ fn a_submitter_that_crashes_between_the_last_result_and_the_end_of_its_bag() {
     let (submitter, _) = simulation.record().bags()[0].submitted.expect("it was submitted");
     simulation.crash(submitter);
     let until = simulation.progress().now + Duration::from_secs(24 * 3600);
-    step_until(&mut simulation, |simulation| {
-        simulation.record().open_bags() == 0 || simulation.progress().now > until
-    });
+    step_until(&mut simulation, |simulation| simulation.record().open_bags() == 0 || simulation.progress().now > until);
     assert_eq!(simulation.record().open_bags(), 0, "a day later the bag is still open");
 }
 
