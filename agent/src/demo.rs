@@ -32,7 +32,9 @@ const FORM_TIMEOUT: Duration = Duration::from_secs(45);
 /// How long the bag may take.
 const BAG_TIMEOUT: Duration = Duration::from_secs(600);
 /// How often the agents are asked how far they are.
-const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// A bag of so many tasks lasts long enough for a crash and an owner's return; of a smaller one that is not demanded.
+const TASKS_TO_SHOW_ALL: u64 = 64;
 /// How long the crashed machine is down, and how long the owner stays.
 const DOWN_TIME: Duration = Duration::from_secs(2);
 const OWNER_TIME: Duration = Duration::from_secs(3);
@@ -119,7 +121,7 @@ pub fn run(options: &DemoOptions) -> anyhow::Result<Summary> {
     grid.wait_until_formed(FORM_TIMEOUT, &interrupt)?;
     let mut order: Vec<usize> = (0..grid.agents.len()).collect();
     order.shuffle(&mut random);
-    let [submitter, victim, owned] = order[..3] else { bail!("too few agents") };
+    let [submitter, owned, ref victims @ ..] = order[..] else { bail!("too few agents") };
 
     let client = grid.agents[submitter].client()?;
     let program = TILE_PROGRAM.to_vec();
@@ -127,16 +129,20 @@ pub fn run(options: &DemoOptions) -> anyhow::Result<Summary> {
     let mut file = tempfile::tempfile().context("cannot create a temporary file")?;
     file.write_all(&program).context("cannot write a temporary file")?;
     std::io::Seek::rewind(&mut file).context("cannot read a temporary file")?;
+    interrupt.check()?;
     client.upload(hash, &file)?;
+    interrupt.check()?;
     let bag = client.submit(&submission(&picture, options.tasks, hash, program.len() as u64))?;
     show.line(&format!("agent {submitter} submitted bag {} of {} tasks", &bag.id[..12], bag.tasks));
 
-    let mut story = Story { victim, owned, events: random.random_range(0..2), ..Story::default() };
+    let mut story =
+        Story { victims: victims.to_vec(), owned, owner_first: random.random_bool(0.5), ..Story::default() };
     let done = story.watch(&mut grid, &client, &bag.id, &mut show, &interrupt)?;
     show.line("checking every tile against an independent render");
     let results = client.results(&bag.id)?;
-    let verified = verify::check(&client, &picture, &results, &options.out)?;
-    let statuses: Vec<api::Status> = grid.agents.iter().filter_map(|agent| agent.client().ok()?.status().ok()).collect();
+    let verified = verify::check(&client, &picture, &results, &options.out, &interrupt)?;
+    let statuses: Vec<api::Status> =
+        grid.agents.iter().filter_map(|agent| agent.client().ok()?.status().ok()).collect();
     let machines: BTreeMap<&str, u64> = results.iter().map(|result| (result.machine.as_str(), 1)).collect();
     let summary = Summary {
         agents: options.agents,
@@ -174,11 +180,7 @@ fn submission(picture: &Picture, tasks: u64, program: blake3::Hash, bytes: u64) 
     SubmitRequest {
         name: "demo".to_owned(),
         tasks,
-        program: Input {
-            name: "tile.wasm".to_owned(),
-            blob: idlewood_scheduler::BlobId(*program.as_bytes()),
-            bytes,
-        },
+        program: Input { name: "tile.wasm".to_owned(), blob: idlewood_scheduler::BlobId(*program.as_bytes()), bytes },
         args: picture.args(),
         entries: Vec::new(),
         inputs: Vec::new(),
@@ -195,16 +197,19 @@ fn submission(picture: &Picture, tasks: u64, program: blake3::Hash, bytes: u64) 
 /// What happens to the grid while the bag runs.
 #[derive(Debug, Default)]
 struct Story {
-    victim: usize,
+    /// Who may crash, in the order of preference.
+    victims: Vec<usize>,
     owned: usize,
-    /// Which of the two comes first.
-    events: u32,
+    /// Whether the owner returns before the crash.
+    owner_first: bool,
+    /// Agents killed while they held tasks.
     crashed: u32,
+    /// Machines seen frozen for their owner.
     reclaimed: u32,
-    crash_at: Option<Instant>,
-    restarted: bool,
-    owner_at: Option<Instant>,
-    owner_gone: bool,
+    /// Who crashed and when, until started again.
+    down: Option<(usize, Instant)>,
+    /// Since when the owner is there.
+    owner_since: Option<Instant>,
 }
 
 impl Story {
@@ -224,40 +229,61 @@ impl Story {
             let bag = client.bag(id)?.bag;
             show.progress(&bag);
             if bag.state.is_closed() {
-                ensure!(bag.state == BagState::Succeeded, "the bag ended as {:?}: {} tasks failed", bag.state, bag.failed);
-                self.finish(grid, show)?;
+                ensure!(
+                    bag.state == BagState::Succeeded,
+                    "the bag ended as {:?}: {} tasks failed",
+                    bag.state,
+                    bag.failed
+                );
+                self.finish(grid, show, interrupt)?;
+                self.check(bag.tasks)?;
                 return Ok(bag);
             }
             if bag.state == BagState::Running && bag.placed > 0 {
-                let (crash_due, owner_due) = if self.events == 0 { (8, 3) } else { (3, 8) };
-                if bag.done * crash_due >= bag.tasks || bag.tasks < 16 {
+                // A small bag may be over before the next look.
+                let small = bag.tasks < TASKS_TO_SHOW_ALL;
+                let (crash_due, owner_due) = if self.owner_first { (3, 8) } else { (8, 3) };
+                if self.crashed == 0 && (small || bag.done * crash_due >= bag.tasks) {
                     self.crash(grid, show)?;
                 }
-                if bag.done * owner_due >= bag.tasks || bag.tasks < 16 {
+                if self.reclaimed == 0 && (small || bag.done * owner_due >= bag.tasks) {
                     self.owner_returns(grid, show, interrupt)?;
                 }
             }
-            self.go_on(grid, show)?;
+            self.go_on(grid, show, interrupt)?;
             std::thread::sleep(LOOK_INTERVAL);
         }
     }
 
+    /// Whether what the demo is for could be shown.
+    fn check(&self, tasks: u64) -> anyhow::Result<()> {
+        let missing = match (self.crashed, self.reclaimed) {
+            _ if tasks < TASKS_TO_SHOW_ALL => return Ok(()),
+            (0, 0) => "a machine could crash or its owner return",
+            (0, _) => "a machine that held tasks could crash",
+            (_, 0) => "the owner of a machine could return",
+            _ => return Ok(()),
+        };
+        bail!("the bag of {tasks} tasks was over before {missing}: run the demo again, with more --tasks")
+    }
+
+    /// Kills the first of the victims that holds tasks; if none does, the next look may find one.
     fn crash(&mut self, grid: &mut Grid, show: &mut Show) -> anyhow::Result<()> {
-        if self.crash_at.is_some() {
-            return Ok(());
+        for &victim in &self.victims {
+            let agent = &mut grid.agents[victim];
+            let holds: u64 = agent.status()?.held.iter().map(|held| held.waiting + held.running).sum();
+            if holds > 0 {
+                agent.kill();
+                self.down = Some((victim, Instant::now()));
+                self.crashed += 1;
+                show.line(&format!("agent {victim} crashed (SIGKILL) with {holds} tasks in its queue"));
+                return Ok(());
+            }
         }
-        let holds: u64 = grid.agents[self.victim].status()?.held.iter().map(|held| held.waiting + held.running).sum();
-        grid.agents[self.victim].kill();
-        self.crash_at = Some(Instant::now());
-        self.crashed += 1;
-        show.line(&format!("agent {} crashed (SIGKILL) with {holds} tasks in its queue", self.victim));
         Ok(())
     }
 
     fn owner_returns(&mut self, grid: &Grid, show: &mut Show, interrupt: &Interrupt) -> anyhow::Result<()> {
-        if self.owner_at.is_some() {
-            return Ok(());
-        }
         let agent = &grid.agents[self.owned];
         agent.set_owner(true)?;
         let back = Instant::now();
@@ -267,45 +293,48 @@ impl Story {
             std::thread::sleep(Duration::from_millis(10));
         }
         self.reclaimed += 1;
-        self.owner_at = Some(back);
-        show.line(&format!("the owner of agent {} is back: frozen within {} ms", self.owned, back.elapsed().as_millis()));
+        self.owner_since = Some(back);
+        show.line(&format!(
+            "the owner of agent {} is back: frozen within {} ms",
+            self.owned,
+            back.elapsed().as_millis()
+        ));
         Ok(())
     }
 
     /// What was begun ends in its time.
-    fn go_on(&mut self, grid: &mut Grid, show: &mut Show) -> anyhow::Result<()> {
-        if !self.restarted && self.crash_at.is_some_and(|at| at.elapsed() >= DOWN_TIME) {
-            self.restart(grid, show)?;
+    fn go_on(&mut self, grid: &mut Grid, show: &mut Show, interrupt: &Interrupt) -> anyhow::Result<()> {
+        if let Some((victim, _)) = self.down.take_if(|(_, at)| at.elapsed() >= DOWN_TIME) {
+            restart(grid, victim, show, interrupt)?;
         }
-        if !self.owner_gone && self.owner_at.is_some_and(|at| at.elapsed() >= OWNER_TIME) {
+        if self.owner_since.take_if(|since| since.elapsed() >= OWNER_TIME).is_some() {
             self.owner_leaves(grid, show)?;
         }
         Ok(())
     }
 
-    fn restart(&mut self, grid: &mut Grid, show: &mut Show) -> anyhow::Result<()> {
-        self.restarted = true;
-        grid.restart(self.victim)?;
-        show.line(&format!("agent {} started again", self.victim));
-        Ok(())
-    }
-
-    fn owner_leaves(&mut self, grid: &Grid, show: &mut Show) -> anyhow::Result<()> {
-        self.owner_gone = true;
+    fn owner_leaves(&self, grid: &Grid, show: &mut Show) -> anyhow::Result<()> {
         grid.agents[self.owned].set_owner(false)?;
         show.line(&format!("the owner of agent {} left: its tasks go on", self.owned));
         Ok(())
     }
 
-    fn finish(&mut self, grid: &mut Grid, show: &mut Show) -> anyhow::Result<()> {
-        if self.crash_at.is_some() && !self.restarted {
-            self.restart(grid, show)?;
+    /// What was begun ends with the bag.
+    fn finish(&mut self, grid: &mut Grid, show: &mut Show, interrupt: &Interrupt) -> anyhow::Result<()> {
+        if let Some((victim, _)) = self.down.take() {
+            restart(grid, victim, show, interrupt)?;
         }
-        if self.owner_at.is_some() && !self.owner_gone {
+        if self.owner_since.take().is_some() {
             self.owner_leaves(grid, show)?;
         }
         Ok(())
     }
+}
+
+fn restart(grid: &mut Grid, victim: usize, show: &mut Show, interrupt: &Interrupt) -> anyhow::Result<()> {
+    grid.restart(victim, interrupt)?;
+    show.line(&format!("agent {victim} started again"));
+    Ok(())
 }
 
 /// Progress for people, on stderr.
@@ -313,7 +342,8 @@ struct Show {
     quiet: bool,
     terminal: bool,
     begin: Instant,
-    last: Option<(Instant, u64)>,
+    /// When a line without a terminal was last shown, and the tasks done then; `None` while measuring.
+    last: Option<(Instant, Option<u64>)>,
 }
 
 impl Show {
@@ -332,14 +362,14 @@ impl Show {
         if self.quiet {
             return;
         }
-        let line = format!(
-            "{:6.1} s  {}/{} tasks, {} machines, stretch {:.2e} s/Mop",
-            self.begin.elapsed().as_secs_f64(),
-            bag.done,
-            bag.tasks,
-            bag.machines,
-            bag.stretch.unwrap_or(0.0),
-        );
+        let at = self.begin.elapsed().as_secs_f64();
+        let line = match bag.stretch {
+            None => format!("{at:6.1} s  measuring the first task"),
+            Some(stretch) => format!(
+                "{at:6.1} s  {}/{} tasks, {} machines, stretch {stretch:.2e} s/Mop",
+                bag.done, bag.tasks, bag.machines
+            ),
+        };
         if self.terminal {
             let width = 30;
             let filled = (bag.done * width / bag.tasks.max(1)) as usize;
@@ -347,9 +377,10 @@ impl Show {
             return;
         }
         // Without a terminal, a line for every second in which something happened.
-        let news = self.last.is_none_or(|(at, done)| at.elapsed() >= Duration::from_secs(1) && done != bag.done);
+        let done = bag.stretch.map(|_| bag.done);
+        let news = self.last.is_none_or(|(at, last)| at.elapsed() >= Duration::from_secs(1) && last != done);
         if news {
-            self.last = Some((Instant::now(), bag.done));
+            self.last = Some((Instant::now(), done));
             eprintln!("{line}");
         }
     }
@@ -362,4 +393,3 @@ impl Drop for Show {
         }
     }
 }
-

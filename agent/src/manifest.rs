@@ -170,7 +170,10 @@ impl Manifest {
     fn validate_files(&self) -> Result<(), ManifestError> {
         let invalid = |sentence: String| Err(ManifestError::Invalid(sentence));
         if self.inputs.len() > INPUTS_MAX {
-            return invalid(format!("{} shared inputs are too many: pack them, {INPUTS_MAX} at most", self.inputs.len()));
+            return invalid(format!(
+                "{} shared inputs are too many: pack them, {INPUTS_MAX} at most",
+                self.inputs.len()
+            ));
         }
         for input in self.blobs() {
             if !is_file_name(&input.name) {
@@ -208,7 +211,8 @@ impl Manifest {
         if let Some(key) = self.env.keys().find(|key| key.is_empty() || key.contains(['\0', '='])) {
             return invalid(format!("{key:?} cannot be the name of an environment variable"));
         }
-        let value = |entry: &Entry| entry.input.as_ref().map_or(entry.text.len(), |input| "inputs/".len() + input.name.len());
+        let value =
+            |entry: &Entry| entry.input.as_ref().map_or(entry.text.len(), |input| "inputs/".len() + input.name.len());
         let value_bytes = self.entries.iter().map(value).max().unwrap_or(0) as u64;
         let index_bytes = self.tasks.to_string().len() as u64;
         let bytes = |template: &String| {
@@ -218,7 +222,8 @@ impl Manifest {
         };
         let keys = self.env.keys().map(|key| key.len() as u64);
         let entry_bytes = self.entries.iter().map(|entry| entry.text.len()).max().unwrap_or(0) as u64;
-        let all = self.args.iter().chain(self.env.values()).map(bytes).chain(keys).fold(entry_bytes, u64::saturating_add);
+        let all =
+            self.args.iter().chain(self.env.values()).map(bytes).chain(keys).fold(entry_bytes, u64::saturating_add);
         if all > ARGUMENT_BYTES_MAX {
             let most = ARGUMENT_BYTES_MAX >> 10;
             return invalid(format!(
@@ -290,7 +295,8 @@ impl TaskOutput {
 
 fn to_cbor<T: Serialize>(value: &T) -> Vec<u8> {
     let mut bytes = Vec::new();
-    ciborium::into_writer(value, &mut bytes).expect("a Vec takes every write, and these types hold no unserialisable value");
+    ciborium::into_writer(value, &mut bytes)
+        .expect("a Vec takes every write, and these types hold no unserialisable value");
     bytes
 }
 

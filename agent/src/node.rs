@@ -1,13 +1,20 @@
 //! The agent: everything around the peer of this machine, put together.
 //!
-//! One task (the [`driver`]) owns the `Peer`; network, store, workers, control API and owner's probe reach it over
+//! One task (the `driver`) owns the `Peer`; network, store, workers, control API and owner's probe reach it over
 //! bounded channels. No decision of the protocol is made here.
 
 mod commits;
 mod driver;
 mod handle;
+mod jobs;
 mod kept;
+mod manifests;
+mod measuring;
 mod neighbours;
+mod outputs;
+mod pin;
+mod slots;
+mod submission;
 mod task;
 mod views;
 
@@ -79,18 +86,22 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     let opened = Store::open(&lock)?;
     let speed_mops = match options.speed_mops {
         Some(speed_mops) => speed_mops,
-        None => tokio::task::spawn_blocking({
-            let directory = directory.clone();
-            move || measured_speed(&directory)
-        })
-        .await?,
+        None => {
+            tokio::task::spawn_blocking({
+                let directory = directory.clone();
+                move || measured_speed(&directory)
+            })
+            .await?
+        }
     };
     let net_config = NetConfig { keypair, grid, listen: options.listen.clone() };
     let (net, mut net_events) = net::start(net_config, blobs.clone())?;
     let address = first_address(&mut net_events).await?;
     tracing::info!(%address, peer = %identity::to_libp2p(id), "listening");
 
-    let mut config = Config { slots: options.slots, speed_mops, ..Config::default() };
+    let neighbours = neighbours::Neighbours::load(&directory);
+    let expects_grid = !options.bootstrap.is_empty() || !neighbours.addresses().is_empty();
+    let mut config = Config { slots: options.slots, speed_mops, expects_grid, ..Config::default() };
     if let Some(lease) = options.lease {
         config.lease = lease;
     }
@@ -113,36 +124,35 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
             .map_err(anyhow::Error::from)
     };
     let workers = pool(options.slots as usize, worker_sender)?;
-    let measuring = pool(1, measure_sender)?;
+    let measurer = pool(1, measure_sender)?;
     let fetcher = Fetcher::new(blobs.clone(), net.clone());
     let supplies = task::Supplies { blobs: blobs.clone(), fetcher, scratch: directory.join("scratch") };
     let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
     let handle = NodeHandle::new(commands);
     let control = control::start(&directory, options.control_port, handle, blobs.clone()).await?;
-    let driver = driver::Driver::new(driver::Parts {
+    let mut driver = driver::Driver::new(driver::Parts {
         peer,
         clock,
         config,
-        net: net.clone(),
+        net,
         net_events,
         store: opened.store,
         store_events: opened.results,
         supplies,
         workers,
         worker_events,
-        measuring,
+        measurer,
         measure_events,
         commands: command_receiver,
         probe: options.owner_probe.map_or(OwnerProbe::None, OwnerProbe::File),
         listen: address,
-        neighbours: neighbours::Neighbours::load(&directory),
+        neighbours,
         bootstrap: options.bootstrap,
         kept,
     });
-    let finished = driver.run().await;
-    control.shutdown().await;
-    net.shutdown().await;
-    finished
+    let ran = driver.run().await;
+    driver.shut_down(control).await?;
+    ran
 }
 
 /// Creates and checks the state directory, readable by its user only.

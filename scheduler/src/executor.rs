@@ -376,13 +376,14 @@ impl Executor {
         if let Some(submitter) = submitter.filter(|submitter| submitter.peer == from) {
             held.bag.submitter = submitter;
         }
-        if version == held.version {
+        // An answer to an older word is no reason to speak again, since the newer word is on its way: two of them would
+        // keep each other alive for ever.
+        if version == 0 {
+            // Unasked: what the submitter knows may be older than what is here.
+            held.holding_due = io.now;
+        } else if version == held.version {
             held.holding_wait = config.repeat_after;
             held.holding_due = io.now + term.max(Duration::from_secs(1)) / 3;
-        } else if version == 0 {
-            // Unasked: what it knows may be older than what is here. An answer to an older word is no reason to speak
-            // again, since the newer word is on its way: two of them would keep each other alive for ever.
-            held.holding_due = io.now;
         }
         if drop.is_empty() {
             if version == held.version {

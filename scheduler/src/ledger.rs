@@ -1017,9 +1017,10 @@ mod tests {
         ledger.results(&contact(1), vec![result(5, true)], &mut io);
         ledger.results(&contact(2), vec![result(5, true)], &mut io);
         let acks = |io: &Io| {
-            let acks = io.effects.iter().filter(|effect| {
-                matches!(effect, Effect::Send { message: Message::ResultsAck { .. }, .. })
-            });
+            let acks = io
+                .effects
+                .iter()
+                .filter(|effect| matches!(effect, Effect::Send { message: Message::ResultsAck { .. }, .. }));
             acks.count()
         };
         assert_eq!(acks(&io), 0);

@@ -94,7 +94,8 @@ impl Message {
     /// The bytes that travel.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(256);
-        ciborium::into_writer(self, &mut bytes).expect("a Vec takes every write, and messages hold no unserialisable value");
+        ciborium::into_writer(self, &mut bytes)
+            .expect("a Vec takes every write, and messages hold no unserialisable value");
         bytes
     }
 

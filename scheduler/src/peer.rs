@@ -367,7 +367,7 @@ impl Peer {
             }
             Event::TaskEnded { task, outcome } => {
                 self.executor.ended(task, outcome, &mut self.io, &self.config);
-            },
+            }
             Event::Fetched { task, here } => {
                 if let Some(ledger) = self.ledgers.get_mut(&task.bag) {
                     ledger.fetched(task.index, here, &mut self.io);
@@ -448,18 +448,16 @@ impl Peer {
                     None => refuse(bag, executor, version, ranges, &mut self.io),
                 }
             }
-            Message::Results { bag, executor, results } if executor.peer == from => {
-                match self.ledgers.get_mut(&bag) {
-                    Some(ledger) => ledger.results(&executor, results, &mut self.io),
-                    None => {
-                        let mut indices = IntervalSet::new();
-                        for result in results {
-                            indices.insert_index(result.index);
-                        }
-                        self.io.send(executor, Message::ResultsAck { bag, indices });
+            Message::Results { bag, executor, results } if executor.peer == from => match self.ledgers.get_mut(&bag) {
+                Some(ledger) => ledger.results(&executor, results, &mut self.io),
+                None => {
+                    let mut indices = IntervalSet::new();
+                    for result in results {
+                        indices.insert_index(result.index);
                     }
+                    self.io.send(executor, Message::ResultsAck { bag, indices });
                 }
-            }
+            },
             // Only the peer itself may speak of what it holds.
             Message::Holding { .. } | Message::Results { .. } => {}
             Message::Lease { bag, version, submitter, term, drop } => {

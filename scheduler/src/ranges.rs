@@ -293,7 +293,9 @@ impl IntervalSet {
             whole += 1;
         }
         let mut taken: Vec<_> = self.intervals.drain(..whole).collect();
-        if wanted > 0 && let Some(interval) = self.intervals.first_mut() {
+        if wanted > 0
+            && let Some(interval) = self.intervals.first_mut()
+        {
             let cut = interval.0 + wanted;
             taken.push((interval.0, cut));
             interval.0 = cut;

@@ -160,7 +160,8 @@ impl Record {
     /// The bytes that are stored.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![RECORD_VERSION];
-        ciborium::into_writer(self, &mut bytes).expect("a Vec takes every write, and records hold no unserialisable value");
+        ciborium::into_writer(self, &mut bytes)
+            .expect("a Vec takes every write, and records hold no unserialisable value");
         bytes
     }
 

@@ -162,8 +162,7 @@ impl Router {
             // Whatever it is, the request stays.
             None => 0.0,
         };
-        let decision =
-            choose(&children, &numbers, config.stretch_bound, reference, parent.is_none());
+        let decision = choose(&children, &numbers, config.stretch_bound, reference, parent.is_none());
         if let Some(parent) = parent
             && !decision.good_enough
         {

@@ -124,13 +124,7 @@ pub struct Decision {
 ///
 /// S is a sample, so it lies up to a factor 1.5 above what would do; with the paper's rule a bound below 1.5 makes
 /// nearly all climb, and all do while any machine is idle, since S_min is then 0.
-pub fn choose(
-    children: &[&Summary],
-    request: &Request,
-    bound: f64,
-    reference: f64,
-    accepts_always: bool,
-) -> Decision {
+pub fn choose(children: &[&Summary], request: &Request, bound: f64, reference: f64, accepts_always: bool) -> Decision {
     let Request { tasks, task_mops, application_size_mops, age_s } = *request;
     let s_index = Summary::smallest_stretch(children, tasks, age_s, application_size_mops, task_mops);
     let bounded = s_index.is_some_and(|index| STRETCHES[index] <= bound * reference);
@@ -228,7 +222,14 @@ mod tests {
     #[test]
     fn a_request_is_good_enough_up_to_the_bound() {
         let entry = Entry { release_s: 0.0, application_size_mops: 1e6, task_mops: 1e3, left: 100.0 };
-        let load = Load { now_s: 0.0, speed_mops: 1e3, slots: 1, preemptive: false, running_mops: vec![], entries: vec![entry] };
+        let load = Load {
+            now_s: 0.0,
+            speed_mops: 1e3,
+            slots: 1,
+            preemptive: false,
+            running_mops: vec![],
+            entries: vec![entry],
+        };
         let busy = Summary::of_leaf(&load);
         let request = |tasks| Request { tasks, task_mops: 1e3, application_size_mops: 1e6, age_s: 0.0 };
         let decide = |n, bound, minimum| choose(&[&busy], &request(n), bound, minimum, false);

@@ -68,7 +68,10 @@ impl Host {
                     Effect::MeasureTask { bag } => self.measured.push(bag),
                     Effect::FetchOutput { task, .. } => events.push_back(Event::Fetched { task, here: true }),
                     Effect::Notify(notice) => self.notices.push(notice),
-                    Effect::FreezeTask { .. } | Effect::ThawTask { .. } | Effect::SuspendTasks | Effect::ResumeTasks => {}
+                    Effect::FreezeTask { .. }
+                    | Effect::ThawTask { .. }
+                    | Effect::SuspendTasks
+                    | Effect::ResumeTasks => {}
                 }
             }
         }
@@ -95,8 +98,7 @@ impl Host {
     }
 
     fn finish(&mut self, task: TaskId, success: bool) {
-        let outcome =
-            TaskOutcome::Finished { success, output: BlobId([1; 32]), output_bytes: 1, work_mops: 1000.0 };
+        let outcome = TaskOutcome::Finished { success, output: BlobId([1; 32]), output_bytes: 1, work_mops: 1000.0 };
         self.give(Event::TaskEnded { task, outcome });
     }
 
@@ -276,9 +278,10 @@ fn results_are_repeated_while_others_finish() {
         host.pass(seconds(1.0));
         host.finish(host.started[task], true);
     }
-    let repeated = host.sent.iter().filter(|(_, message)| {
-        matches!(message, Message::Results { results, .. } if results.len() > 1)
-    });
+    let repeated = host
+        .sent
+        .iter()
+        .filter(|(_, message)| matches!(message, Message::Results { results, .. } if results.len() > 1));
     assert!(repeated.count() >= 3);
 }
 

@@ -42,7 +42,13 @@ fn request() -> Request {
 fn messages() -> Vec<Message> {
     vec![
         Message::Request { request: request(), node: Node::Router, climbing: true },
-        Message::Holding { bag: bag().id, executor: contact(2), version: 6, attempt: 1, ranges: IntervalSet::from(0..2) },
+        Message::Holding {
+            bag: bag().id,
+            executor: contact(2),
+            version: 6,
+            attempt: 1,
+            ranges: IntervalSet::from(0..2),
+        },
         Message::Lease {
             bag: bag().id,
             version: 6,

@@ -88,7 +88,10 @@ impl fmt::Display for Report {
         line("makespan", format!("{:.1} s", self.makespan_s))?;
         line("simulated time", format!("{:.1} s", self.sim_s))?;
         line("crashes, farewells", format!("{}, {}", self.crashes, self.leaves))?;
-        line("messages", format!("{} ({} lost, {} in vain)", self.messages, self.messages_lost, self.messages_in_vain))?;
+        line(
+            "messages",
+            format!("{} ({} lost, {} in vain)", self.messages, self.messages_lost, self.messages_in_vain),
+        )?;
         line("traffic", format!("{} bytes, {:.1} B/s per machine", self.bytes, self.bytes_per_node_s))?;
         for (kind, MessageCount { count, bytes }) in &self.messages_by_kind {
             line(&format!("  {kind}"), format!("{count} messages, {bytes} bytes"))?;

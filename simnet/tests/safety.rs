@@ -167,9 +167,7 @@ fn a_submitter_that_crashes_between_the_last_result_and_the_end_of_its_bag() {
     let (submitter, _) = simulation.record().bags()[0].submitted.expect("it was submitted");
     simulation.crash(submitter);
     let until = simulation.progress().now + Duration::from_secs(24 * 3600);
-    step_until(&mut simulation, |simulation| {
-        simulation.record().open_bags() == 0 || simulation.progress().now > until
-    });
+    step_until(&mut simulation, |simulation| simulation.record().open_bags() == 0 || simulation.progress().now > until);
     assert_eq!(simulation.record().open_bags(), 0, "a day later the bag is still open");
 }
 

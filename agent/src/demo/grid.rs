@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -50,10 +50,15 @@ impl Interrupt {
         Ok(Self(flag))
     }
 
+    /// Whether the user wants to stop.
+    pub(super) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
     /// # Errors
     /// When the user wants to stop.
     pub(super) fn check(&self) -> anyhow::Result<()> {
-        if self.0.load(Ordering::Relaxed) {
+        if self.is_set() {
             bail!("interrupted; all agents are stopped");
         }
         Ok(())
@@ -91,24 +96,20 @@ impl Agent {
         Ok(())
     }
 
-    fn signal(&self, signal: Signal) {
+    /// Asks it to end in good order. Its id is its own as long as it has not been waited for.
+    fn terminate(&self) {
         let pid = self.process.as_ref().and_then(|process| Pid::from_raw(process.id() as i32));
         if let Some(pid) = pid
-            && let Err(error) = kill_process(pid, signal)
+            && let Err(error) = kill_process(pid, Signal::TERM)
         {
             tracing::debug!(%error, "an agent is gone already");
         }
     }
 
-    /// SIGKILL, and wait until it is gone.
+    /// SIGKILL, and wait until it is gone. Nothing is signalled if it has been waited for before.
     pub(super) fn kill(&mut self) {
-        self.signal(Signal::KILL);
-        self.reap();
-    }
-
-    fn reap(&mut self) {
         if let Some(mut process) = self.process.take()
-            && let Err(error) = process.wait()
+            && let Err(error) = process.kill().and_then(|()| process.wait())
         {
             tracing::debug!(%error, "an agent cannot be waited for");
         }
@@ -134,7 +135,7 @@ impl Grid {
             let directory = grid.root.path().join(format!("agent-{number}"));
             std::fs::create_dir(&directory)?;
             let bootstrap = match grid.agents.first() {
-                Some(first) => Some(wait_for_agent(first)?),
+                Some(first) => Some(wait_for_agent(first, interrupt)?),
                 None => None,
             };
             let process = grid.spawn(&directory, bootstrap.as_deref())?;
@@ -161,9 +162,9 @@ impl Grid {
     }
 
     /// Starts a killed agent again, on its old state directory.
-    pub(super) fn restart(&mut self, number: usize) -> anyhow::Result<()> {
+    pub(super) fn restart(&mut self, number: usize, interrupt: &Interrupt) -> anyhow::Result<()> {
         let other = self.agents.iter().position(|agent| agent.process.is_some()).context("no agent is left")?;
-        let bootstrap = wait_for_agent(&self.agents[other])?;
+        let bootstrap = wait_for_agent(&self.agents[other], interrupt)?;
         let process = self.spawn(&self.agents[number].directory, Some(&bootstrap))?;
         self.agents[number].process = Some(process);
         Ok(())
@@ -197,7 +198,7 @@ impl Grid {
     /// Stops all agents in good order, and those that do not follow, otherwise.
     pub(super) fn stop(&mut self) {
         for agent in &self.agents {
-            agent.signal(Signal::TERM);
+            agent.terminate();
         }
         let begin = Instant::now();
         for agent in &mut self.agents {
@@ -217,20 +218,20 @@ impl Drop for Grid {
 }
 
 /// Waits until an agent answers; where it listens.
-fn wait_for_agent(agent: &Agent) -> anyhow::Result<String> {
+fn wait_for_agent(agent: &Agent, interrupt: &Interrupt) -> anyhow::Result<String> {
     let begin = Instant::now();
     loop {
-        match agent.status() {
-            Ok(status) => {
-                if let Some(address) = status.listen.into_iter().next() {
-                    return Ok(address);
-                }
-            }
-            Err(error) if begin.elapsed() > START_TIMEOUT => {
-                let log = std::fs::read_to_string(agent.directory.join("agent.log")).unwrap_or_default();
-                return Err(error.context(format!("an agent does not answer; it said: {}", log.trim())));
-            }
-            Err(_) => {}
+        interrupt.check()?;
+        let error = match agent.status() {
+            Ok(status) => match status.listen.into_iter().next() {
+                Some(address) => return Ok(address),
+                None => anyhow!("it listens nowhere"),
+            },
+            Err(error) => error,
+        };
+        if begin.elapsed() > START_TIMEOUT {
+            let log = std::fs::read_to_string(agent.directory.join("agent.log")).unwrap_or_default();
+            return Err(error.context(format!("an agent does not answer; it said: {}", log.trim())));
         }
         std::thread::sleep(Duration::from_millis(20));
     }

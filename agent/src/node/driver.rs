@@ -1,27 +1,34 @@
 //! The task that owns the peer: turns the outside world into events, and effects into the outside world.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use idlewood_overlay::{Contact, Time};
 use idlewood_scheduler::{
-    BagHeader, BagId, Change, Config, Effect, Event, Message, Notice, Peer, RecordKey, TaskId, TaskOutcome, TaskResult,
-    Ticket,
+    BagId, Change, Config, Effect, Event, Message, Notice, Peer, Record, RecordKey, TaskId, Ticket,
 };
 use libp2p::Multiaddr;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::Id;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
-use super::handle::Command;
-use super::commits::{COMMIT_RETRY, Commits};
+use super::commits::Commits;
+use super::handle::{Command, Reply};
+use super::jobs::Jobs;
 use super::kept::Kept;
+use super::manifests::Manifests;
+use super::measuring::Measuring;
 use super::neighbours::{self, Neighbours};
-use super::task::{self, Ended, PrepareError, Prepared, Supplies};
+use super::outputs::Outputs;
+use super::pin::Pin;
+use super::slots::Slot;
+use super::submission::Accepted;
+use super::task::{Collected, Preparation, Supplies};
+use crate::api;
 use crate::clock::Clock;
+use crate::control::Control;
 use crate::manifest::Manifest;
 use crate::net::{NetEvent, NetHandle};
 use crate::owner::{OwnerProbe, PROBE_INTERVAL};
@@ -30,12 +37,9 @@ use crate::worker::{Pool, WorkerEvent};
 
 /// Longest that leaving the grid may take.
 const LEAVE_TIMEOUT: Duration = Duration::from_millis(2500);
-/// How long the first task of a bag may run to show how long a task takes.
-const MEASURE_LIMIT: Duration = Duration::from_secs(60);
-/// Least work of a task, as processor time: below it the clock says nothing.
-const MEASURE_LEAST: Duration = Duration::from_millis(1);
-/// Manifests kept at hand.
-const MANIFESTS_MAX: usize = 64;
+/// Longest that everything from the signal on may take. Five seconds are promised, and the runtime takes up to one of
+/// them for threads that still block.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(4);
 /// Between two tries to reach an agent to join through.
 const BOOTSTRAP_INTERVAL: Duration = Duration::from_secs(2);
 /// Tries to reach a neighbour of the last run, which may be gone for good.
@@ -53,7 +57,8 @@ pub(super) struct Parts {
     pub(super) supplies: Supplies,
     pub(super) workers: Pool,
     pub(super) worker_events: mpsc::Receiver<WorkerEvent>,
-    pub(super) measuring: Pool,
+    /// One more worker, for first tasks.
+    pub(super) measurer: Pool,
     pub(super) measure_events: mpsc::Receiver<WorkerEvent>,
     pub(super) commands: mpsc::Receiver<Command>,
     pub(super) probe: OwnerProbe,
@@ -63,26 +68,45 @@ pub(super) struct Parts {
     pub(super) kept: Kept,
 }
 
-/// What a slot of this machine is doing, from the driver's side.
-#[derive(Debug)]
-enum Slot {
-    Free,
-    /// Its needs are being fetched; `stopped` when they are not wanted any more.
-    Preparing { task: TaskId, stopped: bool },
-    Running { task: TaskId, prepared: Box<Prepared> },
-    /// Its output is being kept.
-    Collecting,
-}
-
-/// Work done beside the loop.
-enum Done {
-    Manifest { slot: usize, task: TaskId, attempt: u32, sources: Vec<Contact>, result: Result<Arc<Manifest>, PrepareError> },
-    Prepared { slot: usize, result: Result<Prepared, PrepareError> },
-    Collected { slot: usize, task: TaskId, outcome: TaskOutcome },
-    MeasurePrepared { bag: BagId, result: Result<Prepared, PrepareError> },
-    Measured { bag: BagId, cpu: Duration, outcome: TaskOutcome },
-    Fetched { task: TaskId, here: bool },
+/// What work beside the loop ends in.
+pub(super) enum Done {
+    Prepared {
+        slot: usize,
+        task: TaskId,
+        preparation: Preparation,
+    },
+    Collected {
+        slot: usize,
+        task: TaskId,
+        collected: Collected,
+    },
+    MeasurePrepared {
+        bag: BagId,
+        preparation: Preparation,
+    },
+    Measured {
+        bag: BagId,
+        cpu: Duration,
+        collected: Collected,
+    },
+    MeasureAgain,
+    /// The output is here, durable and pinned; `None`: it could not be had.
+    OutputKept {
+        task: TaskId,
+        pin: Option<Pin>,
+    },
+    Accepted {
+        result: Result<Box<Accepted>, super::Refusal>,
+        reply: Reply<api::Bag>,
+    },
+    AcceptLost,
+    ManifestRead {
+        bag: BagId,
+        manifest: Option<std::sync::Arc<Manifest>>,
+    },
     Bootstrapped(Option<Contact>),
+    /// What nobody needs any more is gone.
+    Discarded,
 }
 
 /// What wakes the driver beside the peer's own deadline.
@@ -119,9 +143,9 @@ pub(super) struct Driver {
     pub(super) store: Store,
     store_events: mpsc::Receiver<CommitResult>,
     pub(super) supplies: Supplies,
-    workers: Pool,
+    pub(super) workers: Pool,
     worker_events: mpsc::Receiver<WorkerEvent>,
-    measuring: Pool,
+    pub(super) measurer: Pool,
     measure_events: mpsc::Receiver<WorkerEvent>,
     commands: mpsc::Receiver<Command>,
     probe: OwnerProbe,
@@ -130,16 +154,19 @@ pub(super) struct Driver {
     bootstrap: Vec<Multiaddr>,
     pub(super) kept: Kept,
     commits: Commits,
-    slots: Vec<Slot>,
-    jobs: JoinSet<Done>,
-    pub(super) manifests: BTreeMap<BagId, Arc<Manifest>>,
-    /// Bags to be measured, the first one being measured once `measured` has its task.
-    to_measure: VecDeque<BagId>,
-    measured: Option<Prepared>,
+    pub(super) slots: Vec<Slot>,
+    pub(super) jobs: Jobs<Done>,
+    pub(super) manifests: Manifests,
+    pub(super) measuring: Measuring,
+    pub(super) outputs: Outputs,
     pub(super) activity: Activity,
+    /// Submissions that are being checked and kept.
+    pub(super) accepting: usize,
     /// Submissions that wait to be durable.
-    pub(super) submitting: BTreeMap<BagId, super::handle::Reply<crate::api::Bag>>,
+    pub(super) submitting: BTreeMap<BagId, Reply<api::Bag>>,
     effects: Vec<Effect>,
+    /// What followed from an effect while effects were carried out.
+    pub(super) follow_ups: VecDeque<Event>,
     left: bool,
     /// The store is beyond use: the agent ends, and whoever supervises it starts it again.
     fatal: Option<CommitError>,
@@ -160,7 +187,7 @@ impl Driver {
             supplies: parts.supplies,
             workers: parts.workers,
             worker_events: parts.worker_events,
-            measuring: parts.measuring,
+            measurer: parts.measurer,
             measure_events: parts.measure_events,
             commands: parts.commands,
             probe: parts.probe,
@@ -170,20 +197,25 @@ impl Driver {
             kept: parts.kept,
             commits: Commits::default(),
             slots,
-            jobs: JoinSet::new(),
-            manifests: BTreeMap::new(),
-            to_measure: VecDeque::new(),
-            measured: None,
+            jobs: Jobs::new(),
+            manifests: Manifests::default(),
+            measuring: Measuring::default(),
+            outputs: Outputs::default(),
             activity,
+            accepting: 0,
             submitting: BTreeMap::new(),
             effects: Vec::new(),
+            follow_ups: VecDeque::new(),
             left: false,
             fatal: None,
         }
     }
 
-    /// Runs until a signal, then leaves in good order.
-    pub(super) async fn run(mut self) -> anyhow::Result<()> {
+    /// Runs until a signal, or until the store is beyond use.
+    ///
+    /// # Errors
+    /// When it cannot listen for signals.
+    pub(super) async fn run(&mut self) -> anyhow::Result<()> {
         let mut wakes = Wakes {
             terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
             interrupt: signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?,
@@ -191,91 +223,82 @@ impl Driver {
             save: interval(neighbours::SAVE_INTERVAL),
         };
         self.join_grid();
-        self.feed(Event::DeadlineReached).await;
+        self.feed(Event::DeadlineReached);
         while self.turn(&mut wakes).await {}
-        self.leave().await;
-        let Self { workers, measuring, mut jobs, store, fatal, .. } = self;
-        jobs.shutdown().await;
-        tokio::task::spawn_blocking(move || {
-            workers.shutdown();
-            measuring.shutdown();
-            store.close();
-        })
-        .await
-        .context("the last writes failed")?;
-        match fatal {
-            Some(error) => Err(error).context("the store cannot be used any more; start the agent again"),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// Waits for one thing to happen and handles it. Whether to go on.
+    ///
+    /// The order is that of urgency: the owner, then what frees resources, then what may come in any number.
     async fn turn(&mut self, wakes: &mut Wakes) -> bool {
-        let deadline = self.peer.deadline().map(|deadline| deadline.since(self.clock.now()));
-        let deadline = deadline.map(|wait| Instant::now() + wait);
+        let deadline = self.deadline();
         tokio::select! {
             biased;
             _ = wakes.terminate.recv() => return false,
             _ = wakes.interrupt.recv() => return false,
-            _ = wakes.probe.tick() => self.ask_owner().await,
+            _ = wakes.probe.tick() => self.ask_owner(),
             Some(event) = self.worker_events.recv() => self.worker_ended(event),
             Some(event) = self.measure_events.recv() => self.measure_ended(event),
-            Some(result) = self.store_events.recv() => self.committed(result).await,
-            () = tokio::time::sleep(COMMIT_RETRY), if self.commits.is_stuck() => self.commits.retry(&self.store),
-            Some(done) = self.jobs.join_next(), if self.commits.has_room() => match done {
-                Ok(done) => self.done(done).await,
-                Err(error) => tracing::error!(%error, "a piece of work beside the loop failed"),
-            },
-            Some(event) = self.net_events.recv(), if self.commits.has_room() => self.net_event(event).await,
-            Some(command) = self.commands.recv(), if self.commits.has_room() => self.command(command).await,
+            Some(result) = self.store_events.recv() => self.committed(&result),
+            () = sleep_until(self.commits.retry_at()) => self.commits.retry(&self.store),
+            () = sleep_until(deadline) => self.feed(Event::DeadlineReached),
             _ = wakes.save.tick() => self.neighbours.save(self.peer.overlay_view().neighbours()),
-            () = sleep_until(deadline) => self.feed(Event::DeadlineReached).await,
+            Some((id, done)) = self.jobs.next(), if self.commits.has_room() => self.done(id, done),
+            Some(command) = self.commands.recv(), if self.commits.has_room() => self.command(command),
+            Some(event) = self.net_events.recv(), if self.commits.has_room() => self.net_event(event),
+        }
+        if self.commits.is_closed() && self.fatal.is_none() {
+            self.fatal = Some(CommitError::Broken("its writer has ended".to_owned()));
         }
         self.fatal.is_none()
     }
 
+    /// When the peer wants to be woken.
+    fn deadline(&self) -> Option<Instant> {
+        let wait = self.peer.deadline()?.since(self.clock.now());
+        Some(Instant::now() + wait)
+    }
+
     /// Gives the peer an event and carries out what follows.
-    pub(super) async fn feed(&mut self, event: Event) {
+    pub(super) fn feed(&mut self, event: Event) {
         let mut effects = std::mem::take(&mut self.effects);
-        self.peer.handle(self.clock.now(), event, &mut effects);
-        for effect in effects.drain(..) {
-            self.carry_out(effect).await;
+        let mut next = Some(event);
+        while let Some(event) = next {
+            self.peer.handle(self.clock.now(), event, &mut effects);
+            for effect in effects.drain(..) {
+                self.carry_out(effect);
+            }
+            next = self.follow_ups.pop_front();
         }
         self.effects = effects;
     }
 
-    async fn carry_out(&mut self, effect: Effect) {
+    fn carry_out(&mut self, effect: Effect) {
         match effect {
             Effect::Send { to, message } => self.net.send(&to, message.encode()),
-            Effect::Persist { ticket, changes } => {
-                for change in &changes {
-                    self.kept.apply(change);
-                }
-                self.commits.push(ticket, changes.into_iter().map(to_store).collect());
-                self.commits.flow(&self.store);
-            }
+            Effect::Persist { ticket, changes } => self.persist(ticket, changes),
             Effect::StartTask { slot, task, attempt, bag } => self.start_task(slot as usize, task, attempt, bag),
             Effect::StopTask { slot, .. } => self.stop_task(slot as usize),
             Effect::SuspendTasks => self.workers.freeze(),
             Effect::ResumeTasks => self.workers.thaw(),
-            Effect::MeasureTask { bag } => {
-                self.to_measure.push_back(bag);
-                if self.to_measure.len() == 1 {
-                    self.start_measuring();
-                }
-            }
+            Effect::MeasureTask { bag } => self.measure(bag),
             Effect::FetchOutput { task, output, output_bytes, from } => {
-                let supplies = self.supplies.clone();
-                self.jobs.spawn(async move {
-                    let here = supplies.keep_output(output, output_bytes, from).await;
-                    if let Err(error) = &here {
-                        tracing::info!(error = format!("{error:#}"), "a result could not be fetched yet");
-                    }
-                    Done::Fetched { task, here: here.is_ok() }
-                });
+                self.fetch_output(task, output, output_bytes, from);
             }
             Effect::Notify(notice) => self.notice(notice),
         }
+    }
+
+    fn persist(&mut self, ticket: Ticket, changes: Vec<Change>) {
+        for change in &changes {
+            self.kept.apply(change);
+            if let Change::Put(Record::Bag { bag, closed: Some(_), .. }) = change {
+                self.stop_measuring(bag.id);
+            }
+        }
+        self.commits.push(ticket, changes.into_iter().map(to_store).collect());
+        self.commits.flow(&self.store);
     }
 
     fn notice(&mut self, notice: Notice) {
@@ -291,19 +314,19 @@ impl Driver {
     }
 
     /// A write is on disk, or failed: then nothing that depends on it happens, and it is tried again.
-    async fn committed(&mut self, result: CommitResult) {
+    fn committed(&mut self, result: &CommitResult) {
         if let Err(error @ CommitError::Broken(_)) = &result.result {
             self.fatal = Some(error.clone());
         }
-        match self.commits.ended(&result) {
-            Ok(()) => self.feed(Event::Persisted(Ticket(result.ticket))).await,
-            Err(keys) => self.refuse_unwritten(&keys).await,
+        match self.commits.ended(result) {
+            Ok(()) => self.feed(Event::Persisted(Ticket(result.ticket))),
+            Err(keys) => self.refuse_unwritten(&keys),
         }
         self.commits.flow(&self.store);
     }
 
     /// A submission that cannot be written is refused, and given up.
-    async fn refuse_unwritten(&mut self, keys: &[Vec<u8>]) {
+    fn refuse_unwritten(&mut self, keys: &[Vec<u8>]) {
         let unwritten: Vec<BagId> =
             self.submitting.keys().copied().filter(|bag| keys.contains(&RecordKey::Bag(*bag).to_bytes())).collect();
         for bag in unwritten {
@@ -311,37 +334,34 @@ impl Driver {
                 let why = "the bag could not be written to disk: free some space and submit it again";
                 super::views::answer(reply, Err(super::Refusal::Unavailable(why.to_owned())));
             }
-            self.feed(Event::Cancelled(bag)).await;
+            self.feed(Event::Cancelled(bag));
         }
     }
 
-    async fn net_event(&mut self, event: NetEvent) {
+    fn net_event(&mut self, event: NetEvent) {
         match event {
             NetEvent::Received { from, bytes } => match Message::decode(&bytes) {
-                Ok(message) => self.feed(Event::Received { from, message }).await,
+                Ok(message) => self.feed(Event::Received { from, message }),
                 Err(error) => tracing::debug!(?from, %error, "message refused"),
             },
-            NetEvent::Unreachable(peer) => self.feed(Event::ConnectionLost(peer)).await,
+            NetEvent::Unreachable(peer) => self.feed(Event::ConnectionLost(peer)),
             NetEvent::Connected { .. } | NetEvent::Listening(_) => {}
         }
     }
 
-    async fn done(&mut self, done: Done) {
+    fn done(&mut self, job: Id, done: Done) {
         match done {
-            Done::Manifest { slot, task, attempt, sources, result } => {
-                self.manifest_here(slot, task, attempt, sources, result).await;
-            }
-            Done::Prepared { slot, result } => self.prepared(slot, result).await,
-            Done::Collected { slot, task, outcome } => {
-                self.slots[slot] = Slot::Free;
-                self.feed(Event::TaskEnded { task, outcome }).await;
-                self.note_busy();
-            }
-            Done::MeasurePrepared { bag, result } => self.measure_prepared(bag, result).await,
-            Done::Measured { bag, cpu, outcome } => self.task_measured(bag, cpu, outcome).await,
-            Done::Fetched { task, here } => self.feed(Event::Fetched { task, here }).await,
-            Done::Bootstrapped(Some(contact)) => self.feed(Event::Bootstrap(contact)).await,
-            Done::Bootstrapped(None) => {}
+            Done::Prepared { slot, task, preparation } => self.prepared(job, slot, task, preparation),
+            Done::Collected { slot, task, collected } => self.collected(slot, task, collected),
+            Done::MeasurePrepared { bag, preparation } => self.measure_prepared(job, bag, preparation),
+            Done::Measured { bag, cpu, collected } => self.measured(bag, cpu, &collected),
+            Done::MeasureAgain => self.measure_again(job),
+            Done::OutputKept { task, pin } => self.output_kept(task, pin),
+            Done::Accepted { result, reply } => self.accepted(result, reply),
+            Done::AcceptLost => self.accepting -= 1,
+            Done::ManifestRead { bag, manifest: Some(manifest) } => self.manifests.remember(bag, manifest),
+            Done::Bootstrapped(Some(contact)) => self.feed(Event::Bootstrap(contact)),
+            Done::ManifestRead { manifest: None, .. } | Done::Bootstrapped(None) | Done::Discarded => {}
         }
     }
 
@@ -353,194 +373,76 @@ impl Driver {
         let known = self.neighbours.addresses().into_iter().map(|address| (address, Some(NEIGHBOUR_TRIES)));
         for (address, tries) in told.chain(known).collect::<Vec<_>>() {
             let net = self.net.clone();
-            self.jobs.spawn(async move { Done::Bootstrapped(dial(&net, address, tries).await) });
+            let dialling = async move { Done::Bootstrapped(dial(&net, address, tries).await) };
+            self.jobs.spawn(dialling, Done::Bootstrapped(None));
         }
     }
 
-    async fn leave(&mut self) {
-        tracing::info!("leaving the grid");
-        self.workers.freeze();
-        self.feed(Event::Leave).await;
-        let until = Instant::now() + LEAVE_TIMEOUT;
+    async fn leave(&mut self, until: Instant) {
+        self.feed(Event::Leave);
         while !self.left && Instant::now() < until {
-            let deadline = self.peer.deadline().map(|deadline| deadline.since(self.clock.now()));
-            let deadline = deadline.map_or(until, |wait| (Instant::now() + wait).min(until));
+            let deadline = self.deadline().map_or(until, |deadline| deadline.min(until));
             tokio::select! {
-                Some(result) = self.store_events.recv() => self.committed(result).await,
-                Some(event) = self.net_events.recv() => self.net_event(event).await,
-                () = tokio::time::sleep_until(deadline) => self.feed(Event::DeadlineReached).await,
+                Some(result) = self.store_events.recv() => self.committed(&result),
+                () = sleep_until(self.commits.retry_at()) => self.commits.retry(&self.store),
+                Some(event) = self.net_events.recv() => self.net_event(event),
+                () = tokio::time::sleep_until(deadline) => self.feed(Event::DeadlineReached),
             }
         }
     }
 
-    // ---- tasks ----
-
-    /// Who may have a bag's blobs: its submitter, then whoever is near.
-    fn sources(&self, submitter: &Contact) -> Vec<Contact> {
-        let overlay = self.peer.overlay_view();
-        std::iter::once(submitter).chain(overlay.neighbours()).filter(|contact| contact.peer != self.peer.me().peer).cloned().collect()
-    }
-
-    pub(super) fn remember(&mut self, bag: BagId, manifest: Arc<Manifest>) {
-        if self.manifests.len() >= MANIFESTS_MAX {
-            self.manifests.pop_first();
-        }
-        self.manifests.insert(bag, manifest);
-    }
-
-    fn start_task(&mut self, slot: usize, task: TaskId, attempt: u32, bag: BagHeader) {
-        self.slots[slot] = Slot::Preparing { task, stopped: false };
-        self.note_busy();
-        let sources = self.sources(&bag.submitter);
-        let known = self.manifests.get(&task.bag).cloned();
-        let supplies = self.supplies.clone();
-        self.jobs.spawn(async move {
-            let result = match known {
-                Some(manifest) => Ok(manifest),
-                None => supplies.manifest(&bag, &sources).await.map(Arc::new),
-            };
-            Done::Manifest { slot, task, attempt, sources, result }
-        });
-    }
-
-    async fn manifest_here(
-        &mut self,
-        slot: usize,
-        task: TaskId,
-        attempt: u32,
-        sources: Vec<Contact>,
-        result: Result<Arc<Manifest>, PrepareError>,
-    ) {
-        match result {
-            Ok(manifest) => {
-                self.remember(task.bag, manifest.clone());
-                let supplies = self.supplies.clone();
-                self.jobs.spawn(async move {
-                    Done::Prepared { slot, result: supplies.prepare(task, attempt, manifest, &sources).await }
-                });
-            }
-            Err(error) => self.prepared(slot, Err(error)).await,
-        }
-    }
-
-    async fn prepared(&mut self, slot: usize, result: Result<Prepared, PrepareError>) {
-        let Slot::Preparing { task, stopped } = self.slots[slot] else { return };
-        if stopped {
-            self.slots[slot] = Slot::Free;
-            self.feed(Event::TaskEnded { task, outcome: TaskOutcome::Stopped }).await;
-            return;
-        }
-        let started = result.and_then(|prepared| {
-            self.workers.start(slot, &prepared.job).map_err(anyhow::Error::from)?;
-            Ok(prepared)
-        });
-        match started {
-            Ok(prepared) => self.slots[slot] = Slot::Running { task, prepared: Box::new(prepared) },
-            Err(error) => {
-                self.slots[slot] = Slot::Collecting;
-                let (blobs, speed_mops) = (self.supplies.blobs.clone(), self.config.speed_mops);
-                self.jobs.spawn_blocking(move || {
-                    Done::Collected { slot, task, outcome: task::not_prepared(&blobs, error, speed_mops) }
-                });
+    /// Leaves the grid in good order and ends everything, within [`SHUTDOWN_TIMEOUT`].
+    ///
+    /// # Errors
+    /// When the store was beyond use.
+    pub(super) async fn shut_down(mut self, control: Control) -> anyhow::Result<()> {
+        let until = Instant::now() + SHUTDOWN_TIMEOUT;
+        tracing::info!("leaving the grid");
+        // Nothing starts any more, and what runs is gone at once; it runs again after the restart, or elsewhere.
+        for pool in [&self.workers, &self.measurer] {
+            pool.freeze();
+            for slot in 0..pool.slots() {
+                pool.stop(slot);
             }
         }
-    }
-
-    fn stop_task(&mut self, slot: usize) {
-        match &mut self.slots[slot] {
-            Slot::Preparing { stopped, .. } => *stopped = true,
-            // Its end comes as an event.
-            Slot::Running { .. } => {
-                self.workers.stop(slot);
-            }
-            Slot::Free | Slot::Collecting => {}
+        self.commands.close();
+        while self.commands.try_recv().is_ok() {
+            // Whoever asked is told that the agent ends, by losing the way for the answer.
         }
-    }
+        self.submitting.clear();
+        self.leave(until.min(Instant::now() + LEAVE_TIMEOUT)).await;
 
-    fn worker_ended(&mut self, event: WorkerEvent) {
-        let (slot, ended) = ended(event);
-        let Slot::Running { task, prepared } = std::mem::replace(&mut self.slots[slot], Slot::Collecting) else {
-            return;
-        };
-        let (blobs, speed_mops) = (self.supplies.blobs.clone(), self.config.speed_mops);
-        self.jobs.spawn_blocking(move || {
-            let codes = &prepared.manifest.success_codes;
-            let outcome = task::collect(&blobs, Some(&prepared.job), codes, &ended, speed_mops);
-            task::clean(&prepared.job);
-            Done::Collected { slot, task, outcome }
+        let Self { workers, measurer, slots, measuring, jobs, store, store_events, net, mut net_events, fatal, .. } =
+            self;
+        // Nobody takes results any more: the writer must not wait for that.
+        drop(store_events);
+        let closing = tokio::task::spawn_blocking(move || store.close());
+        let pools = tokio::task::spawn_blocking(move || {
+            workers.shutdown();
+            measurer.shutdown();
+            // What they ran in can be removed now.
+            drop((slots, measuring));
         });
-    }
-
-    // ---- how long a task takes ----
-
-    /// Runs the first task of the first bag that waits. The owner's presence does not freeze it: they asked for it.
-    fn start_measuring(&mut self) {
-        let Some(&bag) = self.to_measure.front() else { return };
-        let known = self.manifests.get(&bag).cloned();
-        let Some(header) = self.peer.bag(bag).map(|view| view.bag) else {
-            self.to_measure.pop_front();
-            return self.start_measuring();
-        };
-        let mut supplies = self.supplies.clone();
-        supplies.scratch = supplies.scratch.join("measure");
-        self.jobs.spawn(async move {
-            let manifest = match known {
-                Some(manifest) => Ok(manifest),
-                None => supplies.manifest(&header, &[]).await.map(Arc::new),
-            };
-            let result = match manifest {
-                Ok(manifest) => supplies.prepare(TaskId { bag, index: 0 }, 0, manifest, &[]).await,
-                Err(error) => Err(error),
-            };
-            Done::MeasurePrepared { bag, result }
-        });
-    }
-
-    async fn measure_prepared(&mut self, bag: BagId, result: Result<Prepared, PrepareError>) {
-        let started = result.and_then(|mut prepared| {
-            let limit = prepared.job.time_limit.unwrap_or(MEASURE_LIMIT);
-            prepared.job.time_limit = Some(limit.min(MEASURE_LIMIT));
-            self.measuring.start(0, &prepared.job).map_err(anyhow::Error::from)?;
-            Ok(prepared)
-        });
-        match started {
-            Ok(prepared) => self.measured = Some(prepared),
-            Err(error) => {
-                tracing::warn!(%bag, %error, "the first task could not be measured; taken as short");
-                self.task_measured(bag, MEASURE_LEAST, TaskOutcome::Stopped).await;
+        let events = async { while net_events.recv().await.is_some() {} };
+        let all = async { tokio::join!(closing, pools, jobs.shutdown(), control.shutdown(), net.shutdown(), events) };
+        match tokio::time::timeout_at(until, all).await {
+            Ok((closed, ended, ..)) => {
+                closed.context("the last writes failed")?;
+                ended.context("the workers could not be ended")?;
             }
+            // What was acknowledged is on disk, and workers die with the agent.
+            Err(_) => tracing::warn!("not everything ended in time; it is left behind"),
         }
-    }
-
-    fn measure_ended(&mut self, event: WorkerEvent) {
-        let (_, ended) = ended(event);
-        let (Some(&bag), Some(prepared)) = (self.to_measure.front(), self.measured.take()) else { return };
-        let (blobs, speed_mops) = (self.supplies.blobs.clone(), self.config.speed_mops);
-        self.jobs.spawn_blocking(move || {
-            let codes = &prepared.manifest.success_codes;
-            let outcome = task::collect(&blobs, Some(&prepared.job), codes, &ended, speed_mops);
-            task::clean(&prepared.job);
-            Done::Measured { bag, cpu: ended.cpu, outcome }
-        });
-    }
-
-    async fn task_measured(&mut self, bag: BagId, cpu: Duration, outcome: TaskOutcome) {
-        let task_mops = cpu.max(MEASURE_LEAST).as_secs_f64() * self.config.speed_mops;
-        let result = match outcome {
-            TaskOutcome::Finished { success: true, output, output_bytes, work_mops } => {
-                Some(TaskResult { index: 0, attempt: 0, success: true, output, output_bytes, work_mops })
-            }
-            _ => None,
-        };
-        self.to_measure.pop_front();
-        self.feed(Event::Measured { bag, task_mops, result }).await;
-        self.start_measuring();
+        match fatal {
+            Some(error) => Err(error).context("the store cannot be used any more; start the agent again"),
+            None => Ok(()),
+        }
     }
 
     // ---- the owner ----
 
     /// Since when the machine works, or does not; while it is suspended that is what counts.
-    fn note_busy(&mut self) {
+    pub(super) fn note_busy(&mut self) {
         let busy = self.slots.iter().any(|slot| !matches!(slot, Slot::Free));
         let suspended = self.activity.owner_present || self.activity.pause.is_some();
         if busy != std::mem::replace(&mut self.activity.busy, busy) && !suspended {
@@ -548,39 +450,38 @@ impl Driver {
         }
     }
 
-    async fn ask_owner(&mut self) {
+    fn ask_owner(&mut self) {
         let now = self.clock.now();
         let mut activity = self.activity;
         activity.owner_present = self.probe.is_present();
         if activity.pause.is_some_and(|pause| pause.until.is_some_and(|until| until <= now)) {
             activity.pause = None;
         }
-        self.set_activity(activity).await;
+        self.set_activity(activity);
     }
 
-    /// The machine is its owner's while they are present or have paused it.
-    pub(super) async fn set_activity(&mut self, activity: Activity) {
+    /// The machine is its owner's while they are present or have paused it. A first task that is measured is frozen
+    /// by the pause alone: the owner who is present may be the one who submitted it.
+    pub(super) fn set_activity(&mut self, activity: Activity) {
         let before = self.activity.owner_present || self.activity.pause.is_some();
         let after = activity.owner_present || activity.pause.is_some();
         self.activity = activity;
+        if activity.pause.is_some() {
+            self.measurer.freeze();
+        } else {
+            self.measurer.thaw();
+        }
         if before != after {
             self.activity.since = self.clock.now();
             tracing::info!(owner_present = activity.owner_present, paused = activity.pause.is_some(), "owner's state");
-            self.feed(if after { Event::OwnerReturned } else { Event::OwnerLeft }).await;
+            self.feed(if after { Event::OwnerReturned } else { Event::OwnerLeft });
         }
     }
-}
-
-fn ended(event: WorkerEvent) -> (usize, Ended) {
-    let WorkerEvent::Ended { slot, outcome, wall, cpu, output_truncated, .. } = event;
-    (slot, Ended { outcome, wall, cpu, output_truncated })
 }
 
 fn to_store(change: Change) -> crate::store::Change {
     match change {
-        Change::Put(record) => {
-            crate::store::Change { key: record.key().to_bytes(), value: Some(record.encode()) }
-        }
+        Change::Put(record) => crate::store::Change { key: record.key().to_bytes(), value: Some(record.encode()) },
         Change::Delete(key) => crate::store::Change { key: key.to_bytes(), value: None },
     }
 }

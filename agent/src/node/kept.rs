@@ -156,9 +156,8 @@ mod tests {
 
     fn record(id: BagId, closed: Option<(Closing, WallTime)>) -> Record {
         let submitter = Contact { peer: PeerId([1; 32]), incarnation: 1, address: "".into() };
-        let bag =
-            BagHeader { id, submitter, tasks: 1, task_mops: 1.0, application_size_mops: 1.0, declared: true };
-        Record::Bag { bag, released: WallTime(0), retries_max: 0, closed }
+        let bag = BagHeader { id, submitter, tasks: 1, task_mops: 1.0, application_size_mops: 1.0, declared: true };
+        Record::Bag { bag, released: WallTime(0), retries_max: 0, attempt: 0, closed }
     }
 
     #[test]

@@ -64,7 +64,8 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_make_room() {
-        let sized = |length: usize| Arc::new(Manifest { name: String::new(), args: vec!["x".repeat(length)], ..manifest() });
+        let sized =
+            |length: usize| Arc::new(Manifest { name: String::new(), args: vec!["x".repeat(length)], ..manifest() });
         let bag = |number| BagId([number; 32]);
         let mut manifests = Manifests { bytes_max: 40_000, ..Manifests::default() };
         for number in 1..=3 {

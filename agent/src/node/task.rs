@@ -17,7 +17,7 @@ use super::pin::Pin;
 use crate::blobs::Blobs;
 use crate::fetch::Fetcher;
 use crate::manifest::{INPUT_BYTES_MAX, MANIFEST_BYTES_MAX, Manifest, OUTPUT_BYTES_MAX, TaskOutput};
-use crate::worker::{Input, Job, JobError, Outcome, StartError, Stdin};
+use crate::worker::{Input, Job, JobError, Outcome, StartError, Stdin, WorkerEvent};
 
 /// Most that is kept of each of stdout and stderr. Our choice: what exceeds it belongs in an output file.
 const STREAM_BYTES_MAX: u64 = 16 << 20;
@@ -230,6 +230,12 @@ pub(super) struct Ended {
 }
 
 impl Ended {
+    /// What a worker's event says, and of which slot.
+    pub(super) fn of(event: WorkerEvent) -> (usize, Self) {
+        let WorkerEvent::Ended { slot, outcome, wall, cpu, output_truncated, .. } = event;
+        (slot, Self { outcome, wall, cpu, output_truncated })
+    }
+
     /// The end of a task that could not begin on any machine.
     pub(super) fn never(reason: String) -> Self {
         Self {
@@ -272,7 +278,8 @@ pub(super) fn collect(
     ended: &Ended,
     speed_mops: f64,
 ) -> Collected {
-    let mut output = TaskOutput { cpu_s: ended.cpu.as_secs_f64(), wall_s: ended.wall.as_secs_f64(), ..Default::default() };
+    let mut output =
+        TaskOutput { cpu_s: ended.cpu.as_secs_f64(), wall_s: ended.wall.as_secs_f64(), ..Default::default() };
     match &ended.outcome {
         Outcome::Exited { code } => output.exit_code = Some(i32::from(*code)),
         Outcome::Trapped { message } | Outcome::Invalid { message } => output.error = Some(message.clone()),
@@ -443,9 +450,10 @@ pub(super) mod tests {
         };
         let hash = Hash::from_bytes(output.0);
         assert_eq!(blobs.len(hash), Some(output_bytes));
-        blobs.put_bytes(&[1; 900]).expect_err("there is no room beside what is pinned");
+        let rest = vec![1; 1001 - output_bytes as usize];
+        blobs.put_bytes(&rest).expect_err("there is no room beside what is pinned");
         drop(collected.pin);
-        blobs.put_bytes(&[1; 900]).expect("nobody wanted it");
+        blobs.put_bytes(&rest).expect("nobody wanted it");
         assert_eq!(blobs.len(hash), None);
     }
 
@@ -473,7 +481,8 @@ pub(super) mod tests {
         assert_ne!(first.0, second.0);
         fs::create_dir_all(first.0.join("work/deep")).expect("our directory");
         drop(first);
-        let left: Vec<_> = fs::read_dir(parent.path()).expect("our directory").flatten().map(|entry| entry.path()).collect();
-        assert_eq!(left, [second.0.clone()]);
+        let left: Vec<_> =
+            fs::read_dir(parent.path()).expect("our directory").flatten().map(|entry| entry.path()).collect();
+        assert_eq!(left, std::slice::from_ref(&second.0));
     }
 }

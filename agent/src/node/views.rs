@@ -2,17 +2,16 @@
 
 use std::sync::Arc;
 
-use blake3::Hash;
 use idlewood_overlay::{Contact, Node, State, Time};
-use idlewood_scheduler::{BagId, BagView, Closing, Event, Submission};
+use idlewood_scheduler::{BagId, BagView, Closing, Event};
 
 use super::Refusal;
-use super::driver::{Activity, Driver, Pause};
+use super::driver::{Activity, Done, Driver, Pause};
 use super::handle::{Command, Reply};
+use super::kept::{self, Finished};
 use crate::api;
 use crate::clock::iso;
 use crate::identity;
-use crate::manifest::{MANIFEST_BYTES_MAX, MANIFEST_VERSION, Manifest};
 
 /// Answers a question. Whoever asked may be gone, which is fine.
 pub(super) fn answer<T>(reply: Reply<T>, result: Result<T, Refusal>) {
@@ -22,25 +21,28 @@ pub(super) fn answer<T>(reply: Reply<T>, result: Result<T, Refusal>) {
 }
 
 impl Driver {
-    pub(super) async fn command(&mut self, command: Command) {
+    pub(super) fn command(&mut self, command: Command) {
         match command {
             Command::Status(reply) => answer(reply, Ok(self.status())),
             Command::Peers(reply) => answer(reply, Ok(self.peers())),
             Command::Bags(reply) => answer(reply, Ok(self.bags())),
             Command::Bag(id, reply) => answer(reply, self.find(&id).and_then(|bag| self.bag_detail(bag))),
-            Command::Results(id, reply) => answer(reply, self.find(&id).map(|bag| self.results(bag))),
-            Command::Submit(request, reply) => self.submit(*request, reply).await,
+            Command::Results(id, reply) => match self.find(&id) {
+                Ok(bag) => self.results(bag.bag.id, reply),
+                Err(refusal) => answer(reply, Err(refusal)),
+            },
+            Command::Submit(request, reply) => self.submit(*request, reply),
             Command::Cancel(id, reply) => {
-                let result = self.cancel(&id).await;
+                let result = self.cancel(&id);
                 answer(reply, result);
             }
             Command::Pause(for_, reply) => {
                 let pause = Pause { until: for_.map(|for_| self.clock.now() + for_) };
-                self.set_activity(Activity { pause: Some(pause), ..self.activity }).await;
+                self.set_activity(Activity { pause: Some(pause), ..self.activity });
                 answer(reply, Ok(self.status()));
             }
             Command::Resume(reply) => {
-                self.set_activity(Activity { pause: None, ..self.activity }).await;
+                self.set_activity(Activity { pause: None, ..self.activity });
                 answer(reply, Ok(self.status()));
             }
         }
@@ -169,10 +171,10 @@ impl Driver {
     fn bags(&self) -> Vec<api::Bag> {
         let mut bags: Vec<BagView> = self.peer.bags().collect();
         bags.sort_by_key(|bag| std::cmp::Reverse(bag.released));
-        bags.iter().map(|bag| self.bag_view(bag, self.manifest(bag.bag.id).map(|manifest| manifest.name.clone()))).collect()
+        bags.iter().map(|bag| self.bag_view(bag)).collect()
     }
 
-    fn bag_view(&self, view: &BagView, name: Option<String>) -> api::Bag {
+    pub(super) fn bag_view(&self, view: &BagView) -> api::Bag {
         let now = self.clock.now();
         let end = view.closed.map_or(now, |(_, at)| at);
         let elapsed_s = end.since(view.released).as_secs_f64();
@@ -186,7 +188,7 @@ impl Driver {
         };
         api::Bag {
             id: hex::encode(view.bag.id.0),
-            name: name.unwrap_or_default(),
+            name: self.kept.description(view.bag.id).map(|bag| bag.name.clone()).unwrap_or_default(),
             state,
             tasks: view.bag.tasks,
             done: view.done,
@@ -204,121 +206,52 @@ impl Driver {
         }
     }
 
-    /// The manifest of a bag of this machine, which is pinned; `None` where the disk lost it.
-    fn manifest(&self, bag: BagId) -> Option<Arc<Manifest>> {
-        if let Some(manifest) = self.manifests.get(&bag) {
-            return Some(manifest.clone());
-        }
-        let path = self.supplies.blobs.path(Hash::from_bytes(bag.0))?;
-        Manifest::decode(&std::fs::read(path).ok()?).ok().map(Arc::new)
-    }
-
     fn bag_detail(&self, view: BagView) -> Result<api::BagDetail, Refusal> {
         let missing = || Refusal::Unavailable(format!("the manifest of bag {} is missing on this disk", view.bag.id));
-        let manifest = self.manifest(view.bag.id).ok_or_else(missing)?;
+        let description = self.kept.description(view.bag.id).ok_or_else(missing)?;
         let placements = self.peer.placements(view.bag.id).into_iter().map(|(executor, ranges)| api::Placement {
             peer: identity::to_libp2p(executor.peer).to_string(),
             tasks: ranges.len(),
         });
         Ok(api::BagDetail {
-            program: manifest.program.name.clone(),
-            args: manifest.args.clone(),
+            program: description.program.clone(),
+            args: description.args.clone(),
             placements: placements.collect(),
-            bag: self.bag_view(&view, Some(manifest.name.clone())),
+            bag: self.bag_view(&view),
         })
     }
 
-    fn results(&self, view: BagView) -> Vec<api::TaskResult> {
-        let manifest = self.manifest(view.bag.id);
-        let results = self.kept.results(view.bag.id).map(|finished| api::TaskResult {
-            index: finished.result.index,
-            entry: manifest.as_ref().map(|manifest| manifest.entry(finished.result.index).text).unwrap_or_default(),
-            attempt: finished.result.attempt,
-            success: finished.result.success,
-            machine: identity::to_libp2p(finished.executor).to_string(),
-            finished: iso(finished.at),
-            work_mops: finished.result.work_mops,
-            output: hex::encode(finished.result.output.0),
-            output_bytes: finished.result.output_bytes,
-        });
-        results.collect()
+    /// Answers beside the loop: the entries are in the manifest, which may have to be read.
+    fn results(&mut self, bag: BagId, reply: Reply<Vec<api::TaskResult>>) {
+        let finished: Vec<Finished> = self.kept.results(bag).cloned().collect();
+        let (known, blobs) = (self.manifests.get(bag), self.supplies.blobs.clone());
+        let read = move || {
+            let manifest = known.or_else(|| kept::read_manifest(&blobs, bag).map(Arc::new));
+            let results = finished.into_iter().map(|finished| api::TaskResult {
+                index: finished.result.index,
+                entry: manifest.as_ref().map(|manifest| manifest.entry(finished.result.index).text).unwrap_or_default(),
+                attempt: finished.result.attempt,
+                success: finished.result.success,
+                machine: identity::to_libp2p(finished.executor).to_string(),
+                finished: iso(finished.at),
+                work_mops: finished.result.work_mops,
+                output: hex::encode(finished.result.output.0),
+                output_bytes: finished.result.output_bytes,
+            });
+            answer(reply, Ok(results.collect()));
+            Done::ManifestRead { bag, manifest }
+        };
+        self.jobs.spawn_blocking(read, Done::ManifestRead { bag, manifest: None });
     }
 
-    async fn cancel(&mut self, id: &str) -> Result<api::Bag, Refusal> {
+    fn cancel(&mut self, id: &str) -> Result<api::Bag, Refusal> {
         let view = self.find(id)?;
         if view.closed.is_some() {
             return Err(Refusal::Conflict(format!("bag {} is over already", view.bag.id)));
         }
-        self.feed(Event::Cancelled(view.bag.id)).await;
+        self.feed(Event::Cancelled(view.bag.id));
         let view = self.find(&hex::encode(view.bag.id.0))?;
-        Ok(self.bag_view(&view, None))
-    }
-
-    /// Makes the manifest, keeps everything durably, and hands the bag to the peer.
-    async fn submit(&mut self, request: api::SubmitRequest, reply: Reply<api::Bag>) {
-        match self.accept(request).await {
-            Ok((submission, manifest)) => {
-                self.remember(submission.id, Arc::new(manifest));
-                self.submitting.insert(submission.id, reply);
-                self.feed(Event::Submitted(submission)).await;
-            }
-            Err(refusal) => answer(reply, Err(refusal)),
-        }
-    }
-
-    async fn accept(&self, request: api::SubmitRequest) -> Result<(Submission, Manifest), Refusal> {
-        let manifest = Manifest {
-            version: MANIFEST_VERSION,
-            name: request.name,
-            submitter: self.peer.me().peer,
-            nonce: rand::random(),
-            tasks: request.tasks,
-            program: request.program,
-            args: request.args,
-            entries: request.entries,
-            inputs: request.inputs,
-            stdin: request.stdin,
-            env: request.env,
-            memory_bytes: request.memory_bytes,
-            time_limit_s: request.time_limit_s,
-            success_codes: request.success_codes,
-        };
-        manifest.validate().map_err(|error| Refusal::Invalid(error.to_string()))?;
-        let bytes = manifest.encode();
-        if bytes.len() as u64 > MANIFEST_BYTES_MAX {
-            return Err(Refusal::Invalid("the list of entries is too long: submit it as several bags".to_owned()));
-        }
-        let submission = Submission {
-            id: Manifest::id(&bytes),
-            tasks: request.tasks,
-            task_mops: request.work_mops,
-            retries_max: request.retries_max,
-        };
-        self.peer.check(&submission).map_err(|error| Refusal::Invalid(error.to_string()))?;
-        let blobs = self.supplies.blobs.clone();
-        let own = manifest.entries.iter().filter_map(|entry| entry.input.as_ref());
-        let needed: Vec<(String, Hash)> = (manifest.inputs.iter().chain(own).chain([&manifest.program]))
-            .map(|input| (input.name.clone(), Hash::from_bytes(input.blob.0)))
-            .collect();
-        let kept = tokio::task::spawn_blocking(move || {
-            for (name, hash) in needed {
-                if blobs.len(hash).is_none() {
-                    return Err(Refusal::Invalid(format!("{name} was not uploaded: upload it, then submit again")));
-                }
-                blobs.make_durable(hash).map_err(|error| Refusal::Unavailable(error.to_string()))?;
-            }
-            blobs.put_durable(&bytes).map_err(|error| Refusal::Unavailable(error.to_string()))
-        });
-        kept.await.map_err(|error| Refusal::Unavailable(format!("the bag could not be kept: {error}")))??;
-        Ok((submission, manifest))
-    }
-
-    /// The submission of a bag is durable: whoever submitted it may know.
-    pub(super) fn answer_submission(&mut self, bag: BagId) {
-        let Some(reply) = self.submitting.remove(&bag) else { return };
-        let gone = || Refusal::Unavailable("the bag was given up meanwhile".to_owned());
-        let name = self.manifest(bag).map(|manifest| manifest.name.clone());
-        answer(reply, self.peer.bag(bag).map(|view| self.bag_view(&view, name)).ok_or_else(gone));
+        Ok(self.bag_view(&view))
     }
 }
 

@@ -64,7 +64,8 @@ fn outputs_inputs_and_failures_are_kept_apart() {
     let program = probe_program();
     let program = program.to_str().unwrap();
 
-    let bag = agent.ask(&["submit", "--program", program, "--array", "0-4", "--", "write", "out-{index}.txt", "v{index}"]);
+    let bag =
+        agent.ask(&["submit", "--program", program, "--array", "0-4", "--", "write", "out-{index}.txt", "v{index}"]);
     assert_complete(agent, bag["id"].as_str().unwrap(), 5);
     let out = grid.root.path().join("written");
     agent.ask(&["bag", "get", "last", "--out", out.to_str().unwrap()]);
@@ -74,12 +75,24 @@ fn outputs_inputs_and_failures_are_kept_apart() {
     }
 
     // Exit codes 0, 1, 2: what counts as success is the bag's word.
-    let bag = agent.ask(&["submit", "--program", program, "--array", "0-2", "--max-retries", "1", "--", "exit", "{index}"]);
+    let bag =
+        agent.ask(&["submit", "--program", program, "--array", "0-2", "--max-retries", "1", "--", "exit", "{index}"]);
     let id = bag["id"].as_str().unwrap();
     assert_eq!(agent.cli(&["bag", "wait", id]).code, 3);
     let shown = agent.ask(&["bag", "show", id]);
     assert_eq!((shown["done"].as_u64(), shown["failed"].as_u64()), (Some(1), Some(2)), "{shown}");
-    let bag = agent.ask(&["submit", "--program", program, "--array", "0-2", "--success-codes", "0,1,2", "--", "exit", "{index}"]);
+    let bag = agent.ask(&[
+        "submit",
+        "--program",
+        program,
+        "--array",
+        "0-2",
+        "--success-codes",
+        "0,1,2",
+        "--",
+        "exit",
+        "{index}",
+    ]);
     assert_eq!(agent.cli(&["bag", "wait", bag["id"].as_str().unwrap()]).code, 0);
 }
 

@@ -158,7 +158,8 @@ impl Grid {
         let mut command = Command::new(AGENT);
         command.args(["run", "--listen", "/ip4/127.0.0.1/tcp/0", "--speed-mops", "1000", "--lease", "5"]);
         command.arg("--state-dir").arg(&dir).arg("--owner-probe").arg(dir.join("owner"));
-        let others = self.agents.iter().enumerate().filter(|(other, agent)| *other != number && agent.process.is_some());
+        let others =
+            self.agents.iter().enumerate().filter(|(other, agent)| *other != number && agent.process.is_some());
         for (_, other) in others.take(2) {
             let status = other.ask(&["status"]);
             command.arg("--bootstrap").arg(status["listen"][0].as_str().expect("an address"));

@@ -7,7 +7,8 @@ use crate::harness::{Grid, command, probe_program};
 /// One sentence, no panic, no stack trace.
 fn assert_sentence(stderr: &str, words: &[&str]) {
     assert!(!stderr.contains("panicked") && !stderr.contains("RUST_BACKTRACE"), "{stderr}");
-    let message: serde_json::Value = serde_json::from_str(stderr.trim()).unwrap_or_else(|_| panic!("no JSON: {stderr}"));
+    let message: serde_json::Value =
+        serde_json::from_str(stderr.trim()).unwrap_or_else(|_| panic!("no JSON: {stderr}"));
     let sentence = message["error"].as_str().unwrap_or_else(|| panic!("no error: {stderr}"));
     for word in words {
         assert!(sentence.contains(word), "{word:?} is not in {sentence:?}");

@@ -13,7 +13,10 @@ use crate::harness::Grid;
 fn a_solver_gives_the_known_verdicts() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/wasi_smt_bag");
     let Ok(description) = fs::read_to_string(data.join("bag.json")) else {
-        println!("skipped: {} is not there; it holds a solver and problems that are not ours to publish", data.display());
+        println!(
+            "skipped: {} is not there; it holds a solver and problems that are not ours to publish",
+            data.display()
+        );
         return;
     };
     let description: Value = serde_json::from_str(&description).unwrap();
@@ -51,7 +54,15 @@ fn a_solver_gives_the_known_verdicts() {
         let name = Path::new(result["entry"].as_str().unwrap()).file_name().unwrap().to_str().unwrap();
         let task = out.join(result["index"].to_string());
         let known = expected[name];
-        assert_eq!(fs::read_to_string(task.join("exit_code")).unwrap().trim(), known["expect_exit"].to_string(), "{name}");
-        assert_eq!(fs::read_to_string(task.join("stdout")).unwrap(), known["expect_stdout"].as_str().unwrap(), "{name}");
+        assert_eq!(
+            fs::read_to_string(task.join("exit_code")).unwrap().trim(),
+            known["expect_exit"].to_string(),
+            "{name}"
+        );
+        assert_eq!(
+            fs::read_to_string(task.join("stdout")).unwrap(),
+            known["expect_stdout"].as_str().unwrap(),
+            "{name}"
+        );
     }
 }

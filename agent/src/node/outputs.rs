@@ -1,0 +1,115 @@
+//! Outputs of this machine's bags on their way here: a few at a time, and a bounded number that waits.
+
+use std::collections::VecDeque;
+
+use idlewood_overlay::Contact;
+use idlewood_scheduler::{BlobId, Event, TaskId};
+
+use super::driver::{Done, Driver};
+use super::pin::Pin;
+
+/// Outputs that are fetched at the same time. The fetcher downloads fewer; the others wait for their source.
+const UNDER_WAY_MAX: usize = 16;
+/// Outputs that wait for that. What exceeds it is offered again by its executor.
+const WAITING_MAX: usize = 4096;
+
+#[derive(Debug, PartialEq)]
+struct Wanted {
+    task: TaskId,
+    output: BlobId,
+    output_bytes: u64,
+    from: Contact,
+}
+
+/// What is wanted and what is on its way.
+#[derive(Debug, Default)]
+pub(super) struct Outputs {
+    waiting: VecDeque<Wanted>,
+    under_way: usize,
+}
+
+impl Outputs {
+    /// Whether there was room for it.
+    fn push(&mut self, wanted: Wanted) -> bool {
+        let has_room = self.waiting.len() < WAITING_MAX;
+        if has_room {
+            self.waiting.push_back(wanted);
+        }
+        has_room
+    }
+
+    /// The next to be fetched, if another may be; it counts as under way until [`Outputs::ended`].
+    fn next(&mut self, is_wanted: impl Fn(&Wanted) -> bool) -> Option<Wanted> {
+        while self.under_way < UNDER_WAY_MAX {
+            let wanted = self.waiting.pop_front()?;
+            if is_wanted(&wanted) {
+                self.under_way += 1;
+                return Some(wanted);
+            }
+        }
+        None
+    }
+
+    fn ended(&mut self) {
+        self.under_way -= 1;
+    }
+}
+
+impl Driver {
+    pub(super) fn fetch_output(&mut self, task: TaskId, output: BlobId, output_bytes: u64, from: Contact) {
+        if !self.outputs.push(Wanted { task, output, output_bytes, from }) {
+            self.follow_ups.push_back(Event::Fetched { task, here: false });
+        }
+        self.fetch_outputs();
+    }
+
+    fn fetch_outputs(&mut self) {
+        // Of a bag that was closed since nothing is wanted any more, and the peer waits for nothing.
+        let is_open = |wanted: &Wanted| self.peer.bag(wanted.task.bag).is_some_and(|bag| bag.closed.is_none());
+        while let Some(Wanted { task, output, output_bytes, from }) = self.outputs.next(is_open) {
+            let supplies = self.supplies.clone();
+            let fetch = async move {
+                let pin = supplies.keep_output(output, output_bytes, from).await;
+                if let Err(error) = &pin {
+                    tracing::info!(error = format!("{error:#}"), "a result could not be fetched yet");
+                }
+                Done::OutputKept { task, pin: pin.ok() }
+            };
+            self.jobs.spawn(fetch, Done::OutputKept { task, pin: None });
+        }
+    }
+
+    pub(super) fn output_kept(&mut self, task: TaskId, pin: Option<Pin>) {
+        self.outputs.ended();
+        self.feed(Event::Fetched { task, here: pin.is_some() });
+        // By now the peer's record pins the output, or nobody wants it.
+        drop(pin);
+        self.fetch_outputs();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use idlewood_overlay::PeerId;
+    use idlewood_scheduler::BagId;
+
+    use super::*;
+
+    fn wanted(index: u64) -> Wanted {
+        let from = Contact { peer: PeerId([1; 32]), incarnation: 1, address: "".into() };
+        Wanted { task: TaskId { bag: BagId([2; 32]), index }, output: BlobId([3; 32]), output_bytes: 1, from }
+    }
+
+    #[test]
+    fn a_few_are_fetched_and_a_bounded_number_waits() {
+        let mut outputs = Outputs::default();
+        let taken = (0..10_000).take_while(|&index| outputs.push(wanted(index))).count();
+        assert_eq!(taken, WAITING_MAX);
+        let begun: Vec<u64> = std::iter::from_fn(|| outputs.next(|_| true)).map(|wanted| wanted.task.index).collect();
+        assert_eq!(begun, (0..UNDER_WAY_MAX as u64).collect::<Vec<_>>());
+        assert!(outputs.push(wanted(0)));
+        outputs.ended();
+        assert_eq!(outputs.next(|wanted| wanted.task.index >= 20), Some(wanted(20)), "what is not wanted is left out");
+        assert_eq!(outputs.next(|_| true), None);
+    }
+}

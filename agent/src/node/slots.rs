@@ -1,0 +1,133 @@
+//! The slots of this machine, from the driver's side: what a task needs is fetched, it runs, what it produced is kept.
+
+use idlewood_overlay::Contact;
+use idlewood_scheduler::{BagHeader, Event, TaskId, TaskOutcome};
+use tokio::task::{AbortHandle, Id};
+
+use super::driver::{Done, Driver};
+use super::task::{self, Collected, Ended, Preparation, PrepareError, Prepared};
+use crate::worker::WorkerEvent;
+
+/// What a slot is doing.
+#[derive(Debug)]
+pub(super) enum Slot {
+    Free,
+    /// Its needs are being fetched.
+    Preparing {
+        task: TaskId,
+        job: AbortHandle,
+    },
+    Running {
+        task: TaskId,
+        prepared: Box<Prepared>,
+    },
+    /// Its output is being kept.
+    Collecting,
+}
+
+impl Driver {
+    /// Who may have a bag's blobs: its submitter, then whoever is near.
+    fn sources(&self, submitter: &Contact) -> Vec<Contact> {
+        let others = self.peer.overlay_view().neighbours();
+        std::iter::once(submitter)
+            .chain(others)
+            .filter(|contact| contact.peer != self.peer.me().peer)
+            .cloned()
+            .collect()
+    }
+
+    pub(super) fn start_task(&mut self, slot: usize, task: TaskId, attempt: u32, bag: BagHeader) {
+        let sources = self.sources(&bag.submitter);
+        let known = self.manifests.get(task.bag);
+        let supplies = self.supplies.clone();
+        let prepare = async move {
+            let preparation = supplies.prepare(task, attempt, &bag, known, &sources).await;
+            Done::Prepared { slot, task, preparation }
+        };
+        let job = self.jobs.spawn(prepare, Done::Prepared { slot, task, preparation: Preparation::lost() });
+        self.slots[slot] = Slot::Preparing { task, job };
+        self.note_busy();
+    }
+
+    pub(super) fn prepared(&mut self, id: Id, slot: usize, task: TaskId, preparation: Preparation) {
+        if let Some(manifest) = preparation.manifest {
+            self.manifests.remember(task.bag, manifest);
+        }
+        if !matches!(&self.slots[slot], Slot::Preparing { job, .. } if job.id() == id) {
+            // Stopped the moment it was ready.
+            return self.discard(preparation.result.ok());
+        }
+        let (error, prepared) = match preparation.result {
+            Ok(prepared) => match self.workers.start(slot, &prepared.job) {
+                Ok(()) => {
+                    self.slots[slot] = Slot::Running { task, prepared };
+                    return;
+                }
+                Err(error) => (PrepareError::from(error), Some(prepared)),
+            },
+            Err(error) => (error, None),
+        };
+        self.slots[slot] = Slot::Collecting;
+        let (blobs, speed_mops) = (self.supplies.blobs.clone(), self.config.speed_mops);
+        let collect = move || {
+            drop(prepared);
+            Done::Collected { slot, task, collected: task::not_prepared(&blobs, error, speed_mops) }
+        };
+        self.jobs.spawn_blocking(collect, Done::Collected { slot, task, collected: Collected::not_started() });
+    }
+
+    /// Removes the directory of what is not going to run.
+    pub(super) fn discard(&mut self, prepared: Option<Box<Prepared>>) {
+        if let Some(prepared) = prepared {
+            let remove = move || {
+                drop(prepared);
+                Done::Discarded
+            };
+            self.jobs.spawn_blocking(remove, Done::Discarded);
+        }
+    }
+
+    pub(super) fn stop_task(&mut self, slot: usize) {
+        match &self.slots[slot] {
+            Slot::Preparing { task, job } => {
+                job.abort();
+                self.follow_ups.push_back(Event::TaskEnded { task: *task, outcome: TaskOutcome::Stopped });
+                self.slots[slot] = Slot::Free;
+                self.note_busy();
+            }
+            // Its end comes as an event.
+            Slot::Running { .. } => {
+                self.workers.stop(slot);
+            }
+            Slot::Free | Slot::Collecting => {}
+        }
+    }
+
+    pub(super) fn worker_ended(&mut self, event: WorkerEvent) {
+        let (slot, ended) = Ended::of(event);
+        let (task, prepared) = match std::mem::replace(&mut self.slots[slot], Slot::Collecting) {
+            Slot::Running { task, prepared } => (task, prepared),
+            other => {
+                tracing::error!(slot, "a worker ended that nobody had started");
+                self.slots[slot] = other;
+                return;
+            }
+        };
+        let (blobs, speed_mops) = (self.supplies.blobs.clone(), self.config.speed_mops);
+        let collect = move || {
+            let codes = &prepared.manifest.success_codes;
+            let collected = task::collect(&blobs, Some(&prepared.job), codes, &ended, speed_mops);
+            Done::Collected { slot, task, collected }
+        };
+        self.jobs.spawn_blocking(collect, Done::Collected { slot, task, collected: Collected::not_started() });
+    }
+
+    pub(super) fn collected(&mut self, slot: usize, task: TaskId, collected: Collected) {
+        self.slots[slot] = Slot::Free;
+        let Collected { outcome, pin } = collected;
+        self.feed(Event::TaskEnded { task, outcome });
+        // By now the peer's record pins the output, or nobody wants it.
+        drop(pin);
+        self.note_busy();
+    }
+}

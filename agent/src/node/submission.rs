@@ -1,0 +1,111 @@
+//! Taking a bag: its manifest is made, everything is kept durably, then the peer gets it.
+
+use std::sync::Arc;
+
+use blake3::Hash;
+use idlewood_overlay::PeerId;
+use idlewood_scheduler::{BagId, Event, Submission};
+
+use super::Refusal;
+use super::driver::{Done, Driver};
+use super::handle::Reply;
+use super::pin::Pin;
+use super::views::answer;
+use crate::api;
+use crate::blobs::Blobs;
+use crate::manifest::{MANIFEST_BYTES_MAX, MANIFEST_VERSION, Manifest};
+
+/// Submissions that are checked and kept at the same time.
+const ACCEPTING_MAX: usize = 64;
+
+/// A submission whose manifest, program and inputs are durable.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    submission: Submission,
+    manifest: Arc<Manifest>,
+    /// They stay until the bag's record keeps them.
+    pins: Vec<Pin>,
+}
+
+impl Driver {
+    /// Makes the manifest and keeps everything durably, beside the loop.
+    pub(super) fn submit(&mut self, request: api::SubmitRequest, reply: Reply<api::Bag>) {
+        if self.accepting >= ACCEPTING_MAX {
+            let why = format!("{ACCEPTING_MAX} submissions are being taken already: submit it again in a moment");
+            return answer(reply, Err(Refusal::Unavailable(why)));
+        }
+        self.accepting += 1;
+        let (blobs, me) = (self.supplies.blobs.clone(), self.peer.me().peer);
+        let take = async move {
+            let result = tokio::task::spawn_blocking(move || accept(&blobs, me, request)).await;
+            let result =
+                result.unwrap_or_else(|error| Err(Refusal::Unavailable(format!("the bag could not be kept: {error}"))));
+            Done::Accepted { result: result.map(Box::new), reply }
+        };
+        self.jobs.spawn(take, Done::AcceptLost);
+    }
+
+    /// Hands the bag to the peer; whoever submitted it hears of it when that is durable too.
+    pub(super) fn accepted(&mut self, result: Result<Box<Accepted>, Refusal>, reply: Reply<api::Bag>) {
+        self.accepting -= 1;
+        let Accepted { submission, manifest, pins } = match result {
+            Ok(accepted) => *accepted,
+            Err(refusal) => return answer(reply, Err(refusal)),
+        };
+        if let Err(error) = self.peer.check(&submission) {
+            return answer(reply, Err(Refusal::Invalid(error.to_string())));
+        }
+        self.kept.learn(submission.id, Some(&manifest));
+        drop(pins);
+        self.manifests.remember(submission.id, manifest);
+        self.submitting.insert(submission.id, reply);
+        self.feed(Event::Submitted(submission));
+    }
+
+    /// The submission of a bag is durable: whoever submitted it may know.
+    pub(super) fn answer_submission(&mut self, bag: BagId) {
+        let Some(reply) = self.submitting.remove(&bag) else { return };
+        let gone = || Refusal::Unavailable("the bag was given up meanwhile".to_owned());
+        answer(reply, self.peer.bag(bag).map(|view| self.bag_view(&view)).ok_or_else(gone));
+    }
+}
+
+/// Blocks.
+fn accept(blobs: &Arc<Blobs>, submitter: PeerId, request: api::SubmitRequest) -> Result<Accepted, Refusal> {
+    let manifest = Manifest {
+        version: MANIFEST_VERSION,
+        name: request.name,
+        submitter,
+        nonce: rand::random(),
+        tasks: request.tasks,
+        program: request.program,
+        args: request.args,
+        entries: request.entries,
+        inputs: request.inputs,
+        stdin: request.stdin,
+        env: request.env,
+        memory_bytes: request.memory_bytes,
+        time_limit_s: request.time_limit_s,
+        success_codes: request.success_codes,
+    };
+    manifest.validate().map_err(|error| Refusal::Invalid(error.to_string()))?;
+    let bytes = manifest.encode();
+    if bytes.len() as u64 > MANIFEST_BYTES_MAX {
+        return Err(Refusal::Invalid("the list of entries is too long: submit it as several bags".to_owned()));
+    }
+    let id = Manifest::id(&bytes);
+    let mut pins = vec![Pin::new(blobs, Hash::from_bytes(id.0))];
+    let unavailable = |error: crate::blobs::BlobError| Refusal::Unavailable(error.to_string());
+    for input in manifest.blobs() {
+        let hash = Hash::from_bytes(input.blob.0);
+        pins.push(Pin::new(blobs, hash));
+        if blobs.len(hash).is_none() {
+            return Err(Refusal::Invalid(format!("{} was not uploaded: upload it, then submit again", input.name)));
+        }
+        blobs.make_durable(hash).map_err(unavailable)?;
+    }
+    blobs.put_durable(&bytes).map_err(unavailable)?;
+    let submission =
+        Submission { id, tasks: request.tasks, task_mops: request.work_mops, retries_max: request.retries_max };
+    Ok(Accepted { submission, manifest: Arc::new(manifest), pins })
+}
