@@ -173,8 +173,8 @@ pub struct TaskResult {
 /// A running task.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunningTask {
-    /// Slot, from 0.
-    pub slot: u32,
+    /// Which worker, from 0.
+    pub place: u32,
     /// Bag id.
     pub bag: String,
     /// Index in the bag.

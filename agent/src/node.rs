@@ -13,7 +13,7 @@ mod measuring;
 mod neighbours;
 mod outputs;
 mod pin;
-mod slots;
+mod places;
 mod submission;
 mod task;
 mod views;
@@ -117,13 +117,13 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     let peer = Peer::restore(config.clone(), grid, me, rand::random(), clock.now(), wall, records)
         .with_context(|| "the agent's settings make no sense")?;
 
-    let (worker_sender, worker_events) = mpsc::channel(64 + options.slots as usize);
+    let (worker_sender, worker_events) = mpsc::channel(64 + config.places() as usize);
     let (measure_sender, measure_events) = mpsc::channel(4);
     let pool = |slots: usize, events| {
         Pool::new(PoolConfig { command: worker_command()?, slots, cache_dir: directory.join("modules"), events })
             .map_err(anyhow::Error::from)
     };
-    let workers = pool(options.slots as usize, worker_sender)?;
+    let workers = pool(config.places() as usize, worker_sender)?;
     let measurer = pool(1, measure_sender)?;
     let fetcher = Fetcher::new(blobs.clone(), net.clone());
     let supplies = task::Supplies { blobs: blobs.clone(), fetcher, scratch: directory.join("scratch") };

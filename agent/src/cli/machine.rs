@@ -85,12 +85,17 @@ fn print_status(status: &Status, mut out: &mut dyn Write) -> io::Result<()> {
     output::pairs(&mut out, &pairs)?;
     if !status.running.is_empty() {
         writeln!(out)?;
-        let columns =
-            [Column::right("slot"), Column::left("bag"), Column::right("task"), Column::right("ran"), Column::left("")];
+        let columns = [
+            Column::right("worker"),
+            Column::left("bag"),
+            Column::right("task"),
+            Column::right("ran"),
+            Column::left(""),
+        ];
         let mut table = Table::new(&columns);
         for task in &status.running {
             table.row([
-                task.slot.to_string(),
+                task.place.to_string(),
                 output::short_id(&task.bag).to_owned(),
                 task.index.to_string(),
                 output::duration(task.active_s),

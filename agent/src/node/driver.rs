@@ -23,7 +23,7 @@ use super::measuring::Measuring;
 use super::neighbours::{self, Neighbours};
 use super::outputs::Outputs;
 use super::pin::Pin;
-use super::slots::Slot;
+use super::places::Place;
 use super::submission::Accepted;
 use super::task::{Collected, Preparation, Supplies};
 use crate::api;
@@ -71,12 +71,12 @@ pub(super) struct Parts {
 /// What work beside the loop ends in.
 pub(super) enum Done {
     Prepared {
-        slot: usize,
+        place: usize,
         task: TaskId,
         preparation: Preparation,
     },
     Collected {
-        slot: usize,
+        place: usize,
         task: TaskId,
         collected: Collected,
     },
@@ -128,7 +128,7 @@ pub(super) struct Pause {
 pub(super) struct Activity {
     pub(super) owner_present: bool,
     pub(super) pause: Option<Pause>,
-    /// Whether a slot has a task.
+    /// Whether a place has a task.
     pub(super) busy: bool,
     pub(super) since: Time,
 }
@@ -154,7 +154,7 @@ pub(super) struct Driver {
     bootstrap: Vec<Multiaddr>,
     pub(super) kept: Kept,
     commits: Commits,
-    pub(super) slots: Vec<Slot>,
+    pub(super) places: Vec<Place>,
     pub(super) jobs: Jobs<Done>,
     pub(super) manifests: Manifests,
     pub(super) measuring: Measuring,
@@ -174,7 +174,7 @@ pub(super) struct Driver {
 
 impl Driver {
     pub(super) fn new(parts: Parts) -> Self {
-        let slots = (0..parts.config.slots).map(|_| Slot::Free).collect();
+        let places = (0..parts.config.places()).map(|_| Place::Free).collect();
         let activity = Activity { owner_present: false, pause: None, busy: false, since: parts.clock.now() };
         Self {
             peer: parts.peer,
@@ -196,7 +196,7 @@ impl Driver {
             bootstrap: parts.bootstrap,
             kept: parts.kept,
             commits: Commits::default(),
-            slots,
+            places,
             jobs: Jobs::new(),
             manifests: Manifests::default(),
             measuring: Measuring::default(),
@@ -278,8 +278,10 @@ impl Driver {
         match effect {
             Effect::Send { to, message } => self.net.send(&to, message.encode()),
             Effect::Persist { ticket, changes } => self.persist(ticket, changes),
-            Effect::StartTask { slot, task, attempt, bag } => self.start_task(slot as usize, task, attempt, bag),
-            Effect::StopTask { slot, .. } => self.stop_task(slot as usize),
+            Effect::StartTask { place, task, attempt, bag } => self.start_task(place as usize, task, attempt, bag),
+            Effect::StopTask { place, .. } => self.stop_task(place as usize),
+            Effect::FreezeTask { place, task } => self.freeze_task(place as usize, task),
+            Effect::ThawTask { place, task } => self.thaw_task(place as usize, task),
             Effect::SuspendTasks => self.workers.freeze(),
             Effect::ResumeTasks => self.workers.thaw(),
             Effect::MeasureTask { bag } => self.measure(bag),
@@ -351,8 +353,8 @@ impl Driver {
 
     fn done(&mut self, job: Id, done: Done) {
         match done {
-            Done::Prepared { slot, task, preparation } => self.prepared(job, slot, task, preparation),
-            Done::Collected { slot, task, collected } => self.collected(slot, task, collected),
+            Done::Prepared { place, task, preparation } => self.prepared(job, place, task, preparation),
+            Done::Collected { place, task, collected } => self.collected(place, task, collected),
             Done::MeasurePrepared { bag, preparation } => self.measure_prepared(job, bag, preparation),
             Done::Measured { bag, cpu, collected } => self.measured(bag, cpu, &collected),
             Done::MeasureAgain => self.measure_again(job),
@@ -401,8 +403,8 @@ impl Driver {
         // Nothing starts any more, and what runs is gone at once; it runs again after the restart, or elsewhere.
         for pool in [&self.workers, &self.measurer] {
             pool.freeze();
-            for slot in 0..pool.slots() {
-                pool.stop(slot);
+            for place in 0..pool.slots() {
+                pool.stop(place);
             }
         }
         self.commands.close();
@@ -412,8 +414,9 @@ impl Driver {
         self.submitting.clear();
         self.leave(until.min(Instant::now() + LEAVE_TIMEOUT)).await;
 
-        let Self { workers, measurer, slots, measuring, jobs, store, store_events, net, mut net_events, fatal, .. } =
-            self;
+        let Self {
+            workers, measurer, places, measuring, jobs, store, store_events, net, mut net_events, fatal, ..
+        } = self;
         // Nobody takes results any more: the writer must not wait for that.
         drop(store_events);
         let closing = tokio::task::spawn_blocking(move || store.close());
@@ -421,7 +424,7 @@ impl Driver {
             workers.shutdown();
             measurer.shutdown();
             // What they ran in can be removed now.
-            drop((slots, measuring));
+            drop((places, measuring));
         });
         let events = async { while net_events.recv().await.is_some() {} };
         let all = async { tokio::join!(closing, pools, jobs.shutdown(), control.shutdown(), net.shutdown(), events) };
@@ -443,7 +446,7 @@ impl Driver {
 
     /// Since when the machine works, or does not; while it is suspended that is what counts.
     pub(super) fn note_busy(&mut self) {
-        let busy = self.slots.iter().any(|slot| !matches!(slot, Slot::Free));
+        let busy = self.places.iter().any(|place| !matches!(place, Place::Free));
         let suspended = self.activity.owner_present || self.activity.pause.is_some();
         if busy != std::mem::replace(&mut self.activity.busy, busy) && !suspended {
             self.activity.since = self.clock.now();

@@ -63,7 +63,7 @@ impl Driver {
             .running()
             .into_iter()
             .map(|running| api::RunningTask {
-                slot: running.slot,
+                place: running.place,
                 bag: hex::encode(running.task.bag.0),
                 index: running.task.index,
                 active_s: running.active.as_secs_f64(),
