@@ -17,7 +17,7 @@ pub struct Config {
     pub slots: u32,
     /// Speed of one slot in Mop/s of the reference kernel, above 0. Default 1000; the agent measures it.
     pub speed_mops: f64,
-    /// When a router keeps a request. Default: the whole-grid rule (`design.md`).
+    /// When a router keeps a request. Default: the paper's rule, by which nearly all is decided at the root.
     pub climbing: ClimbingRule,
     /// B of that rule, at least 1: how much worse than it could be the stretch of a request may be for the sake of fewer
     /// requests at the root. Default 1: the prototype's best figure.

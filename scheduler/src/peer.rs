@@ -667,7 +667,7 @@ impl Peer {
             _ => self.executor.summary(now),
         };
         if self.overlay.is_root() {
-            let platform = Platform::from(&summary).encode();
+            let platform = Platform::of(&summary, self.config.climbing).encode();
             self.overlay.publish_root(now, platform, &mut self.overlay_effects);
         }
     }

@@ -21,11 +21,11 @@ pub(crate) const CLIMBED_MAX: u16 = 64;
 #[serde(rename_all = "snake_case")]
 pub enum ClimbingRule {
     /// The paper's (§6): S ≤ B · S_min, with S_min the smallest maximum stretch of any leaf of the grid. While any leaf
-    /// is idle S_min is 0, and everything climbs.
+    /// is idle S_min is 0, and everything climbs. The default: in simulation it is ahead of the other (docs/adr/0005).
+    #[default]
     Minimum,
     /// Ours (`design.md`): S ≤ B · S_grid, with S_grid the stretch that the whole grid would give this very request, by
     /// the summary that the root spreads. So a request climbs only where that helps.
-    #[default]
     WholeGrid,
 }
 
@@ -38,7 +38,7 @@ pub struct Platform {
     pub maximum_stretch: f64,
     /// Speed of all slots that take work, in Mop/s.
     pub speed_mops: f64,
-    /// The root's own availability summary, encoded; decoded only where a request is judged.
+    /// The root's own availability summary, encoded; decoded only where a request is judged, empty where none is.
     #[serde(with = "serde_bytes")]
     availability: Vec<u8>,
 }
@@ -77,13 +77,17 @@ impl Platform {
     }
 }
 
-impl From<&Summary> for Platform {
-    fn from(summary: &Summary) -> Self {
+impl Platform {
+    /// What the root says of the whole grid; its availability only where routers ask for it.
+    pub(crate) fn of(summary: &Summary, rule: ClimbingRule) -> Self {
         Self {
             minimum_stretch: summary.minimum_stretch,
             maximum_stretch: summary.maximum_stretch,
             speed_mops: summary.speed_mops,
-            availability: summary.encode(),
+            availability: match rule {
+                ClimbingRule::Minimum => Vec::new(),
+                ClimbingRule::WholeGrid => summary.encode(),
+            },
         }
     }
 }
