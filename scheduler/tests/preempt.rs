@@ -445,7 +445,10 @@ proptest! {
         happenings in happenings(), slots in 1_u32..4, frozen_max in 0_u32..4, preemptive in any::<bool>(),
         lexicographic in any::<bool>(),
     ) {
-        let mut machine = Machine::new(Config { slots, frozen_max, preemptive, lexicographic, ..Config::default() });
+        // Nothing is handed back, however long the owner stays.
+        let vacate_after = Duration::from_secs(86_400);
+        let config = Config { slots, frozen_max, preemptive, lexicographic, vacate_after, ..Config::default() };
+        let mut machine = Machine::new(config);
         let (mut bags, mut tasks, mut work_s, mut dropped, mut owner) = (0, 0, 0.0, BTreeSet::new(), false);
         for happening in happenings {
             match happening {
