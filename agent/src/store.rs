@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
 use tokio::sync::mpsc;
@@ -38,6 +38,12 @@ const LOCK_FILE: &str = "lock";
 
 /// Name of sled's directory in the state directory.
 const STORE_DIR: &str = "store";
+
+/// The file in it that sled locks.
+const SLED_FILE: &str = "db";
+
+/// How long another process may keep a lock before it counts as running.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Where a store is rebuilt, and where the old one waits to be deleted.
 const REBUILT_DIR: &str = "store.rebuilt";
@@ -181,7 +187,7 @@ impl StateLock {
             .mode(0o600)
             .open(&path)
             .map_err(failed("open", &path))?;
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        match lock_within(&file, LOCK_TIMEOUT) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let mut text = String::new();
@@ -620,7 +626,38 @@ fn guard<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
+/// Locks a file, and waits for it for a while: a process that was just forked holds what its parent had locked until
+/// it runs its own program.
+fn lock_within(file: &File, timeout: Duration) -> Result<(), rustix::io::Errno> {
+    let deadline = Instant::now() + timeout;
+    loop {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Waits until nobody holds the lock on sled's file: sled itself would not wait, and its refusal looks like damage.
+fn wait_for_lock(path: &Path) -> io::Result<()> {
+    let file = match File::open(path.join(SLED_FILE)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        file => file?,
+    };
+    match lock_within(&file, LOCK_TIMEOUT) {
+        // Closing the file would not be enough if it was inherited meanwhile.
+        Ok(()) => Ok(rustix::fs::flock(&file, FlockOperation::Unlock)?),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            Err(io::Error::new(io::ErrorKind::ResourceBusy, "another process has the database open"))
+        }
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 fn read(path: &Path) -> Result<(sled::Db, Contents), Trouble> {
+    wait_for_lock(path).map_err(Trouble::System)?;
     let db = sled::Config::new()
         .path(path)
         .cache_capacity(CACHE_BYTES)
