@@ -21,6 +21,12 @@ fn open(dir: &Path) -> (Opened, StateLock) {
     (Store::open(&lock).unwrap(), lock)
 }
 
+/// The database itself, without a store around it.
+fn database(dir: &Path) -> sled::Db {
+    wait_for_lock(&dir.join(STORE_DIR)).unwrap();
+    sled::open(dir.join(STORE_DIR)).unwrap()
+}
+
 fn sound(opened: &Opened) -> bool {
     let Opened { records_damaged, commits_lost, set_aside, .. } = opened;
     println!("{records_damaged} records damaged, {commits_lost} commits lost, set aside: {set_aside:?}");
@@ -286,7 +292,7 @@ fn damaged_files_are_set_aside_or_their_records_skipped() {
 #[test]
 fn a_record_that_does_not_fit_its_checksum_is_skipped() {
     let (dir, records) = filled(10);
-    let db = sled::open(dir.path().join(STORE_DIR)).unwrap();
+    let db = database(dir.path());
     let mut record = db.get(&records[3].0).unwrap().unwrap().to_vec();
     *record.last_mut().unwrap() ^= 1;
     db.insert(&records[3].0, record).unwrap();
@@ -317,7 +323,7 @@ fn a_store_full_of_garbage_is_rebuilt() {
         // As an interrupted rebuild leaves them.
         fs::create_dir(dir.path().join(name)).unwrap();
     }
-    let size = |path: &Path| sled::Config::new().path(path.join(STORE_DIR)).open().unwrap().size_on_disk().unwrap();
+    let size = |path: &Path| database(path).size_on_disk().unwrap();
     let before = size(dir.path());
     let (mut opened, lock) = open(dir.path());
     assert!(sound(&opened));
