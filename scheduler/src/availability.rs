@@ -9,49 +9,123 @@
 //! ```
 //!
 //! and nothing if any bag of the queue already misses. On one slot cap(d) = s·(d − t0), and h is the paper's
-//! (min(d_new, x_k) − e_k)·s. The release time of a new bag is never in the future here: what lies ahead of now
-//! would not be a lower bound when the request comes early (the paper's r "near in the future" serves matrices
-//! that are equal for five minutes; our cells are relative to the moment of the report instead).
+//! (min(d_new, x_k) − e_k)·s. Where the new bag is released later than now (the paper's r "near in the future"), the
+//! queue is first taken to that moment, [`queue_at`]. Summaries never ask for that: what lies ahead of now would not
+//! be a lower bound when the request comes early, and their cells are relative to the moment of the report instead.
 //!
 //! h grows with w (Proposition 1) and with S (Proposition 2).
 
-use crate::queue::{Capacity, Load, Prefix};
+use crate::queue::{Capacity, Entry, Load, Prefix};
 use crate::stretch::Jobs;
 
-/// Work, in Mop, that a new bag of size `application_size_mops` (w), released at `release_s` (r, in seconds from
-/// the origin of [`Load::now_s`], taken as now when it is later), may bring with nobody's stretch above `stretch`:
+/// Work, in Mop, that a new bag of size `application_size_mops` (w) with tasks of `task_mops` (a), released at
+/// `release_s` (r, in seconds from the origin of [`Load::now_s`]), may bring with nobody's stretch above `stretch`:
 /// the paper's h.
 ///
-/// On more than one slot this is for tasks no larger than the largest in the queue; [`available_tasks`] takes the
-/// new tasks' size into account. 0 when somebody would miss, for a load that does not validate, and for arguments
-/// that are not finite.
-pub fn available_work(load: &Load, stretch: f64, release_s: f64, application_size_mops: f64) -> f64 {
-    work_for(load, stretch, release_s, application_size_mops, 0.0)
-}
-
-/// Number of tasks of `task_mops` (a) of a new bag that the leaf can take with nobody's stretch above `stretch`:
-/// the paper's n = ⌊h/a⌋ (Equation 2). The other arguments as in [`available_work`].
-///
-/// On one slot exact but for rounding; on more never too many. Falls with a.
-pub fn available_tasks(load: &Load, stretch: f64, release_s: f64, application_size_mops: f64, task_mops: f64) -> u64 {
-    if !(task_mops > 0.0 && task_mops.is_finite()) {
-        return 0;
-    }
-    // The cast saturates.
-    (work_for(load, stretch, release_s, application_size_mops, task_mops) / task_mops) as u64
-}
-
-fn work_for(load: &Load, stretch: f64, release_s: f64, application_size_mops: f64, task_mops: f64) -> f64 {
-    if load.validate().is_err() || ![stretch, release_s, application_size_mops].iter().all(|x| x.is_finite()) {
+/// On one slot exact but for rounding, whatever a; on more never too much, and less for larger tasks. 0 when somebody
+/// would miss, for a load that does not validate, and for arguments that are not finite.
+pub fn available_work(load: &Load, stretch: f64, release_s: f64, application_size_mops: f64, task_mops: f64) -> f64 {
+    let arguments = [stretch, release_s, application_size_mops, task_mops];
+    if load.validate().is_err() || !arguments.iter().all(|x| x.is_finite()) {
         return 0.0;
+    }
+    if release_s > load.now_s {
+        let then = queue_at(load, stretch, release_s);
+        return available_work(&then, stretch, release_s, application_size_mops, task_mops);
     }
     let capacity = Capacity::new(load);
     let mut jobs = Jobs::new(load);
     jobs.sort(stretch);
-    let due_s = stretch * application_size_mops - (load.now_s - release_s).max(0.0);
+    let due_s = stretch * application_size_mops - (load.now_s - release_s);
     let mut slack = Slack::new();
     slack.fill(&jobs, &capacity, task_mops);
     slack.work_by(due_s, &jobs, &capacity)
+}
+
+/// Number of tasks of `task_mops` (a) of a new bag that the leaf can take with nobody's stretch above `stretch`:
+/// the paper's n = ⌊h/a⌋ (Equation 2). The other arguments as in [`available_work`]. Falls with a.
+pub fn available_tasks(load: &Load, stretch: f64, release_s: f64, application_size_mops: f64, task_mops: f64) -> u64 {
+    if task_mops <= 0.0 {
+        return 0;
+    }
+    // The cast saturates, and makes 0 of what is not a number.
+    (available_work(load, stretch, release_s, application_size_mops, task_mops) / task_mops) as u64
+}
+
+/// The queue as it will be at `moment_s`, when nothing comes until then: tasks go to the slot that is free first, in
+/// the order of their deadlines at `stretch` (paper §5.1: "the queue as it will be at r"). What is done by then is
+/// gone, also where it was late. `load` is valid, `stretch` and `moment_s` are finite, and the moment is not before
+/// [`Load::now_s`].
+pub fn queue_at(load: &Load, stretch: f64, moment_s: f64) -> Load {
+    let ahead_s = moment_s - load.now_s;
+    // When each slot falls free, and whose task it does until then.
+    let mut slots = vec![(0.0, None); load.slots as usize];
+    for (slot, rest_mops) in slots.iter_mut().zip(&load.running_mops) {
+        slot.0 = rest_mops / load.speed_mops;
+    }
+    let mut entries = Vec::with_capacity(load.entries.len());
+    for index in load.order(stretch) {
+        let mut entry = load.entries[index];
+        // A part of a task is a task, the bag's first.
+        let part = entry.left.fract();
+        if part > 0.0 && start(&mut slots, 1.0, part * entry.task_mops / load.speed_mops, ahead_s, &entry) > 0.0 {
+            entry.left -= part;
+        }
+        entry.left -= start(&mut slots, entry.left.floor(), entry.task_mops / load.speed_mops, ahead_s, &entry);
+        entries.push(entry);
+    }
+    let mut running_mops = Vec::new();
+    for (free_s, of) in slots {
+        let rest_mops = (free_s - ahead_s) * load.speed_mops;
+        match of {
+            _ if rest_mops <= 0.0 => {}
+            Some(entry) if load.preemptive => {
+                entries.push(Entry { left: rest_mops / entry.task_mops, ..entry });
+            }
+            _ => running_mops.push(rest_mops),
+        }
+    }
+    entries.retain(|entry| entry.left > 0.0);
+    Load { now_s: moment_s, running_mops, entries, ..load.clone() }
+}
+
+/// Starts up to `tasks` tasks of `task_s` seconds before `end_s`, each on the slot that is free first. Returns how many.
+fn start(slots: &mut [(f64, Option<Entry>)], tasks: f64, task_s: f64, end_s: f64, of: &Entry) -> f64 {
+    // How many tasks begin on a slot before a moment, the one that begins when it falls free included.
+    let begun = |free_s: f64, by_s: f64| if free_s < by_s { ((by_s - free_s) / task_s).ceil().max(1.0) } else { 0.0 };
+    let begun_by =
+        |slots: &[(f64, Option<Entry>)], by_s: f64| slots.iter().map(|slot| begun(slot.0, by_s)).sum::<f64>();
+    // The latest moment by which no more than there are begin.
+    let mut by_s = end_s;
+    if begun_by(slots, end_s) > tasks {
+        let (mut low_s, mut high_s) = (0.0, end_s);
+        loop {
+            let middle_s = f64::midpoint(low_s, high_s);
+            if middle_s <= low_s || middle_s >= high_s {
+                break;
+            }
+            if begun_by(slots, middle_s) > tasks { high_s = middle_s } else { low_s = middle_s }
+        }
+        by_s = low_s;
+    }
+    let mut left = tasks;
+    for slot in &mut *slots {
+        let count = begun(slot.0, by_s);
+        if count > 0.0 {
+            *slot = (slot.0 + count * task_s, Some(*of));
+            left -= count;
+        }
+    }
+    // Those that begin at that very moment.
+    slots.sort_by(|one, other| one.0.total_cmp(&other.0));
+    for slot in &mut *slots {
+        if left < 1.0 || slot.0 >= end_s {
+            break;
+        }
+        *slot = (slot.0 + task_s, Some(*of));
+        left -= 1.0;
+    }
+    tasks - left
 }
 
 /// What a queue in the order of deadlines leaves to a newcomer with tasks of one size: h as a function of the
@@ -206,7 +280,7 @@ mod tests {
             let (factor, age_s, fitting, a) = new;
             let stretch = at(&load, factor * 1.0001);
             let w = size(&load, stretch, age_s, fitting, a);
-            let mine = available_work(&load, stretch, load.now_s - age_s, w);
+            let mine = available_work(&load, stretch, load.now_s - age_s, w, a);
             let papers = latest_starts(&load, stretch, age_s, w);
             let scale = load.speed_mops * (stretch * w + age_s + 1e6);
             prop_assert!((mine - papers).abs() <= 1e-9 * scale, "{} and {}", mine, papers);
@@ -220,8 +294,8 @@ mod tests {
             let (factor, age_s, fitting, a) = new;
             let (stretch, release_s) = (at(&load, factor), load.now_s - age_s);
             let w = size(&load, stretch, age_s, fitting, a);
-            let small = available_work(&load, stretch, release_s, w);
-            let large = available_work(&load, stretch, release_s, w * growth);
+            let small = available_work(&load, stretch, release_s, w, a);
+            let large = available_work(&load, stretch, release_s, w * growth, a);
             prop_assert!(small <= large + 1e-9 * (small + 1e8), "{} > {}", small, large);
             let small = available_tasks(&load, stretch, release_s, w, a);
             let large = available_tasks(&load, stretch, release_s, w * growth * (1.0 + 1e-9), a * (1.0 - 1e-9));
@@ -235,8 +309,8 @@ mod tests {
             let (factor, age_s, fitting, a) = new;
             let (stretch, release_s) = (at(&load, factor), load.now_s - age_s);
             let w = size(&load, stretch, age_s, fitting, a);
-            let small = available_work(&load, stretch, release_s, w);
-            let large = available_work(&load, stretch * growth, release_s, w);
+            let small = available_work(&load, stretch, release_s, w, a);
+            let large = available_work(&load, stretch * growth, release_s, w, a);
             prop_assert!(small <= large + 1e-9 * (small + 1e8), "{} > {}", small, large);
             let small = available_tasks(&load, stretch, release_s, w, a);
             let large = available_tasks(&load, stretch * growth * (1.0 + 1e-9), release_s, w, a * (1.0 - 1e-9));
@@ -264,9 +338,101 @@ mod tests {
             let (stretch, release_s) = (at(&load, factor), load.now_s - age_s);
             let w = size(&load, stretch, age_s, fitting, a);
             let wide = Load { slots, ..load.clone() };
-            let one = available_work(&load, stretch, release_s, w);
-            let many = available_work(&wide, stretch, release_s, w);
+            let one = available_work(&load, stretch, release_s, w, a);
+            let many = available_work(&wide, stretch, release_s, w, a);
             prop_assert!(one <= many * (1.0 + 1e-9) + 1e-3, "{} > {}", one, many);
+        }
+    }
+
+    /// What is left of each bag and of each running task at a moment: task after task on the slot that is free first.
+    fn left_at(load: &Load, stretch: f64, moment_s: f64) -> (Vec<f64>, Vec<f64>) {
+        let until_s = moment_s - load.now_s;
+        let mut order: Vec<usize> = (0..load.entries.len()).collect();
+        let due = |index: usize| {
+            let entry = &load.entries[index];
+            (stretch * entry.application_size_mops - (load.now_s - entry.release_s), entry.application_size_mops)
+        };
+        order.sort_by(|&a, &b| due(a).partial_cmp(&due(b)).unwrap());
+        let mut free_s = vec![0.0_f64; load.slots as usize];
+        let mut of = vec![None; load.slots as usize];
+        for (slot, rest) in load.running_mops.iter().enumerate() {
+            free_s[slot] = rest / load.speed_mops;
+        }
+        let mut left = vec![0.0; load.entries.len()];
+        for index in order {
+            for task in tasks_of(&load.entries[index]).into_iter().rev() {
+                let slot = (0..free_s.len()).min_by(|&a, &b| free_s[a].total_cmp(&free_s[b])).unwrap();
+                if free_s[slot] < until_s {
+                    free_s[slot] += task / load.speed_mops;
+                    of[slot] = Some(index);
+                } else {
+                    left[index] += task;
+                }
+            }
+        }
+        let mut running = Vec::new();
+        for (slot, index) in of.into_iter().enumerate() {
+            let rest = (free_s[slot] - until_s).max(0.0) * load.speed_mops;
+            match index {
+                Some(index) if load.preemptive => left[index] += rest,
+                _ => running.push(rest),
+            }
+        }
+        (left, running)
+    }
+
+    proptest! {
+        #[test]
+        fn the_queue_at_a_later_moment_is_what_list_scheduling_leaves(
+            load in loads(prop_oneof![Just(1), Just(2), Just(4), Just(16)], 6), factor in 0.3..3.0_f64, share in 0.0..1.3_f64,
+        ) {
+            let stretch = at(&load, factor);
+            let work: f64 = load.entries.iter().map(Entry::left_mops).chain(load.running_mops.iter().copied()).sum();
+            let moment_s = load.now_s + share * work / load.speed_mops / f64::from(load.slots);
+            let then = queue_at(&load, stretch, moment_s);
+            prop_assert_eq!(then.validate(), Ok(()));
+            let (left, running) = left_at(&load, stretch, moment_s);
+            // A task that begins or ends at that very moment may be on either side of it.
+            let (mut total, mut known) = (0.0, then.running_mops.iter().sum::<f64>());
+            for (entry, left) in load.entries.iter().zip(left) {
+                let same = |other: &&Entry| Entry { left: 0.0, ..**other } == Entry { left: 0.0, ..*entry };
+                let alike = load.entries.iter().filter(same).count();
+                let mine: f64 = then.entries.iter().filter(same).map(Entry::left_mops).sum();
+                let tolerance = 1e-6 * (work + 1.0);
+                prop_assert!(alike > 1 || load.preemptive && (mine - left).abs() <= tolerance
+                    || (mine - left).abs() <= tolerance
+                    || (mine - left).abs() <= entry.task_mops * 1.000_001, "{} and {}", mine, left);
+                total += left;
+                known += if alike > 1 { left } else { mine };
+            }
+            total += running.iter().sum::<f64>();
+            prop_assert!((total - known).abs() <= 1e-6 * (work + 1.0), "{} and {}", total, known);
+        }
+
+        #[test]
+        fn what_is_promised_to_a_later_release_is_kept_and_one_more_is_too_many(
+            load in loads(Just(1), 6), new in newcomers(), share in 0.0..1.2_f64,
+        ) {
+            let (factor, _, fitting, a) = new;
+            let stretch = at(&load, factor);
+            let w = size(&load, stretch, 0.0, fitting, a);
+            let work: f64 = load.entries.iter().map(Entry::left_mops).chain(load.running_mops.iter().copied()).sum();
+            let release_s = load.now_s + share * work / load.speed_mops;
+            let n = available_tasks(&load, stretch, release_s, w, a);
+            // By brute force: the queue as a list of tasks runs until then, and the rest with the new one.
+            let (left, running) = left_at(&load, stretch, release_s);
+            let mut then = Load { now_s: release_s, running_mops: running, ..load.clone() };
+            for (entry, left) in then.entries.iter_mut().zip(left) {
+                entry.left = left / entry.task_mops;
+            }
+            then.running_mops.retain(|rest| *rest > 0.0);
+            then.entries.retain(|entry| entry.left > 0.0);
+            if n > 0 {
+                prop_assert!(keeps(&then, stretch, 0.0, w, a, n.min(3000), 1e-7));
+            }
+            if n < 3000 {
+                prop_assert!(!keeps(&then, stretch, 0.0, w, a, n + 1, -1e-7));
+            }
         }
     }
 
@@ -323,19 +489,19 @@ mod tests {
         let mut load =
             Load { now_s: 100.0, speed_mops: 50.0, slots: 1, preemptive: false, running_mops: vec![], entries: vec![] };
         // Idle: s·S·w, less the age.
-        assert_eq!(available_work(&load, 0.1, 100.0, 1000.0), 5000.0);
-        assert_eq!(available_work(&load, 0.1, 60.0, 1000.0), 3000.0);
-        assert_eq!(available_work(&load, 0.1, 500.0, 1000.0), 5000.0);
-        assert_eq!(available_work(&load, 0.1, -100.0, 1000.0), 0.0);
+        assert_eq!(available_work(&load, 0.1, 100.0, 1000.0, 1.0), 5000.0);
+        assert_eq!(available_work(&load, 0.1, 60.0, 1000.0, 1.0), 3000.0);
+        assert_eq!(available_work(&load, 0.1, 500.0, 1000.0, 1.0), 5000.0);
+        assert_eq!(available_work(&load, 0.1, -100.0, 1000.0, 1.0), 0.0);
         assert_eq!(available_tasks(&load, 0.1, 100.0, 1000.0, 700.0), 7);
         // A task of 500 Mop that runs.
         load.running_mops = vec![500.0];
-        assert_eq!(available_work(&load, 0.1, 100.0, 1000.0), 4500.0);
+        assert_eq!(available_work(&load, 0.1, 100.0, 1000.0, 1.0), 4500.0);
         // A bag of 2,000 Mop that is due in 120 s at 0.1: 120·50 − 500 − 2000 are left ahead of it.
         load.entries = vec![Entry { release_s: 80.0, application_size_mops: 1400.0, task_mops: 100.0, left: 20.0 }];
-        assert_eq!(available_work(&load, 0.1, 100.0, 1190.0), 3500.0);
-        assert_eq!(available_work(&load, 0.1, 100.0, 1300.0), 4000.0);
-        assert_eq!(available_work(&load, 0.01, 100.0, 1e9), 0.0);
+        assert_eq!(available_work(&load, 0.1, 100.0, 1190.0, 1.0), 3500.0);
+        assert_eq!(available_work(&load, 0.1, 100.0, 1300.0, 1.0), 4000.0);
+        assert_eq!(available_work(&load, 0.01, 100.0, 1e9, 1.0), 0.0);
         for bad in [f64::NAN, f64::INFINITY, -1.0, 0.0] {
             assert_eq!(available_tasks(&load, 0.1, 100.0, 1300.0, bad), 0);
             assert_eq!(available_tasks(&load, bad, 100.0, 1300.0, 1.0), 0);

@@ -18,16 +18,17 @@
 //! Every field is required, and no other is taken. Units as in the paper's chapter 4 with work in Mop: `speed` in
 //! Mop/s per slot; `now` and `r` in seconds from any origin; `w`, `a` and `running` in Mop; `S` in s/Mop. The
 //! results come from the functions that ship: [`max_stretch`] with its default error, [`max_stretch_exact`],
-//! [`available_work`] and [`available_tasks`].
+//! [`available_work`], [`available_tasks`] and [`queue_at`].
 //!
 //! - `running` holds what is left of the tasks that run, one per busy slot: without preemption they come first and
 //!   have no deadline; with preemption it must be empty, and their rest is counted in the queue.
 //! - A bag with `left` 0 has no say. A queue without work has the stretch 0.
 //! - A query is about a bag released at its own `r`. Where that lies after `now`, the queue is taken as it will be
-//!   at `r` when served by earliest deadline first at `S` until then, and the new bag cannot begin earlier. That
-//!   is exact only on one slot with preemption, and refused otherwise.
-//! - On one slot all values are exact but for rounding. On several, h and n are what is surely kept by list
-//!   scheduling, n takes the size of the new tasks into account, and so may be less than ⌊h/a⌋.
+//!   at `r`: served by earliest deadline first at `S` until then, task after task on the slot that is free first (a
+//!   part of a task is its bag's first). What is done by then has no say, not even where it was late.
+//! - On one slot all values are exact but for rounding. On several, both maximum stretches are what list scheduling
+//!   surely keeps (it may do better, rarely by much), h is what it surely keeps with new tasks of the size a, and
+//!   n = ⌊h/a⌋.
 //! - **Rounding.** The answer shall not hang on the last binary digit of a decimal number. So n = ⌊h/a⌋ counts a
 //!   task that fits but for rounding: h/a = 2.9999999999999996 is 3. There h counts as larger by δ, [`ROUNDING`] ·
 //!   speed · (|now| + |r| + S·w), as long as δ is less than [`ROUNDING_TASKS_MAX`] of a task; else, and on several
@@ -35,10 +36,11 @@
 //!   at S · (1 + [`ROUNDING`]), that is taken for S. h itself is not rounded.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use idlewood_scheduler::availability::{available_tasks, available_work};
+use idlewood_scheduler::availability::{available_tasks, available_work, queue_at};
 use idlewood_scheduler::queue::{
     ENTRIES_MAX, Entry, Load, MOMENT_S_MAX, SLOTS_MAX, SPEED_MOPS_MAX, SPEED_MOPS_MIN, TASKS_MAX, WORK_MOPS_MAX,
     WORK_MOPS_MIN,
@@ -56,6 +58,9 @@ pub const ROUNDING_TASKS_MAX: f64 = 1e-3;
 /// Largest stretch of a query, s/Mop: far above that of any queue that is accepted, far below what overflows.
 pub const STRETCH_MAX: f64 = 1e60;
 
+/// Longest quotation of the document in an error.
+const QUOTED_CHARS_MAX: usize = 60;
+
 /// Why a document is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EvalError {
@@ -67,12 +72,21 @@ pub struct EvalError {
 
 impl fmt::Display for EvalError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let field = if self.field.is_empty() { "the document" } else { &self.field };
+        let field = if self.field.is_empty() { "the document" } else { &brief(&self.field) };
         write!(formatter, "{field} {}", self.problem)
     }
 }
 
 impl std::error::Error for EvalError {}
+
+/// What somebody wrote, on one line and not longer than people read.
+fn brief(text: &str) -> String {
+    let escaped: String = text.escape_debug().collect();
+    match escaped.char_indices().nth(QUOTED_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &escaped[..end]),
+        None => escaped,
+    }
+}
 
 /// What `simnet eval` prints.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -127,17 +141,15 @@ struct Query {
 
 impl Query {
     fn answer(&self, load: &Load) -> Answer {
-        let mut query = *self;
-        let nudged = self.stretch * (1.0 + ROUNDING);
-        if !meets_deadlines(load, self.stretch) && meets_deadlines(load, nudged) {
-            query.stretch = nudged;
+        if self.release_s > load.now_s {
+            return self.answer(&queue_at(load, self.stretch, self.release_s));
         }
-        let Self { stretch, release_s, application_size_mops, task_mops } = query;
-        let h = if release_s > load.now_s {
-            query.work_ahead(load)
-        } else {
-            available_work(load, stretch, release_s, application_size_mops)
-        };
+        let Self { mut stretch, release_s, application_size_mops, task_mops } = *self;
+        let nudged = stretch * (1.0 + ROUNDING);
+        if !meets_deadlines(load, stretch) && meets_deadlines(load, nudged) {
+            stretch = nudged;
+        }
+        let h = available_work(load, stretch, release_s, application_size_mops, task_mops);
         if load.slots > 1 {
             return Answer { h, n: available_tasks(load, stretch, release_s, application_size_mops, task_mops) };
         }
@@ -147,36 +159,6 @@ impl Query {
         let counted_mops = if counts { h + rounding_mops } else { h };
         // The cast saturates.
         Answer { h, n: (counted_mops / task_mops) as u64 }
-    }
-
-    /// h for a bag that is released after now, on one slot with preemption: Algorithm 3 on the queue as it will be
-    /// then.
-    fn work_ahead(&self, load: &Load) -> f64 {
-        let ahead_s = self.release_s - load.now_s;
-        let mut bags: Vec<(f64, f64)> = load
-            .entries
-            .iter()
-            .filter(|entry| entry.left > 0.0)
-            .map(|entry| {
-                let due_s = self.stretch * entry.application_size_mops - (load.now_s - entry.release_s);
-                (due_s, entry.left_mops() / load.speed_mops)
-            })
-            .collect();
-        bags.sort_by(|one, other| one.0.total_cmp(&other.0));
-        let due_s = self.stretch * self.application_size_mops + ahead_s;
-        let (mut end_s, mut earliest_s, mut slack_s) = (0.0, ahead_s, f64::INFINITY);
-        for (bag_due_s, bag_s) in bags {
-            end_s += bag_s;
-            if end_s > bag_due_s {
-                return 0.0;
-            }
-            if bag_due_s < due_s {
-                earliest_s = ahead_s.max(end_s);
-            } else if end_s > ahead_s {
-                slack_s = slack_s.min(bag_due_s - end_s);
-            }
-        }
-        (due_s - earliest_s).min(slack_s).max(0.0) * load.speed_mops
     }
 }
 
@@ -219,12 +201,6 @@ fn read(document: &Field<'_>) -> Result<(Load, Vec<Query>), EvalError> {
     for query in queries.array()? {
         let [stretch, r, w, a] = query.object(["S", "r", "w", "a"])?;
         let release_s = r.number(-MOMENT_S_MAX..=MOMENT_S_MAX, "s")?;
-        if release_s > now_s && !(slots == 1 && preemptive) {
-            return Err(r.wrong(format!(
-                "must not be later than now ({now_s}), but is {release_s}: only with one slot and preemption is it \
-                 known what the queue will be by then"
-            )));
-        }
         asked.push(Query {
             stretch: stretch.number(0.0..=STRETCH_MAX, "s/Mop")?,
             release_s,
@@ -254,7 +230,7 @@ impl Json {
             Self::Null => "null".into(),
             Self::Boolean(value) => value.to_string(),
             Self::Number(value) => value.to_string(),
-            Self::Text(text) => format!("{text:?}"),
+            Self::Text(text) => format!("\"{}\"", brief(text)),
             Self::Array(_) => "an array".into(),
             Self::Object(_) => "an object".into(),
         }
@@ -398,11 +374,12 @@ impl<'de> Visitor<'de> for JsonAt<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Json, A::Error> {
         let mut object: Vec<(String, Json)> = Vec::new();
+        let mut known = BTreeSet::new();
         while let Some(name) = entries.next_key::<String>()? {
             let step = if self.path.borrow().is_empty() { name.clone() } else { format!(".{name}") };
-            let twice = object.iter().any(|(known, _)| *known == name);
+            let new = known.insert(name.clone());
             let value = self.within(&step, |at| {
-                if twice {
+                if !new {
                     return Err(A::Error::custom("it stands here twice"));
                 }
                 entries.next_value_seed(at)
@@ -470,8 +447,13 @@ mod tests {
         }
         let preemptive = refused_with("\"preemptive\": false", "\"preemptive\": true");
         assert!(preemptive.starts_with("running must be empty with preemption"), "{preemptive}");
-        let ahead = refused_with("\"S\": 0.05, \"r\": 50", "\"S\": 0.05, \"r\": 51");
-        assert!(ahead.starts_with("queries[0].r must not be later than now (50), but is 51"), "{ahead}");
+        let long = refused_with("\"speed\"", &format!("\"a\\nb{}\"", "c".repeat(1000)));
+        assert!(
+            long.starts_with("a\\nbccc") && long.contains("c… is not known") && long.lines().count() == 1,
+            "{long}"
+        );
+        let deep = refused(&"[".repeat(100_000));
+        assert!(deep.chars().count() < 200 && deep.contains("is not valid"), "{deep}");
         assert!(refused("[]").starts_with("the document must be an object with speed"));
         assert!(refused("").starts_with("the document is not valid: EOF"));
     }
@@ -549,5 +531,27 @@ mod tests {
         assert_eq!(answer("131", "680"), 680.0);
         assert_eq!(answer("131", "5000"), 5000.0);
         assert_eq!(answer("101", "5000"), 5010.0 - 300.0);
+    }
+    #[test]
+    fn what_is_done_by_the_release_has_no_say() {
+        let answer = |preemptive: bool, running: &str, slots: u32, r: &str, a: &str| {
+            let document = format!(
+                r#"{{"speed": 1, "slots": {slots}, "now": 0, "preemptive": {preemptive}, "running": [{running}],
+                "queue": [{{"r": 0, "w": 1, "a": 1, "left": 5}}],
+                "queries": [{{"S": 2, "r": {r}, "w": 10, "a": {a}}}]}}"#
+            );
+            let Answer { h, n } = evaluate(&document).unwrap().answers[0];
+            (h, n)
+        };
+        // Late at 4.5 s, done at 5 s; due 20 s after its release.
+        assert_eq!(answer(true, "", 1, "4.5", "3"), (0.0, 0));
+        assert_eq!(answer(true, "", 1, "5", "3"), (20.0, 6));
+        // Without preemption what runs comes first, and then nobody is waiting any more.
+        assert_eq!(answer(false, "", 1, "4.5", "3"), (19.5, 6));
+        assert_eq!(answer(false, "2", 1, "6.5", "3"), (19.5, 6));
+        // On two slots five tasks take three seconds: whole tasks of the new bag, and n = ⌊h/a⌋ always.
+        assert_eq!(answer(true, "", 2, "3", "7").1, 4);
+        assert_eq!(answer(false, "", 2, "2.5", "7").1, 4);
+        assert_eq!(answer(true, "", 2, "3", "21").1, 0);
     }
 }

@@ -243,14 +243,25 @@ fn what_is_wrong_ends_with_2_and_one_sentence_that_names_the_field() {
     }
 }
 
-#[test]
-fn several_slots_promise_no_less_than_one() {
-    let bag = Bag { r: 10, w: 4000, a: 100, quarters: 300 };
-    let queue = Queue { speed: 100, now: 50, preemptive: true, running: vec![], bags: vec![bag] };
-    let one = queue.document(&[Asked { stretch: Q / 8, r: 50, w: 3000, a: 700 }]);
-    let four = one.replacen("\"slots\": 1", "\"slots\": 4", 1);
-    let (one, four) = (evaluate(&one).unwrap(), evaluate(&four).unwrap());
-    assert!(four.max_stretch_exact < one.max_stretch_exact);
-    assert!(four.answers[0].h > 3.0 * one.answers[0].h);
-    assert!(four.answers[0].n as f64 * 700.0 <= four.answers[0].h);
+proptest! {
+    #[test]
+    fn several_slots_have_no_greater_stretch_and_whole_tasks(
+        queue in queues(8), questions in prop::collection::vec(questions(), 1..5), slots in 2_u32..9, ahead in 0..50_i128,
+    ) {
+        let own = evaluate(&queue.document(&[])).unwrap().max_stretch_exact;
+        let asked: Vec<_> = questions
+            .into_iter()
+            .map(|(factor, age, w, a)| {
+                let stretch = if own > 0.0 { own * factor } else { 0.01 * factor };
+                Asked { stretch: (stretch * Q as f64).ceil() as i128, r: queue.now + ahead - age, w, a }
+            })
+            .collect();
+        let one = queue.document(&asked);
+        let several = one.replacen("\"slots\": 1", &format!("\"slots\": {slots}"), 1);
+        let (one, several) = (evaluate(&one).unwrap(), evaluate(&several).unwrap());
+        prop_assert!(several.max_stretch_exact <= one.max_stretch_exact);
+        for (asked, Answer { h, n }) in asked.iter().zip(several.answers) {
+            prop_assert_eq!(n, (h / asked.a as f64) as u64);
+        }
+    }
 }
