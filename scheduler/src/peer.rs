@@ -659,8 +659,12 @@ impl Peer {
             return;
         }
         self.router.refresh(&self.overlay, now, &self.config);
+        let changed = self.overlay.hosts_router() && self.router.take_changed();
+        if !changed && !self.overlay.is_root() {
+            return;
+        }
         let report = self.router.report(&self.overlay).filter(|_| self.overlay.hosts_router());
-        if let Some(report) = &report {
+        if let Some(report) = report.as_ref().filter(|_| changed) {
             self.overlay.publish(now, Node::Router, report.clone(), &mut self.overlay_effects);
         }
         if self.overlay.is_root() {

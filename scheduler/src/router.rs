@@ -114,6 +114,8 @@ struct Booked {
 #[derive(Debug, Default)]
 pub(crate) struct Router {
     slots: [Option<Slot>; 2],
+    /// Whether what the children offer has changed since the last report.
+    changed: bool,
 }
 
 impl Router {
@@ -126,6 +128,8 @@ impl Router {
                 child.as_ref().is_some_and(|child| child.generation == slot.generation) && !stale
             };
             if !slot.as_ref().is_some_and(is_current) {
+                // What there never was has not changed either.
+                self.changed |= slot.is_some() || child.is_some();
                 *slot = child.map(|child| Slot { generation: child.generation, booked: None });
             }
         }
@@ -135,6 +139,11 @@ impl Router {
     pub(crate) fn deadline(&self, config: &Config) -> Option<Time> {
         let booked = self.slots.iter().flatten().filter_map(|slot| slot.booked.as_ref());
         booked.map(|booked| booked.since + config.placement_timeout).min()
+    }
+
+    /// Whether [`Self::report`] has changed since this was asked last.
+    pub(crate) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
     }
 
     /// The encoded summary of the whole subtree; `None` where there is no child.
@@ -218,6 +227,7 @@ impl Router {
                 summary.reserve(s_index, ranges.len(), request.bag.task_mops);
                 let since = slot.booked.as_ref().map_or(now, |booked| booked.since);
                 slot.booked = Some(Booked { since, summary });
+                self.changed = true;
             }
             let request = Request { ranges, path: request.path.down(side), ..request.clone() };
             sent.push((child.contact.clone(), Message::Request { request, node: child.node, climbing: false }));

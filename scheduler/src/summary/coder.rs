@@ -114,6 +114,7 @@ impl Writer {
 }
 
 impl Coder for Writer {
+    #[inline]
     fn bit(&mut self, chance: &mut Chance, bit: bool) -> bool {
         let bound = (self.range >> 15) * u32::from(chance.zero);
         if bit {
@@ -127,6 +128,7 @@ impl Coder for Writer {
         bit
     }
 
+    #[inline]
     fn even_bit(&mut self, bit: bool) -> bool {
         self.range >>= 1;
         if bit {
@@ -206,6 +208,7 @@ impl Coder for Reader<'_> {
         bit
     }
 
+    #[inline]
     fn even_bit(&mut self, _: bool) -> bool {
         self.range >>= 1;
         let bit = self.offset >= self.range;
