@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use idlewood_scheduler::queue::{Entry, Load};
-use idlewood_scheduler::split::{Request, choose, split_tasks};
+use idlewood_scheduler::split::{Demand, choose, split_tasks};
 use idlewood_scheduler::stretch::max_stretch_exact;
 use idlewood_scheduler::summary::{
     HORIZON_COUNT, HORIZONS_S, STRETCH_COUNT, STRETCHES, Summary, TASK_SIZE_COUNT, TASK_SIZES_MOPS, apply, diff,
@@ -92,7 +92,7 @@ impl Grid {
         let (left, right) = parts.split_at(parts.len() / 2);
         let sums = [exact(left), exact(right)];
         let both = [&sums[0], &sums[1]];
-        let request = Request { tasks, task_mops, application_size_mops: w, age_s: 0.0 };
+        let request = Demand { tasks, task_mops, application_size_mops: w, age_s: 0.0 };
         let s_index = choose(&both, &request, 1.0, 0.0, true).s_index;
         let split = split_tasks(&both, &request, s_index);
         self.place(left, first, split[0], task_mops, w);

@@ -59,7 +59,7 @@ impl Platform {
     }
 
     /// The stretch that a router's own is compared with; 0 where nothing is known, so that the request climbs.
-    fn reference(&self, rule: ClimbingRule, request: &split::Request) -> f64 {
+    fn reference(&self, rule: ClimbingRule, request: &split::Demand) -> f64 {
         match rule {
             ClimbingRule::Minimum => self.minimum_stretch,
             ClimbingRule::WholeGrid => {
@@ -182,7 +182,7 @@ impl Router {
         let parent = overlay.parent(Node::Router).filter(|_| climbing && request.climbed < CLIMBED_MAX);
         let summaries = self.children(overlay);
         let children: Vec<&Summary> = summaries.iter().collect();
-        let numbers = split::Request {
+        let numbers = split::Demand {
             tasks: request.ranges.len(),
             task_mops: request.bag.task_mops,
             application_size_mops: request.bag.application_size_mops,

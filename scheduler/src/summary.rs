@@ -70,7 +70,14 @@ pub struct Summary {
 impl Summary {
     /// What no leaf at all offers: the neutral element of [`Self::merge`].
     pub fn empty() -> Self {
-        Self { minimum_stretch: f64::INFINITY, maximum_stretch: 0.0, speed_mops: 0.0, leaves: 0, height: 0, rows: Vec::new() }
+        Self {
+            minimum_stretch: f64::INFINITY,
+            maximum_stretch: 0.0,
+            speed_mops: 0.0,
+            leaves: 0,
+            height: 0,
+            rows: Vec::new(),
+        }
     }
 
     /// What a leaf offers that takes no work, since its owner is there.

@@ -289,6 +289,7 @@ impl Scaled {
                 row.changed = changed_lines(before, &row.codes);
                 before = &row.codes;
             }
+            self.is_loose &= self.has_loose_cells();
         }
     }
 
@@ -475,8 +476,7 @@ impl<'a> Model<'a> {
             let changed = changed_lines(&self.codes, base);
             if changed != 0 && self.codes.iter().zip(base).all(|(below, base)| is_at_most(below, base)) {
                 let context = usize::from(self.last_row_kept);
-                self.last_row_kept =
-                    coder.bit(&mut self.kept_row[context], row.is_some_and(|row| row.codes == *base));
+                self.last_row_kept = coder.bit(&mut self.kept_row[context], row.is_some_and(|row| row.codes == *base));
                 if self.last_row_kept {
                     (self.codes, self.changed) = (*base, changed);
                     self.misses = [[0; TASK_SIZE_COUNT]; HORIZON_COUNT];
@@ -721,7 +721,8 @@ mod tests {
             let bytes = fitted.fit(bytes_max);
             assert!(bytes.len() <= bytes_max || fitted.rows.is_empty());
             assert_eq!(fitted.rows.len() == whole.rows.len(), bytes_max == all);
-            let is_of_whole = |row: &ScaledRow| whole.rows.iter().any(|of| (of.index, of.codes) == (row.index, row.codes));
+            let is_of_whole =
+                |row: &ScaledRow| whole.rows.iter().any(|of| (of.index, of.codes) == (row.index, row.codes));
             assert!(fitted.rows.iter().all(is_of_whole));
             assert_eq!(Scaled::decode(&bytes, None).as_ref(), Ok(&fitted));
         }

@@ -208,6 +208,26 @@ proptest! {
     }
 
     #[test]
+    fn however_tall_the_tree_each_level_takes_off_less_than_its_step(
+        leaves in prop::collection::vec(loads(slots(), 3).prop_map(|load| Summary::of_leaf(&load)), 3),
+        levels in 1_usize..60,
+    ) {
+        // A tree of one leaf more on each level.
+        let (mut climbed, mut exact) = (leaves[0].encode(), leaves[0].clone());
+        for leaf in leaves.iter().cycle().take(levels) {
+            climbed = report(&[&climbed, &leaf.encode()]);
+            exact.merge(leaf);
+        }
+        let read = Summary::decode(&climbed).unwrap();
+        prop_assert_eq!((read.leaves, usize::from(read.height)), (exact.leaves, levels));
+        let lost: f64 = (0..=read.height).map(|height| 0.5_f64.powi(scale::bits(height) as i32)).sum();
+        for (s, t, a) in places() {
+            let (was, is) = (cell(&exact, s, t, a), cell(&read, s, t, a));
+            prop_assert!(is <= was && (was - is) as f64 <= was as f64 * lost, "{} became {}", was, is);
+        }
+    }
+
+    #[test]
     fn a_difference_leads_to_the_very_bytes(
         parts in summaries(3), more in summaries(2), height in 0_u8..40, booked in 0_u64..50,
     ) {
