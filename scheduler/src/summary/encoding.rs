@@ -147,15 +147,10 @@ impl Scaled {
     fn of(summary: &Summary) -> Self {
         let bits = scale::bits(summary.height);
         let mut all: Vec<(u8, Codes)> = Vec::with_capacity(summary.rows.len());
-        let mut cells = [0; CELLS];
-        let mut codes = NOTHING;
         for (index, row) in &summary.rows {
-            let before = std::mem::replace(&mut cells, row.dense());
-            let lines = cells.chunks_exact(TASK_SIZE_COUNT).zip(before.chunks_exact(TASK_SIZE_COUNT));
-            for (line, (cells, before)) in codes.iter_mut().zip(lines) {
-                if cells != before {
-                    line.iter_mut().zip(cells).for_each(|(code, &cell)| *code = scale::code(cell, bits));
-                }
+            let mut codes = NOTHING;
+            for (line, cells) in codes.iter_mut().zip(row.lines()) {
+                line.iter_mut().zip(cells).for_each(|(code, &cell)| *code = scale::code(cell, bits));
             }
             all.push((*index, codes));
         }
@@ -171,6 +166,10 @@ impl Scaled {
                 }
                 for at in 1..TASK_SIZE_COUNT {
                     line[at] = line[at].min(line[at - 1]);
+                    if line[at] == 0 {
+                        line[at..].fill(0);
+                        break;
+                    }
                     is_loose |= line[at] > scale::quarter(line[at - 1], bits);
                 }
             }
