@@ -40,7 +40,7 @@ impl Default for Chance {
 impl Chance {
     fn adapt(&mut self, bit: bool) {
         let target = if bit { 0 } else { 1 << 15 };
-        let zero = i32::from(self.zero) + ((target - i32::from(self.zero)) * RATES[usize::from(self.seen)] >> 16);
+        let zero = i32::from(self.zero) + (((target - i32::from(self.zero)) * RATES[usize::from(self.seen)]) >> 16);
         self.zero = (zero as u16).clamp(MARGIN, (1 << 15) - MARGIN);
         self.seen = (self.seen + 1).min(SEEN_MAX);
     }

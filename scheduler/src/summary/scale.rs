@@ -8,7 +8,7 @@
 ///
 /// Every router on the way rounds once and takes off less than 2^-b. On the way from a leaf to the root heights only
 /// grow, so in all less than the sum of 2^-b over the heights up to the root's is lost, whatever the shape of the tree:
-/// 7/128 + 20/256 = 13.3 % up to 26, which is what a tree of a million has, and less than 20 % up to [`HEIGHT_SURE`]. A
+/// 7/128 + 20/256 = 13.3 % up to 26, which is what a tree of a million has, and less than 20 % up to 94. A
 /// taller tree has position keys that agree with one and the same other key in ever more bits, one by one up to that
 /// many: to find those is beyond anybody's means. docs/adr/0004 has what is lost in fact.
 pub(super) fn bits(height: u8) -> u32 {
@@ -47,7 +47,7 @@ pub(super) fn quarter(code_of_whole: u16, bits: u32) -> u16 {
     let quarter = if code >= 3 << bits {
         code - (2 << bits)
     } else if code >= 2 << bits {
-        code - (1 << bits) >> 1
+        (code - (1 << bits)) >> 1
     } else {
         code >> 2
     };
