@@ -8,7 +8,7 @@ use std::hint::black_box;
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::split::{split_ranges, split_tasks};
 use idlewood_scheduler::stretch::{EPSILON_DEFAULT, max_stretch, max_stretch_exact};
-use idlewood_scheduler::summary::Summary;
+use idlewood_scheduler::summary::{self, Summary};
 use inputs::{children, load, plain, report, request, route};
 
 /// What is counted, by its name: `--toggle-collect='*measured*'`.
@@ -46,6 +46,14 @@ fn main() {
         "decode" => {
             let bytes = report(bags, 0).encode();
             measured(|| Summary::decode(&bytes));
+        }
+        "report" => {
+            let [one, other] = children(bags).map(|child| child.encode());
+            measured(|| summary::report(&[&one, &other]));
+        }
+        "encode_leaf" => {
+            let leaf = Summary::of_leaf(&load);
+            measured(|| leaf.encode());
         }
         "split" => {
             let [one, other] = children(bags);

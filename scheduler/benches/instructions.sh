@@ -12,7 +12,7 @@ printf '%-20s' operation
 printf '%12s' "$@"
 echo
 for operation in max_stretch_exact max_stretch_search max_stretch_plain reorder summary merge merge_plain encode \
-    decode split route; do
+    encode_leaf decode report split route; do
     printf '%-20s' "$operation"
     for bags in "$@"; do
         count=$(valgrind --tool=callgrind --callgrind-out-file=/dev/null --collect-atstart=no \

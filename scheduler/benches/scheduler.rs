@@ -8,7 +8,7 @@ use divan::{Bencher, black_box};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::split::{split_ranges, split_tasks};
 use idlewood_scheduler::stretch::{self, EPSILON_DEFAULT, max_stretch_exact};
-use idlewood_scheduler::summary::Summary;
+use idlewood_scheduler::summary::{self, Summary};
 use inputs::{LENGTHS, children, load, plain, report, request};
 
 fn main() {
@@ -63,7 +63,7 @@ mod reorder {
 }
 
 #[divan::bench_group]
-mod summary {
+mod summary_of_a_leaf {
     use super::*;
 
     #[divan::bench(args = LENGTHS)]
@@ -136,6 +136,18 @@ mod decode {
     fn plain(bencher: Bencher, bags: usize) {
         let bytes = plain::encode(&plain::dense(&report(bags, 0)));
         bencher.bench_local(|| plain::decode(black_box(&bytes)));
+    }
+}
+
+#[divan::bench_group]
+mod router {
+    use super::*;
+
+    /// Two encoded reports to one: what a router does with each report of a child.
+    #[divan::bench(args = LENGTHS)]
+    fn report(bencher: Bencher, bags: usize) {
+        let [one, other] = children(bags).map(|child| child.encode());
+        bencher.bench_local(|| summary::report(&[black_box(&one), black_box(&other)]));
     }
 }
 

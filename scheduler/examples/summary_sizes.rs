@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use idlewood_scheduler::queue::{Entry, Load};
-use idlewood_scheduler::split::{Request, choose, split_tasks};
+use idlewood_scheduler::split::{Demand, choose, split_tasks};
 use idlewood_scheduler::stretch::max_stretch_exact;
 use idlewood_scheduler::summary::{
     HORIZON_COUNT, HORIZONS_S, STRETCH_COUNT, STRETCHES, Summary, TASK_SIZE_COUNT, TASK_SIZES_MOPS, apply, diff,
@@ -92,7 +92,7 @@ impl Grid {
         let (left, right) = parts.split_at(parts.len() / 2);
         let sums = [exact(left), exact(right)];
         let both = [&sums[0], &sums[1]];
-        let request = Request { tasks, task_mops, application_size_mops: w, age_s: 0.0 };
+        let request = Demand { tasks, task_mops, application_size_mops: w, age_s: 0.0 };
         let s_index = choose(&both, &request, 1.0, 0.0, true).s_index;
         let split = split_tasks(&both, &request, s_index);
         self.place(left, first, split[0], task_mops, w);
@@ -112,9 +112,8 @@ fn tree(parts: &[Summary], levels: &mut Vec<Vec<usize>>) -> (Summary, usize) {
         (parts[0].clone(), 0)
     } else {
         let (left, right) = parts.split_at(parts.len() / 2);
-        let ((mut sum, one), (other, two)) = (tree(left, levels), tree(right, levels));
-        sum.merge(&other);
-        (sum, one.max(two) + 1)
+        let ((sum, one), (other, two)) = (tree(left, levels), tree(right, levels));
+        (Summary::of_children(&[&sum, &other]), one.max(two) + 1)
     };
     let bytes = sum.encode();
     if levels.len() <= level {
@@ -160,10 +159,8 @@ fn heights(parts: &[Summary], rng: &mut Rng) {
             for _ in 0..64 {
                 let mut pick = |from: usize| &levels[from][(rng.unit() * levels[from].len() as f64) as usize];
                 let ((exact, coded), (other, other_coded)) = (pick(level - 1), pick(lower));
-                let (mut exact, mut coded) = (exact.clone(), coded.clone());
-                exact.merge(other);
-                coded.merge(other_coded);
-                next.push((exact, decoded(&coded)));
+                let exact = Summary::of_children(&[exact, other]);
+                next.push((exact, decoded(&Summary::of_children(&[coded, other_coded]))));
             }
             if [10, 14, 20, 28].contains(&level) {
                 let losses: Vec<_> = next.iter().take(8).map(|(exact, coded)| loss(exact, coded)).collect();
@@ -216,6 +213,7 @@ fn main() {
         kinds.iter().filter(|kind| wanted.is_empty() || wanted.iter().any(|name| kind.name.starts_with(name.as_str())))
     {
         println!("## {}", kind.name);
+        let mut sizes = Vec::new();
         for seed in 0..seeds {
             let count = 1000;
             let mut rng = Rng(seed);
@@ -251,6 +249,7 @@ fn main() {
             let mut levels = Vec::new();
             let (root, _) = tree(&parts, &mut levels);
             let bytes = root.encode();
+            sizes.push(bytes.len());
             println!(
                 "  rows {} -> {}; encoded {} B direct {} B; loss mean, worst % {:?}",
                 whole.rows(),
@@ -261,6 +260,9 @@ fn main() {
             );
             for (level, sizes) in levels.into_iter().enumerate() {
                 println!("    level {level}: {}", quantiles(sizes));
+            }
+            if seeds > 1 {
+                continue;
             }
             heights(&parts, &mut rng);
             // Updates of the root's child-to-be: some leaves refresh.
@@ -299,5 +301,6 @@ fn main() {
             }
             println!("    encode {encode:?} decode {:?}", start.elapsed() / 50);
         }
+        println!("whole at the root over {seeds} seeds: {}", quantiles(sizes));
     }
 }

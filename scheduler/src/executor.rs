@@ -14,30 +14,27 @@
 //!
 //! Left out: a limit by the tasks' memory instead of their number.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod held;
+mod schedule;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use idlewood_overlay::{Contact, PeerId, Time};
 
+use self::held::Held;
 use crate::bag::{AGE_MAX, BagHeader, BagId, Path, Request, TaskId, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
-use crate::message::{Message, RESULTS_MAX};
+use crate::message::Message;
 use crate::peer::{Effect, TaskOutcome};
-use crate::queue::{Entry, Load, WORK_MOPS_MIN};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
-use crate::stretch::{lexicographic_order, max_stretch_exact};
-use crate::summary::Summary;
 
 /// How many requests are remembered so that none is executed twice (invariant I7).
 const SEEN_MAX: usize = 4096;
 /// Starts of a bag that may fail in a row before its tasks go to another machine. Our choice.
 const NOT_STARTED_MAX: u32 = 3;
-/// A task that ran longer than its declared work counts as this much still to do, as a share of its work: nobody
-/// knows how long it will go on, and zero would promise its slot to others.
-const OVERRUN_REST: f64 = 0.1;
-
 /// A task that has begun.
 #[derive(Debug)]
 struct Running {
@@ -67,166 +64,6 @@ impl Running {
     /// Whether it takes a slot and goes on to the end.
     fn runs(&self) -> bool {
         !self.frozen && !self.stopping
-    }
-}
-
-/// What the order asks for next.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Step {
-    /// The place whose task is frozen first.
-    freeze: Option<usize>,
-    go: Go,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Go {
-    /// The frozen task at this place goes on.
-    Thaw(usize),
-    /// A task begins at this place.
-    Start(usize, TaskId),
-}
-
-/// A bag's part on this machine.
-#[derive(Debug)]
-struct Held {
-    bag: BagHeader,
-    released: Time,
-    attempt: u32,
-    waiting: IntervalSet,
-    running: IntervalSet,
-    outbox: BTreeMap<u64, TaskResult>,
-    /// Number and summed work of the tasks finished here.
-    finished: (u64, f64),
-    /// Not startable before then: its program could not be had.
-    blocked_until: Time,
-    /// Tasks in a row that could not be started.
-    not_started: u32,
-    /// Of the last `Holding` sent.
-    version: u64,
-    holding_due: Time,
-    holding_wait: Duration,
-    results_due: Time,
-    results_wait: Duration,
-    /// Where the next repetition of results begins, so that each has its turn.
-    results_from: u64,
-}
-
-impl Held {
-    fn new(bag: BagHeader, released: Time, config: &Config) -> Self {
-        Self {
-            bag,
-            released,
-            attempt: 0,
-            waiting: IntervalSet::new(),
-            running: IntervalSet::new(),
-            outbox: BTreeMap::new(),
-            finished: (0, 0.0),
-            blocked_until: Time::ZERO,
-            not_started: 0,
-            version: 0,
-            holding_due: Time::ZERO,
-            holding_wait: config.repeat_after,
-            results_due: Time::ZERO,
-            results_wait: config.repeat_after,
-            results_from: 0,
-        }
-    }
-
-    /// Everything this machine accounts for.
-    fn ranges(&self) -> IntervalSet {
-        let mut ranges = self.waiting.union(&self.running);
-        for &index in self.outbox.keys() {
-            ranges.insert_index(index);
-        }
-        ranges
-    }
-
-    fn unfinished(&self) -> IntervalSet {
-        self.waiting.union(&self.running)
-    }
-
-    fn unfinished_is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.running.is_empty()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.running.is_empty() && self.outbox.is_empty()
-    }
-
-    /// a as known here: declared, or corrected by what finished tasks showed.
-    fn task_mops(&self) -> f64 {
-        match self.finished {
-            (count, sum) if !self.bag.declared && count > 0 => (sum / count as f64).max(WORK_MOPS_MIN),
-            _ => self.bag.task_mops,
-        }
-    }
-
-    /// So many tasks of it, in plain numbers.
-    fn entry(&self, task_mops: f64, left: f64) -> Entry {
-        Entry {
-            release_s: self.released.as_secs_f64(),
-            application_size_mops: self.bag.application_size_mops,
-            task_mops,
-            left,
-        }
-    }
-
-    /// Forgets failures of earlier attempts at these tasks: their submitter wants another.
-    fn supersede(&mut self, attempt: u32, ranges: &IntervalSet) -> Vec<Change> {
-        let old = |result: &TaskResult| !result.success && result.attempt < attempt && ranges.contains(result.index);
-        let bag = self.bag.id;
-        let gone: Vec<u64> = self.outbox.values().filter(|result| old(result)).map(|result| result.index).collect();
-        self.outbox.retain(|_, result| !old(result));
-        gone.into_iter().map(|index| Change::Delete(RecordKey::Outbox(bag, index))).collect()
-    }
-
-    /// What must be in the store for the tasks that are not finished.
-    fn change(&self, io: &Io) -> Change {
-        let ranges = self.unfinished();
-        if ranges.is_empty() {
-            return Change::Delete(RecordKey::Held(self.bag.id));
-        }
-        Change::Put(Record::Held {
-            bag: self.bag.clone(),
-            released: io.wall(self.released),
-            attempt: self.attempt,
-            ranges,
-        })
-    }
-
-    /// The next `Holding`, whose answer is expected within a growing time.
-    fn holding(&mut self, version: u64, io: &Io, config: &Config) -> Message {
-        self.version = version;
-        self.holding_due = io.now + self.holding_wait;
-        self.holding_wait = (self.holding_wait * 2).min(config.lease / 3);
-        Message::Holding {
-            bag: self.bag.id,
-            executor: io.me.clone(),
-            version,
-            attempt: self.attempt,
-            ranges: self.ranges(),
-        }
-    }
-
-    /// Unstarted tasks go back to the submitter: the next `Holding` no longer lists them.
-    fn hand_back(&mut self, version: u64, io: &mut Io, config: &Config) {
-        self.waiting = IntervalSet::new();
-        self.holding_wait = config.repeat_after;
-        let change = self.change(io);
-        let (to, message) = (self.bag.submitter.clone(), self.holding(version, io, config));
-        io.persist_held(self.bag.id, vec![change], vec![Then::Send(to, message)]);
-    }
-
-    /// Some of the unacknowledged results; the next call begins behind them.
-    fn repeat_results(&mut self) -> Vec<TaskResult> {
-        let behind = self.outbox.range(self.results_from..);
-        let results: Vec<TaskResult> = behind
-            .chain(self.outbox.range(..self.results_from))
-            .take(RESULTS_MAX)
-            .map(|(_, result)| result.clone())
-            .collect();
-        self.results_from = results.last().map_or(0, |result| result.index.saturating_add(1));
-        results
     }
 }
 
@@ -526,154 +363,6 @@ impl Executor {
         self.suspended
     }
 
-    /// Fills free slots by earliest deadline, and freezes what runs for what comes ahead of it.
-    pub(crate) fn dispatch(&mut self, io: &mut Io) {
-        if self.is_suspended() {
-            return;
-        }
-        if std::mem::take(&mut self.order_stale) {
-            self.reorder(io.now);
-        }
-        while let Some(step) = self.next_step(io.now) {
-            self.take_step(step, io);
-            self.changed = true;
-        }
-    }
-
-    /// The first in the order that neither runs nor has to wait, and whose slot it gets.
-    fn next_step(&self, now: Time) -> Option<Step> {
-        let begun = || self.places.iter().flatten();
-        let taken = begun().filter(|running| !running.frozen).count();
-        let frozen = begun().filter(|running| running.frozen).count();
-        let has_slot = taken < self.slots;
-        let free_place =
-            self.places.iter().position(Option::is_none).filter(|_| has_slot || frozen < self.frozen_places);
-        // Tasks that run and belong to bags not yet looked at.
-        let mut behind = begun().filter(|running| running.runs()).count();
-        for (rank, &bag) in self.order.iter().enumerate() {
-            behind -= begun().filter(|running| running.runs() && running.task.bag == bag).count();
-            if !has_slot && (behind == 0 || self.frozen_places == 0) {
-                return None;
-            }
-            let Some(go) = self.next_of(bag, free_place, now) else { continue };
-            let freeze = if has_slot { None } else { Some(self.last_that_runs(&self.order[rank + 1..])?) };
-            return Some(Step { freeze, go });
-        }
-        None
-    }
-
-    /// What of a bag goes on next: what was begun comes first.
-    fn next_of(&self, bag: BagId, free_place: Option<usize>, now: Time) -> Option<Go> {
-        let of_bag = |place: &Option<Running>, frozen: bool, stopping: bool| {
-            place.as_ref().is_some_and(|running| {
-                running.task.bag == bag && running.frozen == frozen && running.stopping == stopping
-            })
-        };
-        if let Some(place) = self.places.iter().position(|place| of_bag(place, true, false)) {
-            return Some(Go::Thaw(place));
-        }
-        let held = self.held.get(&bag).filter(|held| held.blocked_until <= now)?;
-        let task = TaskId { bag, index: held.waiting.first()? };
-        // A worker that was told to stop may still have the very task that came back: its end would be taken for
-        // that of the new one.
-        let is_stopping = self.places.iter().flatten().any(|running| running.stopping && running.task == task);
-        free_place.filter(|_| !is_stopping).map(|place| Go::Start(place, task))
-    }
-
-    /// The place of a running task of the last of these bags that has one.
-    fn last_that_runs(&self, bags: &[BagId]) -> Option<usize> {
-        bags.iter().rev().find_map(|&bag| {
-            let runs = |place: &Option<Running>| {
-                place.as_ref().is_some_and(|running| running.runs() && running.task.bag == bag)
-            };
-            self.places.iter().rposition(runs)
-        })
-    }
-
-    fn take_step(&mut self, step: Step, io: &mut Io) {
-        if let Some((place, running)) = step.freeze.and_then(|place| Some((place, self.places[place].as_mut()?))) {
-            running.pause(io.now);
-            running.frozen = true;
-            io.effects.push(Effect::FreezeTask { place: place as u32, task: running.task });
-        }
-        match step.go {
-            Go::Thaw(place) => {
-                let Some(running) = self.places[place].as_mut() else { return };
-                running.frozen = false;
-                running.since = Some(io.now);
-                io.effects.push(Effect::ThawTask { place: place as u32, task: running.task });
-            }
-            Go::Start(place, task) => {
-                let Some(held) = self.held.get_mut(&task.bag) else { return };
-                held.waiting.remove_index(task.index);
-                held.running.insert_index(task.index);
-                let (attempt, since) = (held.attempt, Some(io.now));
-                let running = Running { task, attempt, active: Duration::ZERO, since, frozen: false, stopping: false };
-                self.places[place] = Some(running);
-                io.effects.push(Effect::StartTask { place: place as u32, task, attempt, bag: held.bag.clone() });
-            }
-        }
-    }
-
-    /// Sorts the bags by the deadlines that the smallest feasible maximum stretch gives them (paper §4).
-    fn reorder(&mut self, now: Time) {
-        let (load, bags) = self.load(now, |_| true);
-        let order = if self.lexicographic { lexicographic_order(&load) } else { load.order(max_stretch_exact(&load)) };
-        let mut seen = BTreeSet::new();
-        self.order = order.into_iter().map(|position| bags[position]).filter(|&bag| seen.insert(bag)).collect();
-    }
-
-    /// The queue in plain numbers, in the order of bag ids, and whose each entry is; bags with nothing left to do
-    /// included on demand. On several slots the tasks that are partly done stand behind, each as an entry of its own.
-    ///
-    /// Once a newcomer could no longer freeze everything that runs, what runs comes first here, as without preemption:
-    /// nothing is promised that the limit on frozen tasks would break.
-    fn load(&self, now: Time, include: impl Fn(&Held) -> bool) -> (Load, Vec<BagId>) {
-        let begun = || self.places.iter().flatten().filter(|running| !running.stopping);
-        let preemptive = self.frozen_places > 0 && begun().count() <= self.frozen_places;
-        let mut begun_mops: BTreeMap<BagId, f64> = BTreeMap::new();
-        let mut parts = Vec::new();
-        for running in begun().filter(|running| preemptive || running.frozen) {
-            let rest_mops = self.rest_mops(running, now).max(WORK_MOPS_MIN);
-            match self.held.get(&running.task.bag) {
-                // Several tasks that are partly done: not one task and a fraction.
-                Some(held) if self.slots > 1 => parts.push((held.entry(rest_mops, 1.0), held.bag.id)),
-                Some(_) => *begun_mops.entry(running.task.bag).or_default() += rest_mops,
-                None => {}
-            }
-        }
-        let bags = self.held.values().filter(|held| include(held)).map(|held| {
-            let begun_mops = begun_mops.get(&held.bag.id).copied().unwrap_or(0.0);
-            let left = held.waiting.len() as f64 + begun_mops / held.task_mops();
-            (held.entry(held.task_mops(), left), held.bag.id)
-        });
-        let (entries, bags) = bags.chain(parts).unzip();
-        let first = begun().filter(|running| !preemptive && !running.frozen);
-        let load = Load {
-            now_s: now.as_secs_f64(),
-            speed_mops: self.speed_mops,
-            slots: self.slots as u32,
-            preemptive,
-            running_mops: first.map(|running| self.rest_mops(running, now)).collect(),
-            entries,
-        };
-        (load, bags)
-    }
-
-    /// Work left in a task that has begun.
-    fn rest_mops(&self, running: &Running, now: Time) -> f64 {
-        let whole = self.held.get(&running.task.bag).map_or(0.0, Held::task_mops);
-        (whole - running.active(now).as_secs_f64() * self.speed_mops).max(whole * OVERRUN_REST)
-    }
-
-    /// What this leaf offers now.
-    pub(crate) fn summary(&self, now: Time) -> Summary {
-        if self.is_suspended() {
-            return Summary::unavailable();
-        }
-        Summary::of_leaf(&self.load(now, |held| !held.unfinished_is_empty()).0)
-    }
-
     /// Whether time alone changes what this leaf offers.
     pub(crate) fn has_work(&self) -> bool {
         !self.held.is_empty()
@@ -767,6 +456,7 @@ mod tests {
     use idlewood_overlay::WallTime;
 
     use super::*;
+    use crate::queue::Entry;
 
     fn contact(number: u8) -> Contact {
         Contact { peer: PeerId([number; 32]), incarnation: 1, address: "/a".into() }

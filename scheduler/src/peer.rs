@@ -659,15 +659,17 @@ impl Peer {
             return;
         }
         self.router.refresh(&self.overlay, now, &self.config);
-        let summary = match self.router.summary() {
-            Some(summary) if self.overlay.hosts_router() => {
-                self.overlay.publish(now, Node::Router, summary.encode(), &mut self.overlay_effects);
-                summary
-            }
-            _ => self.executor.summary(now),
-        };
+        let changed = self.overlay.hosts_router() && self.router.take_changed();
+        if !changed && !self.overlay.is_root() {
+            return;
+        }
+        let report = self.router.report(&self.overlay).filter(|_| self.overlay.hosts_router());
+        if let Some(report) = report.as_ref().filter(|_| changed) {
+            self.overlay.publish(now, Node::Router, report.clone(), &mut self.overlay_effects);
+        }
         if self.overlay.is_root() {
-            let platform = Platform::of(&summary, self.config.climbing).encode();
+            let report = report.unwrap_or_else(|| self.executor.summary(now).encode());
+            let platform = Platform::of(report, self.config.climbing).encode();
             self.overlay.publish_root(now, platform, &mut self.overlay_effects);
         }
     }

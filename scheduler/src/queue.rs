@@ -20,9 +20,10 @@ pub const SPEED_MOPS_MIN: f64 = 1e-3;
 pub const SPEED_MOPS_MAX: f64 = 1e12;
 /// Smallest task and application, Mop.
 pub const WORK_MOPS_MIN: f64 = 1e-6;
-/// Largest task, running rest and application, Mop.
+/// Largest task, running rest and application, Mop: the bound of the arithmetic, far above that of a bag
+/// ([`crate::WORK_MOPS_MAX`]), so that an effective size or a sum of parts stays within it.
 pub const WORK_MOPS_MAX: f64 = 1e24;
-/// Most tasks left of one bag.
+/// Most tasks left of one bag: what a floating point number still counts; a bag has at most [`crate::TASKS_MAX`].
 pub const TASKS_MAX: f64 = 1e15;
 /// Furthest from its origin that a moment may lie, in seconds (about 30,000 years).
 pub const MOMENT_S_MAX: f64 = 1e12;

@@ -10,7 +10,7 @@ use crate::bag::Request;
 use crate::config::Config;
 use crate::message::Message;
 use crate::split::{self, choose, split_ranges, split_tasks};
-use crate::summary::{STRETCHES, Summary};
+use crate::summary::{self, STRETCHES, Summary};
 
 /// Routers a request may climb through before the one that has it keeps it: twice the height of a tree of a million.
 pub(crate) const CLIMBED_MAX: u16 = 64;
@@ -59,7 +59,7 @@ impl Platform {
     }
 
     /// The stretch that a router's own is compared with; 0 where nothing is known, so that the request climbs.
-    fn reference(&self, rule: ClimbingRule, request: &split::Request) -> f64 {
+    fn reference(&self, rule: ClimbingRule, request: &split::Demand) -> f64 {
         match rule {
             ClimbingRule::Minimum => self.minimum_stretch,
             ClimbingRule::WholeGrid => {
@@ -78,68 +78,94 @@ impl Platform {
 }
 
 impl Platform {
-    /// What the root says of the whole grid; its availability only where routers ask for it.
-    pub(crate) fn of(summary: &Summary, rule: ClimbingRule) -> Self {
+    /// What the root says of the whole grid by its own report; its availability only where routers ask for it.
+    pub(crate) fn of(report: Vec<u8>, rule: ClimbingRule) -> Self {
+        let summary = Summary::decode(&report).unwrap_or_else(|_| Summary::unavailable());
         Self {
             minimum_stretch: summary.minimum_stretch,
             maximum_stretch: summary.maximum_stretch,
             speed_mops: summary.speed_mops,
             availability: match rule {
                 ClimbingRule::Minimum => Vec::new(),
-                ClimbingRule::WholeGrid => summary.encode(),
+                ClimbingRule::WholeGrid => report,
             },
         }
     }
 }
 
-/// One child's summary, less what was sent there since it reported.
+/// What was sent to one child since it reported. Its report itself stays encoded, in the overlay, and is decoded on use:
+/// a report takes up to a kilobyte, a decoded summary up to a hundred.
 #[derive(Debug)]
 struct Slot {
     generation: u64,
-    summary: Summary,
+    booked: Option<Booked>,
+}
+
+/// A child's summary, less what was sent there.
+#[derive(Debug)]
+struct Booked {
     /// When something was first taken off it. If the child has not reported by the time that placements are given up,
     /// nothing arrived there.
-    reserved: Option<Time>,
+    since: Time,
+    summary: Summary,
 }
 
 /// The routing node of one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Router {
     slots: [Option<Slot>; 2],
+    /// Whether what the children offer has changed since the last report.
+    changed: bool,
 }
 
 impl Router {
-    /// Takes over what the children reported since the last call, and forgets what was taken off a child that should
+    /// Notices what the children reported since the last call, and forgets what was taken off a child that should
     /// have reported since.
     pub(crate) fn refresh(&mut self, overlay: &Overlay, now: Time, config: &Config) {
         for (slot, child) in self.slots.iter_mut().zip(overlay.children()) {
             let is_current = |slot: &Slot| {
-                let stale = slot.reserved.is_some_and(|reserved| reserved + config.placement_timeout <= now);
+                let stale = slot.booked.as_ref().is_some_and(|booked| booked.since + config.placement_timeout <= now);
                 child.as_ref().is_some_and(|child| child.generation == slot.generation) && !stale
             };
             if !slot.as_ref().is_some_and(is_current) {
-                *slot = child.map(|child| Slot {
-                    generation: child.generation,
-                    summary: read_summary(&child),
-                    reserved: None,
-                });
+                // What there never was has not changed either.
+                self.changed |= slot.is_some() || child.is_some();
+                *slot = child.map(|child| Slot { generation: child.generation, booked: None });
             }
         }
     }
 
     /// When something that was taken off a child's summary is given up.
     pub(crate) fn deadline(&self, config: &Config) -> Option<Time> {
-        self.slots.iter().flatten().filter_map(|slot| slot.reserved).min().map(|first| first + config.placement_timeout)
+        let booked = self.slots.iter().flatten().filter_map(|slot| slot.booked.as_ref());
+        booked.map(|booked| booked.since + config.placement_timeout).min()
     }
 
-    /// The summary of the whole subtree; `None` where there is no child.
-    pub(crate) fn summary(&self) -> Option<Summary> {
-        let mut slots = self.slots.iter().flatten();
-        let mut summary = slots.next()?.summary.clone();
-        for slot in slots {
-            summary.merge(&slot.summary);
+    /// Whether [`Self::report`] has changed since this was asked last.
+    pub(crate) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// The encoded summary of the whole subtree; `None` where there is no child.
+    pub(crate) fn report(&self, overlay: &Overlay) -> Option<Vec<u8>> {
+        let slots = self.slots.iter().flatten();
+        if slots.clone().any(|slot| slot.booked.is_some()) {
+            let children = self.children(overlay);
+            return Some(Summary::of_children(&children.iter().collect::<Vec<_>>()).encode());
         }
-        Some(summary)
+        let children: Vec<Child<'_>> = overlay.children().into_iter().flatten().collect();
+        let payloads: Vec<&[u8]> = children.iter().map(|child| child.payload).collect();
+        (!payloads.is_empty()).then(|| summary::report(&payloads))
+    }
+
+    /// The children's summaries, less what was sent there.
+    fn children(&self, overlay: &Overlay) -> Vec<Summary> {
+        let both = self.slots.iter().zip(overlay.children());
+        let read = |(slot, child): (&Option<Slot>, Option<Child<'_>>)| match slot {
+            Some(Slot { booked: Some(booked), .. }) => Some(booked.summary.clone()),
+            _ => child.map(|child| read_summary(&child)),
+        };
+        both.filter_map(read).collect()
     }
 
     /// Where this request goes next: to the parent, or in parts to the children. Nothing when there is no child.
@@ -154,8 +180,9 @@ impl Router {
     ) -> Vec<(Contact, Message)> {
         self.refresh(overlay, now, config);
         let parent = overlay.parent(Node::Router).filter(|_| climbing && request.climbed < CLIMBED_MAX);
-        let children: Vec<&Summary> = self.slots.iter().flatten().map(|slot| &slot.summary).collect();
-        let numbers = split::Request {
+        let summaries = self.children(overlay);
+        let children: Vec<&Summary> = summaries.iter().collect();
+        let numbers = split::Demand {
             tasks: request.ranges.len(),
             task_mops: request.bag.task_mops,
             application_size_mops: request.bag.application_size_mops,
@@ -174,7 +201,7 @@ impl Router {
             return vec![(parent.clone(), Message::Request { request, node: Node::Router, climbing: true })];
         }
         let parts = split_tasks(&children, &numbers, decision.s_index);
-        self.place(request, &parts, decision.s_index, overlay, now)
+        self.place(request, &parts, summaries, decision.s_index, overlay, now)
     }
 
     /// Sends each child its part, and takes that off what the child can take next.
@@ -182,22 +209,25 @@ impl Router {
         &mut self,
         request: Request,
         parts: &[u64],
+        summaries: Vec<Summary>,
         s_index: Option<usize>,
         overlay: &Overlay,
         now: Time,
     ) -> Vec<(Contact, Message)> {
-        let mut ranges = split_ranges(request.ranges.clone(), parts).into_iter();
+        let mut parts = split_ranges(request.ranges.clone(), parts).into_iter().zip(summaries);
         let mut sent = Vec::new();
         let sides = [Side::Left, Side::Right].into_iter().zip(overlay.children()).zip(&mut self.slots);
         for ((side, child), slot) in sides {
             let (Some(child), Some(slot)) = (child, slot) else { continue };
-            let ranges = ranges.next().unwrap_or_default();
+            let Some((ranges, mut summary)) = parts.next() else { continue };
             if ranges.is_empty() {
                 continue;
             }
             if let Some(s_index) = s_index {
-                slot.summary.reserve(s_index, ranges.len(), request.bag.task_mops);
-                slot.reserved.get_or_insert(now);
+                summary.reserve(s_index, ranges.len(), request.bag.task_mops);
+                let since = slot.booked.as_ref().map_or(now, |booked| booked.since);
+                slot.booked = Some(Booked { since, summary });
+                self.changed = true;
             }
             let request = Request { ranges, path: request.path.down(side), ..request.clone() };
             sent.push((child.contact.clone(), Message::Request { request, node: child.node, climbing: false }));

@@ -71,9 +71,9 @@ fn distribute(n: u64, weights: &[u64]) -> Vec<u64> {
 
 /// Splits a request's tasks among children at the stretch that was chosen for it, by [`proportional_split`] with
 /// what each child has available there; nothing is where `s_index` is `None`.
-pub fn split_tasks(children: &[&Summary], request: &Request, s_index: Option<usize>) -> Vec<u64> {
+pub fn split_tasks(children: &[&Summary], request: &Demand, s_index: Option<usize>) -> Vec<u64> {
     let available = |child: &&Summary| {
-        let Request { task_mops, application_size_mops, age_s, .. } = *request;
+        let Demand { task_mops, application_size_mops, age_s, .. } = *request;
         s_index.map_or(0, |s_index| child.tasks(s_index, age_s, application_size_mops, task_mops))
     };
     let available: Vec<u64> = children.iter().map(available).collect();
@@ -94,9 +94,9 @@ pub fn split_ranges(set: IntervalSet, parts: &[u64]) -> Vec<IntervalSet> {
     cut
 }
 
-/// The numbers of a request, all that this arithmetic needs of it.
+/// The numbers of a [`crate::Request`], all that this arithmetic needs of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Request {
+pub struct Demand {
     /// Number of tasks that it places (n); may be fewer than the bag has.
     pub tasks: u64,
     /// Size of one task (a), Mop.
@@ -124,8 +124,8 @@ pub struct Decision {
 ///
 /// S is a sample, so it lies up to a factor 1.5 above what would do; with the paper's rule a bound below 1.5 makes
 /// nearly all climb, and all do while any machine is idle, since S_min is then 0.
-pub fn choose(children: &[&Summary], request: &Request, bound: f64, reference: f64, accepts_always: bool) -> Decision {
-    let Request { tasks, task_mops, application_size_mops, age_s } = *request;
+pub fn choose(children: &[&Summary], request: &Demand, bound: f64, reference: f64, accepts_always: bool) -> Decision {
+    let Demand { tasks, task_mops, application_size_mops, age_s } = *request;
     let s_index = Summary::smallest_stretch(children, tasks, age_s, application_size_mops, task_mops);
     let bounded = s_index.is_some_and(|index| STRETCHES[index] <= bound * reference);
     Decision { s_index, good_enough: accepts_always || bounded }
@@ -231,7 +231,7 @@ mod tests {
             entries: vec![entry],
         };
         let busy = Summary::of_leaf(&load);
-        let request = |tasks| Request { tasks, task_mops: 1e3, application_size_mops: 1e6, age_s: 0.0 };
+        let request = |tasks| Demand { tasks, task_mops: 1e3, application_size_mops: 1e6, age_s: 0.0 };
         let decide = |n, bound, minimum| choose(&[&busy], &request(n), bound, minimum, false);
         // 100 tasks behind 100 at a task a second: 200 s for a bag of 10^6 Mop, and T rounds down by up to 2.
         let placed = decide(100, 1.0, 0.0);

@@ -155,23 +155,26 @@ pub fn max_stretch(load: &Load, epsilon: f64) -> f64 {
         return 0.0;
     }
     let epsilon = epsilon.max(1e-12);
+    let alone = |job: &Job| {
+        let mut prefix = Prefix::default();
+        job.join(&mut prefix);
+        (capacity.done_in(&prefix) + job.age_s) / job.size_mops
+    };
+    let least = jobs.0.iter().map(alone).fold(0.0, f64::max);
     let mut feasible = |stretch: f64| {
         jobs.sort(stretch);
         jobs.fit(&capacity)
     };
-    // Bracket: `low` fails, `high` holds. The sizes and times of a valid load are bounded, and so is its stretch.
-    let mut high = 1.0;
+    // Bracket: `low` fails, `high` holds. No stretch is below what the worst bag would have were it alone. The sizes and
+    // times of a valid load are bounded, and so is its stretch.
     let mut low = 0.0;
+    let mut high = least.max(f64::MIN_POSITIVE);
     while !feasible(high) && high.is_finite() {
         low = high;
         high *= 2.0;
     }
-    while low == 0.0 && high >= f64::MIN_POSITIVE {
-        if feasible(high / 2.0) {
-            high /= 2.0;
-        } else {
-            low = high / 2.0;
-        }
+    if low == 0.0 {
+        return high;
     }
     while high - low > epsilon * low {
         let middle = low + (high - low) / 2.0;

@@ -31,7 +31,7 @@ mod tests;
 use crate::availability::Slack;
 use crate::queue::{Capacity, Load};
 use crate::stretch::Jobs;
-pub use encoding::{DecodeError, ENCODED_BYTES_MAX, apply, diff};
+pub use encoding::{DecodeError, ENCODED_BYTES_MAX, apply, diff, report};
 pub use grid::{
     AGES, HORIZON_COUNT, HORIZONS_S, STRETCH_COUNT, STRETCHES, TASK_SIZE_COUNT, TASK_SIZES_MOPS, stretch_at_least,
     stretch_at_most,
@@ -60,6 +60,9 @@ pub struct Summary {
     pub speed_mops: f64,
     /// Number of leaves, those that take no work included.
     pub leaves: u64,
+    /// Routers on the longest way from a leaf up to and with the subtree's own: how often a cell was rounded, and so how
+    /// finely it still has to be.
+    pub height: u8,
     /// (index of the stretch from which on it holds, row): ascending, no row equal to the one before it, the first
     /// not all zero.
     rows: Vec<(u8, Row)>,
@@ -67,7 +70,14 @@ pub struct Summary {
 impl Summary {
     /// What no leaf at all offers: the neutral element of [`Self::merge`].
     pub fn empty() -> Self {
-        Self { minimum_stretch: f64::INFINITY, maximum_stretch: 0.0, speed_mops: 0.0, leaves: 0, rows: Vec::new() }
+        Self {
+            minimum_stretch: f64::INFINITY,
+            maximum_stretch: 0.0,
+            speed_mops: 0.0,
+            leaves: 0,
+            height: 0,
+            rows: Vec::new(),
+        }
     }
 
     /// What a leaf offers that takes no work, since its owner is there.
@@ -104,8 +114,17 @@ impl Summary {
             maximum_stretch: own_stretch,
             speed_mops: (steps * SPEED_STEP_MOPS).min(SPEED_SUM_MOPS_MAX),
             leaves: 1,
+            height: 0,
             rows: rows.0,
         }
+    }
+
+    /// What a router offers above these children: their sum, one higher.
+    pub fn of_children(children: &[&Self]) -> Self {
+        let mut sum = Self::empty();
+        children.iter().for_each(|child| sum.merge(child));
+        sum.height = sum.height.saturating_add(1);
+        sum
     }
 
     /// Adds what another subtree offers (paper §5.2). Associative and commutative, as long as the sum of speeds
@@ -115,6 +134,7 @@ impl Summary {
         self.maximum_stretch = self.maximum_stretch.max(other.maximum_stretch);
         self.speed_mops = (self.speed_mops + other.speed_mops).min(SPEED_SUM_MOPS_MAX);
         self.leaves = self.leaves.saturating_add(other.leaves).min(LEAVES_MAX);
+        self.height = self.height.max(other.height);
         if other.rows.is_empty() {
             return;
         }

@@ -102,7 +102,7 @@ fn mutate(rng: &mut ChaCha8Rng, bytes: &mut Vec<u8>, others: &[Vec<u8>]) {
             1 => bytes.insert(at.min(bytes.len()), rng.random()),
             2 => bytes.extend((0..rng.random_range(1..64)).map(|_| rng.random::<u8>())),
             3 => bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1 << rng.random_range(0..8)),
-            4 => bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte = [0, 0xff, 0x80, 4, 5][at % 5]),
+            4 => bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte = [0, 0xff, 0x80, 12, 13, 14, 15][at % 7]),
             5 => bytes.iter_mut().skip(at).for_each(|byte| *byte = rng.random()),
             6 => {
                 let other = &others[rng.random_range(0..others.len())];
@@ -181,7 +181,7 @@ fn minutes_of_mutations() {
 #[test]
 #[ignore = "writes to the source tree"]
 fn write_the_corpus() {
-    let leaf = |seed: u32, bags: u32| {
+    let leaf_of = |seed: u32, bags: u32, slots: u32| {
         let entry = |bag: u32| Entry {
             release_s: -f64::from(bag * 977 % 5_000),
             application_size_mops: 1e5 * f64::from(1 + (bag * 31 + 7) % 900),
@@ -190,8 +190,9 @@ fn write_the_corpus() {
         };
         let entries = (0..bags).map(entry).collect();
         let speed_mops = 1000.0 + f64::from(seed * 37 % 2000);
-        Summary::of_leaf(&Load { now_s: 0.0, speed_mops, slots: 1, preemptive: true, running_mops: vec![], entries })
+        Summary::of_leaf(&Load { now_s: 0.0, speed_mops, slots, preemptive: true, running_mops: vec![], entries })
     };
+    let leaf = |seed: u32, bags: u32| leaf_of(seed, bags, 1);
     let sum = |leaves: u32, bags: u32| {
         let mut sum = Summary::empty();
         (0..leaves).for_each(|seed| sum.merge(&leaf(seed, (bags + seed % 5).saturating_sub(2))));
@@ -204,7 +205,11 @@ fn write_the_corpus() {
     for (leaves, bags) in [(1, 0), (1, 2), (1, 60), (3, 10), (16, 20), (17, 20), (100, 3), (300, 40)] {
         files.push((format!("whole-{leaves}-leaves-{bags}-bags"), sum(leaves, bags)));
     }
-    for (base, new) in [(4, 4), (7, 7), (9, 9), (8, 9)] {
+    for (slots, bags) in [(4, 5), (16, 20)] {
+        files.push((format!("whole-{slots}-slots-{bags}-bags"), leaf_of(1, bags, slots).encode()));
+    }
+    // Differences to small summaries are not sent, but those from them are.
+    for (base, new) in [(4, 8), (8, 8), (9, 8), (10, 8)] {
         let difference = diff(&files[base].1, &files[new].1);
         files.extend(difference.map(|bytes| (format!("difference-{base}-{new}"), bytes)));
     }

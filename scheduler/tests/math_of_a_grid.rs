@@ -3,7 +3,7 @@
 
 use idlewood_scheduler::queue::{Entry, Load};
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::split::{Request, choose, split_ranges, split_tasks};
+use idlewood_scheduler::split::{Demand, choose, split_ranges, split_tasks};
 use idlewood_scheduler::stretch::{max_stretch, max_stretch_exact, meets_deadlines};
 use idlewood_scheduler::summary::{STRETCHES, Summary};
 use proptest::prelude::*;
@@ -72,7 +72,7 @@ impl Tree {
             }
             Self::Router { children, summaries } => {
                 let both = [&summaries[0], &summaries[1]];
-                let request = Request {
+                let request = Demand {
                     tasks: ranges.len(),
                     task_mops: bag.task_mops,
                     application_size_mops: bag.size_mops,

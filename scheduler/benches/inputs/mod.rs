@@ -4,7 +4,7 @@
 use idlewood_scheduler::availability::available_tasks;
 use idlewood_scheduler::queue::{Entry, Load};
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::split::{Request, choose, split_ranges, split_tasks};
+use idlewood_scheduler::split::{Demand, choose, split_ranges, split_tasks};
 use idlewood_scheduler::summary::{HORIZON_COUNT, HORIZONS_S, STRETCH_COUNT, STRETCHES, Summary, TASK_SIZES_MOPS};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
@@ -48,8 +48,8 @@ pub(crate) fn children(bags: usize) -> [Summary; 2] {
 }
 
 /// A request for 1,000 tasks of two minutes on a usual leaf.
-pub(crate) fn request() -> Request {
-    Request { tasks: 1000, task_mops: 120e3, application_size_mops: 120e6, age_s: 0.1 }
+pub(crate) fn request() -> Demand {
+    Demand { tasks: 1000, task_mops: 120e3, application_size_mops: 120e6, age_s: 0.1 }
 }
 
 /// What a router does with one request: Algorithm 4, the split, the ranges, and the booking.

@@ -19,6 +19,18 @@ const MARGIN: u16 = 24;
 /// From here on a chance adapts at this rate: 1/28.
 const SEEN_MAX: u8 = 26;
 
+/// How far a chance that was adapted so often moves the next time, in 2^-16: half the way at first. Divisions would
+/// cost more than all the rest.
+const RATES: [i32; SEEN_MAX as usize + 1] = {
+    let mut rates = [0; SEEN_MAX as usize + 1];
+    let mut seen = 0;
+    while seen < rates.len() {
+        rates[seen] = (1 << 16) / (seen as i32 + 2);
+        seen += 1;
+    }
+    rates
+};
+
 impl Default for Chance {
     fn default() -> Self {
         Self { zero: HALF, seen: 0 }
@@ -27,9 +39,8 @@ impl Default for Chance {
 
 impl Chance {
     fn adapt(&mut self, bit: bool) {
-        let rate = i32::from(self.seen) + 2;
         let target = if bit { 0 } else { 1 << 15 };
-        let zero = i32::from(self.zero) + (target - i32::from(self.zero)) / rate;
+        let zero = i32::from(self.zero) + (((target - i32::from(self.zero)) * RATES[usize::from(self.seen)]) >> 16);
         self.zero = (zero as u16).clamp(MARGIN, (1 << 15) - MARGIN);
         self.seen = (self.seen + 1).min(SEEN_MAX);
     }
@@ -39,6 +50,9 @@ impl Chance {
 pub(super) trait Coder {
     /// Writes the decision and returns it, or returns the one that was read.
     fn bit(&mut self, chance: &mut Chance, bit: bool) -> bool;
+
+    /// The same where both are always as likely.
+    fn even_bit(&mut self, bit: bool) -> bool;
 }
 
 /// Writes decisions.
@@ -73,6 +87,13 @@ impl Writer {
         self.low = (self.low & 0x00ff_ffff) << 8;
     }
 
+    fn renew(&mut self) {
+        while self.range < 1 << 24 {
+            self.range <<= 8;
+            self.shift();
+        }
+    }
+
     /// All bytes; those that the reader assumes are left out.
     pub(super) fn finish(mut self) -> Vec<u8> {
         let start = self.bytes.len();
@@ -93,6 +114,7 @@ impl Writer {
 }
 
 impl Coder for Writer {
+    #[inline]
     fn bit(&mut self, chance: &mut Chance, bit: bool) -> bool {
         let bound = (self.range >> 15) * u32::from(chance.zero);
         if bit {
@@ -102,10 +124,17 @@ impl Coder for Writer {
             self.range = bound;
         }
         chance.adapt(bit);
-        while self.range < 1 << 24 {
-            self.range <<= 8;
-            self.shift();
+        self.renew();
+        bit
+    }
+
+    #[inline]
+    fn even_bit(&mut self, bit: bool) -> bool {
+        self.range >>= 1;
+        if bit {
+            self.low += u64::from(self.range);
         }
+        self.renew();
         bit
     }
 }
@@ -146,6 +175,13 @@ impl<'a> Reader<'a> {
         self.offset = self.offset << 8 | u32::from(next);
     }
 
+    fn renew(&mut self) {
+        while self.range < 1 << 24 {
+            self.range <<= 8;
+            self.shift();
+        }
+    }
+
     /// Whether what was read can go on; bytes that end too early are not read to the end of all that they might say.
     pub(super) fn is_sound(&self) -> bool {
         self.assumed <= Self::ASSUMED_MAX
@@ -168,10 +204,18 @@ impl Coder for Reader<'_> {
             self.range = bound;
         }
         chance.adapt(bit);
-        while self.range < 1 << 24 {
-            self.range <<= 8;
-            self.shift();
+        self.renew();
+        bit
+    }
+
+    #[inline]
+    fn even_bit(&mut self, _: bool) -> bool {
+        self.range >>= 1;
+        let bit = self.offset >= self.range;
+        if bit {
+            self.offset -= self.range;
         }
+        self.renew();
         bit
     }
 }
@@ -204,10 +248,12 @@ impl Number {
         for place in (0..bits).rev() {
             let bit = wanted >> place & 1 == 1;
             // The two bits behind the leading one have chances of their own, for each length.
-            let context = if found < 4 { (bits * 4 + found).min(63) } else { 0 };
-            let mut even = Chance::default();
-            let chance = if found < 4 { &mut self.leading[context as usize] } else { &mut even };
-            found = found << 1 | u32::from(coder.bit(chance, bit));
+            let read = if found < 4 {
+                coder.bit(&mut self.leading[(bits * 4 + found).min(63) as usize], bit)
+            } else {
+                coder.even_bit(bit)
+            };
+            found = found << 1 | u32::from(read);
         }
         (found - 1).min(u32::from(u16::MAX)) as u16
     }

@@ -1,16 +1,20 @@
 //! The summary in bytes: rounded down to a scale, predicted, and range-coded; whole, or against an earlier one.
 //!
 //! An encoded summary is a version, whether it is whole, the sums, and then decisions of an adaptive coder: which
-//! stretches have a row, and each row's cells. Cells are codes on a scale (`scale`). What is known of a matrix is
-//! not sent: availability does not fall as the stretch or the horizon grows, and with tasks four times as large at
-//! most a quarter fit. So a cell lies between the largest of its two lower neighbours and a quarter of the one
-//! before it; where both are the same, it costs nothing. Elsewhere it is coded as its distance from a prediction.
+//! stretches have a row, which lines (the task sizes of one horizon) of a row are not those of the row before, and
+//! their cells. Cells are codes on a scale (`scale`). What is known of a matrix is not sent: availability does not fall
+//! as the stretch or the horizon grows, and with tasks four times as large at most a quarter fit. So a cell lies between
+//! the larger of its two lower neighbours and a quarter of the one before it; where both are the same, it costs nothing.
+//! Elsewhere it is coded as its distance from a prediction.
+//!
+//! On several slots more than a quarter may be promised: larger tasks pack as whole ones where smaller ones are reckoned
+//! by their work. A summary that has such cells is *loose*: says so, and has the cell before as the upper bound.
 //!
 //! Encoding never raises a cell, and what was decoded is encoded to the same bytes again, so that a summary that
 //! nothing is added to loses only once. Two bodies of the same model exist, one for each direction of [`Coder`].
 
 use super::coder::{Chance, Coder, Number, Reader, Writer};
-use super::grid::{STRETCH_COUNT, TASK_SIZE_COUNT};
+use super::grid::{HORIZON_COUNT, STRETCH_COUNT, TASK_SIZE_COUNT};
 use super::matrix::{CELLS, Rows};
 use super::{CELL_MAX, LEAVES_MAX, SPEED_SUM_MOPS_MAX, Summary, scale};
 
@@ -18,9 +22,10 @@ use super::{CELL_MAX, LEAVES_MAX, SPEED_SUM_MOPS_MAX, Summary, scale};
 pub const ENCODED_BYTES_MAX: usize = 64 * 1024;
 
 /// Of the format and of the grids.
-const VERSION: u8 = 2;
-const WHOLE: u8 = VERSION << 1;
-const DIFFERENCE: u8 = WHOLE | 1;
+const VERSION: u8 = 3;
+const WHOLE: u8 = VERSION << 2;
+const DIFFERENCE: u8 = 1;
+const LOOSE: u8 = 2;
 
 /// Why bytes are not a summary; nothing was built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,17 +44,48 @@ pub enum DecodeError {
     Range,
 }
 
-/// A row in codes.
-type Codes = [u16; CELLS];
+/// The task sizes of one horizon, in codes.
+type Line = [u16; TASK_SIZE_COUNT];
+/// A row in codes: the lines of all horizons.
+type Codes = [Line; HORIZON_COUNT];
+/// What there is below the first row.
+const NOTHING: Codes = [[0; TASK_SIZE_COUNT]; HORIZON_COUNT];
 
-/// A summary on the scale.
+/// A row on the scale.
+#[derive(Clone, Debug, PartialEq)]
+struct ScaledRow {
+    /// Of the stretch from which on it holds.
+    index: u8,
+    /// Bit t: whether line t differs from that of the row before.
+    changed: u32,
+    codes: Codes,
+}
+
+impl ScaledRow {
+    /// A row as it follows another; nothing where they are the same.
+    fn after(before: &Codes, index: u8, codes: Codes) -> Option<Self> {
+        let changed = changed_lines(before, &codes);
+        (changed != 0).then_some(Self { index, changed, codes })
+    }
+}
+
+/// Bit t: whether line t differs.
+fn changed_lines(before: &Codes, codes: &Codes) -> u32 {
+    let differs = |(t, (before, line)): (usize, (&Line, &Line))| u32::from(!is_same(before, line)) << t;
+    before.iter().zip(codes).enumerate().map(differs).sum()
+}
+
+/// A summary on the scale. Its cells are in order: they do not fall with stretch or horizon, nor grow with the task.
 #[derive(Clone, Debug, PartialEq)]
 struct Scaled {
     minimum_stretch: f32,
     maximum_stretch: f32,
     speed_mops: f32,
     leaves: u64,
-    rows: Vec<(u8, Codes)>,
+    height: u8,
+    /// Whether a cell is more than a quarter of the one before.
+    is_loose: bool,
+    rows: Vec<ScaledRow>,
 }
 
 impl Summary {
@@ -94,53 +130,145 @@ pub fn apply(base: &[u8], difference: &[u8]) -> Option<Vec<u8>> {
     (bytes.len() <= ENCODED_BYTES_MAX).then_some(bytes)
 }
 
+/// The report of a router above children with these encoded summaries: as decoding, [`Summary::of_children`] and
+/// encoding would give it, in less time and memory. What is no summary counts as a leaf that takes no work.
+pub fn report(children: &[&[u8]]) -> Vec<u8> {
+    let read = |bytes: &[u8]| Scaled::decode(bytes, None).unwrap_or_else(|_| Scaled::of(&Summary::unavailable()));
+    match children {
+        [one, other] => read(one).plus(&read(other)).fit(ENCODED_BYTES_MAX),
+        _ => {
+            let children: Vec<Summary> = children.iter().map(|child| read(child).into_summary()).collect();
+            Summary::of_children(&children.iter().collect::<Vec<_>>()).encode()
+        }
+    }
+}
+
 impl Scaled {
     fn of(summary: &Summary) -> Self {
-        let bits = scale::bits(summary.leaves);
-        let mut rows: Vec<(u8, Codes)> = Vec::with_capacity(summary.rows.len());
+        let bits = scale::bits(summary.height);
+        let mut all: Vec<(u8, Codes)> = Vec::with_capacity(summary.rows.len());
         for (index, row) in &summary.rows {
-            rows.push((*index, row.dense().map(|cell| scale::code(cell, bits))));
+            let mut codes = NOTHING;
+            for (line, cells) in codes.iter_mut().zip(row.lines()) {
+                line.iter_mut().zip(cells).for_each(|(code, &cell)| *code = scale::code(cell, bits));
+            }
+            all.push((*index, codes));
         }
-        // Monotone as it is but for rounding, and for what a booking took off: lowering is always allowed.
-        let mut above: Option<Codes> = None;
-        for (_, codes) in rows.iter_mut().rev() {
-            if let Some(above) = above {
-                codes.iter_mut().zip(above).for_each(|(code, above)| *code = above.min(*code));
-            }
-            for at in (0..CELLS - TASK_SIZE_COUNT).rev() {
-                codes[at] = codes[at].min(codes[at + TASK_SIZE_COUNT]);
-            }
-            above = Some(*codes);
-            for line in codes.chunks_exact_mut(TASK_SIZE_COUNT) {
+        // In order as they are, but for rounding and for what a booking took off: lowering is always allowed.
+        let mut above = [[u16::MAX; TASK_SIZE_COUNT]; HORIZON_COUNT];
+        let mut is_loose = false;
+        for (_, codes) in all.iter_mut().rev() {
+            let mut later = [u16::MAX; TASK_SIZE_COUNT];
+            for (line, above) in codes.iter_mut().zip(&mut above).rev() {
+                for ((code, above), later) in line.iter_mut().zip(above.iter_mut()).zip(&mut later) {
+                    *code = (*code).min(*above).min(*later);
+                    (*above, *later) = (*code, *code);
+                }
                 for at in 1..TASK_SIZE_COUNT {
-                    line[at] = line[at].min(scale::quarter(line[at - 1], bits));
+                    line[at] = line[at].min(line[at - 1]);
+                    if line[at] == 0 {
+                        line[at..].fill(0);
+                        break;
+                    }
+                    is_loose |= line[at] > scale::quarter(line[at - 1], bits);
                 }
             }
         }
-        let mut before = [0; CELLS];
-        rows.retain(|(_, codes)| std::mem::replace(&mut before, *codes) != *codes);
+        let mut before = NOTHING;
+        let mut rows = Vec::with_capacity(all.len());
+        for (index, codes) in all {
+            rows.extend(ScaledRow::after(&before, index, codes));
+            before = codes;
+        }
         Self {
             minimum_stretch: round_down(summary.minimum_stretch),
             maximum_stretch: -round_down(-summary.maximum_stretch.min(f64::from(f32::MAX))),
             speed_mops: round_down(summary.speed_mops),
             leaves: summary.leaves,
+            height: summary.height,
+            is_loose,
             rows,
         }
     }
 
     fn into_summary(self) -> Summary {
-        let bits = scale::bits(self.leaves);
+        let bits = scale::bits(self.height);
         let mut rows = Rows::default();
-        for (index, codes) in &self.rows {
-            rows.push(usize::from(*index), &codes.map(|code| scale::value(code, bits)));
+        let mut cells = [0; CELLS];
+        for row in &self.rows {
+            for (t, (cells, codes)) in cells.chunks_exact_mut(TASK_SIZE_COUNT).zip(&row.codes).enumerate() {
+                if row.changed >> t & 1 == 1 {
+                    cells.iter_mut().zip(codes).for_each(|(cell, &code)| *cell = scale::value(code, bits));
+                }
+            }
+            rows.push(usize::from(row.index), &cells);
         }
         Summary {
             minimum_stretch: f64::from(self.minimum_stretch),
             maximum_stretch: f64::from(self.maximum_stretch),
             speed_mops: f64::from(self.speed_mops),
             leaves: self.leaves,
+            height: self.height,
             rows: rows.0,
         }
+    }
+
+    /// What a router offers above these two. What is in order stays in order when it is added and rounded down, so
+    /// nothing else is lowered.
+    fn plus(&self, other: &Self) -> Self {
+        let height = self.height.max(other.height).saturating_add(1);
+        let (my_bits, their_bits, bits) = (scale::bits(self.height), scale::bits(other.height), scale::bits(height));
+        let (mut mine, mut theirs) = (self.rows.as_slice(), other.rows.as_slice());
+        let (mut my_codes, mut their_codes) = (&NOTHING, &NOTHING);
+        let mut rows: Vec<ScaledRow> = Vec::with_capacity(STRETCH_COUNT.min(mine.len() + theirs.len()));
+        let mut codes = NOTHING;
+        // Quarters of what is in order add up, but for sums that stop at the largest cell.
+        let is_strict = !self.is_loose && !other.is_loose;
+        while let Some(index) = [mine.first(), theirs.first()].into_iter().flatten().map(|row| row.index).min() {
+            let mut touched = 0;
+            for (rows, codes) in [(&mut mine, &mut my_codes), (&mut theirs, &mut their_codes)] {
+                if let Some((first, rest)) = rows.split_first()
+                    && first.index == index
+                {
+                    *codes = &first.codes;
+                    touched |= first.changed;
+                    *rows = rest;
+                }
+            }
+            let mut changed = 0;
+            for t in 0..HORIZON_COUNT {
+                if touched >> t & 1 == 0 {
+                    continue;
+                }
+                let mut line = [0; TASK_SIZE_COUNT];
+                let mut high = scale::code(CELL_MAX, bits);
+                for at in 0..TASK_SIZE_COUNT {
+                    let (one, two) = (my_codes[t][at], their_codes[t][at]);
+                    if one == 0 && two == 0 {
+                        break;
+                    }
+                    let sum = scale::value(one, my_bits) + scale::value(two, their_bits);
+                    line[at] = scale::code(sum.min(CELL_MAX), bits).min(high);
+                    high = if is_strict { scale::quarter(line[at], bits) } else { line[at] };
+                }
+                changed |= u32::from(!is_same(&line, &codes[t])) << t;
+                codes[t] = line;
+            }
+            if changed != 0 {
+                rows.push(ScaledRow { index, changed, codes });
+            }
+        }
+        let mut sum = Self {
+            minimum_stretch: self.minimum_stretch.min(other.minimum_stretch),
+            maximum_stretch: self.maximum_stretch.max(other.maximum_stretch),
+            speed_mops: round_down((f64::from(self.speed_mops) + f64::from(other.speed_mops)).min(SPEED_SUM_MOPS_MAX)),
+            leaves: self.leaves.saturating_add(other.leaves).min(LEAVES_MAX),
+            height,
+            is_loose: false,
+            rows,
+        };
+        sum.is_loose = !is_strict && sum.has_loose_cells();
+        sum
     }
 
     /// The whole in at most so many bytes.
@@ -155,21 +283,28 @@ impl Scaled {
                 kept = !kept;
                 kept
             });
+            let mut before = &NOTHING;
+            for row in &mut self.rows {
+                row.changed = changed_lines(before, &row.codes);
+                before = &row.codes;
+            }
+            self.is_loose &= self.has_loose_cells();
         }
     }
 
     fn encode(&self, base: Option<&Self>) -> Vec<u8> {
-        let mut bytes = vec![if base.is_some() { DIFFERENCE } else { WHOLE }];
+        let mut bytes = Vec::with_capacity(1024);
+        bytes.push(WHOLE | base.map_or(0, |_| DIFFERENCE) | if self.is_loose { LOOSE } else { 0 });
         for value in [self.minimum_stretch, self.maximum_stretch, self.speed_mops] {
             bytes.extend_from_slice(&value.to_le_bytes());
         }
+        bytes.push(self.height);
         put(&mut bytes, self.leaves);
         let mut writer = Writer::new(bytes);
-        let mut model = Model::new(self.leaves, base);
+        let mut model = Model::new(self.height, self.is_loose, base);
         let mut rows = self.rows.iter().peekable();
         for index in 0..STRETCH_COUNT as u8 {
-            let row = rows.next_if(|row| row.0 == index);
-            model.row(&mut writer, index, row.map(|row| &row.1));
+            model.row(&mut writer, index, rows.next_if(|row| row.index == index));
         }
         writer.finish()
     }
@@ -180,12 +315,14 @@ impl Scaled {
         }
         let mut rest = bytes;
         let [kind] = take(&mut rest)?;
-        if kind != if base.is_some() { DIFFERENCE } else { WHOLE } {
+        if kind & !LOOSE != WHOLE | base.map_or(0, |_| DIFFERENCE) {
             return Err(DecodeError::Format);
         }
+        let is_loose = kind & LOOSE != 0;
         let minimum_stretch = f32::from_le_bytes(take(&mut rest)?);
         let maximum_stretch = f32::from_le_bytes(take(&mut rest)?);
         let speed_mops = f32::from_le_bytes(take(&mut rest)?);
+        let [height] = take(&mut rest)?;
         let leaves = get(&mut rest)?;
         let in_range = minimum_stretch >= 0.0
             && (0.0..f32::INFINITY).contains(&maximum_stretch)
@@ -195,36 +332,55 @@ impl Scaled {
             return Err(DecodeError::Range);
         }
         let mut reader = Reader::new(rest);
-        let mut model = Model::new(leaves, base);
+        let mut model = Model::new(height, is_loose, base);
         let mut rows = Vec::new();
         for index in 0..STRETCH_COUNT as u8 {
-            let before = model.codes;
-            if model.row(&mut reader, index, None) && model.codes != before {
-                rows.push((index, model.codes));
+            if model.row(&mut reader, index, None) && model.changed != 0 {
+                rows.push(ScaledRow { index, changed: model.changed, codes: model.codes });
             }
             if !reader.is_sound() {
                 return Err(DecodeError::Damaged);
             }
         }
-        if !reader.is_done() {
+        let scaled = Self { minimum_stretch, maximum_stretch, speed_mops, leaves, height, is_loose, rows };
+        // Whether it is loose has one answer, so that there is one way to write a summary.
+        if !reader.is_done() || is_loose && !scaled.has_loose_cells() {
             return Err(DecodeError::Damaged);
         }
-        Ok(Self { minimum_stretch, maximum_stretch, speed_mops, leaves, rows })
+        Ok(scaled)
+    }
+
+    fn has_loose_cells(&self) -> bool {
+        let bits = scale::bits(self.height);
+        let is_loose = |line: &Line| line.windows(2).any(|pair| pair[1] > scale::quarter(pair[0], bits));
+        self.rows.iter().any(|row| row.codes.iter().any(is_loose))
     }
 }
 
 /// What is expected of the rows, and how surely; the same for who writes and who reads.
 struct Model<'a> {
     bits: u32,
-    base: Option<&'a Scaled>,
+    is_loose: bool,
+    /// The rows of the base from the one that holds at the last stretch on, and their scale.
+    base: &'a [ScaledRow],
+    base_bits: u32,
+    has_base: bool,
     /// The last row; zeros before the first.
     codes: Codes,
+    /// Which lines of the last row are not those of the row before it.
+    changed: u32,
+    is_first: bool,
     /// How far its cells were from what was expected.
-    misses: [u8; CELLS],
+    misses: [[u8; TASK_SIZE_COUNT]; HORIZON_COUNT],
     was_present: bool,
     present: [Chance; 4],
-    /// Whether a cell is what it is in the base.
+    /// Whether a line is not that of the row before.
+    altered: [Chance; 8],
+    /// Whether a row, a line, a cell is what it is in the base.
+    kept_row: [Chance; 2],
+    kept_line: [Chance; 4],
     kept: [Chance; 8],
+    last_row_kept: bool,
     /// Whether a cell is not what is expected: by the misses around it, and what it may be.
     missed: [Chance; 216],
     above: [Chance; 3],
@@ -241,16 +397,46 @@ struct Guess {
     expected: u16,
 }
 
+/// What is around a line: the line of the horizon before, the same line in the row before, and that of the horizon
+/// before there.
+#[derive(Clone, Copy, Debug)]
+struct Around {
+    earlier: Line,
+    below: Line,
+    below_earlier: Line,
+}
+
+/// Whether two lines are the same: without a call, which costs more than the comparison.
+fn is_same(one: &Line, other: &Line) -> bool {
+    one.iter().zip(other).fold(0, |all, (one, other)| all | one ^ other) == 0
+}
+
+/// Whether no code of the one is above that of the other.
+fn is_at_most(one: &Line, other: &Line) -> bool {
+    one.iter().zip(other).fold(true, |all, (one, other)| all & (one <= other))
+}
+
 impl<'a> Model<'a> {
-    fn new(leaves: u64, base: Option<&'a Scaled>) -> Self {
+    fn new(height: u8, is_loose: bool, base: Option<&'a Scaled>) -> Self {
+        // What is loose there cannot be kept here where nothing is.
+        let usable = base.filter(|base| is_loose || !base.is_loose);
         Self {
-            bits: scale::bits(leaves),
-            base,
-            codes: [0; CELLS],
-            misses: [0; CELLS],
+            bits: scale::bits(height),
+            is_loose,
+            base: usable.map_or(&[], |base| &base.rows),
+            base_bits: usable.map_or(0, |base| scale::bits(base.height)),
+            has_base: false,
+            codes: NOTHING,
+            changed: 0,
+            is_first: true,
+            misses: [[0; TASK_SIZE_COUNT]; HORIZON_COUNT],
             was_present: false,
             present: Default::default(),
+            altered: Default::default(),
+            kept_row: Default::default(),
+            kept_line: Default::default(),
             kept: Default::default(),
+            last_row_kept: false,
             missed: [Chance::default(); 216],
             above: Default::default(),
             distance: Default::default(),
@@ -259,105 +445,180 @@ impl<'a> Model<'a> {
     }
 
     /// Writes or reads the row at this stretch, if there is one; whether there was. `self.codes` is the row then.
-    fn row(&mut self, coder: &mut impl Coder, index: u8, row: Option<&Codes>) -> bool {
-        let holding = self.base.and_then(|base| {
-            let holding = base.rows.partition_point(|row| row.0 <= index);
-            holding.checked_sub(1).map(|at| (&base.rows[at], scale::bits(base.leaves)))
-        });
-        let in_base = holding.is_some_and(|(row, _)| row.0 == index);
+    fn row(&mut self, coder: &mut impl Coder, index: u8, row: Option<&ScaledRow>) -> bool {
+        let mut in_base = false;
+        if !self.has_base {
+            in_base = self.base.first().is_some_and(|row| row.index == index);
+            self.has_base = in_base;
+        } else if self.base.get(1).is_some_and(|row| row.index == index) {
+            in_base = true;
+            self.base = &self.base[1..];
+        }
         let context = usize::from(self.was_present) | usize::from(in_base) << 1;
         self.was_present = coder.bit(&mut self.present[context], row.is_some());
         if self.was_present {
-            let base = holding.map(|((_, codes), bits)| {
-                if bits == self.bits {
-                    *codes
-                } else {
-                    codes.map(|code| scale::code(scale::value(code, bits), self.bits))
-                }
-            });
-            self.cells(coder, row, base.as_ref());
+            let (mut base, bits) = (self.has_base.then(|| self.base[0].codes), self.base_bits);
+            if let Some(base) = &mut base
+                && bits != self.bits
+            {
+                let rescale = |code: &mut u16| *code = scale::code(scale::value(*code, bits), self.bits);
+                base.iter_mut().flatten().for_each(rescale);
+            }
+            self.lines(coder, row, base.as_ref());
+            self.is_first = false;
         }
         self.was_present
     }
 
-    fn cells(&mut self, coder: &mut impl Coder, row: Option<&Codes>, base: Option<&Codes>) {
-        let below = self.codes;
-        let is_first = below.iter().all(|&code| code == 0);
-        for start in (0..CELLS).step_by(TASK_SIZE_COUNT) {
-            let end = start + TASK_SIZE_COUNT;
-            for at in start..end {
-                let guess = self.guess(at, &below, is_first);
-                if guess.high == 0 {
-                    // Nor do larger tasks fit.
-                    self.codes[at..end].fill(0);
-                    self.misses[at..end].fill(0);
-                    break;
+    fn lines(&mut self, coder: &mut impl Coder, row: Option<&ScaledRow>, base: Option<&Codes>) {
+        if let Some(base) = base {
+            let changed = changed_lines(&self.codes, base);
+            if changed != 0 && self.codes.iter().zip(base).all(|(below, base)| is_at_most(below, base)) {
+                let context = usize::from(self.last_row_kept);
+                self.last_row_kept = coder.bit(&mut self.kept_row[context], row.is_some_and(|row| row.codes == *base));
+                if self.last_row_kept {
+                    (self.codes, self.changed) = (*base, changed);
+                    self.misses = [[0; TASK_SIZE_COUNT]; HORIZON_COUNT];
+                    return;
                 }
-                if guess.low >= guess.high {
-                    self.codes[at] = guess.high;
-                    self.misses[at] = 0;
-                    continue;
-                }
-                let wanted = row.map_or(0, |row| row[at]);
-                self.codes[at] = match base {
-                    Some(base) if self.keeps(coder, at, guess, base, wanted) => base[at],
-                    _ => self.cell(coder, at, guess, wanted),
-                };
             }
         }
+        let mut changed = 0;
+        let mut around =
+            Around { earlier: [0; TASK_SIZE_COUNT], below: [0; TASK_SIZE_COUNT], below_earlier: [0; TASK_SIZE_COUNT] };
+        for t in 0..HORIZON_COUNT {
+            around.below = self.codes[t];
+            let was_changed = self.changed >> t & 1;
+            // Otherwise it has to.
+            let may_stay = is_at_most(&around.earlier, &around.below);
+            let before = changed >> t.saturating_sub(1) & 1;
+            let context = (before | was_changed << 1 | u32::from(base.is_some()) << 2) as usize;
+            if may_stay && !coder.bit(&mut self.altered[context], row.is_some_and(|row| row.changed >> t & 1 == 1)) {
+                self.misses[t] = [0; TASK_SIZE_COUNT];
+            } else {
+                let wanted = row.map(|row| &row.codes[t]);
+                let line = match base {
+                    Some(base) if self.keeps_line(coder, t, &around, base, wanted) => {
+                        self.misses[t] = [0; TASK_SIZE_COUNT];
+                        base[t]
+                    }
+                    _ => self.line(coder, t, &around, base, wanted),
+                };
+                self.codes[t] = line;
+                changed |= u32::from(!is_same(&line, &around.below)) << t;
+            }
+            (around.earlier, around.below_earlier) = (self.codes[t], around.below);
+        }
+        self.changed = changed;
+    }
+
+    /// Whether a line that is not that of the row before is what it is in the base.
+    fn keeps_line(
+        &mut self,
+        coder: &mut impl Coder,
+        t: usize,
+        around: &Around,
+        base: &Codes,
+        wanted: Option<&Line>,
+    ) -> bool {
+        let line = &base[t];
+        if *line == around.below || !is_at_most(&around.below, line) || !is_at_most(&around.earlier, line) {
+            return false;
+        }
+        let earlier_kept = t.checked_sub(1).is_some_and(|earlier| base[earlier] == around.earlier);
+        let context = usize::from(earlier_kept) | usize::from(t > 0) << 1;
+        coder.bit(&mut self.kept_line[context], wanted.is_some_and(|wanted| wanted == line))
+    }
+
+    fn line(
+        &mut self,
+        coder: &mut impl Coder,
+        t: usize,
+        around: &Around,
+        base: Option<&Codes>,
+        wanted: Option<&Line>,
+    ) -> Line {
+        let mut line = [0; TASK_SIZE_COUNT];
+        for at in 0..TASK_SIZE_COUNT {
+            let guess = self.guess(t, at, around, &line);
+            if guess.high == 0 {
+                // Nor do larger tasks fit.
+                self.misses[t][at..].fill(0);
+                break;
+            }
+            if guess.low >= guess.high {
+                line[at] = guess.high;
+                self.misses[t][at] = 0;
+                continue;
+            }
+            let wanted = wanted.map_or(0, |wanted| wanted[at]);
+            line[at] = match base {
+                Some(base) if self.keeps(coder, (t, at), guess, base, &line, wanted) => base[t][at],
+                _ => self.cell(coder, (t, at), guess, wanted),
+            };
+        }
+        line
     }
 
     /// What is known of a cell from those before it.
-    fn guess(&self, at: usize, below: &Codes, is_first: bool) -> Guess {
-        let earlier = at.checked_sub(TASK_SIZE_COUNT);
-        let of_earlier = |codes: &Codes| earlier.map_or(0, |earlier| codes[earlier]);
-        let low = below[at].max(of_earlier(&self.codes));
-        // Whatever bounds it from above there bounds it here: what is between them stays.
-        let (high, high_below, high_earlier) = if at.is_multiple_of(TASK_SIZE_COUNT) {
-            (scale::code(CELL_MAX, self.bits), 0, 0)
+    fn guess(&self, t: usize, at: usize, around: &Around, line: &Line) -> Guess {
+        let Around { earlier, below, below_earlier } = around;
+        let low = below[at].max(earlier[at]);
+        let quarter = |code| i32::from(scale::quarter(code, self.bits));
+        let code = |code: u16| i32::from(code);
+        let (high, expected) = if at == 0 {
+            let expected = match (self.is_first, t) {
+                (true, 0) => 0,
+                // Twice the time, twice the work.
+                (true, _) => code(earlier[0]) + (1 << self.bits),
+                (false, _) => code(below[0]) + code(earlier[0]) - code(below_earlier[0]),
+            };
+            (scale::code(CELL_MAX, self.bits), expected)
         } else {
-            let quarter = |code| scale::quarter(code, self.bits);
-            let high_earlier = earlier.map_or(0, |earlier| quarter(self.codes[earlier - 1]));
-            (quarter(self.codes[at - 1]), quarter(below[at - 1]), high_earlier)
-        };
-        let expected = match (at.is_multiple_of(TASK_SIZE_COUNT), is_first, earlier) {
-            // Twice the time, twice the work.
-            (true, true, Some(earlier)) => i32::from(self.codes[earlier]) + (1 << self.bits),
-            (true, true, None) => 0,
-            (true, false, _) => {
-                i32::from(below[at]) + i32::from(of_earlier(&self.codes)) - i32::from(of_earlier(below))
-            }
-            (false, true, Some(earlier)) => i32::from(self.codes[earlier]) + i32::from(high) - i32::from(high_earlier),
-            (false, true, None) => i32::from(high),
-            (false, false, _) => i32::from(below[at]) + i32::from(high) - i32::from(high_below),
+            // Whatever bounds it from above there bounds it here: what is between them stays.
+            let most = quarter(line[at - 1]);
+            let expected = match (self.is_first, t) {
+                (true, 0) => most,
+                (true, _) => code(earlier[at]) + most - quarter(earlier[at - 1]),
+                (false, _) => code(below[at]) + most - quarter(below[at - 1]),
+            };
+            (if self.is_loose { line[at - 1] } else { most as u16 }, expected)
         };
         // In range of the type after the clamp.
-        let expected = expected.min(i32::from(high)).max(i32::from(low)) as u16;
+        let expected = expected.min(code(high)).max(code(low)) as u16;
         Guess { low, high, expected }
     }
 
     /// Whether the cell is what it is in the base.
-    fn keeps(&mut self, coder: &mut impl Coder, at: usize, guess: Guess, base: &Codes, wanted: u16) -> bool {
-        if !(guess.low..=guess.high).contains(&base[at]) {
+    fn keeps(
+        &mut self,
+        coder: &mut impl Coder,
+        (t, at): (usize, usize),
+        guess: Guess,
+        base: &Codes,
+        line: &Line,
+        wanted: u16,
+    ) -> bool {
+        let expected = base[t][at];
+        if !(guess.low..=guess.high).contains(&expected) {
             return false;
         }
-        let agrees = |other: usize| usize::from(self.codes[other] == base[other]);
-        let smaller = if at.is_multiple_of(TASK_SIZE_COUNT) { 0 } else { agrees(at - 1) };
-        let earlier = at.checked_sub(TASK_SIZE_COUNT).map_or(0, agrees);
-        let context = smaller | earlier << 1 | usize::from(self.misses[at] == 0) << 2;
-        let keeps = coder.bit(&mut self.kept[context], wanted == base[at]);
+        let smaller = at > 0 && line[at - 1] == base[t][at - 1];
+        let earlier = t > 0 && self.codes[t - 1][at] == base[t - 1][at];
+        let context = usize::from(smaller) | usize::from(earlier) << 1 | usize::from(self.misses[t][at] == 0) << 2;
+        let keeps = coder.bit(&mut self.kept[context], wanted == expected);
         if keeps {
-            self.misses[at] = 0;
+            self.misses[t][at] = 0;
         }
         keeps
     }
 
     /// A cell by its distance from what is expected.
-    fn cell(&mut self, coder: &mut impl Coder, at: usize, guess: Guess, wanted: u16) -> u16 {
+    fn cell(&mut self, coder: &mut impl Coder, (t, at): (usize, usize), guess: Guess, wanted: u16) -> u16 {
         let Guess { low, high, expected } = guess;
-        let smaller = if at.is_multiple_of(TASK_SIZE_COUNT) { 0 } else { self.misses[at - 1] };
-        let earlier = at.checked_sub(TASK_SIZE_COUNT).map_or(0, |earlier| self.misses[earlier]);
-        let below = self.misses[at];
+        let smaller = if at == 0 { 0 } else { self.misses[t][at - 1] };
+        let earlier = if t == 0 { 0 } else { self.misses[t - 1][at] };
+        let below = self.misses[t][at];
         let width = match high - low {
             1 => 0,
             2 => 1,
@@ -367,7 +628,7 @@ impl<'a> Model<'a> {
         let around = [smaller, earlier, below].iter().fold(0, |all, &miss| all * 3 + usize::from(miss.min(2)));
         let context = (around * 4 + width) * 2 + usize::from(high < 8);
         if !coder.bit(&mut self.missed[context], wanted != expected) {
-            self.misses[at] = 0;
+            self.misses[t][at] = 0;
             return expected;
         }
         let is_above = match expected {
@@ -380,7 +641,7 @@ impl<'a> Model<'a> {
             1
         } else {
             let number = match smaller.max(below) {
-                _ if at == 0 && expected == 0 => &mut self.corner,
+                _ if at == 0 && t == 0 && expected == 0 => &mut self.corner,
                 0 => &mut self.distance[0],
                 1 => &mut self.distance[1],
                 2..=5 => &mut self.distance[2],
@@ -389,7 +650,7 @@ impl<'a> Model<'a> {
             // What nobody writes is read as the furthest there is.
             number.code(coder, wanted.abs_diff(expected).saturating_sub(1)).min(room - 1) + 1
         };
-        self.misses[at] = distance.min(255) as u8;
+        self.misses[t][at] = distance.min(255) as u8;
         if is_above { expected + distance } else { expected - distance }
     }
 }
@@ -459,7 +720,9 @@ mod tests {
             let bytes = fitted.fit(bytes_max);
             assert!(bytes.len() <= bytes_max || fitted.rows.is_empty());
             assert_eq!(fitted.rows.len() == whole.rows.len(), bytes_max == all);
-            assert!(fitted.rows.iter().all(|row| whole.rows.contains(row)));
+            let is_of_whole =
+                |row: &ScaledRow| whole.rows.iter().any(|of| (of.index, of.codes) == (row.index, row.codes));
+            assert!(fitted.rows.iter().all(is_of_whole));
             assert_eq!(Scaled::decode(&bytes, None).as_ref(), Ok(&fitted));
         }
     }

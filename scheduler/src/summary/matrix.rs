@@ -39,6 +39,16 @@ impl Row {
         self.cells[before + size]
     }
 
+    /// The task sizes that are kept, horizon after horizon.
+    pub(super) fn lines(&self) -> impl Iterator<Item = &[u64]> {
+        let mut rest = &*self.cells;
+        self.widths.iter().map(move |&width| {
+            let (line, behind) = rest.split_at(usize::from(width));
+            rest = behind;
+            line
+        })
+    }
+
     pub(super) fn add_to(&self, cells: &mut Cells) {
         let mut kept = self.cells.iter();
         for (&width, line) in self.widths.iter().zip(cells.chunks_exact_mut(TASK_SIZE_COUNT)) {

@@ -163,21 +163,21 @@ proptest! {
     #[test]
     fn what_was_encoded_is_rounded_down_by_less_than_a_step(
         parts in prop::collection::vec(loads(Just(1_u32), 6).prop_map(|load| Summary::of_leaf(&load)), 3),
-        slotted in summaries(1), single in any::<bool>(), several_slots in any::<bool>(),
+        slotted in summaries(1), single in any::<bool>(), several_slots in any::<bool>(), height in any::<u8>(),
     ) {
         let mut parts = parts;
         if several_slots {
             parts[0] = slotted[0].clone();
         }
-        let summary = if single { parts[0].clone() } else { merged(&parts) };
+        let mut summary = if single { parts[0].clone() } else { merged(&parts) };
+        summary.height = height;
         let bytes = summary.encode();
         let read = Summary::decode(&bytes).unwrap();
         for (s, t, a) in places() {
             let (was, is) = (cell(&summary, s, t, a), cell(&read, s, t, a));
-            // Three leaves have seven bits behind the leading one. Several slots may be promised more than a quarter of the tasks when those are four times as large.
-            prop_assert!(is <= was && (several_slots || was - is <= was / 128), "{} became {}", was, is);
+            prop_assert!(is <= was && was - is <= was >> scale::bits(height), "{} became {}", was, is);
         }
-        prop_assert_eq!(read.leaves, summary.leaves);
+        prop_assert_eq!((read.leaves, read.height), (summary.leaves, height));
         prop_assert!(read.minimum_stretch <= summary.minimum_stretch);
         prop_assert!(read.maximum_stretch >= summary.maximum_stretch);
         prop_assert_eq!(read.encode(), bytes);
@@ -189,8 +189,12 @@ proptest! {
     ) {
         let mut sum = Summary::empty();
         for load in &leaves {
-            sum.merge(&Summary::decode(&Summary::of_leaf(load).encode()).unwrap());
-            sum = Summary::decode(&sum.encode()).unwrap();
+            let children = [sum.encode(), Summary::of_leaf(load).encode()];
+            let reported = report(&[&children[0], &children[1]]);
+            // The way through bytes is the way through summaries.
+            let children = children.map(|child| Summary::decode(&child).unwrap());
+            prop_assert_eq!(&Summary::of_children(&[&children[0], &children[1]]).encode(), &reported);
+            sum = Summary::decode(&reported).unwrap();
         }
         let (log_horizon, age_s, log_task) = request;
         let own = stretch_at_least(sum.minimum_stretch).unwrap_or(0);
@@ -204,12 +208,32 @@ proptest! {
     }
 
     #[test]
-    fn a_difference_leads_to_the_very_bytes(
-        parts in summaries(3), more in summaries(2), crowd in 0_u64..40, booked in 0_u64..50,
+    fn however_tall_the_tree_each_level_takes_off_less_than_its_step(
+        leaves in prop::collection::vec(loads(slots(), 3).prop_map(|load| Summary::of_leaf(&load)), 3),
+        levels in 1_usize..60,
     ) {
-        // A crowd changes the scale.
+        // A tree of one leaf more on each level.
+        let (mut climbed, mut exact) = (leaves[0].encode(), leaves[0].clone());
+        for leaf in leaves.iter().cycle().take(levels) {
+            climbed = report(&[&climbed, &leaf.encode()]);
+            exact.merge(leaf);
+        }
+        let read = Summary::decode(&climbed).unwrap();
+        prop_assert_eq!((read.leaves, usize::from(read.height)), (exact.leaves, levels));
+        let lost: f64 = (0..=read.height).map(|height| 0.5_f64.powi(scale::bits(height) as i32)).sum();
+        for (s, t, a) in places() {
+            let (was, is) = (cell(&exact, s, t, a), cell(&read, s, t, a));
+            prop_assert!(is <= was && (was - is) as f64 <= was as f64 * lost, "{} became {}", was, is);
+        }
+    }
+
+    #[test]
+    fn a_difference_leads_to_the_very_bytes(
+        parts in summaries(3), more in summaries(2), height in 0_u8..40, booked in 0_u64..50,
+    ) {
+        // The height changes the scale.
         let mut new = merged(&[&parts[1..], &more].concat());
-        new.leaves += crowd;
+        new.height = height;
         new.reserve(50, booked, 1e4);
         let (base, new) = (merged(&parts).encode(), new.encode());
         for (base, new) in [(&base, &new), (&new, &base), (&base, &base)] {
@@ -246,12 +270,12 @@ proptest! {
     }
 
     #[test]
-    fn random_bytes_never_panic(tail in prop::collection::vec(any::<u8>(), 0..300), difference in any::<bool>()) {
+    fn random_bytes_never_panic(tail in prop::collection::vec(any::<u8>(), 0..300), difference in any::<bool>(), loose in any::<bool>()) {
         let base = Summary::unavailable().encode();
         check_hostile(&base, &tail);
         let mut bytes = base.clone();
-        bytes.truncate(14);
-        bytes[0] |= u8::from(difference);
+        bytes.truncate(15);
+        bytes[0] |= u8::from(difference) | u8::from(loose) << 1;
         bytes.extend(tail);
         check_hostile(&base, &bytes);
     }
@@ -436,20 +460,22 @@ fn small_cases_by_hand() {
 #[test]
 fn a_summary_of_another_format_is_refused() {
     let bytes = Summary::unavailable().encode();
-    assert_eq!(bytes.len(), 14, "no row costs no byte");
+    assert_eq!(bytes.len(), 15, "no row costs no byte");
     for kind in (0..=u8::MAX).filter(|kind| *kind != bytes[0]) {
         let other = [&[kind], &bytes[1..]].concat();
-        assert_eq!(Summary::decode(&other), Err(DecodeError::Format));
+        // Without rows no cell is loose.
+        let error = if kind == bytes[0] | 2 { DecodeError::Damaged } else { DecodeError::Format };
+        assert_eq!(Summary::decode(&other), Err(error));
     }
     for (at, value) in [(1, f32::NAN), (1, -1.0), (5, f32::INFINITY), (9, f32::MAX)] {
         let mut other = bytes.clone();
         other[at..at + 4].copy_from_slice(&value.to_le_bytes());
         assert_eq!(Summary::decode(&other), Err(DecodeError::Range));
     }
-    let crowded = [&bytes[..13], &[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 1]].concat();
+    let crowded = [&bytes[..14], &[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 1]].concat();
     assert_eq!(Summary::decode(&crowded), Err(DecodeError::Range));
-    assert_eq!(Summary::decode(&bytes[..13]), Err(DecodeError::Damaged));
-    // Two bytes decide nothing that 14 bytes with nothing behind do not.
+    assert_eq!(Summary::decode(&bytes[..14]), Err(DecodeError::Damaged));
+    // Two bytes decide nothing that 15 bytes with nothing behind do not.
     assert_eq!(Summary::decode(&[&bytes[..], &[0; 9]].concat()), Err(DecodeError::Damaged));
     assert_eq!(Summary::decode(&vec![0; ENCODED_BYTES_MAX + 1]), Err(DecodeError::TooLong(ENCODED_BYTES_MAX + 1)));
     assert_eq!(Summary::decode(&[]), Err(DecodeError::Damaged));

@@ -1,0 +1,159 @@
+//! A bag's part on an executor: which of its tasks wait and run, which results are not acknowledged yet, and when its
+//! submitter hears of them next.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use idlewood_overlay::Time;
+
+use crate::bag::{BagHeader, TaskResult};
+use crate::config::Config;
+use crate::io::{Io, Then};
+use crate::message::{Message, RESULTS_MAX};
+use crate::queue::{Entry, WORK_MOPS_MIN};
+use crate::ranges::IntervalSet;
+use crate::record::{Change, Record, RecordKey};
+
+/// A bag's part on this machine.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) bag: BagHeader,
+    pub(super) released: Time,
+    pub(super) attempt: u32,
+    pub(super) waiting: IntervalSet,
+    pub(super) running: IntervalSet,
+    pub(super) outbox: BTreeMap<u64, TaskResult>,
+    /// Number and summed work of the tasks finished here.
+    pub(super) finished: (u64, f64),
+    /// Not startable before then: its program could not be had.
+    pub(super) blocked_until: Time,
+    /// Tasks in a row that could not be started.
+    pub(super) not_started: u32,
+    /// Of the last `Holding` sent.
+    pub(super) version: u64,
+    pub(super) holding_due: Time,
+    pub(super) holding_wait: Duration,
+    pub(super) results_due: Time,
+    pub(super) results_wait: Duration,
+    /// Where the next repetition of results begins, so that each has its turn.
+    pub(super) results_from: u64,
+}
+
+impl Held {
+    pub(super) fn new(bag: BagHeader, released: Time, config: &Config) -> Self {
+        Self {
+            bag,
+            released,
+            attempt: 0,
+            waiting: IntervalSet::new(),
+            running: IntervalSet::new(),
+            outbox: BTreeMap::new(),
+            finished: (0, 0.0),
+            blocked_until: Time::ZERO,
+            not_started: 0,
+            version: 0,
+            holding_due: Time::ZERO,
+            holding_wait: config.repeat_after,
+            results_due: Time::ZERO,
+            results_wait: config.repeat_after,
+            results_from: 0,
+        }
+    }
+
+    /// Everything this machine accounts for.
+    pub(super) fn ranges(&self) -> IntervalSet {
+        let mut ranges = self.waiting.union(&self.running);
+        for &index in self.outbox.keys() {
+            ranges.insert_index(index);
+        }
+        ranges
+    }
+
+    pub(super) fn unfinished(&self) -> IntervalSet {
+        self.waiting.union(&self.running)
+    }
+
+    pub(super) fn unfinished_is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty() && self.outbox.is_empty()
+    }
+
+    /// a as known here: declared, or corrected by what finished tasks showed.
+    pub(super) fn task_mops(&self) -> f64 {
+        match self.finished {
+            (count, sum) if !self.bag.declared && count > 0 => (sum / count as f64).max(WORK_MOPS_MIN),
+            _ => self.bag.task_mops,
+        }
+    }
+
+    /// So many tasks of it, in plain numbers.
+    pub(super) fn entry(&self, task_mops: f64, left: f64) -> Entry {
+        Entry {
+            release_s: self.released.as_secs_f64(),
+            application_size_mops: self.bag.application_size_mops,
+            task_mops,
+            left,
+        }
+    }
+
+    /// Forgets failures of earlier attempts at these tasks: their submitter wants another.
+    pub(super) fn supersede(&mut self, attempt: u32, ranges: &IntervalSet) -> Vec<Change> {
+        let old = |result: &TaskResult| !result.success && result.attempt < attempt && ranges.contains(result.index);
+        let bag = self.bag.id;
+        let gone: Vec<u64> = self.outbox.values().filter(|result| old(result)).map(|result| result.index).collect();
+        self.outbox.retain(|_, result| !old(result));
+        gone.into_iter().map(|index| Change::Delete(RecordKey::Outbox(bag, index))).collect()
+    }
+
+    /// What must be in the store for the tasks that are not finished.
+    pub(super) fn change(&self, io: &Io) -> Change {
+        let ranges = self.unfinished();
+        if ranges.is_empty() {
+            return Change::Delete(RecordKey::Held(self.bag.id));
+        }
+        Change::Put(Record::Held {
+            bag: self.bag.clone(),
+            released: io.wall(self.released),
+            attempt: self.attempt,
+            ranges,
+        })
+    }
+
+    /// The next `Holding`, whose answer is expected within a growing time.
+    pub(super) fn holding(&mut self, version: u64, io: &Io, config: &Config) -> Message {
+        self.version = version;
+        self.holding_due = io.now + self.holding_wait;
+        self.holding_wait = (self.holding_wait * 2).min(config.lease / 3);
+        Message::Holding {
+            bag: self.bag.id,
+            executor: io.me.clone(),
+            version,
+            attempt: self.attempt,
+            ranges: self.ranges(),
+        }
+    }
+
+    /// Unstarted tasks go back to the submitter: the next `Holding` no longer lists them.
+    pub(super) fn hand_back(&mut self, version: u64, io: &mut Io, config: &Config) {
+        self.waiting = IntervalSet::new();
+        self.holding_wait = config.repeat_after;
+        let change = self.change(io);
+        let (to, message) = (self.bag.submitter.clone(), self.holding(version, io, config));
+        io.persist_held(self.bag.id, vec![change], vec![Then::Send(to, message)]);
+    }
+
+    /// Some of the unacknowledged results; the next call begins behind them.
+    pub(super) fn repeat_results(&mut self) -> Vec<TaskResult> {
+        let behind = self.outbox.range(self.results_from..);
+        let results: Vec<TaskResult> = behind
+            .chain(self.outbox.range(..self.results_from))
+            .take(RESULTS_MAX)
+            .map(|(_, result)| result.clone())
+            .collect();
+        self.results_from = results.last().map_or(0, |result| result.index.saturating_add(1));
+        results
+    }
+}

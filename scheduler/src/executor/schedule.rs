@@ -1,0 +1,185 @@
+//! Which task runs where: the order of the queue (paper §4), freezing for others, and what the queue leaves to newcomers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use idlewood_overlay::Time;
+
+use super::held::Held;
+use super::{Executor, Running};
+use crate::bag::{BagId, TaskId};
+use crate::io::Io;
+use crate::peer::Effect;
+use crate::queue::{Load, WORK_MOPS_MIN};
+use crate::stretch::{lexicographic_order, max_stretch_exact};
+use crate::summary::Summary;
+
+/// A task that ran longer than its declared work counts as this much still to do, as a share of its work: nobody
+/// knows how long it will go on, and zero would promise its slot to others.
+const OVERRUN_REST: f64 = 0.1;
+
+/// What the order asks for next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Step {
+    /// The place whose task is frozen first.
+    freeze: Option<usize>,
+    go: Go,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Go {
+    /// The frozen task at this place goes on.
+    Thaw(usize),
+    /// A task begins at this place.
+    Start(usize, TaskId),
+}
+
+impl Executor {
+    /// Fills free slots by earliest deadline, and freezes what runs for what comes ahead of it.
+    pub(crate) fn dispatch(&mut self, io: &mut Io) {
+        if self.is_suspended() {
+            return;
+        }
+        if std::mem::take(&mut self.order_stale) {
+            self.reorder(io.now);
+        }
+        while let Some(step) = self.next_step(io.now) {
+            self.take_step(step, io);
+            self.changed = true;
+        }
+    }
+
+    /// The first in the order that neither runs nor has to wait, and whose slot it gets.
+    fn next_step(&self, now: Time) -> Option<Step> {
+        let begun = || self.places.iter().flatten();
+        let taken = begun().filter(|running| !running.frozen).count();
+        let frozen = begun().filter(|running| running.frozen).count();
+        let has_slot = taken < self.slots;
+        let free_place =
+            self.places.iter().position(Option::is_none).filter(|_| has_slot || frozen < self.frozen_places);
+        // Tasks that run and belong to bags not yet looked at.
+        let mut behind = begun().filter(|running| running.runs()).count();
+        for (rank, &bag) in self.order.iter().enumerate() {
+            behind -= begun().filter(|running| running.runs() && running.task.bag == bag).count();
+            if !has_slot && (behind == 0 || self.frozen_places == 0) {
+                return None;
+            }
+            let Some(go) = self.next_of(bag, free_place, now) else { continue };
+            let freeze = if has_slot { None } else { Some(self.last_that_runs(&self.order[rank + 1..])?) };
+            return Some(Step { freeze, go });
+        }
+        None
+    }
+
+    /// What of a bag goes on next: what was begun comes first.
+    fn next_of(&self, bag: BagId, free_place: Option<usize>, now: Time) -> Option<Go> {
+        let of_bag = |place: &Option<Running>, frozen: bool, stopping: bool| {
+            place.as_ref().is_some_and(|running| {
+                running.task.bag == bag && running.frozen == frozen && running.stopping == stopping
+            })
+        };
+        if let Some(place) = self.places.iter().position(|place| of_bag(place, true, false)) {
+            return Some(Go::Thaw(place));
+        }
+        let held = self.held.get(&bag).filter(|held| held.blocked_until <= now)?;
+        let task = TaskId { bag, index: held.waiting.first()? };
+        // A worker that was told to stop may still have the very task that came back: its end would be taken for
+        // that of the new one.
+        let is_stopping = self.places.iter().flatten().any(|running| running.stopping && running.task == task);
+        free_place.filter(|_| !is_stopping).map(|place| Go::Start(place, task))
+    }
+
+    /// The place of a running task of the last of these bags that has one.
+    fn last_that_runs(&self, bags: &[BagId]) -> Option<usize> {
+        bags.iter().rev().find_map(|&bag| {
+            let runs = |place: &Option<Running>| {
+                place.as_ref().is_some_and(|running| running.runs() && running.task.bag == bag)
+            };
+            self.places.iter().rposition(runs)
+        })
+    }
+
+    fn take_step(&mut self, step: Step, io: &mut Io) {
+        if let Some((place, running)) = step.freeze.and_then(|place| Some((place, self.places[place].as_mut()?))) {
+            running.pause(io.now);
+            running.frozen = true;
+            io.effects.push(Effect::FreezeTask { place: place as u32, task: running.task });
+        }
+        match step.go {
+            Go::Thaw(place) => {
+                let Some(running) = self.places[place].as_mut() else { return };
+                running.frozen = false;
+                running.since = Some(io.now);
+                io.effects.push(Effect::ThawTask { place: place as u32, task: running.task });
+            }
+            Go::Start(place, task) => {
+                let Some(held) = self.held.get_mut(&task.bag) else { return };
+                held.waiting.remove_index(task.index);
+                held.running.insert_index(task.index);
+                let (attempt, since) = (held.attempt, Some(io.now));
+                let running = Running { task, attempt, active: Duration::ZERO, since, frozen: false, stopping: false };
+                self.places[place] = Some(running);
+                io.effects.push(Effect::StartTask { place: place as u32, task, attempt, bag: held.bag.clone() });
+            }
+        }
+    }
+
+    /// Sorts the bags by the deadlines that the smallest feasible maximum stretch gives them (paper §4).
+    fn reorder(&mut self, now: Time) {
+        let (load, bags) = self.load(now, |_| true);
+        let order = if self.lexicographic { lexicographic_order(&load) } else { load.order(max_stretch_exact(&load)) };
+        let mut seen = BTreeSet::new();
+        self.order = order.into_iter().map(|position| bags[position]).filter(|&bag| seen.insert(bag)).collect();
+    }
+
+    /// The queue in plain numbers, in the order of bag ids, and whose each entry is; bags with nothing left to do
+    /// included on demand. On several slots the tasks that are partly done stand behind, each as an entry of its own.
+    ///
+    /// Once a newcomer could no longer freeze everything that runs, what runs comes first here, as without preemption:
+    /// nothing is promised that the limit on frozen tasks would break.
+    pub(super) fn load(&self, now: Time, include: impl Fn(&Held) -> bool) -> (Load, Vec<BagId>) {
+        let begun = || self.places.iter().flatten().filter(|running| !running.stopping);
+        let preemptive = self.frozen_places > 0 && begun().count() <= self.frozen_places;
+        let mut begun_mops: BTreeMap<BagId, f64> = BTreeMap::new();
+        let mut parts = Vec::new();
+        for running in begun().filter(|running| preemptive || running.frozen) {
+            let rest_mops = self.rest_mops(running, now).max(WORK_MOPS_MIN);
+            match self.held.get(&running.task.bag) {
+                // Several tasks that are partly done: not one task and a fraction.
+                Some(held) if self.slots > 1 => parts.push((held.entry(rest_mops, 1.0), held.bag.id)),
+                Some(_) => *begun_mops.entry(running.task.bag).or_default() += rest_mops,
+                None => {}
+            }
+        }
+        let bags = self.held.values().filter(|held| include(held)).map(|held| {
+            let begun_mops = begun_mops.get(&held.bag.id).copied().unwrap_or(0.0);
+            let left = held.waiting.len() as f64 + begun_mops / held.task_mops();
+            (held.entry(held.task_mops(), left), held.bag.id)
+        });
+        let (entries, bags) = bags.chain(parts).unzip();
+        let first = begun().filter(|running| !preemptive && !running.frozen);
+        let load = Load {
+            now_s: now.as_secs_f64(),
+            speed_mops: self.speed_mops,
+            slots: self.slots as u32,
+            preemptive,
+            running_mops: first.map(|running| self.rest_mops(running, now)).collect(),
+            entries,
+        };
+        (load, bags)
+    }
+
+    /// Work left in a task that has begun.
+    fn rest_mops(&self, running: &Running, now: Time) -> f64 {
+        let whole = self.held.get(&running.task.bag).map_or(0.0, Held::task_mops);
+        (whole - running.active(now).as_secs_f64() * self.speed_mops).max(whole * OVERRUN_REST)
+    }
+
+    /// What this leaf offers now.
+    pub(crate) fn summary(&self, now: Time) -> Summary {
+        if self.is_suspended() {
+            return Summary::unavailable();
+        }
+        Summary::of_leaf(&self.load(now, |held| !held.unfinished_is_empty()).0)
+    }
+}

@@ -1,0 +1,315 @@
+//! Who holds which tasks of a bag, under which lease: what executors say, what they may keep and for how long, and what
+//! is issued again when a copy is gone.
+//!
+//! The ledger counts the copies of each index, looks first at the executor that speaks, and keeps a moment before which
+//! no lease ends, so that what comes with each result or renewal costs no scan of the executors.
+
+use std::time::Duration;
+
+use idlewood_overlay::{Contact, PeerId, Time};
+
+use super::{Issue, Ledger};
+use crate::bag::{BagId, REQUEST_INTERVALS_MAX, Request};
+use crate::config::Config;
+use crate::io::{Io, Then};
+use crate::message::Message;
+use crate::ranges::{IntervalSet, IntervalTree};
+use crate::record::{Change, Record, RecordKey};
+
+/// Bytes of a renewal with its answer, for the bound on the submitter's link. Measured on encoded messages.
+const RENEWAL_BYTES: u64 = 500;
+/// Link of the submitter in bytes/s (the paper's 1 Mb/s) and the share of it that renewals may take (`design.md`).
+const RENEWAL_BYTES_S: u64 = 125_000 / 10;
+
+/// What an executor says.
+#[derive(Debug)]
+pub(crate) struct Holding {
+    pub(crate) executor: Contact,
+    pub(crate) version: u64,
+    pub(crate) attempt: u32,
+    pub(crate) ranges: IntervalSet,
+}
+
+/// Tasks on an executor.
+#[derive(Debug)]
+pub(super) struct Placement {
+    pub(super) executor: Contact,
+    pub(super) ranges: IntervalSet,
+    /// End of the lease.
+    pub(super) until: Time,
+    /// Of the last `Holding` heard.
+    pub(super) version: u64,
+}
+
+impl Ledger {
+    /// What was placed gets a full new term: a submitter that was away must not issue everything again.
+    pub(crate) fn restore_placed(&mut self, executor: Contact, ranges: &IntervalSet, io: &Io, config: &Config) {
+        let mut known = ranges.intersection(&self.unissued);
+        if let Some(placed) = self.copies.first() {
+            let mut copies = placed.intersection(ranges);
+            if let Some(most) = self.copies.get(self.replicas - 1) {
+                copies.subtract(&most.intersection(ranges));
+            }
+            known.extend_with(&copies);
+        }
+        let ranges = known;
+        if ranges.is_empty() {
+            return;
+        }
+        self.unissued.subtract(&ranges);
+        self.gain(ranges.clone());
+        let until = io.now + self.term(config);
+        self.ends_at(until);
+        self.placed.insert(executor.peer, Placement { executor, ranges, until, version: 0 });
+    }
+
+    /// Tells those that hold tasks where this machine is now, and that they may keep them.
+    pub(crate) fn greet(&self, io: &mut Io, config: &Config) {
+        if self.is_closed() {
+            return;
+        }
+        let term = self.term(config);
+        for placement in self.placed.values() {
+            let submitter = Some(io.me.clone());
+            let lease = Message::Lease { bag: self.bag.id, version: 0, submitter, term, drop: IntervalSet::new() };
+            io.send(placement.executor.clone(), lease);
+        }
+    }
+
+    /// After a sleep or a jump of the clock: nobody could have renewed anything meanwhile.
+    pub(crate) fn renew_all(&mut self, io: &Io, config: &Config) {
+        let until = io.now + self.term(config);
+        for placement in self.placed.values_mut() {
+            placement.until = until;
+        }
+        for issue in &mut self.issued {
+            issue.until = io.now + config.placement_timeout;
+        }
+        self.next_end = self.first_end();
+    }
+
+    pub(crate) fn placements(&self) -> impl Iterator<Item = (&Contact, &IntervalSet)> {
+        self.placed.values().map(|placement| (&placement.executor, &placement.ranges))
+    }
+
+    /// How long a lease lasts: long enough that all renewals stay within a tenth of the submitter's link.
+    pub(super) fn term(&self, config: &Config) -> Duration {
+        let executors = self.placed.len() as u64;
+        config.lease.max(Duration::from_secs(3 * executors * RENEWAL_BYTES / RENEWAL_BYTES_S))
+    }
+
+    /// A task is no longer to be run anywhere. `executor` is who probably holds it, so that nobody else is asked.
+    pub(super) fn withdraw(&mut self, index: u64, executor: Option<PeerId>) {
+        self.unissued.remove_index(index);
+        for issue in &mut self.issued {
+            issue.ranges.remove_index(index);
+        }
+        self.issued.retain(|issue| !issue.ranges.is_empty());
+        let mut copies = self.copies.iter().take_while(|level| level.contains(index)).count();
+        for level in &mut self.copies[..copies] {
+            level.remove(index..index + 1);
+        }
+        if let Some(placement) = executor.and_then(|peer| self.placed.get_mut(&peer)) {
+            copies -= usize::from(placement.ranges.remove_index(index));
+        }
+        let mut others = self.placed.values_mut();
+        while copies > 0
+            && let Some(placement) = others.next()
+        {
+            copies -= usize::from(placement.ranges.remove_index(index));
+        }
+    }
+
+    /// Issued tasks have found an executor.
+    pub(super) fn arrived(&mut self, ranges: &IntervalSet) {
+        if ranges.is_empty() {
+            return;
+        }
+        for issue in &mut self.issued {
+            issue.ranges.subtract(ranges);
+        }
+        self.issued.retain(|issue| !issue.ranges.is_empty());
+    }
+
+    /// An executor holds these now, and did not before.
+    pub(super) fn gain(&mut self, ranges: IntervalSet) {
+        let mut rest = ranges;
+        for level in 0.. {
+            if rest.is_empty() {
+                break;
+            }
+            if level == self.copies.len() {
+                self.copies.push(IntervalTree::default());
+            }
+            let again = self.copies[level].intersection(&rest);
+            self.copies[level].extend_with(&rest);
+            rest = again;
+        }
+    }
+
+    /// An executor held these, and does not any more.
+    pub(super) fn lose(&mut self, ranges: &IntervalSet) {
+        let mut rest = ranges.clone();
+        for level in self.copies.iter_mut().rev() {
+            let last = level.intersection(&rest);
+            level.subtract(&last);
+            rest.subtract(&last);
+        }
+        while self.copies.pop_if(|level| level.is_empty()).is_some() {}
+    }
+
+    /// Those of these indices of which there is no copy anywhere.
+    pub(super) fn without_copy(&self, mut ranges: IntervalSet) -> IntervalSet {
+        ranges.subtract(&self.unissued.intersection(&ranges));
+        if let Some(placed) = self.copies.first() {
+            ranges.subtract(&placed.intersection(&ranges));
+        }
+        for issue in &self.issued {
+            ranges.subtract(&issue.ranges.intersection(&ranges));
+        }
+        ranges
+    }
+
+    /// A lease or a wait ends then.
+    pub(super) fn ends_at(&mut self, until: Time) {
+        self.next_end = Some(self.next_end.map_or(until, |known| known.min(until)));
+    }
+
+    /// The first moment at which a lease or a wait ends; asks all.
+    pub(super) fn first_end(&self) -> Option<Time> {
+        let issued = self.issued.iter().map(|issue| issue.until);
+        issued.chain(self.placed.values().map(|placement| placement.until)).min()
+    }
+
+    /// Of these indices a copy is gone: those without any other return to be issued again.
+    pub(super) fn reissue(&mut self, ranges: IntervalSet, io: &mut Io) {
+        let ranges = self.without_copy(ranges);
+        if ranges.is_empty() {
+            return;
+        }
+        self.reissued += ranges.len();
+        self.next_attempt(&ranges, io);
+    }
+
+    /// Takes a task from the executor that had it, to be issued again if that was the last copy; what is journalled of
+    /// its placement follows.
+    pub(super) fn take_back(&mut self, index: u64, executor: &Contact, io: &mut Io) {
+        let again = IntervalSet::from(index..index + 1);
+        if let Some(placement) = self.placed.get_mut(&executor.peer) {
+            let held = placement.ranges.remove_index(index);
+            let (bag, ranges) = (self.bag.id, placement.ranges.clone());
+            let placed = Record::Placed { bag, executor: placement.executor.clone(), ranges };
+            io.persist(vec![Change::Put(placed)], Vec::new());
+            if held {
+                self.lose(&again);
+            }
+        }
+        let again = self.without_copy(again);
+        if !again.is_empty() {
+            self.next_attempt(&again, io);
+        }
+    }
+
+    /// An executor says what it accounts for. Answers with what it may keep, and for how long.
+    pub(crate) fn holding(&mut self, holding: Holding, io: &mut Io, config: &Config) {
+        let Holding { executor, version, attempt, ranges } = holding;
+        let term = self.term(config);
+        let lease = |drop| Message::Lease { bag: self.bag.id, version, submitter: None, term, drop };
+        if self.is_closed() {
+            io.send(executor, lease(ranges));
+            return;
+        }
+        let mine = match self.placed.get(&executor.peer) {
+            Some(known) if (known.executor.incarnation, known.version) >= (executor.incarnation, version) => return,
+            Some(known) => known.ranges.clone(),
+            None => IntervalSet::new(),
+        };
+        let mut gained = ranges.intersection(&self.unissued);
+        for issue in &self.issued {
+            gained.extend_with(&ranges.intersection(&issue.ranges));
+        }
+        gained.subtract(&mine);
+        // What it still lists because it failed, and what was meanwhile to be tried again, is not a new placement.
+        for range in ranges.ranges() {
+            for (&index, failures) in self.failures.range(range) {
+                if attempt < failures.next_attempt {
+                    gained.remove_index(index);
+                }
+            }
+        }
+        let lost = mine.difference(&ranges);
+        let keep = mine.difference(&lost).union(&gained);
+        let message = lease(ranges.difference(&keep));
+        let changed = !lost.is_empty() || !gained.is_empty();
+        self.unissued.subtract(&gained);
+        self.arrived(&gained);
+        self.lose(&lost);
+        self.gain(gained);
+        self.reissue(lost, io);
+        if keep.is_empty() {
+            if self.placed.remove(&executor.peer).is_some() {
+                let key = RecordKey::Placed(self.bag.id, executor.peer);
+                io.persist(vec![Change::Delete(key)], Vec::new());
+            }
+            io.send(executor, message);
+            return;
+        }
+        let until = io.now + term;
+        self.ends_at(until);
+        let placement = Placement { executor: executor.clone(), ranges: keep.clone(), until, version };
+        self.placed.insert(executor.peer, placement);
+        if changed {
+            let placed = Record::Placed { bag: self.bag.id, executor: executor.clone(), ranges: keep };
+            io.persist(vec![Change::Put(placed)], vec![Then::Send(executor, message)]);
+        } else {
+            io.send(executor, message);
+        }
+    }
+
+    /// Takes back what nobody accounted for in time, and what is under no lease any more.
+    pub(crate) fn expire(&mut self, io: &mut Io) {
+        if self.is_closed() || self.next_end.is_none_or(|next| next > io.now) {
+            return;
+        }
+        let (late, issued) = std::mem::take(&mut self.issued).into_iter().partition(|issue| issue.until <= io.now);
+        self.issued = issued;
+        for Issue { ranges, .. } in Vec::from_iter::<Vec<Issue>>(late) {
+            self.reissue(ranges, io);
+        }
+        let ended: Vec<PeerId> =
+            self.placed.iter().filter(|(_, placement)| placement.until <= io.now).map(|(peer, _)| *peer).collect();
+        for peer in ended {
+            if let Some(placement) = self.placed.remove(&peer) {
+                self.lose(&placement.ranges);
+                self.reissue(placement.ranges, io);
+                io.persist(vec![Change::Delete(RecordKey::Placed(self.bag.id, peer))], Vec::new());
+            }
+        }
+        self.next_end = self.first_end();
+    }
+
+    /// Requests for one more copy of each of these tasks that is placed, has fewer copies than replicas are allowed,
+    /// and of which none is on its way.
+    #[cfg_attr(not(test), expect(dead_code, reason = "nothing asks for replicas yet; the ledger can hold them"))]
+    pub(super) fn replicate(&mut self, ranges: &IntervalSet, io: &Io, config: &Config) -> Vec<Request> {
+        let mut more = self.copies.first().map_or_else(IntervalSet::new, |placed| placed.intersection(ranges));
+        if let Some(most) = self.copies.get(self.replicas - 1) {
+            more.subtract(&most.intersection(&more));
+        }
+        for issue in &self.issued {
+            more.subtract(&issue.ranges.intersection(&more));
+        }
+        let mut requests = Vec::new();
+        while !more.is_empty() {
+            let part: IntervalSet = more.ranges().take(REQUEST_INTERVALS_MAX).collect();
+            more.subtract(&part);
+            requests.push(self.request(part, io, config));
+        }
+        requests
+    }
+}
+
+/// Answers an executor about a bag that this machine does not know: it may forget it.
+pub(crate) fn refuse(bag: BagId, executor: Contact, version: u64, ranges: IntervalSet, io: &mut Io) {
+    io.send(executor, Message::Lease { bag, version, submitter: None, term: Duration::ZERO, drop: ranges });
+}

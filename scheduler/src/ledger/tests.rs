@@ -1,0 +1,346 @@
+//! Tests of the ledger: where every task is, whatever executors say and whenever leases end.
+
+use std::collections::BTreeSet;
+
+use idlewood_overlay::WallTime;
+use proptest::prelude::*;
+
+use super::*;
+use crate::bag::{BagId, BlobId};
+
+const TASKS: u64 = 40;
+
+fn contact(number: u8) -> Contact {
+    Contact { peer: PeerId([number; 32]), incarnation: 1, address: "".into() }
+}
+
+fn io() -> Io {
+    Io::new(Time::ZERO, WallTime(1_700_000_000_000_000), contact(0))
+}
+
+fn ledger(io: &Io, retries_max: u32) -> Ledger {
+    let bag = BagHeader {
+        id: BagId([7; 32]),
+        submitter: contact(0),
+        tasks: TASKS,
+        task_mops: 10.0,
+        application_size_mops: 400.0,
+        declared: true,
+    };
+    let mut ledger = Ledger::new(bag, Time::ZERO, retries_max, io);
+    ledger.open();
+    ledger
+}
+
+fn said(executor: u8, version: u64, ranges: IntervalSet) -> Holding {
+    Holding { executor: contact(executor), version, attempt: 0, ranges }
+}
+
+fn result(index: u64, success: bool) -> TaskResult {
+    TaskResult { index, attempt: 0, success, output: BlobId([1; 32]), output_bytes: 1, work_mops: 10.0 }
+}
+
+/// Where every index is, gathered without the ledger's own arithmetic.
+fn places(ledger: &Ledger) -> Vec<u64> {
+    let mut all: Vec<u64> = ledger.unissued.indices().collect();
+    all.extend(ledger.issued.iter().flat_map(|issue| issue.ranges.indices()));
+    all.extend(ledger.placed.values().flat_map(|placement| placement.ranges.indices()));
+    all.extend(over(ledger));
+    all
+}
+
+fn over(ledger: &Ledger) -> impl Iterator<Item = u64> + '_ {
+    ledger.done.ranges().chain(ledger.failed.ranges()).flatten()
+}
+
+/// Checks that every index is in one place, or has up to `replicas` copies, gathered from the executors one by one,
+/// and that the ledger's own count of the copies is right.
+fn assert_accounted(ledger: &Ledger) {
+    let unissued: BTreeSet<u64> = ledger.unissued.indices().collect();
+    let over: Vec<u64> = over(ledger).collect();
+    let issued: Vec<u64> = ledger.issued.iter().flat_map(|issue| issue.ranges.indices()).collect();
+    let placed: Vec<u64> = ledger.placed.values().flat_map(|placement| placement.ranges.indices()).collect();
+    let count = |all: &[u64], index| all.iter().filter(|&&one| one == index).count();
+    for index in 0..TASKS {
+        let held = count(&placed, index);
+        let copies = held + count(&issued, index);
+        let waits = usize::from(unissued.contains(&index));
+        assert_eq!(count(&over, index) + waits + usize::from(copies > 0), 1, "index {index}");
+        assert!(copies <= ledger.replicas, "{copies} copies of index {index}");
+        for level in 0..5 {
+            let counted = ledger.copies.get(level).is_some_and(|tree| tree.contains(index));
+            assert_eq!(counted, held > level, "index {index} at level {level}");
+        }
+    }
+    let view = ledger.view();
+    assert_eq!(view.placed, ledger.copies.first().map_or(0, |tree| tree.ranges().flatten().count() as u64));
+    assert_eq!(view.placed + view.unplaced + view.done + view.failed, TASKS);
+    // No lease ends unnoticed.
+    let first = ledger.first_end();
+    assert!(first.is_none_or(|first| ledger.deadline().is_some_and(|deadline| deadline <= first)));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Replicate { start: u64, length: u64 },
+    Renew,
+    Restore { executor: u8, start: u64, length: u64 },
+    Issue,
+    Wait(u64),
+    Holding { executor: u8, start: u64, length: u64 },
+    Result { executor: u8, index: u64, success: bool },
+    Fetched { index: u64, here: bool },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        2 => (0..TASKS, 0..20_u64).prop_map(|(start, length)| Step::Replicate { start, length }),
+        1 => Just(Step::Renew),
+        1 => (1..5_u8, 0..TASKS, 0..20_u64)
+            .prop_map(|(executor, start, length)| Step::Restore { executor, start, length }),
+        2 => Just(Step::Issue),
+        1 => (1..90_u64).prop_map(Step::Wait),
+        4 => (1..5_u8, 0..TASKS + 5, 0..20_u64)
+            .prop_map(|(executor, start, length)| Step::Holding { executor, start, length }),
+        4 => (1..5_u8, 0..TASKS + 5, any::<bool>())
+            .prop_map(|(executor, index, success)| Step::Result { executor, index, success }),
+        4 => (0..TASKS, any::<bool>()).prop_map(|(index, here)| Step::Fetched { index, here }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn every_task_is_accounted_for(replicas in 1..4_usize, steps in prop::collection::vec(step(), 1..120)) {
+        let config = Config::default();
+        let mut io = io();
+        let mut ledger = ledger(&io, 1);
+        ledger.replicas = replicas;
+        for (version, step) in (1..).zip(steps) {
+            let before: BTreeSet<u64> = over(&ledger).collect();
+            match step {
+                Step::Replicate { start, length } => {
+                    let asked = start..start + length;
+                    for request in ledger.replicate(&IntervalSet::from(asked.clone()), &io, &config) {
+                        prop_assert!(request.ranges.indices().all(|index| asked.contains(&index)));
+                    }
+                }
+                Step::Renew => ledger.renew_all(&io, &config),
+                // At a restart nothing is on its way, and each executor is known once.
+                Step::Restore { executor, .. }
+                    if !ledger.issued.is_empty() || ledger.placed.contains_key(&contact(executor).peer) => {}
+                Step::Restore { executor, start, length } => {
+                    let ranges = IntervalSet::from(start..start + length);
+                    ledger.restore_placed(contact(executor), &ranges, &io, &config);
+                }
+                Step::Issue => drop(ledger.issue(&io, &config)),
+                Step::Wait(seconds) => {
+                    io.now += Duration::from_secs(seconds);
+                    ledger.expire(&mut io);
+                    prop_assert!(ledger.first_end().is_none_or(|first| first > io.now));
+                    prop_assert!(ledger.deadline().is_none_or(|next| next > io.now));
+                }
+                Step::Holding { executor, start, length } => {
+                    let mut ranges = IntervalSet::new();
+                    ranges.insert(start..start + length);
+                    ledger.holding(said(executor, version, ranges), &mut io, &config);
+                }
+                Step::Result { executor, index, success } => {
+                    ledger.results(&contact(executor), vec![result(index, success)], &mut io);
+                }
+                Step::Fetched { index, here } => ledger.fetched(index, here, &mut io),
+            }
+            if ledger.is_closed() {
+                break;
+            }
+            assert_accounted(&ledger);
+            if replicas == 1 {
+                let mut places = places(&ledger);
+                places.sort_unstable();
+                prop_assert_eq!(places, (0..TASKS).collect::<Vec<_>>());
+            }
+            // What is over stays over.
+            let after: BTreeSet<u64> = over(&ledger).collect();
+            prop_assert!(before.is_subset(&after));
+        }
+    }
+}
+
+#[test]
+fn the_last_copy_that_is_lost_is_issued_again_and_the_first_result_ends_all() {
+    let config = Config::default();
+    let mut io = io();
+    let mut ledger = ledger(&io, 0);
+    ledger.replicas = 2;
+    ledger.issue(&io, &config);
+    ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
+    let more = ledger.replicate(&IntervalSet::from(30..50), &io, &config);
+    assert_eq!(more.len(), 1);
+    assert_eq!(more[0].ranges, IntervalSet::from(30..TASKS));
+    // Nobody gets a second copy of what it has, and no third one is made.
+    ledger.holding(said(1, 2, IntervalSet::from(0..TASKS)), &mut io, &config);
+    assert!(ledger.replicate(&IntervalSet::from(30..TASKS), &io, &config).is_empty());
+    ledger.holding(said(2, 1, IntervalSet::from(20..TASKS)), &mut io, &config);
+    assert_eq!(ledger.placed[&contact(2).peer].ranges, IntervalSet::from(30..TASKS));
+    assert!(ledger.replicate(&IntervalSet::from(30..TASKS), &io, &config).is_empty());
+    assert_eq!((ledger.view().placed, ledger.view().unplaced), (TASKS, 0));
+    // The first executor drops all: only what nobody else has is issued again.
+    ledger.holding(said(1, 3, IntervalSet::new()), &mut io, &config);
+    assert_eq!((ledger.view().placed, ledger.view().reissued), (10, 30));
+    ledger.results(&contact(2), vec![result(30, true)], &mut io);
+    ledger.fetched(30, true, &mut io);
+    assert_eq!((ledger.view().placed, ledger.view().done), (9, 1));
+}
+
+/// Bytes that a ledger takes, reckoned from what its parts hold. Nodes of trees are at least half full.
+fn bytes(ledger: &Ledger) -> usize {
+    let trees = [&ledger.done, &ledger.failed].into_iter().chain(&ledger.copies);
+    let in_trees: usize = trees.map(|tree| tree.ranges().count() * 2 * 2 * size_of::<u64>()).sum();
+    let per_executor = 2 * size_of::<(PeerId, Placement)>();
+    let executors = ledger.placed.values();
+    let in_executors: usize = executors
+        .map(|placement| {
+            let address = placement.executor.address.len();
+            per_executor + address + placement.ranges.heap_bytes()
+        })
+        .sum();
+    let issued: usize = ledger.issued.iter().map(|issue| size_of::<Issue>() + issue.ranges.heap_bytes()).sum();
+    size_of::<Ledger>() + in_trees + in_executors + issued + ledger.unissued.heap_bytes()
+}
+
+#[test]
+fn ten_million_tasks_on_ten_thousand_executors_take_a_few_megabytes() {
+    const EXECUTORS: u64 = 10_000;
+    const SHARE: u64 = 1000;
+    let config = Config::default();
+    let mut io = io();
+    let mut ledger = ledger(&io, 0);
+    ledger.bag.tasks = EXECUTORS * SHARE;
+    ledger.unissued = IntervalSet::from(0..EXECUTORS * SHARE);
+    let executor = |number: u64| {
+        let mut peer = [0; 32];
+        peer[..8].copy_from_slice(&number.to_le_bytes());
+        Contact { peer: PeerId(peer), incarnation: 1, address: "/ip4/192.168.100.100/udp/40000/quic-v1".into() }
+    };
+    assert_eq!(ledger.issue(&io, &config).len(), 1);
+    // In an order that leaves holes.
+    for number in (0..EXECUTORS).map(|step| step * 7919 % EXECUTORS) {
+        let ranges = IntervalSet::from(number * SHARE..(number + 1) * SHARE);
+        ledger.holding(Holding { executor: executor(number), version: 1, attempt: 0, ranges }, &mut io, &config);
+        io.effects.clear();
+    }
+    assert_eq!((ledger.view().placed, ledger.view().executors), (EXECUTORS * SHARE, EXECUTORS));
+    let placed_bytes = bytes(&ledger);
+    // Everybody has begun at the start of its share, and now and then on a second slot further on.
+    let mut most_bytes = 0;
+    for round in 0..100_u64 {
+        for number in 0..EXECUTORS {
+            let offset = if number % 2 == 0 { round } else { round / 2 + round % 2 * (SHARE / 2) };
+            let result = result(number * SHARE + offset, true);
+            ledger.record_result(result, executor(number), &mut io);
+            assert!(ledger.deadline().is_some());
+        }
+        io.effects.clear();
+        most_bytes = most_bytes.max(bytes(&ledger));
+    }
+    let view = ledger.view();
+    assert_eq!((view.done, view.placed), (100 * EXECUTORS, (SHARE - 100) * EXECUTORS));
+    println!("{placed_bytes} bytes when all are placed, at most {most_bytes} while results come");
+    assert!(placed_bytes < 6 << 20, "{placed_bytes}");
+    assert!(most_bytes < 8 << 20, "{most_bytes}");
+}
+
+#[test]
+fn a_bag_closes_when_every_result_is_journalled() {
+    let config = Config::default();
+    let mut io = io();
+    let mut ledger = ledger(&io, 0);
+    assert_eq!(ledger.issue(&io, &config).len(), 1);
+    ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
+    for index in 0..TASKS {
+        assert!(!ledger.is_closed());
+        ledger.results(&contact(1), vec![result(index, index != 3)], &mut io);
+        ledger.fetched(index, true, &mut io);
+    }
+    let view = ledger.view();
+    assert_eq!((view.done, view.failed, view.reissued, view.duplicates), (TASKS - 1, 1, 0, 0));
+    assert_eq!(view.closed.map(|(closing, _)| closing), Some(Closing::Completed));
+}
+
+#[test]
+fn a_failure_told_twice_counts_once() {
+    let config = Config::default();
+    let mut io = io();
+    let mut ledger = ledger(&io, 1);
+    ledger.issue(&io, &config);
+    ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
+    ledger.results(&contact(1), vec![result(5, false)], &mut io);
+    ledger.results(&contact(1), vec![result(5, false)], &mut io);
+    assert_eq!((ledger.failures[&5].count, ledger.view().unplaced), (1, 1));
+    // It still lists the task, since the acknowledgement is on its way: that places nothing.
+    ledger.holding(said(1, 2, IntervalSet::from(0..TASKS)), &mut io, &config);
+    assert_eq!((ledger.view().placed, ledger.view().unplaced), (TASKS - 1, 1));
+    // The second attempt may be the last.
+    ledger.issue(&io, &config);
+    let again = Holding { attempt: 1, ..said(2, 1, IntervalSet::from(5..6)) };
+    ledger.holding(again, &mut io, &config);
+    ledger.results(&contact(2), vec![TaskResult { attempt: 1, ..result(5, false) }], &mut io);
+    ledger.fetched(5, true, &mut io);
+    assert_eq!(ledger.view().failed, 1);
+}
+
+#[test]
+fn what_an_executor_no_longer_lists_is_issued_again() {
+    let config = Config::default();
+    let mut io = io();
+    let mut ledger = ledger(&io, 0);
+    ledger.issue(&io, &config);
+    ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
+    ledger.holding(said(1, 2, IntervalSet::from(0..10)), &mut io, &config);
+    assert_eq!(ledger.view().reissued, TASKS - 10);
+    // An older word changes nothing.
+    ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
+    assert_eq!(ledger.view().placed, 10);
+    let again = ledger.issue(&io, &config);
+    assert_eq!(again.len(), 1);
+    assert_eq!(again[0].ranges, IntervalSet::from(10..TASKS));
+    assert_eq!(again[0].attempt, 1);
+}
+
+#[test]
+fn a_restart_gives_every_lease_a_full_new_term() {
+    let config = Config::default();
+    let mut io = io();
+    io.now = Time::ZERO + Duration::from_secs(1000);
+    let mut ledger = ledger(&io, 0);
+    ledger.restore_done(&result(0, true));
+    ledger.restore_placed(contact(1), &IntervalSet::from(0..20), &io, &config);
+    assert_eq!((ledger.view().done, ledger.view().placed), (1, 19));
+    io.now += config.lease - Duration::from_secs(1);
+    ledger.expire(&mut io);
+    assert_eq!(ledger.view().reissued, 0);
+    io.now += Duration::from_secs(1);
+    ledger.expire(&mut io);
+    assert_eq!(ledger.view().reissued, 19);
+}
+
+#[test]
+fn results_that_nobody_wants_are_acknowledged_and_those_on_their_way_are_not() {
+    let config = Config::default();
+    let mut io = io();
+    let mut ledger = ledger(&io, 0);
+    ledger.issue(&io, &config);
+    ledger.results(&contact(1), vec![result(5, true)], &mut io);
+    ledger.results(&contact(2), vec![result(5, true)], &mut io);
+    let acks = |io: &Io| {
+        let acks = io
+            .effects
+            .iter()
+            .filter(|effect| matches!(effect, Effect::Send { message: Message::ResultsAck { .. }, .. }));
+        acks.count()
+    };
+    assert_eq!(acks(&io), 0);
+    ledger.fetched(5, true, &mut io);
+    assert_eq!(acks(&io), 0, "not before the journal is durable");
+    ledger.results(&contact(2), vec![result(5, true)], &mut io);
+    assert_eq!((acks(&io), ledger.view().duplicates), (1, 1));
+}
