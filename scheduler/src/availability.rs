@@ -298,29 +298,11 @@ mod tests {
             let due_s = load.due_in(neighbour, stretch) + offset_s;
             prop_assume!(due_s > 0.0);
             let w = due_s / stretch;
-            let mine = available_work(&load, stretch, load.now_s, w);
+            let mine = available_work(&load, stretch, load.now_s, w, 1.0);
             let papers = latest_starts(&load, stretch, 0.0, w);
             // A hundredth of a second of work.
             let scale = load.speed_mops * (stretch * w).max(1e6);
             prop_assert!((mine - papers).abs() <= 1e-8 * scale, "{} and {}", mine, papers);
-        }
-
-        #[test]
-        fn a_release_after_now_counts_as_now(
-            load in loads(prop_oneof![Just(1), Just(2), Just(4), Just(16)], 6), new in newcomers(),
-            ahead_s in prop_oneof![0.0..10.0_f64, 0.0..1e6_f64],
-        ) {
-            let (factor, _, fitting, a) = new;
-            let stretch = at(&load, factor);
-            let w = size(&load, stretch, 0.0, fitting, a);
-            let n = available_tasks(&load, stretch, load.now_s + ahead_s, w, a);
-            // By simulation of a newcomer that is released now, and so due earlier than what was asked for.
-            if n > 0 {
-                prop_assert!(keeps(&load, stretch, 0.0, w, a, n.min(3000), 1e-9));
-            }
-            if load.slots == 1 && n < 3000 {
-                prop_assert!(!keeps(&load, stretch, 0.0, w, a, n + 1, -1e-9));
-            }
         }
 
         #[test]
