@@ -1,63 +1,38 @@
 //! The task that owns the swarm: turns commands into requests and what the swarm says into events.
 //!
 //! It dials itself instead of leaving that to the request-response behaviour, for three reasons: what waits for a dial
-//! is bounded here and unbounded there; only the address of the contact is dialled, never one that a remote announced;
-//! and a fresh local port is used, as re-using the listening one makes quick redials on one machine collide.
+//! is bounded here and unbounded there; it is known which address is dialled: that of the contact, and where nobody
+//! answers there, what the peer itself said last (`addresses`); and a fresh local port is used, as re-using the
+//! listening one makes quick redials on one machine collide.
 //!
-//! Nothing here waits for anything but the swarm, the commands and room for events; blobs are read on blocking threads.
+//! Nothing here waits for anything but the swarm, the commands and room for events. What others ask is in `serving`.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::PeerId;
-use libp2p::core::muxing::StreamMuxerBox;
-use libp2p::core::transport::timeout::TransportTimeout;
-use libp2p::core::upgrade::Version;
 use libp2p::futures::StreamExt as _;
-use libp2p::request_response::{self, OutboundFailure, OutboundRequestId, ProtocolSupport, ResponseChannel};
+use libp2p::request_response::{self, OutboundFailure, OutboundRequestId};
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
-use libp2p::swarm::{self, ConnectionError, ConnectionId, DialError as SwarmDialError, NetworkBehaviour, SwarmEvent};
-use libp2p::{Multiaddr, Swarm, Transport as _, TransportError, connection_limits, identify, noise, ping, tcp, yamux};
+use libp2p::swarm::{ConnectionError, ConnectionId, DialError as SwarmDialError, SwarmEvent};
+use libp2p::{Multiaddr, Swarm, TransportError, identify, ping};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
-use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use tracing::{debug, warn};
 
-use super::loopback::{self, LoopbackOnly};
-use super::wire::{self, CHUNK_BYTES_MAX, Codec, MESSAGE_BYTES_MAX, Reply, Request};
+use super::addresses::Addresses;
+use super::serving::Serving;
+use super::swarm::{Behaviour, BehaviourEvent, IN_FLIGHT_MAX, Limits};
+use super::wire::{self, CHUNK_BYTES_MAX, Reply, Request};
 use super::{
     ChunkError, ChunkReply, Command, Counters, DialError, Item, NetConfig, NetError, NetEvent, Outbound, identity,
+    loopback, swarm,
 };
 use crate::blobs::Blobs;
 
-/// An idle connection is kept this long. libp2p's 10 s would close the links of a quiet tree between two reports.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Longest time from a dial to an encrypted connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Longest time for one request and its answer.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Requests under way to one peer; the rest waits in order. With 50 ms to the peer and back: 640 messages a second.
-const IN_FLIGHT_MAX: usize = 32;
-
 /// Requests that wait for one peer.
 const WAITING_MAX: usize = 1024;
-
-/// Streams of one connection: ours and the peer's, and some for chunks.
-const STREAMS_MAX: usize = 3 * IN_FLIGHT_MAX;
-
-/// Connections to one peer: two when both dial at once, one for a bootstrap dial, one that is going away.
-const CONNECTIONS_PER_PEER_MAX: u32 = 4;
-
-/// Connections altogether. A peer of the tree keeps a few dozen.
-const CONNECTIONS_MAX: u32 = 512;
-
-/// Handshakes under way.
-const PENDING_MAX: u32 = 128;
 
 /// After a failed dial the same address is not dialled again for this long, and a peer is not reported lost twice
 /// within it.
@@ -75,27 +50,12 @@ const RECEIVED_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Events other than messages that may wait; more means that the agent is stuck.
 const EVENTS_HELD_MAX: usize = 2 * RECEIVED_MAX;
 
-/// Chunks read from disk at one time.
-const SERVING_MAX: usize = 4;
-
-/// Requests for chunks that wait for their turn.
-const SERVING_WAITING_MAX: usize = 64;
-
 /// How long a shutdown goes on delivering, and how long it waits for connections to close.
 const DRAIN: Duration = Duration::from_secs(1);
 const CLOSE: Duration = Duration::from_millis(300);
 
 /// How often forgotten peers are cleared.
 const SWEEP: Duration = Duration::from_secs(10);
-
-#[derive(NetworkBehaviour)]
-struct Behaviour {
-    // First, so that what is over the limit is refused before anybody else sees it.
-    limits: connection_limits::Behaviour,
-    identify: identify::Behaviour,
-    ping: ping::Behaviour,
-    requests: request_response::Behaviour<Codec>,
-}
 
 /// What is known of one peer while there is something to know.
 #[derive(Default)]
@@ -104,7 +64,7 @@ struct Link {
     in_flight: usize,
     /// The last address a contact gave.
     address: Box<str>,
-    dialling: Option<ConnectionId>,
+    dialling: Option<(ConnectionId, Route)>,
     /// Open connections, with the address for those that we dialled.
     connections: HashMap<ConnectionId, Option<Multiaddr>>,
     /// Whether [`NetEvent::Connected`] went out.
@@ -128,6 +88,15 @@ impl Link {
     }
 }
 
+/// Which address of a peer is dialled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Route {
+    /// That of the last contact.
+    Contact,
+    /// Where the peer said that it listens, since the contact's did not answer.
+    Identified,
+}
+
 /// A request under way.
 enum InFlight {
     /// The permit goes back when the answer is in.
@@ -145,26 +114,20 @@ struct Bootstrap {
     reply: oneshot::Sender<Result<PeerId, DialError>>,
 }
 
-struct Wanted {
-    hash: [u8; 32],
-    offset: u64,
-    channel: ResponseChannel<Reply>,
-}
-
 pub(super) struct Task {
-    swarm: Swarm<Behaviour>,
+    pub(super) swarm: Swarm<Behaviour>,
     protocol: libp2p::StreamProtocol,
-    blobs: Arc<Blobs>,
-    counters: Arc<Counters>,
+    pub(super) blobs: Arc<Blobs>,
+    pub(super) counters: Arc<Counters>,
     commands: mpsc::Receiver<Command>,
     events: mpsc::Sender<NetEvent>,
     held: VecDeque<NetEvent>,
     held_bytes: usize,
     links: HashMap<PeerId, Link>,
+    addresses: Addresses,
     in_flight: HashMap<OutboundRequestId, InFlight>,
     bootstraps: HashMap<ConnectionId, Bootstrap>,
-    serving: JoinSet<(ResponseChannel<Reply>, Reply)>,
-    wanted: VecDeque<Wanted>,
+    pub(super) serving: Serving,
     /// Peers whose damaged or foreign answers were logged.
     complained: HashSet<PeerId>,
 }
@@ -172,50 +135,15 @@ pub(super) struct Task {
 impl Task {
     pub(super) fn new(
         config: &NetConfig,
+        limits: Limits,
         blobs: Arc<Blobs>,
         counters: Arc<Counters>,
         commands: mpsc::Receiver<Command>,
         events: mpsc::Sender<NetEvent>,
     ) -> Result<Self, NetError> {
-        let key = &config.keypair;
-        let noise = noise::Config::new(key).map_err(|error| NetError::Key(error.to_string()))?;
-        let transport = LoopbackOnly(tcp::tokio::Transport::new(tcp::Config::new()))
-            .upgrade(Version::V1Lazy)
-            .authenticate(noise)
-            .multiplex(yamux::Config::default())
-            .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
         let protocol = wire::protocol(config.grid);
-        let codec = Codec { traffic: counters.traffic.clone() };
-        let limits = connection_limits::ConnectionLimits::default()
-            .with_max_pending_incoming(Some(PENDING_MAX))
-            .with_max_pending_outgoing(Some(PENDING_MAX))
-            .with_max_established(Some(CONNECTIONS_MAX))
-            .with_max_established_per_peer(Some(CONNECTIONS_PER_PEER_MAX));
-        let behaviour = Behaviour {
-            limits: connection_limits::Behaviour::new(limits),
-            identify: identify::Behaviour::new(
-                identify::Config::new("/idlewood/1".to_owned(), key.public())
-                    .with_agent_version(format!("idlewood/{}", env!("CARGO_PKG_VERSION")))
-                    .with_cache_size(0),
-            ),
-            ping: ping::Behaviour::new(ping::Config::new()),
-            requests: request_response::Behaviour::with_codec(
-                codec,
-                [(protocol.clone(), ProtocolSupport::Full)],
-                request_response::Config::default()
-                    .with_request_timeout(REQUEST_TIMEOUT)
-                    .with_max_concurrent_streams(STREAMS_MAX),
-            ),
-        };
-        let mut swarm = Swarm::new(
-            TransportTimeout::new(transport, CONNECT_TIMEOUT).boxed(),
-            behaviour,
-            key.public().to_peer_id(),
-            swarm::Config::with_tokio_executor().with_idle_connection_timeout(IDLE_TIMEOUT),
-        );
-        for address in &config.listen {
-            swarm.listen_on(address.clone()).map_err(|error| listen_error(address, error))?;
-        }
+        let traffic = counters.traffic.clone();
+        let swarm = swarm::build(&config.keypair, protocol.clone(), traffic, limits, &config.listen)?;
         Ok(Self {
             swarm,
             protocol,
@@ -226,10 +154,10 @@ impl Task {
             held: VecDeque::new(),
             held_bytes: 0,
             links: HashMap::new(),
+            addresses: Addresses::default(),
             in_flight: HashMap::new(),
             bootstraps: HashMap::new(),
-            serving: JoinSet::new(),
-            wanted: VecDeque::new(),
+            serving: Serving::default(),
             complained: HashSet::new(),
         })
     }
@@ -257,7 +185,7 @@ impl Task {
                     }
                 }
                 event = self.swarm.select_next_some() => self.on_swarm_event(event),
-                Some(served) = self.serving.join_next() => self.on_served(served),
+                Some(served) = self.serving.reading.join_next() => self.on_served(served),
                 _ = sweep.tick() => self.sweep(),
             }
         }
@@ -275,7 +203,7 @@ impl Task {
             tokio::select! {
                 () = tokio::time::sleep_until(deadline) => break,
                 event = self.swarm.select_next_some() => self.on_swarm_event(event),
-                Some(served) = self.serving.join_next() => self.on_served(served),
+                Some(served) = self.serving.reading.join_next() => self.on_served(served),
             }
         }
         let connected: Vec<_> = self.swarm.connected_peers().copied().collect();
@@ -359,24 +287,40 @@ impl Task {
             self.give_up(to);
             return;
         }
-        let address = match dialable(&link.address) {
-            Ok(address) => address,
+        match dialable(&link.address) {
+            Ok(address) => self.dial(to, Route::Contact, vec![address]),
             Err(error) => {
-                debug!(peer = ?to, %error, "cannot be dialled");
-                self.lost(to);
-                self.give_up(to);
-                return;
+                debug!(peer = ?to, %error, "the contact cannot be dialled");
+                if !self.dial_identified(to) {
+                    self.lost(to);
+                    self.give_up(to);
+                }
             }
-        };
-        let options = DialOpts::peer_id(peer)
+        }
+    }
+
+    fn dial(&mut self, to: PeerId, route: Route, addresses: Vec<Multiaddr>) {
+        let options = DialOpts::peer_id(identity::to_libp2p(to))
             .condition(PeerCondition::Always)
-            .addresses(vec![address])
+            .addresses(addresses)
             .allocate_new_port()
             .build();
-        link.dialling = Some(options.connection_id());
+        self.links.entry(to).or_default().dialling = Some((options.connection_id(), route));
         if let Err(error) = self.swarm.dial(options) {
             self.dial_failed(to, &error);
         }
+    }
+
+    /// Dials where the peer said last that it listens. False when it said nothing that is still to be tried.
+    fn dial_identified(&mut self, to: PeerId) -> bool {
+        let contact = self.links.get(&to).and_then(|link| dialable(&link.address).ok());
+        let mut addresses = self.addresses.of(to).to_vec();
+        addresses.retain(|address| Some(address) != contact.as_ref());
+        let is_there = !addresses.is_empty();
+        if is_there {
+            self.dial(to, Route::Identified, addresses);
+        }
+        is_there
     }
 
     fn bootstrap(&mut self, address: Multiaddr, reply: oneshot::Sender<Result<PeerId, DialError>>) {
@@ -407,15 +351,19 @@ impl Task {
 
     fn dial_failed(&mut self, to: PeerId, error: &SwarmDialError) {
         debug!(peer = ?to, %error, "dial failed");
-        if let Some(link) = self.links.get_mut(&to) {
-            link.dialling = None;
-            if !link.connections.is_empty() {
-                // It dialled us meanwhile.
-                self.pump(to);
-                return;
-            }
-            link.quiet = Some((Instant::now() + QUIET, link.address.clone()));
+        let link = self.links.entry(to).or_default();
+        let route = link.dialling.take().map(|(_, route)| route);
+        if !link.connections.is_empty() {
+            // It dialled us meanwhile.
+            self.pump(to);
+            return;
         }
+        if route == Some(Route::Contact) && self.dial_identified(to) {
+            return;
+        }
+        self.addresses.forget(to);
+        let link = self.links.entry(to).or_default();
+        link.quiet = Some((Instant::now() + QUIET, link.address.clone()));
         self.lost(to);
         self.give_up(to);
     }
@@ -437,10 +385,18 @@ impl Task {
 
     // ---- to the agent ----
 
-    fn emit(&mut self, event: NetEvent) {
+    /// Whether another message of this length may wait for the agent.
+    pub(super) fn has_room_for(&self, bytes: usize) -> bool {
+        self.held.len() < RECEIVED_MAX && self.held_bytes + bytes <= RECEIVED_BYTES_MAX
+    }
+
+    pub(super) fn emit(&mut self, event: NetEvent) {
         if self.held.len() >= EVENTS_HELD_MAX {
             warn!(?event, "the agent does not take its network events; one is lost");
             return;
+        }
+        if let NetEvent::Received { bytes, .. } = &event {
+            self.held_bytes += bytes.len();
         }
         self.held.push_back(event);
     }
@@ -456,7 +412,7 @@ impl Task {
         self.emit(NetEvent::Unreachable(peer));
     }
 
-    fn complain(&mut self, peer: PeerId, what: &str) {
+    pub(super) fn complain(&mut self, peer: PeerId, what: &str) {
         Counters::add(&self.counters.errors);
         // Bounded, so that names cost a hostile peer more than they cost us.
         if self.complained.len() < 1024 && self.complained.insert(peer) {
@@ -489,7 +445,7 @@ impl Task {
                 let address = endpoint.is_dialer().then(|| endpoint.get_remote_address().clone());
                 let link = self.links.entry(peer).or_default();
                 link.connections.insert(connection_id, address);
-                if link.dialling == Some(connection_id) {
+                if link.dialling.is_some_and(|(id, _)| id == connection_id) {
                     link.dialling = None;
                 }
                 link.quiet = None;
@@ -505,7 +461,7 @@ impl Task {
                     answer(reply, Err(dial_error(address, &error)));
                 }
                 if let Some(peer) = peer_id.as_ref().and_then(identity::from_libp2p)
-                    && self.links.get(&peer).is_some_and(|link| link.dialling == Some(connection_id))
+                    && self.links.get(&peer).is_some_and(|link| link.dialling.is_some_and(|(id, _)| id == connection_id))
                 {
                     self.dial_failed(peer, &error);
                 }
@@ -568,18 +524,17 @@ impl Task {
                 if let Some(Bootstrap { reply, .. }) = bootstrap {
                     answer(reply, Ok(peer));
                 }
+                // Also of a connection that is not the first: the peer may listen elsewhere by now.
+                self.addresses.learn(peer, &info.listen_addrs);
                 let Some(link) = self.links.get_mut(&peer) else { return };
                 if link.announced {
                     return;
                 }
                 let Some(dialled) = link.connections.get(&connection_id).cloned() else { return };
                 link.announced = true;
-                let listens = || {
-                    let mut addresses = info.listen_addrs.iter().filter_map(|address| loopback::check(address).ok());
-                    addresses.find(|(socket, _)| socket.port() != 0).map(|(socket, _)| loopback::multiaddr(socket))
-                };
                 let dialled = dialled.and_then(|address| loopback::check(&address).ok());
-                let address = dialled.map(|(socket, _)| loopback::multiaddr(socket)).or_else(listens);
+                let dialled = dialled.map(|(socket, _)| loopback::multiaddr(socket));
+                let address = dialled.or_else(|| self.addresses.of(peer).first().cloned());
                 self.emit(NetEvent::Connected { peer, address });
             }
             identify::Event::Error { peer_id, error, .. } => debug!(%peer_id, %error, "did not identify itself"),
@@ -623,68 +578,6 @@ impl Task {
             }
             Event::InboundFailure { peer, error, .. } => debug!(%peer, %error, "an answer did not get through"),
             Event::ResponseSent { .. } => {}
-        }
-    }
-
-    fn on_request(&mut self, from: PeerId, request: Request, channel: ResponseChannel<Reply>) {
-        match request {
-            Request::Message(bytes) if bytes.len() <= MESSAGE_BYTES_MAX => {
-                let full = self.held.len() >= RECEIVED_MAX || self.held_bytes + bytes.len() > RECEIVED_BYTES_MAX;
-                if full {
-                    Counters::add(&self.counters.refused);
-                    self.respond(channel, Reply::Busy);
-                } else {
-                    self.held_bytes += bytes.len();
-                    Counters::add(&self.counters.received);
-                    self.emit(NetEvent::Received { from, bytes });
-                    self.respond(channel, Reply::Ack);
-                }
-            }
-            Request::Message(_) => {
-                self.complain(from, "sent a message that is too long");
-                self.respond(channel, Reply::Busy);
-            }
-            Request::Chunk { hash, offset } => {
-                if self.wanted.len() >= SERVING_WAITING_MAX {
-                    self.respond(channel, Reply::Busy);
-                } else {
-                    self.wanted.push_back(Wanted { hash, offset, channel });
-                    self.serve();
-                }
-            }
-        }
-    }
-
-    fn serve(&mut self) {
-        while self.serving.len() < SERVING_MAX
-            && let Some(Wanted { hash, offset, channel }) = self.wanted.pop_front()
-        {
-            let blobs = self.blobs.clone();
-            self.serving.spawn_blocking(move || {
-                let reply = match blobs.read_chunk(hash.into(), offset, CHUNK_BYTES_MAX) {
-                    Ok(Some(chunk)) => Reply::Chunk { total: chunk.total, bytes: chunk.bytes },
-                    Ok(None) => Reply::Missing,
-                    Err(error) => {
-                        warn!(%error, "a blob could not be served");
-                        Reply::Missing
-                    }
-                };
-                (channel, reply)
-            });
-        }
-    }
-
-    fn on_served(&mut self, served: Result<(ResponseChannel<Reply>, Reply), tokio::task::JoinError>) {
-        match served {
-            Ok((channel, reply)) => self.respond(channel, reply),
-            Err(error) => warn!(%error, "serving a blob failed"),
-        }
-        self.serve();
-    }
-
-    fn respond(&mut self, channel: ResponseChannel<Reply>, reply: Reply) {
-        if self.swarm.behaviour_mut().requests.send_response(channel, reply).is_err() {
-            debug!("whoever asked is gone");
         }
     }
 
@@ -775,14 +668,6 @@ fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
         error = source;
     }
     error.to_string()
-}
-
-fn listen_error(address: &Multiaddr, error: TransportError<io::Error>) -> NetError {
-    match error {
-        TransportError::MultiaddrNotSupported(address) => loopback::AddressError::Unusable(address.to_string()).into(),
-        TransportError::Other(source) if source.kind() == io::ErrorKind::AddrInUse => NetError::Busy(address.clone()),
-        TransportError::Other(source) => NetError::Listen { address: address.clone(), source },
-    }
 }
 
 #[cfg(test)]
