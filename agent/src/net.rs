@@ -10,6 +10,7 @@
 
 mod addresses;
 mod loopback;
+mod outwards;
 mod serving;
 mod swarm;
 mod task;

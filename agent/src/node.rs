@@ -133,6 +133,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     let control = control::start(&directory, options.control_port, handle, blobs.clone()).await?;
     let mut driver = driver::Driver::new(driver::Parts {
         peer,
+        grid,
         clock,
         config,
         net,

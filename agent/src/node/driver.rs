@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use idlewood_overlay::{Contact, Time};
+use idlewood_overlay::{Contact, GridId, Time};
 use idlewood_scheduler::{
     BagId, Change, Config, Effect, Event, Message, Notice, Peer, Record, RecordKey, TaskId, Ticket,
 };
@@ -47,6 +47,7 @@ const BOOTSTRAP_INTERVAL: Duration = Duration::from_secs(2);
 /// What the driver is made of.
 pub(super) struct Parts {
     pub(super) peer: Peer,
+    pub(super) grid: GridId,
     pub(super) clock: Clock,
     pub(super) config: Config,
     pub(super) net: NetHandle,
@@ -135,6 +136,7 @@ pub(super) struct Activity {
 /// Owns the peer of this machine.
 pub(super) struct Driver {
     pub(super) peer: Peer,
+    pub(super) grid: GridId,
     pub(super) clock: Clock,
     pub(super) config: Config,
     pub(super) net: NetHandle,
@@ -180,6 +182,7 @@ impl Driver {
         let absence = Absence::new(parts.clock.now(), Duration::from_millis(parts.config.overlay.heartbeat_ms));
         Self {
             peer: parts.peer,
+            grid: parts.grid,
             clock: parts.clock,
             config: parts.config,
             net: parts.net,
