@@ -3,7 +3,9 @@
 //! TCP with Noise and yamux, on loopback only (see [`AddressError`]). The protocol's name carries the grid, so that
 //! peers of different grids cannot talk even if they connect. Delivery is best effort: a message may be lost, and a
 //! peer that cannot be reached is reported once per attempt; order between two messages to one peer is usual, not
-//! promised. Everything that waits has a bound, and what exceeds it is dropped and counted.
+//! promised. Everything that waits has a bound, and what exceeds it is dropped and counted; so have connections, with
+//! room left for those that this agent dials. A peer is dialled at its contact's address, and where that does not answer,
+//! where the peer said last that it listens (identify).
 //!
 //! Left out: discovery (the overlay keeps its own neighbours; Kademlia cost 2.2 MB and much CPU per swarm), QUIC and
 //! NAT traversal (they come with certificates), and what the bytes mean.

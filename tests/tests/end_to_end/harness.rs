@@ -207,6 +207,8 @@ impl Grid {
         let log = File::options().create(true).append(true).open(dir.join("agent.log")).expect("our directory");
         let mut command = Command::new(AGENT);
         command.args(["run", "--listen", "/ip4/127.0.0.1/tcp/0", "--speed-mops", "1000", "--lease", "5"]);
+        // Tests that are cut off leave nothing running.
+        command.arg("--die-with-parent");
         command.arg("--state-dir").arg(&dir).arg("--owner-probe").arg(dir.join("owner"));
         for address in bootstrap {
             command.arg("--bootstrap").arg(address);
