@@ -637,9 +637,7 @@ async fn a_shutdown_delivers_what_is_queued() {
         a.net.send(&b.contact, number.to_be_bytes().to_vec());
     }
     let from = a.contact.peer;
-    let start = Instant::now();
     a.net.shutdown().await;
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
     let mut numbers = Vec::new();
     for _ in 0..300 {
         let (sender, bytes) = b.message().await;

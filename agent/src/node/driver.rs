@@ -319,7 +319,10 @@ impl Driver {
                 self.answer_submission(bag);
             }
             Notice::BagClosed(bag) => tracing::info!(%bag, "bag closed"),
-            Notice::Joined => tracing::info!("member of the grid"),
+            Notice::Joined => {
+                tracing::info!("member of the grid");
+                self.neighbours.save(self.peer.overlay_view().neighbours());
+            }
             Notice::Left => self.left = true,
         }
     }

@@ -117,10 +117,9 @@ impl Agent {
 
     /// SIGTERM; how long it took to end.
     pub(crate) fn terminate(&mut self) -> Duration {
-        let mut process = self.process.take().expect("it runs");
         let begin = Instant::now();
-        let status = Command::new("kill").arg(process.id().to_string()).status().expect("kill exists");
-        assert!(status.success());
+        self.signal("TERM");
+        let mut process = self.process.take().expect("it runs");
         assert!(process.wait().expect("it was a child").success(), "{}", self.log());
         begin.elapsed()
     }
