@@ -12,6 +12,9 @@ const REPAIR_LIMIT: Duration = Duration::from_secs(20);
 /// A router forgets a child that was silent for so long (`child_lease_ms` of the overlay).
 const CHILD_LEASE: Duration = Duration::from_secs(15);
 
+/// What of an agent's log is shown when the tree is not right.
+const LOG_LINES: usize = 60;
+
 /// Waits until every running agent sees its place as the oracle has it. `is_late` says when to give up; the time it
 /// took.
 fn wait_for_the_tree(grid: &Grid, mut is_late: impl FnMut(Duration) -> bool) -> Duration {
@@ -24,12 +27,31 @@ fn wait_for_the_tree(grid: &Grid, mut is_late: impl FnMut(Duration) -> bool) -> 
         // The first that differs is enough to go on waiting.
         let differs = agents.iter().find_map(|(agent, wanted)| {
             let seen = Place::seen_by(agent);
-            (seen != **wanted).then(|| format!("{}: seen {seen:#?}, wanted {wanted:#?}", agent.dir.display()))
+            (seen != **wanted).then(|| {
+                let log = agent.log();
+                let last = log.lines().rev().take(LOG_LINES).collect::<Vec<_>>().into_iter().rev();
+                let last = last.collect::<Vec<_>>().join("\n");
+                format!("{} sees {seen:#?} instead of {wanted:#?}; its log ends\n{last}", agent.dir.display())
+            })
         });
         let Some(differs) = differs else { return begin.elapsed() };
-        assert!(!is_late(begin.elapsed()), "{differs}\nafter {:?}; the line: {members:#?}", begin.elapsed());
+        if is_late(begin.elapsed()) {
+            panic!("after {:?}: {differs}\n{}", begin.elapsed(), everybodys_words(&agents));
+        }
         std::thread::sleep(Duration::from_millis(200));
     }
+}
+
+/// What each agent takes itself and the grid for.
+fn everybodys_words(agents: &[(&Agent, &Place)]) -> String {
+    let words = agents.iter().map(|(agent, _)| {
+        let (status, peers) = (agent.ask(&["status"]), agent.ask(&["peers"]));
+        let known = peers["neighbours"].as_array().map_or(0, Vec::len);
+        let [peer, membership, machines] = ["peer", "membership", "grid_machines"].map(|key| &status[key]);
+        let directory = agent.dir.display();
+        format!("{directory}: {peer}, {membership}, {machines} machines, {known} neighbours, at {}", peers["position"])
+    });
+    words.collect::<Vec<_>>().join("\n")
 }
 
 fn patiently(elapsed: Duration) -> bool {
