@@ -269,23 +269,27 @@ pub struct ChildView {
 pub struct Peers {
     /// This machine.
     pub me: PeerView,
+    /// Its position key, lower-case hex: the place on the line, and with those of all others the shape of the tree.
+    pub position: String,
     /// Whether its router is the root.
     pub is_root: bool,
     /// The root's machine, as last heard.
     pub root: Option<PeerView>,
-    /// Levels below the root; null until known.
+    /// Levels of its router below the root; of its leaf where it has no router, as the last on the line. Null until
+    /// known.
     pub depth: Option<u32>,
-    /// Parent of its router.
+    /// Parent of its router; null for the root, without a router, or while the router is not attached.
     pub router_parent: Option<PeerView>,
-    /// Parent of its leaf.
+    /// Parent of its leaf: this machine itself where the leaf hangs below the own router. Null when alone, or while
+    /// the leaf is not attached.
     pub leaf_parent: Option<PeerView>,
     /// Children of its router, left and right.
     pub children: Vec<ChildView>,
-    /// The line to the left, nearest first.
+    /// Next below on the line.
     pub predecessor: Option<PeerView>,
-    /// The line to the right, nearest first.
+    /// Next above on the line.
     pub successor: Option<PeerView>,
-    /// All neighbours on the line that it keeps.
+    /// All neighbours that it keeps, in the order of the line.
     pub neighbours: Vec<PeerView>,
 }
 

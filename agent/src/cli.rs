@@ -70,9 +70,9 @@ enum Command {
     /// See to the bags submitted here
     #[command(subcommand)]
     Bag(bag::BagCommand),
-    /// What this machine does, and why
+    /// What this machine does and why, and how large the grid is
     Status,
-    /// This machine's place in the grid
+    /// This machine's place in the grid: its parents and children in the tree, its neighbours on the line
     Peers,
     /// Stop working for the grid until `resume`, or for a while
     Pause {

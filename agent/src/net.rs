@@ -3,12 +3,18 @@
 //! TCP with Noise and yamux, on loopback only (see [`AddressError`]). The protocol's name carries the grid, so that
 //! peers of different grids cannot talk even if they connect. Delivery is best effort: a message may be lost, and a
 //! peer that cannot be reached is reported once per attempt; order between two messages to one peer is usual, not
-//! promised. Everything that waits has a bound, and what exceeds it is dropped and counted.
+//! promised. Everything that waits has a bound, and what exceeds it is dropped and counted; so have connections, with
+//! room left for those that this agent dials. A peer is dialled at its contact's address, and where that does not answer,
+//! where the peer said last that it listens (identify).
 //!
 //! Left out: discovery (the overlay keeps its own neighbours; Kademlia cost 2.2 MB and much CPU per swarm), QUIC and
 //! NAT traversal (they come with certificates), and what the bytes mean.
 
+mod addresses;
 mod loopback;
+mod outwards;
+mod serving;
+mod swarm;
 mod task;
 mod wire;
 
@@ -32,6 +38,7 @@ use tracing::{debug, warn};
 
 use crate::blobs::Blobs;
 use crate::identity;
+use swarm::Limits;
 
 pub use loopback::{AddressError, check as check_address};
 pub use wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX};
@@ -232,11 +239,26 @@ pub struct NetHandle {
     task: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
+/// The peer that `address` names with `/p2p/<peer>` at its end, reached there; its life is not known.
+pub fn named_contact(address: &Multiaddr) -> Option<Contact> {
+    let (socket, peer) = loopback::check(address).ok()?;
+    let peer = identity::from_libp2p(&peer?)?;
+    Some(Contact { peer, incarnation: 0, address: loopback::multiaddr(socket).to_string().into() })
+}
+
 /// Binds the listen addresses and starts the network task.
 ///
 /// # Errors
 /// When an address is not loopback, in use or refused; nothing runs then.
 pub fn start(config: NetConfig, blobs: Arc<Blobs>) -> Result<(NetHandle, mpsc::Receiver<NetEvent>), NetError> {
+    start_within(Limits::default(), config, blobs)
+}
+
+fn start_within(
+    limits: Limits,
+    config: NetConfig,
+    blobs: Arc<Blobs>,
+) -> Result<(NetHandle, mpsc::Receiver<NetEvent>), NetError> {
     let runtime = Handle::try_current().map_err(|_| NetError::NoRuntime)?;
     for address in &config.listen {
         let (socket, _) = loopback::check(address)?;
@@ -245,7 +267,7 @@ pub fn start(config: NetConfig, blobs: Arc<Blobs>) -> Result<(NetHandle, mpsc::R
     let counters = Arc::new(Counters::default());
     let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
     let (events, event_receiver) = mpsc::channel(EVENTS_MAX);
-    let task = task::Task::new(&config, blobs, counters.clone(), command_receiver, events)?;
+    let task = task::Task::new(&config, limits, blobs, counters.clone(), command_receiver, events)?;
     let handle = NetHandle {
         commands,
         budget: Arc::new(Semaphore::new(SENDING_BYTES_MAX)),

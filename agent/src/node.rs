@@ -3,6 +3,7 @@
 //! One task (the `driver`) owns the `Peer`; network, store, workers, control API and owner's probe reach it over
 //! bounded channels. No decision of the protocol is made here.
 
+mod absence;
 mod commits;
 mod driver;
 mod handle;
@@ -100,7 +101,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     tracing::info!(%address, peer = %identity::to_libp2p(id), "listening");
 
     let neighbours = neighbours::Neighbours::load(&directory);
-    let expects_grid = !options.bootstrap.is_empty() || !neighbours.addresses().is_empty();
+    let expects_grid = !options.bootstrap.is_empty() || !neighbours.contacts().is_empty();
     let mut config = Config { slots: options.slots, speed_mops, expects_grid, ..Config::default() };
     if let Some(lease) = options.lease {
         config.lease = lease;
@@ -132,6 +133,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     let control = control::start(&directory, options.control_port, handle, blobs.clone()).await?;
     let mut driver = driver::Driver::new(driver::Parts {
         peer,
+        grid,
         clock,
         config,
         net,

@@ -184,7 +184,8 @@ mod tests {
     fn measures_a_plausible_and_repeatable_speed() {
         let (first, second) = (measure_for(Duration::from_millis(150)), measure_for(Duration::from_millis(150)));
         assert!(first > 0.5 && first < 5000.0, "{first}");
-        assert!(first / second < 2.0 && second / first < 2.0, "{first} and {second}");
+        // What shares the processor core takes up to half of it, and comes and goes.
+        assert!(first / second < 4.0 && second / first < 4.0, "{first} and {second}");
     }
 
     #[test]

@@ -119,41 +119,185 @@ fn print_status(status: &Status, mut out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn print_peers(peers: &Peers, mut out: &mut dyn Write) -> io::Result<()> {
+    let place = match (peers.is_root, peers.depth) {
+        (true, _) if peers.neighbours.is_empty() => "alone: a grid of one machine".to_owned(),
+        (true, _) => "this machine's router is the root of the tree".to_owned(),
+        (false, Some(depth)) => format!("{} below the root of the tree", output::count(u64::from(depth), "level")),
+        (false, None) => "the place in the tree is not known yet".to_owned(),
+    };
+    writeln!(out, "{place}")?;
+
+    let is_me = |peer: &PeerView| peer.peer == peers.me.peer;
+    let name = |peer: &PeerView| {
+        let short = output::short_peer(&peer.peer);
+        if is_me(peer) { format!("{short} (this machine)") } else { short.to_owned() }
+    };
     let columns = [
-        Column::left("link"),
+        Column::left("in the tree"),
         Column::left("machine"),
         Column::left("address"),
         Column::right("machines below"),
         Column::right("height"),
     ];
-    let mut table = Table::new(&columns);
-    let mut row = |link: &str, peer: &PeerView, below: String, height: String| {
-        table.row([link.to_owned(), output::short_peer(&peer.peer).to_owned(), peer.address.clone(), below, height]);
-    };
-    let mut link = |link: &str, peer: &Option<PeerView>| {
-        if let Some(peer) = peer {
-            row(link, peer, String::new(), String::new());
-        }
-    };
-    link("me", &Some(peers.me.clone()));
-    link("root", &peers.root);
-    link("parent of router", &peers.router_parent);
-    link("parent of leaf", &peers.leaf_parent);
-    link("predecessor", &peers.predecessor);
-    link("successor", &peers.successor);
-    for neighbour in &peers.neighbours {
-        if Some(neighbour) != peers.predecessor.as_ref() && Some(neighbour) != peers.successor.as_ref() {
-            link("neighbour", &Some(neighbour.clone()));
-        }
+    let mut tree = Table::new(&columns);
+    let mut is_tree = false;
+    let above = [
+        ("root", &peers.root),
+        ("parent of the router", &peers.router_parent),
+        ("parent of the leaf", &peers.leaf_parent),
+    ];
+    for (link, peer) in above.into_iter().filter_map(|(link, peer)| Some((link, peer.as_ref()?))) {
+        tree.row([link.to_owned(), name(peer), peer.address.clone(), String::new(), String::new()]);
+        is_tree = true;
     }
     for child in &peers.children {
-        row(&format!("child ({})", child.node), &child.peer, child.machines.to_string(), child.height.to_string());
+        let numbers = [child.machines.to_string(), child.height.to_string()];
+        let link = format!("child ({})", output::printable(&child.node));
+        tree.row([link, name(&child.peer), child.peer.address.clone()].into_iter().chain(numbers));
+        is_tree = true;
     }
-    let depth = match (peers.is_root, peers.depth) {
-        (true, _) => "this machine's router is the root of the tree".to_owned(),
-        (false, Some(depth)) => format!("{} below the root of the tree", output::count(u64::from(depth), "level")),
-        (false, None) => "the place in the tree is not known yet".to_owned(),
-    };
-    writeln!(out, "{depth}\n")?;
+    if is_tree {
+        writeln!(out)?;
+        tree.write(&mut out)?;
+    }
+
+    // Lowest first, this machine between its two sides.
+    let mut line: Vec<(&str, &PeerView)> = Vec::new();
+    for neighbour in &peers.neighbours {
+        if Some(neighbour) == peers.successor.as_ref() {
+            line.push(("", &peers.me));
+        }
+        line.push(match neighbour {
+            neighbour if Some(neighbour) == peers.predecessor.as_ref() => ("predecessor", neighbour),
+            neighbour if Some(neighbour) == peers.successor.as_ref() => ("successor", neighbour),
+            neighbour => ("", neighbour),
+        });
+    }
+    if peers.successor.is_none() {
+        line.push(("", &peers.me));
+    }
+    writeln!(out)?;
+    let mut table = Table::new(&[Column::left("on the line"), Column::left("machine"), Column::left("address")]);
+    for (link, peer) in line {
+        table.row([link.to_owned(), name(peer), peer.address.clone()]);
+    }
     table.write(&mut out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::ChildView;
+
+    fn machine(name: &str) -> PeerView {
+        PeerView { peer: format!("12D3KooW-{name:->12}"), address: format!("/ip4/127.0.0.1/tcp/{}", name.len()) }
+    }
+
+    fn text(peers: &Peers) -> String {
+        let mut out = Vec::new();
+        print_peers(peers, &mut out).expect("memory takes it");
+        let text = String::from_utf8(out).expect("it is text");
+        text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+    }
+
+    fn alone() -> Peers {
+        Peers {
+            me: machine("me"),
+            position: "00".repeat(32),
+            is_root: true,
+            root: None,
+            depth: Some(0),
+            router_parent: None,
+            leaf_parent: None,
+            children: Vec::new(),
+            predecessor: None,
+            successor: None,
+            neighbours: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_place_in_the_tree_and_on_the_line_is_told() {
+        let child = |name, node: &str, machines, height| ChildView {
+            peer: machine(name),
+            node: node.to_owned(),
+            machines,
+            height,
+        };
+        let peers = Peers {
+            is_root: false,
+            root: Some(machine("top")),
+            depth: Some(2),
+            router_parent: Some(machine("above")),
+            leaf_parent: Some(machine("me")),
+            children: vec![child("me", "leaf", 1, 0), child("next", "router", 5, 3)],
+            predecessor: Some(machine("before")),
+            successor: Some(machine("next")),
+            neighbours: vec![machine("first"), machine("before"), machine("next"), machine("farther")],
+            ..alone()
+        };
+        let expected = "\
+2 levels below the root of the tree
+
+IN THE TREE           MACHINE                      ADDRESS               MACHINES BELOW  HEIGHT
+root                  ---------top                 /ip4/127.0.0.1/tcp/3
+parent of the router  -------above                 /ip4/127.0.0.1/tcp/5
+parent of the leaf    ----------me (this machine)  /ip4/127.0.0.1/tcp/2
+child (leaf)          ----------me (this machine)  /ip4/127.0.0.1/tcp/2               1       0
+child (router)        --------next                 /ip4/127.0.0.1/tcp/4               5       3
+
+ON THE LINE  MACHINE                      ADDRESS
+             -------first                 /ip4/127.0.0.1/tcp/5
+predecessor  ------before                 /ip4/127.0.0.1/tcp/6
+             ----------me (this machine)  /ip4/127.0.0.1/tcp/2
+successor    --------next                 /ip4/127.0.0.1/tcp/4
+             -----farther                 /ip4/127.0.0.1/tcp/7";
+        assert_eq!(text(&peers), expected);
+        let last = Peers { successor: None, neighbours: vec![machine("before")], ..peers.clone() };
+        assert!(text(&last).ends_with("(this machine)  /ip4/127.0.0.1/tcp/2"), "{}", text(&last));
+        let root = Peers { is_root: true, ..peers.clone() };
+        assert!(text(&root).starts_with("this machine's router is the root of the tree\n"));
+        let unknown = Peers { depth: None, ..peers };
+        assert!(text(&unknown).starts_with("the place in the tree is not known yet\n"));
+    }
+
+    #[test]
+    fn a_machine_alone_says_so() {
+        let expected = "\
+alone: a grid of one machine
+
+ON THE LINE  MACHINE                      ADDRESS
+             ----------me (this machine)  /ip4/127.0.0.1/tcp/2";
+        assert_eq!(text(&alone()), expected);
+    }
+
+    #[test]
+    fn the_size_and_the_height_of_the_grid_are_told() {
+        let status = Status {
+            peer: machine("me").peer,
+            version: "1.2.3".to_owned(),
+            membership: "member".to_owned(),
+            listen: vec!["/ip4/127.0.0.1/tcp/2".to_owned()],
+            activity: "idle".to_owned(),
+            reason: None,
+            since: "2026-01-02T03:04:05Z".to_owned(),
+            until: None,
+            slots: 2,
+            speed_mops: 1000.0,
+            grid_machines: 24,
+            grid_height: 7,
+            grid_speed_mops: 48_000.0,
+            grid_maximum_stretch: 0.5,
+            running: Vec::new(),
+            held: Vec::new(),
+            bytes_sent: 1024,
+            bytes_received: 0,
+            uptime_s: 61.0,
+        };
+        let mut out = Vec::new();
+        print_status(&status, &mut out).expect("memory takes it");
+        let text = String::from_utf8(out).expect("it is text");
+        let grid = text.lines().find(|line| line.starts_with("grid")).expect("a line about the grid");
+        assert!(grid.contains("24 machines, 7 levels high, 48000 Mop/s together"), "{grid}");
+    }
 }

@@ -1,70 +1,28 @@
 //! The task that owns the swarm: turns commands into requests and what the swarm says into events.
 //!
-//! It dials itself instead of leaving that to the request-response behaviour, for three reasons: what waits for a dial
-//! is bounded here and unbounded there; only the address of the contact is dialled, never one that a remote announced;
-//! and a fresh local port is used, as re-using the listening one makes quick redials on one machine collide.
-//!
-//! Nothing here waits for anything but the swarm, the commands and room for events; blobs are read on blocking threads.
+//! Nothing here waits for anything but the swarm, the commands and room for events. What goes out is in `outwards`, what
+//! others ask in `serving`.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::PeerId;
-use libp2p::core::muxing::StreamMuxerBox;
-use libp2p::core::transport::timeout::TransportTimeout;
-use libp2p::core::upgrade::Version;
 use libp2p::futures::StreamExt as _;
-use libp2p::request_response::{self, OutboundFailure, OutboundRequestId, ProtocolSupport, ResponseChannel};
-use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
-use libp2p::swarm::{self, ConnectionError, ConnectionId, DialError as SwarmDialError, NetworkBehaviour, SwarmEvent};
-use libp2p::{Multiaddr, Swarm, Transport as _, TransportError, connection_limits, identify, noise, ping, tcp, yamux};
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
-use tokio::task::JoinSet;
+use libp2p::request_response::{self, OutboundRequestId};
+use libp2p::swarm::{ConnectionError, ConnectionId, SwarmEvent};
+use libp2p::{Swarm, identify, ping};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior};
 use tracing::{debug, warn};
 
-use super::loopback::{self, LoopbackOnly};
-use super::wire::{self, CHUNK_BYTES_MAX, Codec, MESSAGE_BYTES_MAX, Reply, Request};
-use super::{
-    ChunkError, ChunkReply, Command, Counters, DialError, Item, NetConfig, NetError, NetEvent, Outbound, identity,
-};
+use super::addresses::Addresses;
+use super::outwards::{Bootstrap, InFlight, Link, QUIET, QUIET_OTHER_GRID, dial_error};
+use super::serving::Serving;
+use super::swarm::{Behaviour, BehaviourEvent, Limits};
+use super::wire::{self, Reply, Request};
+use super::{Command, Counters, DialError, NetConfig, NetError, NetEvent, identity, loopback, swarm};
 use crate::blobs::Blobs;
-
-/// An idle connection is kept this long. libp2p's 10 s would close the links of a quiet tree between two reports.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Longest time from a dial to an encrypted connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Longest time for one request and its answer.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Requests under way to one peer; the rest waits in order. With 50 ms to the peer and back: 640 messages a second.
-const IN_FLIGHT_MAX: usize = 32;
-
-/// Requests that wait for one peer.
-const WAITING_MAX: usize = 1024;
-
-/// Streams of one connection: ours and the peer's, and some for chunks.
-const STREAMS_MAX: usize = 3 * IN_FLIGHT_MAX;
-
-/// Connections to one peer: two when both dial at once, one for a bootstrap dial, one that is going away.
-const CONNECTIONS_PER_PEER_MAX: u32 = 4;
-
-/// Connections altogether. A peer of the tree keeps a few dozen.
-const CONNECTIONS_MAX: u32 = 512;
-
-/// Handshakes under way.
-const PENDING_MAX: u32 = 128;
-
-/// After a failed dial the same address is not dialled again for this long, and a peer is not reported lost twice
-/// within it.
-const QUIET: Duration = Duration::from_millis(500);
-
-/// The same for a peer that turned out to be of another grid.
-const QUIET_OTHER_GRID: Duration = Duration::from_secs(30);
 
 /// Messages that wait for the agent, beside those in the channel.
 const RECEIVED_MAX: usize = 4096;
@@ -75,12 +33,6 @@ const RECEIVED_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Events other than messages that may wait; more means that the agent is stuck.
 const EVENTS_HELD_MAX: usize = 2 * RECEIVED_MAX;
 
-/// Chunks read from disk at one time.
-const SERVING_MAX: usize = 4;
-
-/// Requests for chunks that wait for their turn.
-const SERVING_WAITING_MAX: usize = 64;
-
 /// How long a shutdown goes on delivering, and how long it waits for connections to close.
 const DRAIN: Duration = Duration::from_secs(1);
 const CLOSE: Duration = Duration::from_millis(300);
@@ -88,83 +40,20 @@ const CLOSE: Duration = Duration::from_millis(300);
 /// How often forgotten peers are cleared.
 const SWEEP: Duration = Duration::from_secs(10);
 
-#[derive(NetworkBehaviour)]
-struct Behaviour {
-    // First, so that what is over the limit is refused before anybody else sees it.
-    limits: connection_limits::Behaviour,
-    identify: identify::Behaviour,
-    ping: ping::Behaviour,
-    requests: request_response::Behaviour<Codec>,
-}
-
-/// What is known of one peer while there is something to know.
-#[derive(Default)]
-struct Link {
-    waiting: VecDeque<Item>,
-    in_flight: usize,
-    /// The last address a contact gave.
-    address: Box<str>,
-    dialling: Option<ConnectionId>,
-    /// Open connections, with the address for those that we dialled.
-    connections: HashMap<ConnectionId, Option<Multiaddr>>,
-    /// Whether [`NetEvent::Connected`] went out.
-    announced: bool,
-    /// Until when this address is not dialled again.
-    quiet: Option<(Instant, Box<str>)>,
-    /// When it was last reported lost.
-    reported: Option<Instant>,
-    /// Its connection is being closed because it is of another grid: that loss is no news.
-    turned_away: bool,
-}
-
-impl Link {
-    fn is_forgettable(&self, now: Instant) -> bool {
-        self.waiting.is_empty()
-            && self.in_flight == 0
-            && self.dialling.is_none()
-            && self.connections.is_empty()
-            && self.quiet.as_ref().is_none_or(|(until, _)| *until <= now)
-            && self.reported.is_none_or(|when| when + QUIET <= now)
-    }
-}
-
-/// A request under way.
-enum InFlight {
-    /// The permit goes back when the answer is in.
-    Message {
-        _permit: OwnedSemaphorePermit,
-    },
-    Chunk {
-        offset: u64,
-        reply: oneshot::Sender<Result<ChunkReply, ChunkError>>,
-    },
-}
-
-struct Bootstrap {
-    address: Multiaddr,
-    reply: oneshot::Sender<Result<PeerId, DialError>>,
-}
-
-struct Wanted {
-    hash: [u8; 32],
-    offset: u64,
-    channel: ResponseChannel<Reply>,
-}
-
 pub(super) struct Task {
-    swarm: Swarm<Behaviour>,
+    pub(super) swarm: Swarm<Behaviour>,
     protocol: libp2p::StreamProtocol,
-    blobs: Arc<Blobs>,
-    counters: Arc<Counters>,
+    pub(super) blobs: Arc<Blobs>,
+    pub(super) counters: Arc<Counters>,
     commands: mpsc::Receiver<Command>,
     events: mpsc::Sender<NetEvent>,
     held: VecDeque<NetEvent>,
     held_bytes: usize,
-    links: HashMap<PeerId, Link>,
-    in_flight: HashMap<OutboundRequestId, InFlight>,
-    bootstraps: HashMap<ConnectionId, Bootstrap>,
-    serving: JoinSet<(ResponseChannel<Reply>, Reply)>,
-    wanted: VecDeque<Wanted>,
+    pub(super) links: HashMap<PeerId, Link>,
+    pub(super) addresses: Addresses,
+    pub(super) in_flight: HashMap<OutboundRequestId, InFlight>,
+    pub(super) bootstraps: HashMap<ConnectionId, Bootstrap>,
+    pub(super) serving: Serving,
     /// Peers whose damaged or foreign answers were logged.
     complained: HashSet<PeerId>,
 }
@@ -172,50 +61,15 @@ pub(super) struct Task {
 impl Task {
     pub(super) fn new(
         config: &NetConfig,
+        limits: Limits,
         blobs: Arc<Blobs>,
         counters: Arc<Counters>,
         commands: mpsc::Receiver<Command>,
         events: mpsc::Sender<NetEvent>,
     ) -> Result<Self, NetError> {
-        let key = &config.keypair;
-        let noise = noise::Config::new(key).map_err(|error| NetError::Key(error.to_string()))?;
-        let transport = LoopbackOnly(tcp::tokio::Transport::new(tcp::Config::new()))
-            .upgrade(Version::V1Lazy)
-            .authenticate(noise)
-            .multiplex(yamux::Config::default())
-            .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
         let protocol = wire::protocol(config.grid);
-        let codec = Codec { traffic: counters.traffic.clone() };
-        let limits = connection_limits::ConnectionLimits::default()
-            .with_max_pending_incoming(Some(PENDING_MAX))
-            .with_max_pending_outgoing(Some(PENDING_MAX))
-            .with_max_established(Some(CONNECTIONS_MAX))
-            .with_max_established_per_peer(Some(CONNECTIONS_PER_PEER_MAX));
-        let behaviour = Behaviour {
-            limits: connection_limits::Behaviour::new(limits),
-            identify: identify::Behaviour::new(
-                identify::Config::new("/idlewood/1".to_owned(), key.public())
-                    .with_agent_version(format!("idlewood/{}", env!("CARGO_PKG_VERSION")))
-                    .with_cache_size(0),
-            ),
-            ping: ping::Behaviour::new(ping::Config::new()),
-            requests: request_response::Behaviour::with_codec(
-                codec,
-                [(protocol.clone(), ProtocolSupport::Full)],
-                request_response::Config::default()
-                    .with_request_timeout(REQUEST_TIMEOUT)
-                    .with_max_concurrent_streams(STREAMS_MAX),
-            ),
-        };
-        let mut swarm = Swarm::new(
-            TransportTimeout::new(transport, CONNECT_TIMEOUT).boxed(),
-            behaviour,
-            key.public().to_peer_id(),
-            swarm::Config::with_tokio_executor().with_idle_connection_timeout(IDLE_TIMEOUT),
-        );
-        for address in &config.listen {
-            swarm.listen_on(address.clone()).map_err(|error| listen_error(address, error))?;
-        }
+        let traffic = counters.traffic.clone();
+        let swarm = swarm::build(&config.keypair, protocol.clone(), traffic, limits, &config.listen)?;
         Ok(Self {
             swarm,
             protocol,
@@ -226,10 +80,10 @@ impl Task {
             held: VecDeque::new(),
             held_bytes: 0,
             links: HashMap::new(),
+            addresses: Addresses::default(),
             in_flight: HashMap::new(),
             bootstraps: HashMap::new(),
-            serving: JoinSet::new(),
-            wanted: VecDeque::new(),
+            serving: Serving::default(),
             complained: HashSet::new(),
         })
     }
@@ -257,7 +111,7 @@ impl Task {
                     }
                 }
                 event = self.swarm.select_next_some() => self.on_swarm_event(event),
-                Some(served) = self.serving.join_next() => self.on_served(served),
+                Some(served) = self.serving.reading.join_next() => self.on_served(served),
                 _ = sweep.tick() => self.sweep(),
             }
         }
@@ -275,7 +129,7 @@ impl Task {
             tokio::select! {
                 () = tokio::time::sleep_until(deadline) => break,
                 event = self.swarm.select_next_some() => self.on_swarm_event(event),
-                Some(served) = self.serving.join_next() => self.on_served(served),
+                Some(served) = self.serving.reading.join_next() => self.on_served(served),
             }
         }
         let connected: Vec<_> = self.swarm.connected_peers().copied().collect();
@@ -303,150 +157,26 @@ impl Task {
         }
     }
 
-    // ---- outwards ----
-
-    fn enqueue(&mut self, to: PeerId, address: Box<str>, item: Item) {
-        if identity::to_libp2p(to) == *self.swarm.local_peer_id() {
-            debug!("a message to oneself is not for the network; dropped");
-            self.fail(to, item);
-            return;
-        }
-        let link = self.links.entry(to).or_default();
-        if !address.is_empty() {
-            link.address = address;
-        }
-        if link.waiting.len() >= WAITING_MAX {
-            debug!(peer = ?to, "too many messages wait for one peer; dropped");
-            self.fail(to, item);
-            return;
-        }
-        link.waiting.push_back(item);
-        self.pump(to);
-    }
-
-    /// Moves what waits for `to` onwards: sends it, or dials first, or gives it up.
-    fn pump(&mut self, to: PeerId) {
-        let Some(link) = self.links.get_mut(&to) else { return };
-        let peer = identity::to_libp2p(to);
-        if self.swarm.behaviour().requests.is_connected(&peer) {
-            while link.in_flight < IN_FLIGHT_MAX
-                && let Some(item) = link.waiting.pop_front()
-            {
-                let (request, in_flight) = match item {
-                    Item::Message(Outbound { bytes, permit }) => {
-                        (Request::Message(bytes), InFlight::Message { _permit: permit })
-                    }
-                    // The caller gave up.
-                    Item::Chunk { reply, .. } if reply.is_closed() => continue,
-                    Item::Chunk { hash, offset, reply } => {
-                        (Request::Chunk { hash, offset }, InFlight::Chunk { offset, reply })
-                    }
-                };
-                let id = self.swarm.behaviour_mut().requests.send_request(&peer, request);
-                self.in_flight.insert(id, in_flight);
-                link.in_flight += 1;
-            }
-            return;
-        }
-        if link.waiting.is_empty() || link.dialling.is_some() {
-            return;
-        }
-        if let Some((until, address)) = &link.quiet
-            && *until > Instant::now()
-            && *address == link.address
-        {
-            // It was reported when the dial failed.
-            self.give_up(to);
-            return;
-        }
-        let address = match dialable(&link.address) {
-            Ok(address) => address,
-            Err(error) => {
-                debug!(peer = ?to, %error, "cannot be dialled");
-                self.lost(to);
-                self.give_up(to);
-                return;
-            }
-        };
-        let options = DialOpts::peer_id(peer)
-            .condition(PeerCondition::Always)
-            .addresses(vec![address])
-            .allocate_new_port()
-            .build();
-        link.dialling = Some(options.connection_id());
-        if let Err(error) = self.swarm.dial(options) {
-            self.dial_failed(to, &error);
-        }
-    }
-
-    fn bootstrap(&mut self, address: Multiaddr, reply: oneshot::Sender<Result<PeerId, DialError>>) {
-        let (socket, peer) = match loopback::check(&address) {
-            Ok(checked) => checked,
-            Err(error) => return answer(reply, Err(error.into())),
-        };
-        let target = loopback::multiaddr(socket);
-        if self.swarm.listeners().any(|own| *own == target) {
-            return answer(reply, Err(DialError::Oneself(address)));
-        }
-        let options = match peer {
-            Some(peer) => DialOpts::peer_id(peer)
-                .condition(PeerCondition::Always)
-                .addresses(vec![target])
-                .allocate_new_port()
-                .build(),
-            None => DialOpts::unknown_peer_id().address(target).allocate_new_port().build(),
-        };
-        let id = options.connection_id();
-        match self.swarm.dial(options) {
-            Ok(()) => {
-                self.bootstraps.insert(id, Bootstrap { address, reply });
-            }
-            Err(error) => answer(reply, Err(dial_error(address, &error))),
-        }
-    }
-
-    fn dial_failed(&mut self, to: PeerId, error: &SwarmDialError) {
-        debug!(peer = ?to, %error, "dial failed");
-        if let Some(link) = self.links.get_mut(&to) {
-            link.dialling = None;
-            if !link.connections.is_empty() {
-                // It dialled us meanwhile.
-                self.pump(to);
-                return;
-            }
-            link.quiet = Some((Instant::now() + QUIET, link.address.clone()));
-        }
-        self.lost(to);
-        self.give_up(to);
-    }
-
-    /// Drops what waits for `to`.
-    fn give_up(&mut self, to: PeerId) {
-        let waiting = self.links.get_mut(&to).map(|link| std::mem::take(&mut link.waiting)).unwrap_or_default();
-        for item in waiting {
-            self.fail(to, item);
-        }
-    }
-
-    fn fail(&self, to: PeerId, item: Item) {
-        match item {
-            Item::Message(_) => Counters::add(&self.counters.dropped),
-            Item::Chunk { reply, .. } => answer(reply, Err(ChunkError::Unreachable(to))),
-        }
-    }
-
     // ---- to the agent ----
 
-    fn emit(&mut self, event: NetEvent) {
+    /// Whether another message of this length may wait for the agent.
+    pub(super) fn has_room_for(&self, bytes: usize) -> bool {
+        self.held.len() < RECEIVED_MAX && self.held_bytes + bytes <= RECEIVED_BYTES_MAX
+    }
+
+    pub(super) fn emit(&mut self, event: NetEvent) {
         if self.held.len() >= EVENTS_HELD_MAX {
             warn!(?event, "the agent does not take its network events; one is lost");
             return;
+        }
+        if let NetEvent::Received { bytes, .. } = &event {
+            self.held_bytes += bytes.len();
         }
         self.held.push_back(event);
     }
 
     /// Reports a peer as lost, once for what failed together.
-    fn lost(&mut self, peer: PeerId) {
+    pub(super) fn lost(&mut self, peer: PeerId) {
         let now = Instant::now();
         let link = self.links.entry(peer).or_default();
         if link.reported.is_some_and(|when| now < when + QUIET) {
@@ -456,7 +186,7 @@ impl Task {
         self.emit(NetEvent::Unreachable(peer));
     }
 
-    fn complain(&mut self, peer: PeerId, what: &str) {
+    pub(super) fn complain(&mut self, peer: PeerId, what: &str) {
         Counters::add(&self.counters.errors);
         // Bounded, so that names cost a hostile peer more than they cost us.
         if self.complained.len() < 1024 && self.complained.insert(peer) {
@@ -489,7 +219,7 @@ impl Task {
                 let address = endpoint.is_dialer().then(|| endpoint.get_remote_address().clone());
                 let link = self.links.entry(peer).or_default();
                 link.connections.insert(connection_id, address);
-                if link.dialling == Some(connection_id) {
+                if link.dialling.is_some_and(|(id, _)| id == connection_id) {
                     link.dialling = None;
                 }
                 link.quiet = None;
@@ -505,7 +235,10 @@ impl Task {
                     answer(reply, Err(dial_error(address, &error)));
                 }
                 if let Some(peer) = peer_id.as_ref().and_then(identity::from_libp2p)
-                    && self.links.get(&peer).is_some_and(|link| link.dialling == Some(connection_id))
+                    && self
+                        .links
+                        .get(&peer)
+                        .is_some_and(|link| link.dialling.is_some_and(|(id, _)| id == connection_id))
                 {
                     self.dial_failed(peer, &error);
                 }
@@ -568,18 +301,17 @@ impl Task {
                 if let Some(Bootstrap { reply, .. }) = bootstrap {
                     answer(reply, Ok(peer));
                 }
+                // Also of a connection that is not the first: the peer may listen elsewhere by now.
+                self.addresses.learn(peer, &info.listen_addrs);
                 let Some(link) = self.links.get_mut(&peer) else { return };
                 if link.announced {
                     return;
                 }
                 let Some(dialled) = link.connections.get(&connection_id).cloned() else { return };
                 link.announced = true;
-                let listens = || {
-                    let mut addresses = info.listen_addrs.iter().filter_map(|address| loopback::check(address).ok());
-                    addresses.find(|(socket, _)| socket.port() != 0).map(|(socket, _)| loopback::multiaddr(socket))
-                };
                 let dialled = dialled.and_then(|address| loopback::check(&address).ok());
-                let address = dialled.map(|(socket, _)| loopback::multiaddr(socket)).or_else(listens);
+                let dialled = dialled.map(|(socket, _)| loopback::multiaddr(socket));
+                let address = dialled.or_else(|| self.addresses.of(peer).first().cloned());
                 self.emit(NetEvent::Connected { peer, address });
             }
             identify::Event::Error { peer_id, error, .. } => debug!(%peer_id, %error, "did not identify itself"),
@@ -588,7 +320,7 @@ impl Task {
     }
 
     /// Closes the connections of a peer of another grid, and leaves it alone for a while.
-    fn turn_away(&mut self, peer: PeerId, peer_id: libp2p::PeerId) {
+    pub(super) fn turn_away(&mut self, peer: PeerId, peer_id: libp2p::PeerId) {
         debug!(?peer, "is of another grid; closed");
         if let Some(link) = self.links.get_mut(&peer) {
             link.quiet = Some((Instant::now() + QUIET_OTHER_GRID, link.address.clone()));
@@ -625,174 +357,11 @@ impl Task {
             Event::ResponseSent { .. } => {}
         }
     }
-
-    fn on_request(&mut self, from: PeerId, request: Request, channel: ResponseChannel<Reply>) {
-        match request {
-            Request::Message(bytes) if bytes.len() <= MESSAGE_BYTES_MAX => {
-                let full = self.held.len() >= RECEIVED_MAX || self.held_bytes + bytes.len() > RECEIVED_BYTES_MAX;
-                if full {
-                    Counters::add(&self.counters.refused);
-                    self.respond(channel, Reply::Busy);
-                } else {
-                    self.held_bytes += bytes.len();
-                    Counters::add(&self.counters.received);
-                    self.emit(NetEvent::Received { from, bytes });
-                    self.respond(channel, Reply::Ack);
-                }
-            }
-            Request::Message(_) => {
-                self.complain(from, "sent a message that is too long");
-                self.respond(channel, Reply::Busy);
-            }
-            Request::Chunk { hash, offset } => {
-                if self.wanted.len() >= SERVING_WAITING_MAX {
-                    self.respond(channel, Reply::Busy);
-                } else {
-                    self.wanted.push_back(Wanted { hash, offset, channel });
-                    self.serve();
-                }
-            }
-        }
-    }
-
-    fn serve(&mut self) {
-        while self.serving.len() < SERVING_MAX
-            && let Some(Wanted { hash, offset, channel }) = self.wanted.pop_front()
-        {
-            let blobs = self.blobs.clone();
-            self.serving.spawn_blocking(move || {
-                let reply = match blobs.read_chunk(hash.into(), offset, CHUNK_BYTES_MAX) {
-                    Ok(Some(chunk)) => Reply::Chunk { total: chunk.total, bytes: chunk.bytes },
-                    Ok(None) => Reply::Missing,
-                    Err(error) => {
-                        warn!(%error, "a blob could not be served");
-                        Reply::Missing
-                    }
-                };
-                (channel, reply)
-            });
-        }
-    }
-
-    fn on_served(&mut self, served: Result<(ResponseChannel<Reply>, Reply), tokio::task::JoinError>) {
-        match served {
-            Ok((channel, reply)) => self.respond(channel, reply),
-            Err(error) => warn!(%error, "serving a blob failed"),
-        }
-        self.serve();
-    }
-
-    fn respond(&mut self, channel: ResponseChannel<Reply>, reply: Reply) {
-        if self.swarm.behaviour_mut().requests.send_response(channel, reply).is_err() {
-            debug!("whoever asked is gone");
-        }
-    }
-
-    fn on_reply(&mut self, from: PeerId, id: OutboundRequestId, reply: Reply) {
-        let Some(in_flight) = self.landed(from, id) else { return };
-        match (in_flight, reply) {
-            (InFlight::Message { .. }, Reply::Ack) => Counters::add(&self.counters.sent),
-            (InFlight::Message { .. }, Reply::Busy) => Counters::add(&self.counters.dropped),
-            (InFlight::Message { .. }, Reply::Chunk { .. } | Reply::Missing) => {
-                Counters::add(&self.counters.dropped);
-                self.complain(from, "answered a message with something else");
-            }
-            (InFlight::Chunk { reply, .. }, Reply::Missing) => answer(reply, Ok(ChunkReply::Missing)),
-            (InFlight::Chunk { reply, .. }, Reply::Busy) => answer(reply, Ok(ChunkReply::Busy)),
-            (InFlight::Chunk { offset, reply }, Reply::Chunk { total, bytes }) if fits(offset, total, bytes.len()) => {
-                answer(reply, Ok(ChunkReply::Chunk { total, bytes }));
-            }
-            (InFlight::Chunk { reply, .. }, Reply::Chunk { .. } | Reply::Ack) => {
-                answer(reply, Err(ChunkError::Protocol(from)));
-                self.complain(from, "answered a request for a blob with something else");
-            }
-        }
-        self.pump(from);
-    }
-
-    fn on_request_failed(&mut self, to: PeerId, peer: libp2p::PeerId, id: OutboundRequestId, error: &OutboundFailure) {
-        debug!(peer = ?to, %error, "a request failed");
-        match self.landed(to, id) {
-            Some(InFlight::Message { .. }) => Counters::add(&self.counters.dropped),
-            Some(InFlight::Chunk { reply, .. }) => answer(reply, Err(ChunkError::Unreachable(to))),
-            None => {}
-        }
-        self.lost(to);
-        if matches!(error, OutboundFailure::UnsupportedProtocols) {
-            self.turn_away(to, peer);
-        }
-        self.pump(to);
-    }
-
-    fn landed(&mut self, peer: PeerId, id: OutboundRequestId) -> Option<InFlight> {
-        let in_flight = self.in_flight.remove(&id)?;
-        if let Some(link) = self.links.get_mut(&peer) {
-            link.in_flight -= 1;
-        }
-        Some(in_flight)
-    }
-}
-
-/// Whether a piece of a blob can be what was asked for.
-fn fits(offset: u64, total: u64, len: usize) -> bool {
-    let Some(rest) = total.checked_sub(offset) else { return len == 0 };
-    len <= CHUNK_BYTES_MAX && len as u64 <= rest && (len > 0 || rest == 0)
-}
-
-fn dialable(address: &str) -> Result<Multiaddr, String> {
-    let address: Multiaddr = address.parse().map_err(|_| format!("{address:?} is not a multiaddress"))?;
-    let (socket, _) = loopback::check(&address).map_err(|error| error.to_string())?;
-    Ok(loopback::multiaddr(socket))
 }
 
 /// Answers somebody who may have stopped waiting.
-fn answer<T>(reply: oneshot::Sender<T>, value: T) {
+pub(super) fn answer<T>(reply: oneshot::Sender<T>, value: T) {
     if reply.send(value).is_err() {
         debug!("nobody waits for this answer any more");
-    }
-}
-
-fn dial_error(address: Multiaddr, error: &SwarmDialError) -> DialError {
-    let reason = match error {
-        SwarmDialError::LocalPeerId { .. } => return DialError::Oneself(address),
-        SwarmDialError::WrongPeerId { obtained, .. } => format!("another agent lives there ({obtained})"),
-        SwarmDialError::Denied { .. } => "too many connections are open".to_owned(),
-        SwarmDialError::Transport(errors) => match errors.first() {
-            Some((_, TransportError::Other(error))) => innermost(error),
-            Some((_, TransportError::MultiaddrNotSupported(_))) | None => "the address is not supported".to_owned(),
-        },
-        SwarmDialError::NoAddresses | SwarmDialError::DialPeerConditionFalse(_) | SwarmDialError::Aborted => {
-            error.to_string()
-        }
-    };
-    DialError::Failed { address, reason }
-}
-
-/// The end of the chain of causes says what happened; the rest says through which layers it went.
-fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut error = error;
-    while let Some(source) = error.source() {
-        error = source;
-    }
-    error.to_string()
-}
-
-fn listen_error(address: &Multiaddr, error: TransportError<io::Error>) -> NetError {
-    match error {
-        TransportError::MultiaddrNotSupported(address) => loopback::AddressError::Unusable(address.to_string()).into(),
-        TransportError::Other(source) if source.kind() == io::ErrorKind::AddrInUse => NetError::Busy(address.clone()),
-        TransportError::Other(source) => NetError::Listen { address: address.clone(), source },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_chunk_must_fit_the_request() {
-        assert!(fits(0, 0, 0) && fits(0, 5, 5) && fits(2, 5, 3) && fits(2, 5, 1) && fits(9, 5, 0) && fits(5, 5, 0));
-        assert!(!fits(0, 5, 0), "would never end");
-        assert!(!fits(2, 5, 4) && !fits(9, 5, 1) && !fits(0, u64::MAX, CHUNK_BYTES_MAX + 1));
     }
 }

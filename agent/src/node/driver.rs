@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use idlewood_overlay::{Contact, Time};
+use idlewood_overlay::{Contact, GridId, Time};
 use idlewood_scheduler::{
     BagId, Change, Config, Effect, Event, Message, Notice, Peer, Record, RecordKey, TaskId, Ticket,
 };
@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use tokio::task::Id;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
+use super::absence::Absence;
 use super::commits::Commits;
 use super::handle::{Command, Reply};
 use super::jobs::Jobs;
@@ -30,7 +31,7 @@ use crate::api;
 use crate::clock::Clock;
 use crate::control::Control;
 use crate::manifest::Manifest;
-use crate::net::{NetEvent, NetHandle};
+use crate::net::{self, NetEvent, NetHandle};
 use crate::owner::{OwnerProbe, PROBE_INTERVAL};
 use crate::store::{CommitError, CommitResult, Store};
 use crate::worker::{Pool, WorkerEvent};
@@ -42,12 +43,11 @@ const LEAVE_TIMEOUT: Duration = Duration::from_millis(2500);
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(4);
 /// Between two tries to reach an agent to join through.
 const BOOTSTRAP_INTERVAL: Duration = Duration::from_secs(2);
-/// Tries to reach a neighbour of the last run, which may be gone for good.
-const NEIGHBOUR_TRIES: u32 = 3;
 
 /// What the driver is made of.
 pub(super) struct Parts {
     pub(super) peer: Peer,
+    pub(super) grid: GridId,
     pub(super) clock: Clock,
     pub(super) config: Config,
     pub(super) net: NetHandle,
@@ -136,6 +136,7 @@ pub(super) struct Activity {
 /// Owns the peer of this machine.
 pub(super) struct Driver {
     pub(super) peer: Peer,
+    pub(super) grid: GridId,
     pub(super) clock: Clock,
     pub(super) config: Config,
     pub(super) net: NetHandle,
@@ -152,6 +153,7 @@ pub(super) struct Driver {
     pub(super) listen: Multiaddr,
     neighbours: Neighbours,
     bootstrap: Vec<Multiaddr>,
+    absence: Absence,
     pub(super) kept: Kept,
     commits: Commits,
     pub(super) places: Vec<Place>,
@@ -176,8 +178,11 @@ impl Driver {
     pub(super) fn new(parts: Parts) -> Self {
         let places = (0..parts.config.places()).map(|_| Place::Free).collect();
         let activity = Activity { owner_present: false, pause: None, busy: false, since: parts.clock.now() };
+        // Whoever is silent for longer than a heartbeat is asked whether it lives.
+        let absence = Absence::new(parts.clock.now(), Duration::from_millis(parts.config.overlay.heartbeat_ms));
         Self {
             peer: parts.peer,
+            grid: parts.grid,
             clock: parts.clock,
             config: parts.config,
             net: parts.net,
@@ -194,6 +199,7 @@ impl Driver {
             listen: parts.listen,
             neighbours: parts.neighbours,
             bootstrap: parts.bootstrap,
+            absence,
             kept: parts.kept,
             commits: Commits::default(),
             places,
@@ -237,7 +243,10 @@ impl Driver {
             biased;
             _ = wakes.terminate.recv() => return false,
             _ = wakes.interrupt.recv() => return false,
-            _ = wakes.probe.tick() => self.ask_owner(),
+            _ = wakes.probe.tick() => {
+                self.ask_owner();
+                self.notice_absence();
+            }
             Some(event) = self.worker_events.recv() => self.worker_ended(event),
             Some(event) = self.measure_events.recv() => self.measure_ended(event),
             Some(result) = self.store_events.recv() => self.committed(&result),
@@ -310,7 +319,10 @@ impl Driver {
                 self.answer_submission(bag);
             }
             Notice::BagClosed(bag) => tracing::info!(%bag, "bag closed"),
-            Notice::Joined => tracing::info!("member of the grid"),
+            Notice::Joined => {
+                tracing::info!("member of the grid");
+                self.neighbours.save(self.peer.overlay_view().neighbours());
+            }
             Notice::Left => self.left = true,
         }
     }
@@ -369,14 +381,30 @@ impl Driver {
 
     // ---- the grid ----
 
-    /// Dials those to join through until they answer; the neighbours of the last run only a few times.
+    /// Tells the peer whom to join through: at once who is known by name, and the others when they have answered.
     fn join_grid(&mut self) {
-        let told = self.bootstrap.iter().cloned().map(|address| (address, None));
-        let known = self.neighbours.addresses().into_iter().map(|address| (address, Some(NEIGHBOUR_TRIES)));
-        for (address, tries) in told.chain(known).collect::<Vec<_>>() {
+        for address in self.bootstrap.clone() {
             let net = self.net.clone();
-            let dialling = async move { Done::Bootstrapped(dial(&net, address, tries).await) };
+            let dialling = async move { Done::Bootstrapped(dial(&net, address).await) };
             self.jobs.spawn(dialling, Done::Bootstrapped(None));
+        }
+        self.tell_contacts();
+    }
+
+    /// Everybody known by name: those that the user named, and the neighbours, of the last run while there are none.
+    fn tell_contacts(&mut self) {
+        let told = self.bootstrap.iter().filter_map(net::named_contact);
+        let contacts: Vec<Contact> = told.chain(self.neighbours.contacts()).collect();
+        for contact in contacts {
+            self.feed(Event::Bootstrap(contact));
+        }
+    }
+
+    /// After an absence the peer asks those it knew, and looks its place up anew.
+    fn notice_absence(&mut self) {
+        if let Some(away) = self.absence.look(self.clock.now()) {
+            tracing::info!(away_s = away.as_secs(), "this agent did not run for a while; finding its place again");
+            self.tell_contacts();
         }
     }
 
@@ -502,19 +530,13 @@ async fn sleep_until(deadline: Option<Instant>) {
     }
 }
 
-/// Dials an agent until it answers, or `tries` times.
-async fn dial(net: &NetHandle, address: Multiaddr, tries: Option<u32>) -> Option<Contact> {
-    let mut tried = 0;
+/// Dials an agent until it answers.
+async fn dial(net: &NetHandle, address: Multiaddr) -> Option<Contact> {
     loop {
         match net.dial(address.clone()).await {
             Ok(peer) => return Some(Contact { peer, incarnation: 0, address: address.to_string().into() }),
-            Err(crate::net::DialError::Oneself(_) | crate::net::DialError::Closed) => return None,
-            Err(error) if tries.is_none() => tracing::warn!(%error, "cannot join through this agent yet"),
-            Err(error) => tracing::debug!(%error, "a neighbour of the last run is not there"),
-        }
-        tried += 1;
-        if tries.is_some_and(|tries| tried >= tries) {
-            return None;
+            Err(net::DialError::Oneself(_) | net::DialError::Closed) => return None,
+            Err(error) => tracing::warn!(%error, "cannot join through this agent yet"),
         }
         tokio::time::sleep(BOOTSTRAP_INTERVAL).await;
     }

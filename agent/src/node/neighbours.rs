@@ -7,11 +7,16 @@ use std::time::Duration;
 
 use idlewood_overlay::Contact;
 use libp2p::Multiaddr;
+use libp2p::multiaddr::Protocol;
+
+use crate::{identity, net};
 
 /// How often the file is brought up to date.
 pub(super) const SAVE_INTERVAL: Duration = Duration::from_secs(5);
+/// Most that are taken from the file: a full leaf set, and room beside it in what the overlay remembers.
+const NEIGHBOURS_MAX: usize = 16;
 
-/// Addresses of peers, in a JSON list.
+/// Addresses of peers with their names (`/ip4/…/tcp/…/p2p/<peer>`), in a JSON list.
 #[derive(Debug)]
 pub(super) struct Neighbours {
     path: PathBuf,
@@ -26,15 +31,15 @@ impl Neighbours {
         Self { path, saved }
     }
 
-    /// Where the neighbours of the last run could be dialled.
-    pub(super) fn addresses(&self) -> Vec<Multiaddr> {
-        self.saved.iter().filter_map(|address| address.parse().ok()).collect()
+    /// Who they were and where they could be dialled.
+    pub(super) fn contacts(&self) -> Vec<Contact> {
+        let addresses = self.saved.iter().filter_map(|address| address.parse::<Multiaddr>().ok());
+        addresses.filter_map(|address| net::named_contact(&address)).take(NEIGHBOURS_MAX).collect()
     }
 
     /// Writes the present ones, if they changed and there are any.
     pub(super) fn save<'a>(&mut self, contacts: impl Iterator<Item = &'a Contact>) {
-        let addresses: Vec<String> =
-            contacts.filter(|contact| !contact.address.is_empty()).map(|contact| contact.address.to_string()).collect();
+        let addresses: Vec<String> = contacts.filter_map(named).collect();
         if addresses.is_empty() || addresses == self.saved {
             return;
         }
@@ -50,5 +55,47 @@ impl Neighbours {
         file.write_all(&serde_json::to_vec(addresses)?)?;
         file.persist(&self.path)?;
         Ok(())
+    }
+}
+
+fn named(contact: &Contact) -> Option<String> {
+    let address: Multiaddr = contact.address.parse().ok().filter(|_| !contact.address.is_empty())?;
+    Some(address.with(Protocol::P2p(identity::to_libp2p(contact.peer))).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use libp2p::identity::Keypair;
+
+    use super::*;
+
+    fn contact(port: u16) -> Contact {
+        let peer = identity::peer_id(&Keypair::generate_ed25519()).expect("an Ed25519 key");
+        Contact { peer, incarnation: 0, address: format!("/ip4/127.0.0.1/tcp/{port}").into() }
+    }
+
+    #[test]
+    fn the_neighbours_of_the_last_run_are_known_by_name_and_address() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let mut neighbours = Neighbours::load(directory.path());
+        assert_eq!(neighbours.contacts(), []);
+        let contacts = [contact(1), contact(2), Contact { address: "".into(), ..contact(3) }];
+        neighbours.save(contacts.iter());
+        assert_eq!(Neighbours::load(directory.path()).contacts(), contacts[..2]);
+        neighbours.save([].iter());
+        assert_eq!(Neighbours::load(directory.path()).contacts(), contacts[..2], "a peer that is alone keeps the last");
+        let many: Vec<Contact> = (1..=20).map(contact).collect();
+        neighbours.save(many.iter());
+        assert_eq!(Neighbours::load(directory.path()).contacts(), many[..NEIGHBOURS_MAX]);
+    }
+
+    #[test]
+    fn a_damaged_or_foreign_file_is_no_harm() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let far = "[\"/ip4/192.0.2.1/tcp/1/p2p/12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp\"]";
+        for content in ["", "[", "{}", "[1]", "[\"/ip4/127.0.0.1/tcp/1\"]", "[\"nonsense\"]", far] {
+            fs::write(directory.path().join("neighbours.json"), content).expect("our directory");
+            assert_eq!(Neighbours::load(directory.path()).contacts(), [], "{content}");
+        }
     }
 }

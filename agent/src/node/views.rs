@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use idlewood_overlay::{Contact, Node, State, Time};
+use idlewood_overlay::{Contact, Node, PositionKey, State, Time};
 use idlewood_scheduler::{BagId, BagView, Closing, Event};
 
 use super::Refusal;
@@ -132,8 +132,14 @@ impl Driver {
             height: child.height,
         });
         let node = if overlay.hosts_router() { Node::Router } else { Node::Leaf };
+        // Predecessors come nearest first.
+        let mut neighbours: Vec<_> = overlay.neighbours().collect();
+        let above = overlay.successor().and_then(|successor| neighbours.iter().position(|&other| other == successor));
+        let below = above.unwrap_or(neighbours.len());
+        neighbours[..below].reverse();
         api::Peers {
             me: peer_view(overlay.me()),
+            position: hex::encode(PositionKey::new(self.grid, overlay.me().peer).0),
             is_root: overlay.is_root(),
             root: overlay.root().map(|root| peer_view(&root.contact)),
             depth: overlay.depth(node),
@@ -142,7 +148,7 @@ impl Driver {
             children: children.collect(),
             predecessor: overlay.predecessor().map(peer_view),
             successor: overlay.successor().map(peer_view),
-            neighbours: overlay.neighbours().map(peer_view).collect(),
+            neighbours: neighbours.into_iter().map(peer_view).collect(),
         }
     }
 

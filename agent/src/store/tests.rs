@@ -96,23 +96,26 @@ fn records_survive_a_restart_and_changes_apply_in_order() {
 fn what_waits_is_committed_together() {
     let dir = tempfile::tempdir().unwrap();
     let (mut opened, _lock) = open(dir.path());
-    let mut one_by_one = Duration::ZERO;
-    for number in 0..50_u64 {
+    // Another program's burst of writes can spoil a comparison, but not all of them.
+    let is_faster = (0..10).any(|_| {
         let start = Instant::now();
-        opened.store.try_commit(vec![set(&number.to_be_bytes(), &[1; 100])], number).unwrap();
-        assert_eq!(opened.results.blocking_recv().unwrap().result, Ok(()));
-        one_by_one += start.elapsed();
-    }
-    let start = Instant::now();
-    for number in 0..500_u64 {
-        opened.store.try_commit(vec![set(&number.to_be_bytes(), &[2; 100])], number).unwrap();
-    }
-    for number in 0..500 {
-        assert_eq!(opened.results.blocking_recv(), Some(CommitResult { ticket: number, result: Ok(()) }));
-    }
-    let together = start.elapsed();
-    println!("one by one {:?} each; 500 at once {together:?}", one_by_one / 50);
-    assert!(together < one_by_one * 5, "500 at once {together:?}, 50 one by one {one_by_one:?}");
+        for number in 0..50_u64 {
+            opened.store.try_commit(vec![set(&number.to_be_bytes(), &[1; 100])], number).unwrap();
+            assert_eq!(opened.results.blocking_recv().unwrap().result, Ok(()));
+        }
+        let one_by_one = start.elapsed();
+        let start = Instant::now();
+        for number in 0..500_u64 {
+            opened.store.try_commit(vec![set(&number.to_be_bytes(), &[2; 100])], number).unwrap();
+        }
+        for number in 0..500 {
+            assert_eq!(opened.results.blocking_recv(), Some(CommitResult { ticket: number, result: Ok(()) }));
+        }
+        let together = start.elapsed();
+        println!("one by one {:?} each; 500 at once {together:?}", one_by_one / 50);
+        together < one_by_one * 5
+    });
+    assert!(is_faster, "500 at once take as long as one by one");
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Real agents in real processes, used through the command line alone.
 
+use std::any::Any;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -12,6 +14,9 @@ use tempfile::TempDir;
 const AGENT: &str = env!("CARGO_BIN_EXE_agent");
 /// How long anything may take. Generous: the machines are shared.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Held by every grid; by one of many machines alone, so that other tests do not slow it down.
+static TURN: RwLock<()> = RwLock::new(());
 
 /// A program that does what its first argument says.
 pub(crate) fn probe_program() -> PathBuf {
@@ -28,6 +33,8 @@ pub(crate) struct Agent {
 pub(crate) struct Grid {
     pub(crate) agents: Vec<Agent>,
     pub(crate) root: TempDir,
+    /// Dropped when the agents are.
+    _turn: Box<dyn Any>,
 }
 
 /// What a command printed, as JSON, and its exit code.
@@ -86,6 +93,21 @@ impl Agent {
         self.process.as_ref().expect("it runs").id()
     }
 
+    /// Where other agents reach it.
+    pub(crate) fn address(&self) -> String {
+        self.ask(&["status"])["listen"][0].as_str().expect("an address").to_owned()
+    }
+
+    fn wait_until_it_answers(&self) {
+        wait_for("the agent to answer", || self.cli(&["status"]).code == 0);
+    }
+
+    /// Sends a signal by its name, as `kill` takes it.
+    pub(crate) fn signal(&self, name: &str) {
+        let status = Command::new("kill").arg(format!("-{name}")).arg(self.pid().to_string()).status();
+        assert!(status.expect("kill exists").success());
+    }
+
     /// SIGKILL.
     pub(crate) fn kill(&mut self) {
         let mut process = self.process.take().expect("it runs");
@@ -95,10 +117,9 @@ impl Agent {
 
     /// SIGTERM; how long it took to end.
     pub(crate) fn terminate(&mut self) -> Duration {
-        let mut process = self.process.take().expect("it runs");
         let begin = Instant::now();
-        let status = Command::new("kill").arg(process.id().to_string()).status().expect("kill exists");
-        assert!(status.success());
+        self.signal("TERM");
+        let mut process = self.process.take().expect("it runs");
         assert!(process.wait().expect("it was a child").success(), "{}", self.log());
         begin.elapsed()
     }
@@ -140,29 +161,56 @@ impl Drop for Agent {
 impl Grid {
     /// Starts `count` agents and waits until they are one grid.
     pub(crate) fn start(count: usize) -> Self {
-        let mut grid = Self { agents: Vec::new(), root: tempfile::tempdir().expect("a temporary directory") };
+        let mut grid = Self::prepare(count, Box::new(TURN.read().unwrap_or_else(PoisonError::into_inner)));
         for number in 0..count {
-            let dir = grid.root.path().join(format!("agent-{number}"));
-            std::fs::create_dir(&dir).expect("our directory");
-            grid.agents.push(Agent { dir, process: None });
             grid.run(number);
         }
         grid.wait_until_formed(count);
         grid
     }
 
+    /// Starts `count` agents that all join through the first one at the same time, while no other test has agents.
+    pub(crate) fn start_at_once(count: usize) -> Self {
+        let mut grid = Self::prepare(count, Box::new(TURN.write().unwrap_or_else(PoisonError::into_inner)));
+        grid.run(0);
+        let first = grid.agents[0].address();
+        for number in 1..count {
+            grid.spawn(number, std::slice::from_ref(&first));
+        }
+        grid.agents.iter().for_each(Agent::wait_until_it_answers);
+        grid
+    }
+
+    fn prepare(count: usize, turn: Box<dyn Any>) -> Self {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let agent = |number| {
+            let dir = root.path().join(format!("agent-{number}"));
+            std::fs::create_dir(&dir).expect("our directory");
+            Agent { dir, process: None }
+        };
+        Self { agents: (0..count).map(agent).collect(), root, _turn: turn }
+    }
+
     /// Starts an agent, again or for the first time, joining through the others.
     pub(crate) fn run(&mut self, number: usize) {
+        let others =
+            self.agents.iter().enumerate().filter(|(other, agent)| *other != number && agent.process.is_some());
+        let bootstrap: Vec<String> = others.take(2).map(|(_, other)| other.address()).collect();
+        self.spawn(number, &bootstrap);
+        self.agents[number].wait_until_it_answers();
+    }
+
+    /// Starts an agent, again or for the first time, and tells it whom to join through.
+    pub(crate) fn spawn(&mut self, number: usize, bootstrap: &[String]) {
         let dir = self.agents[number].dir.clone();
         let log = File::options().create(true).append(true).open(dir.join("agent.log")).expect("our directory");
         let mut command = Command::new(AGENT);
         command.args(["run", "--listen", "/ip4/127.0.0.1/tcp/0", "--speed-mops", "1000", "--lease", "5"]);
+        // Tests that are cut off leave nothing running.
+        command.arg("--die-with-parent");
         command.arg("--state-dir").arg(&dir).arg("--owner-probe").arg(dir.join("owner"));
-        let others =
-            self.agents.iter().enumerate().filter(|(other, agent)| *other != number && agent.process.is_some());
-        for (_, other) in others.take(2) {
-            let status = other.ask(&["status"]);
-            command.arg("--bootstrap").arg(status["listen"][0].as_str().expect("an address"));
+        for address in bootstrap {
+            command.arg("--bootstrap").arg(address);
         }
         let process = command
             .env("IDLEWOOD_LOG", "info,idlewood=debug")
@@ -172,13 +220,26 @@ impl Grid {
             .spawn()
             .expect("the binary starts");
         self.agents[number].process = Some(process);
-        let agent = &self.agents[number];
-        wait_for("the agent to answer", || agent.cli(&["status"]).code == 0);
+    }
+
+    /// SIGKILL to all of these before any of them is waited for.
+    pub(crate) fn kill_at_once(&mut self, numbers: &[usize]) {
+        let taken = numbers.iter().map(|&number| self.agents[number].process.take().expect("it runs"));
+        let mut processes: Vec<Child> = taken.collect();
+        processes.iter_mut().for_each(|process| process.kill().expect("it runs"));
+        for mut process in processes {
+            process.wait().expect("it was a child");
+        }
+    }
+
+    /// Those that run.
+    pub(crate) fn running(&self) -> Vec<&Agent> {
+        self.agents.iter().filter(|agent| agent.process.is_some()).collect()
     }
 
     /// Waits until all running agents agree on how many they are.
     pub(crate) fn wait_until_formed(&self, count: usize) {
-        for agent in self.agents.iter().filter(|agent| agent.process.is_some()) {
+        for agent in self.running() {
             wait_for("the grid to form", || agent.ask(&["status"])["grid_machines"].as_u64() == Some(count as u64));
         }
     }

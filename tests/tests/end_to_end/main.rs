@@ -5,4 +5,6 @@ mod crashes;
 mod harness;
 mod mistakes;
 mod owner;
+mod places;
 mod solver;
+mod tree;

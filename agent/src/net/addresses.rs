@@ -1,0 +1,109 @@
+//! Where peers say they listen, as identify tells: what is dialled where the address of a contact does not answer.
+//!
+//! A contact may be older than its peer's last restart, and the port another since. What a peer says of itself over an
+//! encrypted connection is newer than what others remember of it. It costs nothing to be lied to: a dial that ends at
+//! another peer fails, as it does with the address of a contact.
+
+use std::collections::HashMap;
+
+use idlewood_overlay::PeerId;
+use libp2p::Multiaddr;
+
+use super::loopback;
+
+/// Peers that are remembered. Our choice: more than a machine's neighbours and a large bag's executors.
+const PEERS_MAX: usize = 4096;
+
+/// Addresses that are remembered of one peer.
+const ADDRESSES_PER_PEER_MAX: usize = 4;
+
+/// What peers said last.
+#[derive(Debug, Default)]
+pub(super) struct Addresses {
+    peers: HashMap<PeerId, Listens>,
+    /// Grows with everything that is learnt.
+    age: u64,
+}
+
+#[derive(Debug)]
+struct Listens {
+    addresses: Vec<Multiaddr>,
+    learnt: u64,
+}
+
+impl Addresses {
+    /// Replaces what is known of `peer`; addresses that cannot be dialled are left out. Of too many peers the one that
+    /// was silent longest is forgotten.
+    pub(super) fn learn(&mut self, peer: PeerId, listens: &[Multiaddr]) {
+        let usable = listens.iter().filter_map(|address| loopback::check(address).ok());
+        let usable = usable.filter(|(socket, _)| socket.port() != 0).map(|(socket, _)| loopback::multiaddr(socket));
+        let addresses: Vec<_> = usable.take(ADDRESSES_PER_PEER_MAX).collect();
+        if addresses.is_empty() {
+            self.forget(peer);
+            return;
+        }
+        self.age += 1;
+        self.peers.insert(peer, Listens { addresses, learnt: self.age });
+        if self.peers.len() > PEERS_MAX
+            && let Some(oldest) = self.peers.iter().min_by_key(|(_, listens)| listens.learnt).map(|(peer, _)| *peer)
+        {
+            self.forget(oldest);
+        }
+    }
+
+    /// Where the peer said that it listens.
+    pub(super) fn of(&self, peer: PeerId) -> &[Multiaddr] {
+        self.peers.get(&peer).map_or(&[], |listens| &listens.addresses)
+    }
+
+    /// They did not answer: what the peer says next is worth more.
+    pub(super) fn forget(&mut self, peer: PeerId) {
+        self.peers.remove(&peer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(port: u16) -> Multiaddr {
+        format!("/ip4/127.0.0.1/tcp/{port}").parse().unwrap()
+    }
+
+    #[test]
+    fn the_last_word_of_a_peer_counts() {
+        let mut addresses = Addresses::default();
+        let (peer, other) = (PeerId([1; 32]), PeerId([2; 32]));
+        assert!(addresses.of(peer).is_empty());
+        addresses.learn(peer, &[address(1), address(2)]);
+        addresses.learn(other, &[address(9)]);
+        addresses.learn(peer, &[address(3)]);
+        assert_eq!(addresses.of(peer), [address(3)]);
+        assert_eq!(addresses.of(other), [address(9)]);
+        addresses.forget(peer);
+        assert!(addresses.of(peer).is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_dialled_is_left_out_and_the_rest_is_bounded() {
+        let mut addresses = Addresses::default();
+        let peer = PeerId([1; 32]);
+        addresses.learn(peer, &["/ip4/192.0.2.1/tcp/1".parse().unwrap(), address(0), address(5)]);
+        assert_eq!(addresses.of(peer), [address(5)]);
+        addresses.learn(peer, &(1..=100).map(address).collect::<Vec<_>>());
+        assert_eq!(addresses.of(peer).len(), ADDRESSES_PER_PEER_MAX);
+        addresses.learn(peer, &[]);
+        assert!(addresses.of(peer).is_empty(), "it listens nowhere now");
+        let name = |number: usize| {
+            let mut bytes = [0; 32];
+            bytes[..8].copy_from_slice(&number.to_le_bytes());
+            PeerId(bytes)
+        };
+        for number in 0..=PEERS_MAX {
+            addresses.learn(name(number), &[address(7)]);
+        }
+        assert_eq!(addresses.peers.len(), PEERS_MAX);
+        assert!(addresses.of(name(0)).is_empty(), "silent longest");
+        assert_eq!(addresses.of(name(PEERS_MAX)), [address(7)]);
+    }
+}

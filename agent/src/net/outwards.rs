@@ -1,0 +1,341 @@
+//! The way outwards: what waits for a peer, the dial that it needs, the requests under way and what becomes of them.
+//!
+//! The agent dials itself instead of leaving that to the request-response behaviour, for three reasons: what waits for
+//! a dial is bounded here and unbounded there; it is known which address is dialled: that of the contact, and where
+//! nobody answers there, what the peer itself said last (`addresses`); and a fresh local port is used, as re-using the
+//! listening one makes quick redials on one machine collide.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use idlewood_overlay::PeerId;
+use libp2p::request_response::{OutboundFailure, OutboundRequestId};
+use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
+use libp2p::swarm::{ConnectionId, DialError as SwarmDialError};
+use libp2p::{Multiaddr, TransportError};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::time::Instant;
+use tracing::debug;
+
+use super::swarm::IN_FLIGHT_MAX;
+use super::task::{Task, answer};
+use super::wire::{CHUNK_BYTES_MAX, Reply, Request};
+use super::{ChunkError, ChunkReply, Counters, DialError, Item, Outbound, identity, loopback};
+
+/// Requests that wait for one peer.
+const WAITING_MAX: usize = 1024;
+
+/// After a failed dial the same address is not dialled again for this long, and a peer is not reported lost twice
+/// within it.
+pub(super) const QUIET: Duration = Duration::from_millis(500);
+
+/// The same for a peer that turned out to be of another grid.
+pub(super) const QUIET_OTHER_GRID: Duration = Duration::from_secs(30);
+
+/// What is known of one peer while there is something to know.
+#[derive(Default)]
+pub(super) struct Link {
+    pub(super) waiting: VecDeque<Item>,
+    pub(super) in_flight: usize,
+    /// The last address a contact gave.
+    pub(super) address: Box<str>,
+    pub(super) dialling: Option<(ConnectionId, Route)>,
+    /// Open connections, with the address for those that we dialled.
+    pub(super) connections: HashMap<ConnectionId, Option<Multiaddr>>,
+    /// Whether [`NetEvent::Connected`] went out.
+    pub(super) announced: bool,
+    /// Until when this address is not dialled again.
+    pub(super) quiet: Option<(Instant, Box<str>)>,
+    /// When it was last reported lost.
+    pub(super) reported: Option<Instant>,
+    /// Its connection is being closed because it is of another grid: that loss is no news.
+    pub(super) turned_away: bool,
+}
+
+impl Link {
+    pub(super) fn is_forgettable(&self, now: Instant) -> bool {
+        self.waiting.is_empty()
+            && self.in_flight == 0
+            && self.dialling.is_none()
+            && self.connections.is_empty()
+            && self.quiet.as_ref().is_none_or(|(until, _)| *until <= now)
+            && self.reported.is_none_or(|when| when + QUIET <= now)
+    }
+}
+
+/// Which address of a peer is dialled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    /// That of the last contact.
+    Contact,
+    /// Where the peer said that it listens, since the contact's did not answer.
+    Identified,
+}
+
+/// A request under way.
+pub(super) enum InFlight {
+    /// The permit goes back when the answer is in.
+    Message {
+        _permit: OwnedSemaphorePermit,
+    },
+    Chunk {
+        offset: u64,
+        reply: oneshot::Sender<Result<ChunkReply, ChunkError>>,
+    },
+}
+
+pub(super) struct Bootstrap {
+    pub(super) address: Multiaddr,
+    pub(super) reply: oneshot::Sender<Result<PeerId, DialError>>,
+}
+
+impl Task {
+    pub(super) fn enqueue(&mut self, to: PeerId, address: Box<str>, item: Item) {
+        if identity::to_libp2p(to) == *self.swarm.local_peer_id() {
+            debug!("a message to oneself is not for the network; dropped");
+            self.fail(to, item);
+            return;
+        }
+        let link = self.links.entry(to).or_default();
+        if !address.is_empty() {
+            link.address = address;
+        }
+        if link.waiting.len() >= WAITING_MAX {
+            debug!(peer = ?to, "too many messages wait for one peer; dropped");
+            self.fail(to, item);
+            return;
+        }
+        link.waiting.push_back(item);
+        self.pump(to);
+    }
+
+    /// Moves what waits for `to` onwards: sends it, or dials first, or gives it up.
+    pub(super) fn pump(&mut self, to: PeerId) {
+        let Some(link) = self.links.get_mut(&to) else { return };
+        let peer = identity::to_libp2p(to);
+        if self.swarm.behaviour().requests.is_connected(&peer) {
+            while link.in_flight < IN_FLIGHT_MAX
+                && let Some(item) = link.waiting.pop_front()
+            {
+                let (request, in_flight) = match item {
+                    Item::Message(Outbound { bytes, permit }) => {
+                        (Request::Message(bytes), InFlight::Message { _permit: permit })
+                    }
+                    // The caller gave up.
+                    Item::Chunk { reply, .. } if reply.is_closed() => continue,
+                    Item::Chunk { hash, offset, reply } => {
+                        (Request::Chunk { hash, offset }, InFlight::Chunk { offset, reply })
+                    }
+                };
+                let id = self.swarm.behaviour_mut().requests.send_request(&peer, request);
+                self.in_flight.insert(id, in_flight);
+                link.in_flight += 1;
+            }
+            return;
+        }
+        if link.waiting.is_empty() || link.dialling.is_some() {
+            return;
+        }
+        if let Some((until, address)) = &link.quiet
+            && *until > Instant::now()
+            && *address == link.address
+        {
+            // It was reported when the dial failed.
+            self.give_up(to);
+            return;
+        }
+        match dialable(&link.address) {
+            Ok(address) => self.dial(to, Route::Contact, vec![address]),
+            Err(error) => {
+                debug!(peer = ?to, %error, "the contact cannot be dialled");
+                if !self.dial_identified(to) {
+                    self.lost(to);
+                    self.give_up(to);
+                }
+            }
+        }
+    }
+
+    fn dial(&mut self, to: PeerId, route: Route, addresses: Vec<Multiaddr>) {
+        let options = DialOpts::peer_id(identity::to_libp2p(to))
+            .condition(PeerCondition::Always)
+            .addresses(addresses)
+            .allocate_new_port()
+            .build();
+        self.links.entry(to).or_default().dialling = Some((options.connection_id(), route));
+        if let Err(error) = self.swarm.dial(options) {
+            self.dial_failed(to, &error);
+        }
+    }
+
+    /// Dials where the peer said last that it listens. False when it said nothing that is still to be tried.
+    fn dial_identified(&mut self, to: PeerId) -> bool {
+        let contact = self.links.get(&to).and_then(|link| dialable(&link.address).ok());
+        let mut addresses = self.addresses.of(to).to_vec();
+        addresses.retain(|address| Some(address) != contact.as_ref());
+        let is_there = !addresses.is_empty();
+        if is_there {
+            self.dial(to, Route::Identified, addresses);
+        }
+        is_there
+    }
+
+    pub(super) fn bootstrap(&mut self, address: Multiaddr, reply: oneshot::Sender<Result<PeerId, DialError>>) {
+        let (socket, peer) = match loopback::check(&address) {
+            Ok(checked) => checked,
+            Err(error) => return answer(reply, Err(error.into())),
+        };
+        let target = loopback::multiaddr(socket);
+        if self.swarm.listeners().any(|own| *own == target) {
+            return answer(reply, Err(DialError::Oneself(address)));
+        }
+        let options = match peer {
+            Some(peer) => DialOpts::peer_id(peer)
+                .condition(PeerCondition::Always)
+                .addresses(vec![target])
+                .allocate_new_port()
+                .build(),
+            None => DialOpts::unknown_peer_id().address(target).allocate_new_port().build(),
+        };
+        let id = options.connection_id();
+        match self.swarm.dial(options) {
+            Ok(()) => {
+                self.bootstraps.insert(id, Bootstrap { address, reply });
+            }
+            Err(error) => answer(reply, Err(dial_error(address, &error))),
+        }
+    }
+
+    pub(super) fn dial_failed(&mut self, to: PeerId, error: &SwarmDialError) {
+        debug!(peer = ?to, %error, "dial failed");
+        let link = self.links.entry(to).or_default();
+        let route = link.dialling.take().map(|(_, route)| route);
+        if !link.connections.is_empty() {
+            // It dialled us meanwhile.
+            self.pump(to);
+            return;
+        }
+        if route == Some(Route::Contact) && self.dial_identified(to) {
+            return;
+        }
+        self.addresses.forget(to);
+        let link = self.links.entry(to).or_default();
+        link.quiet = Some((Instant::now() + QUIET, link.address.clone()));
+        self.lost(to);
+        self.give_up(to);
+    }
+
+    /// Drops what waits for `to`.
+    pub(super) fn give_up(&mut self, to: PeerId) {
+        let waiting = self.links.get_mut(&to).map(|link| std::mem::take(&mut link.waiting)).unwrap_or_default();
+        for item in waiting {
+            self.fail(to, item);
+        }
+    }
+
+    fn fail(&self, to: PeerId, item: Item) {
+        match item {
+            Item::Message(_) => Counters::add(&self.counters.dropped),
+            Item::Chunk { reply, .. } => answer(reply, Err(ChunkError::Unreachable(to))),
+        }
+    }
+
+    pub(super) fn on_reply(&mut self, from: PeerId, id: OutboundRequestId, reply: Reply) {
+        let Some(in_flight) = self.landed(from, id) else { return };
+        match (in_flight, reply) {
+            (InFlight::Message { .. }, Reply::Ack) => Counters::add(&self.counters.sent),
+            (InFlight::Message { .. }, Reply::Busy) => Counters::add(&self.counters.dropped),
+            (InFlight::Message { .. }, Reply::Chunk { .. } | Reply::Missing) => {
+                Counters::add(&self.counters.dropped);
+                self.complain(from, "answered a message with something else");
+            }
+            (InFlight::Chunk { reply, .. }, Reply::Missing) => answer(reply, Ok(ChunkReply::Missing)),
+            (InFlight::Chunk { reply, .. }, Reply::Busy) => answer(reply, Ok(ChunkReply::Busy)),
+            (InFlight::Chunk { offset, reply }, Reply::Chunk { total, bytes }) if fits(offset, total, bytes.len()) => {
+                answer(reply, Ok(ChunkReply::Chunk { total, bytes }));
+            }
+            (InFlight::Chunk { reply, .. }, Reply::Chunk { .. } | Reply::Ack) => {
+                answer(reply, Err(ChunkError::Protocol(from)));
+                self.complain(from, "answered a request for a blob with something else");
+            }
+        }
+        self.pump(from);
+    }
+
+    pub(super) fn on_request_failed(
+        &mut self,
+        to: PeerId,
+        peer: libp2p::PeerId,
+        id: OutboundRequestId,
+        error: &OutboundFailure,
+    ) {
+        debug!(peer = ?to, %error, "a request failed");
+        match self.landed(to, id) {
+            Some(InFlight::Message { .. }) => Counters::add(&self.counters.dropped),
+            Some(InFlight::Chunk { reply, .. }) => answer(reply, Err(ChunkError::Unreachable(to))),
+            None => {}
+        }
+        self.lost(to);
+        if matches!(error, OutboundFailure::UnsupportedProtocols) {
+            self.turn_away(to, peer);
+        }
+        self.pump(to);
+    }
+
+    fn landed(&mut self, peer: PeerId, id: OutboundRequestId) -> Option<InFlight> {
+        let in_flight = self.in_flight.remove(&id)?;
+        if let Some(link) = self.links.get_mut(&peer) {
+            link.in_flight -= 1;
+        }
+        Some(in_flight)
+    }
+}
+
+/// Whether a piece of a blob can be what was asked for.
+fn fits(offset: u64, total: u64, len: usize) -> bool {
+    let Some(rest) = total.checked_sub(offset) else { return len == 0 };
+    len <= CHUNK_BYTES_MAX && len as u64 <= rest && (len > 0 || rest == 0)
+}
+
+fn dialable(address: &str) -> Result<Multiaddr, String> {
+    let address: Multiaddr = address.parse().map_err(|_| format!("{address:?} is not a multiaddress"))?;
+    let (socket, _) = loopback::check(&address).map_err(|error| error.to_string())?;
+    Ok(loopback::multiaddr(socket))
+}
+
+pub(super) fn dial_error(address: Multiaddr, error: &SwarmDialError) -> DialError {
+    let reason = match error {
+        SwarmDialError::LocalPeerId { .. } => return DialError::Oneself(address),
+        SwarmDialError::WrongPeerId { obtained, .. } => format!("another agent lives there ({obtained})"),
+        SwarmDialError::Denied { .. } => "too many connections are open".to_owned(),
+        SwarmDialError::Transport(errors) => match errors.first() {
+            Some((_, TransportError::Other(error))) => innermost(error),
+            Some((_, TransportError::MultiaddrNotSupported(_))) | None => "the address is not supported".to_owned(),
+        },
+        SwarmDialError::NoAddresses | SwarmDialError::DialPeerConditionFalse(_) | SwarmDialError::Aborted => {
+            error.to_string()
+        }
+    };
+    DialError::Failed { address, reason }
+}
+
+/// The end of the chain of causes says what happened; the rest says through which layers it went.
+fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_must_fit_the_request() {
+        assert!(fits(0, 0, 0) && fits(0, 5, 5) && fits(2, 5, 3) && fits(2, 5, 1) && fits(9, 5, 0) && fits(5, 5, 0));
+        assert!(!fits(0, 5, 0), "would never end");
+        assert!(!fits(2, 5, 4) && !fits(9, 5, 1) && !fits(0, u64::MAX, CHUNK_BYTES_MAX + 1));
+    }
+}
