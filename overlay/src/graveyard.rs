@@ -13,7 +13,7 @@ use crate::{Contact, PeerId, Time};
 const TOMBSTONES_MAX: usize = 512;
 const BOOTSTRAPS_MAX: usize = 32;
 /// Longest wait before a bootstrap contact that answers is asked again.
-const BOOTSTRAP_PERIOD_MAX: Duration = Duration::from_secs(3_600);
+const BOOTSTRAP_PERIOD_MAX: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Tombstone {
@@ -21,6 +21,8 @@ pub(crate) struct Tombstone {
     pub(crate) until: Time,
     /// It said good-bye: not even its own late messages bring this life back.
     pub(crate) left: bool,
+    /// It is known by hearsay only, and so is this incarnation: it holds against hearsay, not against the peer.
+    pub(crate) is_candidate: bool,
 }
 
 #[derive(Debug, Default)]
@@ -30,18 +32,36 @@ pub(crate) struct Tombstones {
 
 impl Tombstones {
     /// The tombstone of this or a later life of the peer.
-    pub(crate) fn covering(&self, contact: &Contact) -> Option<&Tombstone> {
-        self.by_peer.get(&contact.peer).filter(|stone| stone.incarnation >= contact.incarnation)
+    pub(crate) fn covering(&self, contact: &Contact, now: Time) -> Option<&Tombstone> {
+        let covers = |stone: &&Tombstone| stone.incarnation >= contact.incarnation && stone.until > now;
+        self.by_peer.get(&contact.peer).filter(covers)
+    }
+
+    /// A peer that we never met did not answer. Says nothing where we know more.
+    pub(crate) fn set_candidate(&mut self, contact: &Contact, until: Time) {
+        let incarnation = contact.incarnation;
+        let stone = Tombstone { incarnation, until, left: false, is_candidate: true };
+        let known = self.by_peer.entry(contact.peer).or_insert(stone.clone());
+        if known.is_candidate {
+            *known = stone;
+        }
+        self.shrink();
     }
 
     pub(crate) fn set(&mut self, contact: &Contact, until: Time, left: bool) {
-        let stone = self.by_peer.entry(contact.peer).or_insert(Tombstone { incarnation: 0, until, left });
-        if contact.incarnation > stone.incarnation {
-            *stone = Tombstone { incarnation: contact.incarnation, until, left };
-        } else if contact.incarnation == stone.incarnation {
-            stone.until = stone.until.max(until);
-            stone.left |= left;
+        let incarnation = contact.incarnation;
+        let stone = Tombstone { incarnation, until, left, is_candidate: false };
+        let known = self.by_peer.entry(contact.peer).or_insert(stone.clone());
+        if incarnation > known.incarnation || known.is_candidate {
+            *known = stone;
+        } else if incarnation == known.incarnation {
+            known.until = known.until.max(until);
+            known.left |= left;
         }
+        self.shrink();
+    }
+
+    fn shrink(&mut self) {
         if self.by_peer.len() > TOMBSTONES_MAX
             && let Some(peer) = self.by_peer.iter().min_by_key(|(_, stone)| stone.until).map(|(peer, _)| *peer)
         {
@@ -102,6 +122,10 @@ impl Graveyard {
         self.graves.remove(&peer).is_some()
     }
 
+    pub(crate) fn has_graves(&self) -> bool {
+        !self.graves.is_empty()
+    }
+
     pub(crate) fn graves(&self) -> Vec<Contact> {
         self.graves.values().map(|grave| grave.contact.clone()).collect()
     }
@@ -121,12 +145,20 @@ impl Graveyard {
         true
     }
 
-    /// A bootstrap contact did not answer: true when the peer is one.
-    pub(crate) fn bootstrap_failed(&mut self, peer: PeerId, now: Time, period: Duration) -> bool {
-        let Some(bootstrap) = self.bootstraps.get_mut(&peer) else { return false };
-        bootstrap.period = period;
-        bootstrap.next = now + period;
-        true
+    /// A bootstrap contact, if it is one, did not answer: it is asked again after `longest`, and while we are lonely
+    /// sooner: each wait is twice the one before, up to `longest`.
+    pub(crate) fn bootstrap_failed(&mut self, peer: PeerId, now: Time, is_lonely: bool, longest: Duration) {
+        if let Some(bootstrap) = self.bootstraps.get_mut(&peer) {
+            bootstrap.period = if is_lonely { (bootstrap.period * 2).min(longest) } else { longest };
+            bootstrap.next = now + bootstrap.period;
+        }
+    }
+
+    /// All bootstrap contacts are asked by then, and then after `period`.
+    pub(crate) fn ask_bootstraps_at(&mut self, at: Time, period: Duration) {
+        for bootstrap in self.bootstraps.values_mut() {
+            (bootstrap.next, bootstrap.period) = (bootstrap.next.min(at), period);
+        }
     }
 
     /// A bootstrap contact to ask now; it is put off by its period.
@@ -154,11 +186,12 @@ mod tests {
     fn a_tombstone_covers_this_and_earlier_lives_until_it_expires() {
         let mut stones = Tombstones::default();
         stones.set(&contact(1, 5), Time::from_micros(60), false);
-        assert!(stones.covering(&contact(1, 4)).is_some());
-        assert!(stones.covering(&contact(1, 5)).is_some_and(|stone| !stone.left));
-        assert!(stones.covering(&contact(1, 6)).is_none());
+        assert!(stones.covering(&contact(1, 4), Time::ZERO).is_some());
+        assert!(stones.covering(&contact(1, 5), Time::ZERO).is_some_and(|stone| !stone.left));
+        assert!(stones.covering(&contact(1, 6), Time::ZERO).is_none());
+        assert!(stones.covering(&contact(1, 5), Time::from_micros(60)).is_none());
         stones.purge(Time::from_micros(60));
-        assert!(stones.covering(&contact(1, 5)).is_none());
+        assert!(stones.covering(&contact(1, 5), Time::ZERO).is_none());
     }
 
     #[test]
@@ -180,7 +213,11 @@ mod tests {
         assert!(graveyard.due_bootstrap(Time::ZERO).is_some());
         graveyard.bootstrap_answered(&contact(1, 3), Time::ZERO);
         assert_eq!(graveyard.deadline(), Some(Time::ZERO + second * 2));
-        graveyard.bootstrap_failed(PeerId([1; 32]), Time::ZERO, second);
+        graveyard.bootstrap_failed(PeerId([1; 32]), Time::ZERO, false, second);
         assert_eq!(graveyard.deadline(), Some(Time::ZERO + second));
+        graveyard.bootstrap_failed(PeerId([1; 32]), Time::ZERO, true, second * 3);
+        assert_eq!(graveyard.deadline(), Some(Time::ZERO + second * 2));
+        graveyard.bootstrap_failed(PeerId([1; 32]), Time::ZERO, true, second * 3);
+        assert_eq!(graveyard.deadline(), Some(Time::ZERO + second * 3));
     }
 }

@@ -18,6 +18,8 @@ const FOUND_SIDE_LEN: usize = 3;
 const ASKS_MAX: u32 = 64;
 /// Candidates remembered on one look-up.
 const CANDIDATES_MAX: usize = 128;
+/// Fingers asked first by a peer that may have lost sight of part of the line.
+const DOUBT_FINGERS: usize = 3;
 /// Times that one candidate is asked.
 const TRIES: u32 = 2;
 
@@ -42,11 +44,12 @@ pub(crate) struct Lookup {
     pub(crate) nonce: u32,
     candidates: BTreeMap<PositionKey, Candidate>,
     asks: u32,
+    answers: u32,
 }
 
 impl Lookup {
     pub(crate) fn new(key: PositionKey, nonce: u32) -> Self {
-        Self { key, nonce, candidates: BTreeMap::new(), asks: 0 }
+        Self { key, nonce, candidates: BTreeMap::new(), asks: 0, answers: 0 }
     }
 
     /// Adds a peer; one that is `known` need not be asked.
@@ -103,6 +106,7 @@ impl Lookup {
         match self.candidates.get_mut(key) {
             Some(candidate) if candidate.contact.peer == peer && matches!(candidate.status, Status::Asked { .. }) => {
                 candidate.status = Status::Answered;
+                self.answers += 1;
                 true
             }
             _ => false,
@@ -174,34 +178,63 @@ impl Overlay {
     /// One far and one near peer: the far one notices if the line we know is not the whole line.
     fn random_seeds(&mut self) -> Vec<Contact> {
         let mut seeds = Vec::new();
-        let fingers = self.line.fingers.len();
-        if fingers > 0 {
-            let pick = self.rng.random_range(0..fingers);
-            seeds.extend(self.line.fingers.iter().nth(pick).map(|member| member.contact.clone()));
-        }
+        seeds.extend(self.random_finger());
         if !self.line.looked_up || seeds.is_empty() {
             seeds.extend(self.neighbours().cloned());
         }
         seeds
     }
 
+    fn random_finger(&mut self) -> Option<Contact> {
+        let fingers = self.line.fingers.len();
+        let pick = self.rng.random_range(0..fingers.max(1));
+        self.line.fingers.iter().nth(pick).map(|(_, contact)| contact.clone())
+    }
+
+    /// Looks the own key up at once, since we may have lost sight of part of the line. Several are asked first, near
+    /// and far, since many may be gone.
+    pub(crate) fn look_up_in_doubt(&mut self) {
+        if self.line.lookup.as_ref().is_some_and(|lookup| lookup.key == self.me.key) {
+            return;
+        }
+        let mut seeds: Vec<Contact> = [self.predecessor(), self.successor()].into_iter().flatten().cloned().collect();
+        seeds.extend(self.nearest_known(&self.me.key, 1, Some(self.me.contact.peer)));
+        (0..DOUBT_FINGERS).for_each(|_| seeds.extend(self.random_finger()));
+        if !seeds.is_empty() {
+            self.look_up_own_key(seeds);
+        }
+    }
+
     /// Asks whoever is to be asked next; ends the look-up when nobody is.
     pub(crate) fn step_lookup(&mut self) {
-        let expires = self.now + self.config.probe_timeout(None);
+        let expires = self.now + self.timeout(None);
         let Some(lookup) = &mut self.line.lookup else { return };
         let (asked, nonce, key) = (lookup.ask(expires), lookup.nonce, lookup.key);
         let is_done = lookup.is_done();
         let nearest: Vec<_> = if is_done { lookup.nearest().cloned().collect() } else { Vec::new() };
         asked.into_iter().for_each(|to| self.send(to, Body::Find { nonce, key }));
         if is_done {
-            self.line.lookup = None;
-            self.line.looked_up |= key == self.me.key;
+            let answered = self.line.lookup.take().is_some_and(|lookup| lookup.answers > 0);
+            if key == self.me.key {
+                self.line.looked_up |= answered;
+                self.believe_ends(&nearest);
+            }
             nearest.iter().for_each(|contact| self.consider(contact));
         }
     }
 
+    /// Where nobody was found on a side and nobody is there, the line ends.
+    fn believe_ends(&mut self, nearest: &[Contact]) {
+        let keys: Vec<_> = nearest.iter().map(|contact| PositionKey::new(self.grid, contact.peer)).collect();
+        let found = [keys.iter().any(|key| *key < self.me.key), keys.iter().any(|key| *key > self.me.key)];
+        for ((end, side), found) in self.line.ends.iter_mut().zip(self.line.leaf_set.sides()).zip(found) {
+            *end = side.is_empty() && !found;
+        }
+        self.tree.changed = true;
+    }
+
     pub(crate) fn expire_lookup(&mut self) {
-        let timeout = self.config.probe_timeout(None);
+        let timeout = self.timeout(None);
         let Some(lookup) = &mut self.line.lookup else { return };
         let (again, failed) = lookup.expire(self.now, timeout);
         let (nonce, key) = (lookup.nonce, lookup.key);
@@ -216,21 +249,38 @@ impl Overlay {
         self.timers.lookup = self.timers.lookup.min(self.now + LOOKUP_PERIOD_MIN);
     }
 
-    pub(crate) fn on_find(&mut self, sender: &Contact, nonce: u32, key: &PositionKey) {
+    pub(crate) fn on_find(&mut self, sender: Contact, nonce: u32, key: &PositionKey) {
         let near = self.nearest_known(key, FOUND_SIDE_LEN, Some(sender.peer));
-        self.send(sender.clone(), Body::Found { nonce, near });
+        self.send(sender, Body::Found { nonce, near });
     }
 
     /// The peers nearest to a place on either side that we know, ourselves included.
     fn nearest_known(&self, key: &PositionKey, side_len: usize, without: Option<PeerId>) -> Vec<Contact> {
-        let leaf_set = self.line.leaf_set.iter().map(|neighbour| &neighbour.member);
-        let mut known: Vec<&Member> = leaf_set.chain(self.line.fingers.iter()).chain([&self.me]).collect();
-        known.retain(|member| Some(member.contact.peer) != without);
-        known.sort_by(|a, b| a.key.cmp(&b.key).then(b.contact.incarnation.cmp(&a.contact.incarnation)));
-        known.dedup_by_key(|member| member.key);
-        let middle = known.partition_point(|member| member.key < *key);
-        let range = middle.saturating_sub(side_len)..(middle + side_len).min(known.len());
-        known[range].iter().map(|member| member.contact.clone()).collect()
+        let leaf_set = self.line.leaf_set.iter().map(|neighbour| (neighbour.member.key.head(), neighbour.contact()));
+        let me = (self.me.key.head(), &self.me.contact);
+        let place = key.head();
+        // Nearest first.
+        let mut sides: [Vec<(u64, &Contact)>; 2] = [Vec::new(), Vec::new()];
+        for (head, contact) in leaf_set.chain(self.line.fingers.iter()).chain([me]) {
+            if Some(contact.peer) == without {
+                continue;
+            }
+            let side = &mut sides[usize::from(head >= place)];
+            let at = side.partition_point(|(other, _)| other.abs_diff(place) < head.abs_diff(place));
+            match side.get_mut(at) {
+                Some((_, same)) if same.peer == contact.peer => {
+                    if same.incarnation < contact.incarnation {
+                        *same = contact;
+                    }
+                }
+                _ if at < side_len => {
+                    side.insert(at, (head, contact));
+                    side.truncate(side_len);
+                }
+                _ => {}
+            }
+        }
+        sides.iter().flatten().map(|(_, contact)| (*contact).clone()).collect()
     }
 
     pub(crate) fn on_found(&mut self, sender: &Contact, nonce: u32, near: Vec<Contact>) {
@@ -241,7 +291,7 @@ impl Overlay {
         }
         let is_own = lookup.key == self.me.key;
         for contact in near {
-            if contact.peer == self.me.contact.peer || self.line.tombstones.covering(&contact).is_some() {
+            if contact.peer == self.me.contact.peer || self.line.tombstones.covering(&contact, self.now).is_some() {
                 self.consider(&contact);
                 continue;
             }

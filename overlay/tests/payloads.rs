@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use idlewood_overlay::{Body, Contact, Effect, Event, Message, Node, Overlay, Payload, PeerId, Report, Verdict};
 use proptest::prelude::*;
-use world::{CODEC, GRID, World};
+use world::{CODEC, World};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -141,7 +141,7 @@ fn a_difference_that_leads_nowhere_is_answered_by_asking_for_the_whole() {
     let before = held(&world);
     let ask = |world: &mut World, sender: &Contact, load: Payload| {
         let report = Report { node: Node::Leaf, version: version(world, child), tree: None, load: Some(load), root: 0 };
-        let message = Message { grid: GRID, sender: sender.clone(), body: Body::Report(report) };
+        let message = world::message(sender, Body::Report(report));
         let (now, overlay) = (world.now, world.machines[parent].overlay.as_mut().unwrap());
         let mut effects = Vec::new();
         overlay.handle(now, Event::Received { from: sender.peer, message }, &mut effects);
@@ -173,7 +173,7 @@ fn version(world: &mut World, child: usize) -> u64 {
     let (now, parent) = (world.now, world.machines[1 - child].overlay.as_mut().unwrap());
     for version in 0..100 {
         let report = Report { node: Node::Leaf, version, tree: None, load: None, root: 0 };
-        let message = Message { grid: GRID, sender: sender.clone(), body: Body::Report(report) };
+        let message = world::message(&sender, Body::Report(report));
         let mut effects = Vec::new();
         parent.handle(now, Event::Received { from: sender.peer, message }, &mut effects);
         let linked = effects.iter().any(|effect| {

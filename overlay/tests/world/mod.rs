@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idlewood_overlay::{
-    Config, Contact, Effect, Event, GridId, Message, Node, Notice, Overlay, PayloadCodec, PeerId, PositionKey, State,
-    Time,
+    Body, Config, Contact, Effect, Event, GridId, Message, Node, Notice, Overlay, PayloadCodec, PeerId, PositionKey,
+    State, Time,
 };
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
@@ -286,6 +286,11 @@ impl World {
             assert!(steps <= 256, "links lead upwards");
         }
     }
+}
+
+/// A message of `sender`, as it would say it to a stranger.
+pub(crate) fn message(sender: &Contact, body: Body) -> Message {
+    Message { grid: GRID.tag(), incarnation: sender.incarnation, address: Some(sender.address.clone()), body }
 }
 
 impl Machine {
