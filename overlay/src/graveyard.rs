@@ -96,11 +96,13 @@ pub(crate) struct Graveyard {
     len_max: usize,
     graves: BTreeMap<PeerId, Grave>,
     bootstraps: BTreeMap<PeerId, Bootstrap>,
+    /// When the next of them is to be asked.
+    next: Option<Time>,
 }
 
 impl Graveyard {
     pub(crate) fn new(len_max: usize) -> Self {
-        Self { len_max, graves: BTreeMap::new(), bootstraps: BTreeMap::new() }
+        Self { len_max, graves: BTreeMap::new(), bootstraps: BTreeMap::new(), next: None }
     }
 
     pub(crate) fn bury(&mut self, contact: Contact, now: Time) {
@@ -133,6 +135,7 @@ impl Graveyard {
     pub(crate) fn add_bootstrap(&mut self, contact: Contact, next: Time, period: Duration) {
         if self.bootstraps.len() < BOOTSTRAPS_MAX || self.bootstraps.contains_key(&contact.peer) {
             self.bootstraps.insert(contact.peer, Bootstrap { contact, next, period });
+            self.refresh();
         }
     }
 
@@ -142,6 +145,7 @@ impl Graveyard {
         bootstrap.period = (bootstrap.period * 2).min(BOOTSTRAP_PERIOD_MAX);
         bootstrap.next = now + bootstrap.period;
         bootstrap.contact.incarnation = contact.incarnation;
+        self.refresh();
         true
     }
 
@@ -151,6 +155,7 @@ impl Graveyard {
         if let Some(bootstrap) = self.bootstraps.get_mut(&peer) {
             bootstrap.period = if is_lonely { (bootstrap.period * 2).min(longest) } else { longest };
             bootstrap.next = now + bootstrap.period;
+            self.refresh();
         }
     }
 
@@ -159,18 +164,25 @@ impl Graveyard {
         for bootstrap in self.bootstraps.values_mut() {
             (bootstrap.next, bootstrap.period) = (bootstrap.next.min(at), period);
         }
+        self.refresh();
     }
 
     /// A bootstrap contact to ask now; it is put off by its period.
     pub(crate) fn due_bootstrap(&mut self, now: Time) -> Option<Contact> {
         let bootstrap = self.bootstraps.values_mut().find(|bootstrap| bootstrap.next <= now)?;
         bootstrap.next = now + bootstrap.period;
-        Some(bootstrap.contact.clone())
+        let contact = bootstrap.contact.clone();
+        self.refresh();
+        Some(contact)
     }
 
     /// When the next bootstrap contact is to be asked.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        self.bootstraps.values().map(|bootstrap| bootstrap.next).min()
+        self.next
+    }
+
+    fn refresh(&mut self) {
+        self.next = self.bootstraps.values().map(|bootstrap| bootstrap.next).min();
     }
 }
 

@@ -43,16 +43,17 @@ impl Path {
     pub(crate) fn sample(&mut self, round_trip: Duration) {
         let sample_us = u32::try_from(round_trip.as_micros()).unwrap_or(u32::MAX).clamp(1, 60_000_000);
         if self.round_trip_us == 0 {
-            *self = Self { round_trip_us: sample_us, deviation_us: sample_us / 2 };
+            *self = Self { round_trip_us: sample_us, deviation_us: sample_us / 4 };
         } else {
             self.deviation_us = (self.deviation_us * 3 + self.round_trip_us.abs_diff(sample_us)) / 4;
             self.round_trip_us = (self.round_trip_us * 7 + sample_us) / 8;
         }
     }
 
-    /// Within which nearly every answer comes; none where nothing is known.
+    /// Within which nearly every answer comes, and at most four round trips; none where nothing is known.
     pub(crate) fn answer_within(&self) -> Option<Duration> {
-        let within = Duration::from_micros(u64::from(self.round_trip_us) + 4 * u64::from(self.deviation_us));
+        let (round_trip_us, deviation_us) = (u64::from(self.round_trip_us), u64::from(self.deviation_us));
+        let within = Duration::from_micros(round_trip_us + 4 * deviation_us.min(round_trip_us * 3 / 4));
         (self.round_trip_us > 0).then_some(within)
     }
 }

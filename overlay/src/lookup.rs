@@ -20,6 +20,8 @@ const ASKS_MAX: u32 = 64;
 const CANDIDATES_MAX: usize = 128;
 /// Fingers asked first by a peer that may have lost sight of part of the line.
 const DOUBT_FINGERS: usize = 3;
+/// The longest wait for the next look-up of a finger, in shortest ones.
+const FINGER_PERIODS_MAX: u32 = 16;
 /// Times that one candidate is asked.
 const TRIES: u32 = 2;
 
@@ -152,8 +154,13 @@ impl Overlay {
         self.seed_lookup(seeds);
     }
 
-    /// Looks up a place in a bucket that has few fingers.
+    /// Looks up a place in a bucket that has few fingers; less and less often while that finds nobody new.
     pub(crate) fn look_up_finger(&mut self) {
+        let (len, known) = (self.line.fingers.len(), self.timers.fingers_len);
+        self.timers.fingers_len = len;
+        let shortest = Duration::from_millis(self.config.exchange_ms);
+        self.timers.fingers_period =
+            if len == known { (self.timers.fingers_period * 2).min(shortest * FINGER_PERIODS_MAX) } else { shortest };
         if self.line.lookup.is_some() {
             return;
         }
@@ -289,18 +296,15 @@ impl Overlay {
         if !lookup.answered(&sender_key, sender.peer) {
             return;
         }
-        let is_own = lookup.key == self.me.key;
         for contact in near {
             if contact.peer == self.me.contact.peer || self.line.tombstones.covering(&contact, self.now).is_some() {
                 self.consider(&contact);
                 continue;
             }
             let known = self.line.leaf_set.get(contact.peer).is_some();
-            if is_own {
-                self.consider(&contact);
-            }
+            let member = Member::new(self.grid, contact);
             if let Some(lookup) = &mut self.line.lookup {
-                lookup.add(Member::new(self.grid, contact), known);
+                lookup.add(member, known);
             }
         }
         self.step_lookup();

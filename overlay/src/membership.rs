@@ -101,9 +101,13 @@ impl Overlay {
 
     /// Takes a message of `sender` as a sign of life. False when it comes from a life that is over.
     ///
-    /// An answer to a probe is left to [`Self::on_ack`], which still needs that probe.
-    pub(crate) fn hear(&mut self, sender: &Contact, is_new_address: bool, is_ack: bool) -> bool {
-        let Some(known) = self.line.leaf_set.get(sender.peer) else { return self.hear_other(sender, is_ack) };
+    /// An answer to a probe is left to [`Self::on_ack`], which still needs that probe, and a stranger's ping to
+    /// [`Self::on_ping`].
+    pub(crate) fn hear(&mut self, sender: &Contact, is_new_address: bool, body: &Body) -> bool {
+        let is_ack = matches!(body, Body::Ack { .. });
+        let Some(known) = self.line.leaf_set.get(sender.peer) else {
+            return self.hear_other(sender, is_ack || matches!(body, Body::Ping { .. }));
+        };
         let incarnation = known.contact().incarnation;
         if incarnation > sender.incarnation {
             let known = known.contact().clone();
@@ -132,7 +136,7 @@ impl Overlay {
     }
 
     /// The same for one that is not a neighbour.
-    fn hear_other(&mut self, sender: &Contact, is_ack: bool) -> bool {
+    fn hear_other(&mut self, sender: &Contact, is_talk: bool) -> bool {
         if let Some(stone) = self.line.tombstones.covering(sender, self.now)
             && (stone.left || stone.incarnation > sender.incarnation)
             && !stone.is_candidate
@@ -146,7 +150,7 @@ impl Overlay {
             return true;
         }
         let member = Member::new(self.grid, sender.clone());
-        if !is_ack && (self.line.leaf_set.wants(&member.key) || self.line.graveyard.holds(sender)) {
+        if !is_talk && (self.line.leaf_set.wants(&member.key) || self.line.graveyard.holds(sender)) {
             self.probe(sender, self.config.probe_tries);
         }
         self.line.fingers.note(&member, self.now);
@@ -163,6 +167,14 @@ impl Overlay {
 
     /// Takes note of a peer by hearsay: verifies it if it belongs next to us.
     pub(crate) fn consider(&mut self, contact: &Contact) {
+        // A neighbour that is no news needs no hashing.
+        if self.line.leaf_set.get(contact.peer).is_none_or(|known| known.contact().incarnation < contact.incarnation) {
+            self.consider_at(contact, PositionKey::new(self.grid, contact.peer));
+        }
+    }
+
+    /// The same, where the place on the line is known.
+    pub(crate) fn consider_at(&mut self, contact: &Contact, key: PositionKey) {
         if contact.peer == self.me.contact.peer {
             if contact.incarnation > self.me.contact.incarnation {
                 self.rise_above(contact.incarnation);
@@ -174,7 +186,7 @@ impl Overlay {
         }
         let is_news = match self.line.leaf_set.get(contact.peer) {
             Some(known) => known.contact().incarnation < contact.incarnation,
-            None => self.line.leaf_set.wants(&PositionKey::new(self.grid, contact.peer)),
+            None => self.line.leaf_set.wants(&key),
         };
         if is_news {
             self.probe(contact, self.config.probe_tries);
@@ -202,21 +214,29 @@ impl Overlay {
 
     /// Asks a peer for an answer unless that is under way.
     pub(crate) fn probe(&mut self, contact: &Contact, tries_max: u32) {
+        if let Some(nonce) = self.begin_probe(contact, tries_max) {
+            self.ping(contact.clone(), nonce, false);
+        }
+    }
+
+    /// The nonce with which the peer is to be asked, if it is.
+    fn begin_probe(&mut self, contact: &Contact, tries_max: u32) -> Option<u32> {
         if contact.peer == self.me.contact.peer
             || self.line.probes.get(contact.peer).is_some_and(|probe| probe.contact.incarnation >= contact.incarnation)
         {
-            return;
+            return None;
         }
         let known = self.line.leaf_set.get(contact.peer);
         let timeout = self.timeout(known.map(|neighbour| neighbour.path));
-        let nonce = self.rng.random();
+        let nonce = self.rng.random_range(1..=u32::MAX);
         let expires = self.now + timeout;
         let probe = Probe { contact: contact.clone(), nonce, tries: 1, tries_max, sent: self.now, expires, timeout };
         if self.line.probes.begin(probe) {
             self.line.leaf_set.update(contact.peer, |neighbour| neighbour.probed = true);
-            self.ping(contact.clone(), nonce, false);
+            Some(nonce)
         } else {
             self.counters.probes_dropped += 1;
+            None
         }
     }
 
@@ -251,7 +271,7 @@ impl Overlay {
         while let Some(expired) = self.line.probes.expire(self.now) {
             match expired {
                 Expired::Again { to, nonce, tries } => {
-                    if tries == 2 {
+                    if tries == 2 && self.line.leaf_set.is_adjacent(to.peer) {
                         self.suspect(&to);
                     }
                     self.ping(to, nonce, true);
@@ -261,6 +281,14 @@ impl Overlay {
                     self.probe_failed(&contact);
                 }
             }
+        }
+    }
+
+    /// A parent missed an answer to a report, which counts for a try: is it there at all?
+    pub(crate) fn miss(&mut self, parent: &Contact) {
+        if self.line.probes.get(parent.peer).is_none() {
+            self.probe(parent, self.config.probe_tries.saturating_sub(1).max(1));
+            self.suspect(parent);
         }
     }
 
@@ -300,27 +328,39 @@ impl Overlay {
 
     pub(crate) fn on_ping(&mut self, sender: Contact, nonce: u32, mine: u32, seen: u32) {
         let digest = self.line.leaf_set.digest();
-        let is_known = seen == digest;
+        // Whoever is too far away to be a neighbour has no use for our leaf set.
+        let (mut is_near, mut ask) = (true, None);
         match self.line.leaf_set.get(sender.peer).map(|neighbour| neighbour.seen == mine) {
             Some(true) => {
                 let now = self.now;
                 self.line.leaf_set.update(sender.peer, |neighbour| neighbour.exchanged = now);
             }
-            Some(false) => self.probe(&sender, self.config.probe_tries),
-            None => {}
+            Some(false) => ask = self.begin_probe(&sender, self.config.probe_tries),
+            None => {
+                is_near = self.line.leaf_set.wants(&PositionKey::new(self.grid, sender.peer));
+                if is_near || self.line.graveyard.holds(&sender) {
+                    ask = self.begin_probe(&sender, self.config.probe_tries);
+                }
+            }
         }
-        if is_known {
-            self.send_short(sender, Body::Ack { nonce, mine: digest, set: None });
-        } else {
-            let set = Some(self.neighbours().cloned().collect());
-            self.send(sender, Body::Ack { nonce, mine: digest, set });
-        }
+        self.answer(sender, nonce, seen != digest && is_near, ask);
     }
 
-    pub(crate) fn on_ack(&mut self, sender: &Contact, nonce: u32, mine: u32, set: Option<Vec<Contact>>) {
+    fn answer(&mut self, to: Contact, nonce: u32, with_set: bool, ask: Option<u32>) {
+        let set = with_set.then(|| self.neighbours().cloned().collect());
+        let is_terse = !with_set && ask.is_none();
+        let body = Body::Ack { nonce, mine: self.line.leaf_set.digest(), set, ask: ask.unwrap_or(0) };
+        if is_terse { self.send_short(to, body) } else { self.send(to, body) }
+    }
+
+    pub(crate) fn on_ack(&mut self, sender: &Contact, nonce: u32, mine: u32, set: Option<Vec<Contact>>, ask: u32) {
+        if ask > 0 {
+            let knows = self.line.leaf_set.get(sender.peer).is_some_and(|neighbour| neighbour.seen > 0);
+            self.answer(sender.clone(), ask, !knows, None);
+        }
         let is_answer = self.line.probes.get(sender.peer).is_some_and(|probe| probe.nonce == nonce);
         if is_answer && let Some(probe) = self.end_probe(sender.peer) {
-            // Only a first answer after a try had expired says that the answers are later than we think.
+            // An answer in time shows that we are not slow; a later one may be ours or the path's fault.
             self.slowness = if probe.tries == 1 { self.slowness.saturating_sub(1) } else { self.slowness };
             self.adopt(sender, &probe);
         }

@@ -51,6 +51,9 @@ pub enum Body {
         mine: u32,
         /// The sender's leaf set, unless the ping showed that it is known.
         set: Option<Vec<Contact>>,
+        /// A ping by the way: asks for an answer with this nonce; 0 asks for none. Saves a message where two strangers
+        /// verify each other.
+        ask: u32,
     },
     /// Asks for the peers next to a place on the line.
     Find {

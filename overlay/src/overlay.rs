@@ -91,6 +91,9 @@ pub(crate) struct Timers {
     pub(crate) lookup: Time,
     pub(crate) lookup_period: Duration,
     pub(crate) fingers: Time,
+    pub(crate) fingers_period: Duration,
+    /// How many fingers there were then.
+    pub(crate) fingers_len: usize,
     pub(crate) graves: Time,
     /// The leaf set grew: spread it.
     pub(crate) exchange: Option<Time>,
@@ -153,8 +156,15 @@ impl Overlay {
             looked_up: false,
             ends: [true; 2],
         };
-        let timers =
-            Timers { lookup: now, lookup_period: LOOKUP_PERIOD_MIN, fingers: now, graves: now, exchange: None };
+        let timers = Timers {
+            lookup: now,
+            lookup_period: LOOKUP_PERIOD_MIN,
+            fingers: now,
+            fingers_period: Duration::from_millis(config.exchange_ms),
+            fingers_len: 0,
+            graves: now,
+            exchange: None,
+        };
         let tree = Tree {
             uplinks: [Uplink::new(now), Uplink::new(now)],
             slots: [None, None],
@@ -315,12 +325,12 @@ impl Overlay {
             Body::Handover(handover) => return self.on_handover(&sender, handover),
             body => body,
         };
-        if !self.hear(&sender, is_new_address, matches!(body, Body::Ack { .. })) {
+        if !self.hear(&sender, is_new_address, &body) {
             return;
         }
         match body {
             Body::Ping { nonce, mine, seen } => self.on_ping(sender, nonce, mine, seen),
-            Body::Ack { nonce, mine, set } => self.on_ack(&sender, nonce, mine, set),
+            Body::Ack { nonce, mine, set, ask } => self.on_ack(&sender, nonce, mine, set, ask),
             Body::Find { nonce, key } => self.on_find(sender, nonce, &key),
             Body::Found { nonce, near } => self.on_found(&sender, nonce, near),
             Body::Report(report) => self.on_report(sender, report),

@@ -87,8 +87,8 @@ impl Overlay {
             self.look_up_own_key(Vec::new());
         }
         if self.timers.fingers <= self.now {
-            self.timers.fingers = self.after_ms(self.config.exchange_ms);
             self.look_up_finger();
+            self.timers.fingers = self.now + self.timers.fingers_period * self.pace_percent() / 100;
         }
     }
 

@@ -221,8 +221,7 @@ impl Overlay {
         } else {
             self.send(target.clone(), body);
             if missed > 0 {
-                // A missed answer: is it there at all?
-                self.probe(&target, self.config.probe_tries);
+                self.miss(&target);
             }
         }
     }
@@ -233,7 +232,13 @@ impl Overlay {
         if uplink.target.as_ref().map(|target| target.peer) != Some(sender.peer) || uplink.version != ack.version {
             return;
         }
+        // Only the first of several reports can be told from its answer.
+        let round_trip = uplink.last_sent.filter(|_| uplink.unanswered == 1).map(|sent| self.now.since(sent));
         uplink.unanswered = 0;
+        if let Some(round_trip) = round_trip {
+            self.line.leaf_set.update(sender.peer, |neighbour| neighbour.path.sample(round_trip));
+        }
+        let uplink = &mut self.tree.uplinks[ack.node as usize];
         match ack.verdict {
             Verdict::Linked { load, depth } => {
                 self.news.place |= uplink.acked.is_none();

@@ -286,8 +286,8 @@ list!(
     match value {
         Body::Dead(_) | Body::Suspect(_) | Body::Hint(_) | Body::Leave(_) | Body::Handover(_) => 2,
         Body::Find { .. } | Body::Found { .. } => 3,
-        Body::Ping { .. } | Body::Ack { .. } | Body::RootChanged { .. } => 4,
-        Body::ReportAck(_) => 5,
+        Body::Ping { .. } | Body::RootChanged { .. } => 4,
+        Body::Ack { .. } | Body::ReportAck(_) => 5,
         Body::Report(_) => 6,
     },
     |value, out| match value {
@@ -297,11 +297,12 @@ list!(
             out.serialize_element(mine)?;
             out.serialize_element(seen)?;
         }
-        Body::Ack { nonce, mine, set } => {
+        Body::Ack { nonce, mine, set, ask } => {
             out.serialize_element(&number::ACK)?;
             out.serialize_element(nonce)?;
             out.serialize_element(mine)?;
             out.serialize_element(&Flat(set))?;
+            out.serialize_element(ask)?;
         }
         Body::Find { nonce, key } => {
             out.serialize_element(&number::FIND)?;
@@ -357,7 +358,7 @@ list!(
     },
     |list| match next(list)? {
         number::PING => Self::Ping { nonce: next(list)?, mine: next(list)?, seen: next(list)? },
-        number::ACK => Self::Ack { nonce: next(list)?, mine: next(list)?, set: flat(list)? },
+        number::ACK => Self::Ack { nonce: next(list)?, mine: next(list)?, set: flat(list)?, ask: next(list)? },
         number::FIND => Self::Find { nonce: next(list)?, key: next(list)? },
         number::FOUND => Self::Found { nonce: next(list)?, near: flat(list)? },
         number::REPORT => Self::Report(Report {

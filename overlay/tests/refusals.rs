@@ -165,10 +165,11 @@ fn any_body() -> impl Strategy<Value = Body> {
     let depth = any::<Option<u32>>();
     let talk = prop_oneof![
         any::<(u32, u32, u32)>().prop_map(|(nonce, mine, seen)| Body::Ping { nonce, mine, seen }),
-        (any::<u32>(), any::<u32>(), prop::option::of(contacts())).prop_map(|(nonce, mine, set)| Body::Ack {
+        (any::<[u32; 3]>(), prop::option::of(contacts())).prop_map(|([nonce, mine, ask], set)| Body::Ack {
             nonce,
             mine,
-            set
+            set,
+            ask
         }),
         (any::<u32>(), any::<[u8; 32]>()).prop_map(|(nonce, key)| Body::Find { nonce, key: PositionKey(key) }),
         (any::<u32>(), contacts()).prop_map(|(nonce, near)| Body::Found { nonce, near }),

@@ -25,7 +25,7 @@ fn every_body() -> Vec<Body> {
     let ack = |verdict, root| Body::ReportAck(ReportAck { node: Node::Leaf, version: 3, verdict, root });
     vec![
         Body::Ping { nonce: 1, mine: 2, seen: 3 },
-        Body::Ack { nonce: 1, mine: 2, set: Some(vec![contact(1)]) },
+        Body::Ack { nonce: 1, mine: 2, set: Some(vec![contact(1)]), ask: 6 },
         Body::Find { nonce: 1, key: PositionKey([4; 32]) },
         Body::Found { nonce: 1, near: vec![contact(1)] },
         Body::Report(report.clone()),
