@@ -45,7 +45,8 @@ pub struct Config {
     pub graveyard_len: usize,
     /// Period of probing lost peers. At least `heartbeat_ms`, default 30,000: the prototype's.
     pub graveyard_probe_ms: u64,
-    /// Fingers kept for each length of prefix shared with us. 1 to 16, default 4: the prototype's.
+    /// Fingers kept for each length of prefix shared with us. 1 to 16, default 3: a quarter less memory than the
+    /// prototype's 4 for as many messages of a look-up.
     pub fingers_per_bucket: usize,
     /// How long a leaving peer goes on telling those who did not hear. 0 to 60,000 ms, default 1,000: the prototype's.
     pub leave_linger_ms: u64,
@@ -72,7 +73,7 @@ impl Default for Config {
             tombstone_ms: 60_000,
             graveyard_len: 64,
             graveyard_probe_ms: 30_000,
-            fingers_per_bucket: 4,
+            fingers_per_bucket: 3,
             leave_linger_ms: 1_000,
             report_rate_bytes_per_s: 10_000,
             root_push_ms: 1_000,

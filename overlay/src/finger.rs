@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::{Contact, Member, PeerId, PositionKey, Time};
 
 /// A finger that was silent for so long gives way to a newly heard peer.
-const STALE: Duration = Duration::from_secs(600);
+const STALE: Duration = Duration::from_secs(120);
 
 /// The key itself is left out: its beginning orders fingers, and they are the larger part of a quiet peer's memory.
 #[derive(Clone, Debug)]
@@ -74,8 +74,18 @@ impl Fingers {
         self.list.iter().map(|finger| (finger.head, &finger.contact))
     }
 
+    /// Whether this very contact is a finger: it spoke just now.
+    pub(crate) fn heard(&mut self, contact: &Contact, now: Time) -> bool {
+        let known = self.list.iter_mut().find(|known| known.contact == *contact);
+        known.map(|known| known.heard_s = seconds(now)).is_some()
+    }
+
+    pub(crate) fn get_head(&self, peer: PeerId) -> Option<u64> {
+        self.list.iter().find(|finger| finger.contact.peer == peer).map(|finger| finger.head)
+    }
+
     pub(crate) fn get(&self, peer: PeerId) -> Option<&Contact> {
-        self.list.iter().map(|finger| &finger.contact).find(|contact| contact.peer == peer)
+        self.list.iter().find(|finger| finger.contact.peer == peer).map(|finger| &finger.contact)
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -95,14 +95,14 @@ struct Bootstrap {
 pub(crate) struct Graveyard {
     len_max: usize,
     graves: BTreeMap<PeerId, Grave>,
-    bootstraps: BTreeMap<PeerId, Bootstrap>,
+    bootstraps: Vec<Bootstrap>,
     /// When the next of them is to be asked.
     next: Option<Time>,
 }
 
 impl Graveyard {
     pub(crate) fn new(len_max: usize) -> Self {
-        Self { len_max, graves: BTreeMap::new(), bootstraps: BTreeMap::new(), next: None }
+        Self { len_max, graves: BTreeMap::new(), bootstraps: Vec::new(), next: None }
     }
 
     pub(crate) fn bury(&mut self, contact: Contact, now: Time) {
@@ -133,15 +133,23 @@ impl Graveyard {
     }
 
     pub(crate) fn add_bootstrap(&mut self, contact: Contact, next: Time, period: Duration) {
-        if self.bootstraps.len() < BOOTSTRAPS_MAX || self.bootstraps.contains_key(&contact.peer) {
-            self.bootstraps.insert(contact.peer, Bootstrap { contact, next, period });
-            self.refresh();
+        let bootstrap = Bootstrap { contact, next, period };
+        if let Some(known) = self.bootstrap(bootstrap.contact.peer) {
+            *known = bootstrap;
+        } else if self.bootstraps.len() < BOOTSTRAPS_MAX {
+            self.bootstraps.reserve_exact(1);
+            self.bootstraps.push(bootstrap);
         }
+        self.refresh();
+    }
+
+    fn bootstrap(&mut self, peer: PeerId) -> Option<&mut Bootstrap> {
+        self.bootstraps.iter_mut().find(|bootstrap| bootstrap.contact.peer == peer)
     }
 
     /// A bootstrap contact answered.
     pub(crate) fn bootstrap_answered(&mut self, contact: &Contact, now: Time) -> bool {
-        let Some(bootstrap) = self.bootstraps.get_mut(&contact.peer) else { return false };
+        let Some(bootstrap) = self.bootstrap(contact.peer) else { return false };
         bootstrap.period = (bootstrap.period * 2).min(BOOTSTRAP_PERIOD_MAX);
         bootstrap.next = now + bootstrap.period;
         bootstrap.contact.incarnation = contact.incarnation;
@@ -152,7 +160,7 @@ impl Graveyard {
     /// A bootstrap contact, if it is one, did not answer: it is asked again after `longest`, and while we are lonely
     /// sooner: each wait is twice the one before, up to `longest`.
     pub(crate) fn bootstrap_failed(&mut self, peer: PeerId, now: Time, is_lonely: bool, longest: Duration) {
-        if let Some(bootstrap) = self.bootstraps.get_mut(&peer) {
+        if let Some(bootstrap) = self.bootstrap(peer) {
             bootstrap.period = if is_lonely { (bootstrap.period * 2).min(longest) } else { longest };
             bootstrap.next = now + bootstrap.period;
             self.refresh();
@@ -161,7 +169,7 @@ impl Graveyard {
 
     /// All bootstrap contacts are asked by then, and then after `period`.
     pub(crate) fn ask_bootstraps_at(&mut self, at: Time, period: Duration) {
-        for bootstrap in self.bootstraps.values_mut() {
+        for bootstrap in self.bootstraps.iter_mut() {
             (bootstrap.next, bootstrap.period) = (bootstrap.next.min(at), period);
         }
         self.refresh();
@@ -169,7 +177,7 @@ impl Graveyard {
 
     /// A bootstrap contact to ask now; it is put off by its period.
     pub(crate) fn due_bootstrap(&mut self, now: Time) -> Option<Contact> {
-        let bootstrap = self.bootstraps.values_mut().find(|bootstrap| bootstrap.next <= now)?;
+        let bootstrap = self.bootstraps.iter_mut().find(|bootstrap| bootstrap.next <= now)?;
         bootstrap.next = now + bootstrap.period;
         let contact = bootstrap.contact.clone();
         self.refresh();
@@ -182,7 +190,7 @@ impl Graveyard {
     }
 
     fn refresh(&mut self) {
-        self.next = self.bootstraps.values().map(|bootstrap| bootstrap.next).min();
+        self.next = self.bootstraps.iter().map(|bootstrap| bootstrap.next).min();
     }
 }
 

@@ -210,6 +210,13 @@ impl LeafSet {
                     .is_some_and(|last| (*key < self.me) == (last.member.key < *key) && last.member.key != *key))
     }
 
+    /// Whether a peer whose key begins like this may belong into the set.
+    pub(crate) fn may_want(&self, head: u64) -> bool {
+        let [below, above] = self.sides().map(|side| side.last().filter(|_| side.len() == self.side_len));
+        below.is_none_or(|last| head >= last.member.key.head())
+            && above.is_none_or(|last| head <= last.member.key.head())
+    }
+
     /// The deepest bucket of fingers that reaches beyond the leaf set; none when the leaf set is the whole line.
     pub(crate) fn deepest_bucket_beyond(&self) -> Option<u16> {
         let full = self.sides().into_iter().filter(|side| side.len() == self.side_len);

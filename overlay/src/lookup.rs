@@ -67,13 +67,16 @@ impl Lookup {
         self.candidates.insert(member.key, Candidate { contact: member.contact, status: Status::New });
     }
 
-    /// The nearest candidate on either side that did not fail.
+    /// The nearest candidate on either side that neither failed nor is late with its answer.
     pub(crate) fn nearest(&self) -> impl Iterator<Item = &Contact> {
         self.nearest_keys().into_iter().flatten().filter_map(|key| Some(&self.candidates.get(&key)?.contact))
     }
 
     fn nearest_keys(&self) -> [Option<PositionKey>; 2] {
-        let lives = |(key, candidate): (&PositionKey, &Candidate)| (candidate.status != Status::Failed).then_some(*key);
+        let lives = |(key, candidate): (&PositionKey, &Candidate)| {
+            let is_silent = matches!(candidate.status, Status::Failed | Status::Asked { tries: 2.., .. });
+            (!is_silent).then_some(*key)
+        };
         [self.candidates.range(..self.key).rev().find_map(lives), self.candidates.range(self.key..).find_map(lives)]
     }
 
@@ -214,7 +217,7 @@ impl Overlay {
 
     /// Asks whoever is to be asked next; ends the look-up when nobody is.
     pub(crate) fn step_lookup(&mut self) {
-        let expires = self.now + self.timeout(None);
+        let expires = self.now + self.timeout(None) * 3 / 5;
         let Some(lookup) = &mut self.line.lookup else { return };
         let (asked, nonce, key) = (lookup.ask(expires), lookup.nonce, lookup.key);
         let is_done = lookup.is_done();

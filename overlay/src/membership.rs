@@ -18,6 +18,8 @@ const CANDIDATE_TOMBSTONE: Duration = Duration::from_secs(10);
 const FRESH: Duration = Duration::from_secs(1);
 /// Who spoke so recently is not probed because somebody suspects it.
 const FRESH_SUSPECT: Duration = Duration::from_millis(300);
+/// Neighbours on either side that a joining peer verifies; the others follow once it is a member.
+const JOIN_SIDE_LEN: usize = 3;
 /// First wait of a lonely peer before it tries its contacts again; doubles from there.
 const JOIN_RETRY_MIN: Duration = Duration::from_secs(1);
 /// Longest such wait.
@@ -68,6 +70,9 @@ impl Overlay {
                     self.state = State::Member;
                     self.tree.changed = true;
                     self.news.joined = true;
+                    // Now the neighbours' leaf sets in full.
+                    self.forget_seen();
+                    self.spread_soon();
                 }
             }
             State::Alone | State::Member | State::Leaving | State::Left => {}
@@ -149,6 +154,12 @@ impl Overlay {
         if self.is_linked(sender) {
             return true;
         }
+        if self.line.fingers.heard(sender, self.now)
+            && !self.line.graveyard.holds(sender)
+            && !self.line.fingers.get_head(sender.peer).is_none_or(|head| self.line.leaf_set.may_want(head))
+        {
+            return true;
+        }
         let member = Member::new(self.grid, sender.clone());
         if !is_talk && (self.line.leaf_set.wants(&member.key) || self.line.graveyard.holds(sender)) {
             self.probe(sender, self.config.probe_tries);
@@ -167,14 +178,6 @@ impl Overlay {
 
     /// Takes note of a peer by hearsay: verifies it if it belongs next to us.
     pub(crate) fn consider(&mut self, contact: &Contact) {
-        // A neighbour that is no news needs no hashing.
-        if self.line.leaf_set.get(contact.peer).is_none_or(|known| known.contact().incarnation < contact.incarnation) {
-            self.consider_at(contact, PositionKey::new(self.grid, contact.peer));
-        }
-    }
-
-    /// The same, where the place on the line is known.
-    pub(crate) fn consider_at(&mut self, contact: &Contact, key: PositionKey) {
         if contact.peer == self.me.contact.peer {
             if contact.incarnation > self.me.contact.incarnation {
                 self.rise_above(contact.incarnation);
@@ -186,10 +189,27 @@ impl Overlay {
         }
         let is_news = match self.line.leaf_set.get(contact.peer) {
             Some(known) => known.contact().incarnation < contact.incarnation,
-            None => self.line.leaf_set.wants(&key),
+            None => {
+                let key = PositionKey::new(self.grid, contact.peer);
+                self.line.leaf_set.wants(&key) && (self.state != State::Joining || self.is_near(&key))
+            }
         };
         if is_news {
             self.probe(contact, self.config.probe_tries);
+        }
+    }
+
+    /// Whether a joining peer needs this one at once: few stand, or are being verified, between.
+    fn is_near(&self, key: &PositionKey) -> bool {
+        let me = self.me.key;
+        let between = |other: &PositionKey| (*key < *other && *other < me) || (me < *other && *other < *key);
+        let known = self.line.leaf_set.iter().filter(|neighbour| between(&neighbour.member.key)).count();
+        known < JOIN_SIDE_LEN && {
+            let probed = self.line.probes.iter().filter(|probe| {
+                self.line.leaf_set.get(probe.contact.peer).is_none()
+                    && between(&PositionKey::new(self.grid, probe.contact.peer))
+            });
+            known + probed.count() < JOIN_SIDE_LEN
         }
     }
 
@@ -355,8 +375,7 @@ impl Overlay {
 
     pub(crate) fn on_ack(&mut self, sender: &Contact, nonce: u32, mine: u32, set: Option<Vec<Contact>>, ask: u32) {
         if ask > 0 {
-            let knows = self.line.leaf_set.get(sender.peer).is_some_and(|neighbour| neighbour.seen > 0);
-            self.answer(sender.clone(), ask, !knows, None);
+            self.answer(sender.clone(), ask, true, None);
         }
         let is_answer = self.line.probes.get(sender.peer).is_some_and(|probe| probe.nonce == nonce);
         if is_answer && let Some(probe) = self.end_probe(sender.peer) {
@@ -428,6 +447,14 @@ impl Overlay {
         self.tree.changed = true;
         for (end, side) in self.line.ends.iter_mut().zip(self.line.leaf_set.sides()) {
             *end &= side.is_empty();
+        }
+    }
+
+    /// The next pings ask for leaf sets whatever we know of them.
+    pub(crate) fn forget_seen(&mut self) {
+        let neighbours: Vec<_> = self.neighbours().map(|contact| contact.peer).collect();
+        for peer in neighbours {
+            self.line.leaf_set.update(peer, |neighbour| neighbour.seen = 0);
         }
     }
 

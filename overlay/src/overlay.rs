@@ -116,6 +116,8 @@ pub(crate) struct Tree {
     pub(crate) gap: Option<(Contact, u16)>,
     /// The line or a child changed since the tree was derived.
     pub(crate) changed: bool,
+    /// What children are told: digest of the root, depth of our router.
+    pub(crate) told: (u32, Option<u32>),
     /// Children that were refused and may be right before long.
     pub(crate) refused: Vec<Refused>,
     /// What came with a role that we have or are about to have.
@@ -175,6 +177,7 @@ impl Overlay {
             root_payload: Vec::new(),
             gap: None,
             changed: true,
+            told: (0, None),
             refused: Vec::new(),
             handed: None,
         };
@@ -234,7 +237,7 @@ impl Overlay {
             self.wake = self.leave_until;
         } else {
             for _ in 0..ROUNDS_MAX {
-                if self.next_timer() <= self.now {
+                if self.wake <= self.now {
                     self.run_timers();
                 }
                 self.advance_state();
@@ -393,10 +396,7 @@ impl Overlay {
         self.me.contact.address = address;
         self.tree.changed = true;
         self.tree.uplinks.iter_mut().for_each(|uplink| uplink.acked = None);
-        let neighbours: Vec<_> = self.neighbours().map(|contact| contact.peer).collect();
-        for peer in neighbours {
-            self.line.leaf_set.update(peer, |neighbour| neighbour.seen = 0);
-        }
+        self.forget_seen();
     }
 
     /// Where this peer stands between alone and left.

@@ -94,7 +94,9 @@ impl Overlay {
 
     /// Asks some lost peers and the bootstrap contacts that are due whether they are back.
     fn visit_graves(&mut self) {
-        while let Some(contact) = self.line.graveyard.due_bootstrap(self.now) {
+        while self.line.graveyard.deadline().is_some_and(|next| next <= self.now)
+            && let Some(contact) = self.line.graveyard.due_bootstrap(self.now)
+        {
             self.probe(&contact, self.config.probe_tries);
         }
         if self.timers.graves > self.now {
@@ -128,7 +130,7 @@ impl Overlay {
 
     fn tree_deadline(&self) -> Time {
         let lease = Duration::from_millis(self.config.child_lease_ms);
-        let told = self.told();
+        let told = self.tree.told;
         let mut next = Time::MAX;
         for slot in self.tree.slots.iter().flatten().filter(|slot| slot.contact.peer != self.me.contact.peer) {
             next = next.min(slot.heard + lease);

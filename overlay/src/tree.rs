@@ -430,6 +430,7 @@ impl Overlay {
     /// Tells the children at once, within the limit, what changed above.
     pub(crate) fn push_root(&mut self) {
         let told = self.told();
+        self.tree.told = told;
         let pause = Duration::from_millis(self.config.root_push_ms);
         for side in SIDES {
             let Some(slot) = &mut self.tree.slots[side as usize] else { continue };
