@@ -186,3 +186,45 @@ fn version(world: &mut World, child: usize) -> u64 {
     }
     panic!("the child is linked");
 }
+
+/// A payload that was sent is not one that arrived.
+#[test]
+fn a_difference_never_goes_to_what_was_only_sent() {
+    let (mut world, _, child) = pair();
+    let acknowledged = report(&mut world, child, 1)[0].version;
+    let (now, id) = (world.now, world.machines[child].id);
+    for round in 2..8 {
+        let mut effects = Vec::new();
+        let overlay = world.machines[child].overlay.as_mut().unwrap();
+        overlay.publish(
+            now + Duration::from_millis(u64::from(round)),
+            Node::Leaf,
+            payload(id, Node::Leaf, round),
+            &mut effects,
+        );
+        // All of these are lost.
+        for effect in effects {
+            if let Effect::Send {
+                message: Message { body: Body::Report(Report { load: Some(load), .. }), .. }, ..
+            } = effect
+            {
+                assert!(load.version > acknowledged && load.base.is_none_or(|base| base == acknowledged), "{load:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_parent_keeps_the_newer_of_two_payloads() {
+    let (mut world, parent, child) = pair();
+    (1..4).for_each(|round| _ = report(&mut world, child, round));
+    let (before, sender) = (held(&world), world.machines[child].overlay.as_ref().unwrap().me().clone());
+    let structure = version(&mut world, child);
+    for older in 1..5 {
+        let load = Payload { version: older, base: None, bytes: b"older".to_vec() };
+        let report = Report { node: Node::Leaf, version: structure, tree: None, load: Some(load), root: 0 };
+        let message = world::message(&sender, Body::Report(report));
+        world.feed(parent, Event::Received { from: sender.peer, message });
+        assert_eq!(held(&world), before);
+    }
+}
