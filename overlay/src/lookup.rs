@@ -19,7 +19,7 @@ const ASKS_MAX: u32 = 64;
 /// Candidates remembered on one look-up.
 const CANDIDATES_MAX: usize = 128;
 /// Fingers asked first by a peer that may have lost sight of part of the line.
-const DOUBT_FINGERS: usize = 3;
+const DOUBT_FINGERS: usize = 6;
 /// The longest wait for the next look-up of a finger, in shortest ones.
 const FINGER_PERIODS_MAX: u32 = 16;
 /// Times that one candidate is asked.
@@ -37,6 +37,8 @@ enum Status {
 struct Candidate {
     contact: Contact,
     status: Status,
+    /// Asked however near others are.
+    is_seed: bool,
 }
 
 /// A look-up under way.
@@ -58,13 +60,15 @@ impl Lookup {
     pub(crate) fn add(&mut self, member: Member, known: bool) {
         if self.candidates.len() < CANDIDATES_MAX {
             let status = if known { Status::Answered } else { Status::New };
-            self.candidates.entry(member.key).or_insert(Candidate { contact: member.contact, status });
+            let candidate = Candidate { contact: member.contact, status, is_seed: false };
+            self.candidates.entry(member.key).or_insert(candidate);
         }
     }
 
     /// Adds a peer that must be asked even if it was known.
     pub(crate) fn seed(&mut self, member: Member) {
-        self.candidates.insert(member.key, Candidate { contact: member.contact, status: Status::New });
+        let candidate = Candidate { contact: member.contact, status: Status::New, is_seed: true };
+        self.candidates.insert(member.key, candidate);
     }
 
     /// The nearest candidate on either side that neither failed nor is late with its answer.
@@ -83,11 +87,10 @@ impl Lookup {
     /// Whom to ask now; they count as asked until `expires`.
     pub(crate) fn ask(&mut self, expires: Time) -> Vec<Contact> {
         let mut asked = Vec::new();
-        for key in self.nearest_keys().into_iter().flatten() {
-            if let Some(candidate) = self.candidates.get_mut(&key)
-                && candidate.status == Status::New
-                && self.asks < ASKS_MAX
-            {
+        let nearest = self.nearest_keys();
+        for (key, candidate) in &mut self.candidates {
+            let is_next = candidate.is_seed || nearest.contains(&Some(*key));
+            if is_next && candidate.status == Status::New && self.asks < ASKS_MAX {
                 self.asks += 1;
                 candidate.status = Status::Asked { tries: 1, expires };
                 asked.push(candidate.contact.clone());
@@ -96,14 +99,16 @@ impl Lookup {
         asked
     }
 
-    /// Whether the nearest on both sides have answered, or we asked enough.
+    /// Whether the nearest on both sides have answered, or we asked enough, and no first one is still to answer.
     pub(crate) fn is_done(&self) -> bool {
         let waits = |key| match self.candidates.get(&key).map(|candidate| candidate.status) {
             Some(Status::Asked { .. }) => true,
             Some(Status::New) => self.asks < ASKS_MAX,
             Some(Status::Answered | Status::Failed) | None => false,
         };
-        !self.nearest_keys().into_iter().flatten().any(waits)
+        let awaits =
+            |candidate: &Candidate| candidate.is_seed && matches!(candidate.status, Status::Asked { tries: ..2, .. });
+        !self.nearest_keys().into_iter().flatten().any(waits) && !self.candidates.values().any(awaits)
     }
 
     /// Whether `peer` was asked; it has answered now.
@@ -344,13 +349,26 @@ mod tests {
     }
 
     #[test]
+    fn asks_every_one_that_it_was_given_however_far() {
+        let mut lookup = Lookup::new(PositionKey([100; 32]), 1);
+        [10, 90, 200].iter().for_each(|byte| lookup.seed(member(*byte)));
+        assert_eq!(ask(&mut lookup), [10, 90, 200]);
+        for byte in [90, 200] {
+            assert!(lookup.answered(&member(byte).key, member(byte).contact.peer));
+        }
+        assert!(!lookup.is_done());
+        lookup.expire(Time::from_micros(500_000), Duration::from_millis(500));
+        assert!(lookup.is_done(), "one that is late is not waited for");
+    }
+
+    #[test]
     fn passes_over_those_that_do_not_answer() {
         let mut lookup = Lookup::new(PositionKey([100; 32]), 1);
-        [50, 90].iter().for_each(|byte| lookup.seed(member(*byte)));
+        [50, 90].iter().for_each(|byte| lookup.add(member(*byte), false));
         assert_eq!(ask(&mut lookup), [90]);
         let timeout = Duration::from_millis(500);
         assert_eq!(lookup.expire(Time::from_micros(500_000), timeout).0.len(), 1);
+        assert_eq!(ask(&mut lookup), [50], "meanwhile");
         assert_eq!(lookup.expire(Time::from_micros(1_000_000), timeout).1, [PeerId([90; 32])]);
-        assert_eq!(ask(&mut lookup), [50]);
     }
 }

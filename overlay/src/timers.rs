@@ -14,6 +14,9 @@ use crate::{State, Time};
 /// Lost peers probed in one round.
 const GRAVES_PER_ROUND: usize = 4;
 
+/// How much more often a peer looks itself up that may have lost sight of part of the line.
+const DOUBT_HURRY: u32 = 6;
+
 impl Overlay {
     pub(crate) fn run_timers(&mut self) {
         self.line.tombstones.purge(self.now);
@@ -80,11 +83,16 @@ impl Overlay {
             return;
         }
         if self.timers.lookup <= self.now {
-            let longest = Duration::from_millis(self.config.lookup_ms);
+            let is_doubtful = self.line.leaf_set.is_doubtful();
+            let longest = Duration::from_millis(self.config.lookup_ms) / if is_doubtful { DOUBT_HURRY } else { 1 };
             let period = self.timers.lookup_period;
             self.timers.lookup = self.now + period * self.pace_percent() / 100;
             self.timers.lookup_period = (period * 2).min(longest);
-            self.look_up_own_key(Vec::new());
+            if is_doubtful {
+                self.look_up_in_doubt();
+            } else {
+                self.look_up_own_key(Vec::new());
+            }
         }
         if self.timers.fingers <= self.now {
             self.look_up_finger();
