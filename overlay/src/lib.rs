@@ -60,7 +60,6 @@ pub enum Side {
 
 /// A fact that reached this peer.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "most are messages; boxing would cost an allocation for each")]
 pub enum Event {
     /// A contact to join through (its incarnation may be 0: not known). Several may be given, once each: those that do
     /// not answer are tried again, and they never expire from the graveyard.

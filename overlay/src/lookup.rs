@@ -282,17 +282,11 @@ impl Overlay {
             }
             let side = &mut sides[usize::from(head >= place)];
             let at = side.partition_point(|(other, _)| other.abs_diff(place) < head.abs_diff(place));
-            match side.get_mut(at) {
-                Some((_, same)) if same.peer == contact.peer => {
-                    if same.incarnation < contact.incarnation {
-                        *same = contact;
-                    }
-                }
-                _ if at < side_len => {
-                    side.insert(at, (head, contact));
-                    side.truncate(side_len);
-                }
-                _ => {}
+            if let Some((_, same)) = side.get_mut(at).filter(|(_, same)| same.peer == contact.peer) {
+                *same = if same.incarnation < contact.incarnation { contact } else { *same };
+            } else if at < side_len {
+                side.insert(at, (head, contact));
+                side.truncate(side_len);
             }
         }
         sides.iter().flatten().map(|(_, contact)| (*contact).clone()).collect()
