@@ -87,6 +87,7 @@ impl Overlay {
         let soon = self.now + JOIN_RETRY_MIN;
         self.line.graveyard.ask_bootstraps_at(soon, JOIN_RETRY_MIN);
         self.timers.graves = self.timers.graves.min(soon);
+        self.look_up_in_doubt();
     }
 
     /// Whether a peer that would stand next to us is being verified.

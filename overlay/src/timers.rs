@@ -31,9 +31,9 @@ impl Overlay {
 
     pub(crate) fn next_timer(&self) -> Time {
         let mut next = self.line.leaf_set.next_due().min(self.line.probes.deadline());
-        if self.line.leaf_set.len() > 0 {
+        if self.line.leaf_set.len() > 0 || self.line.fingers.len() > 0 {
             next = next.min(self.timers.lookup).min(self.timers.fingers);
-            if self.state == State::Joining {
+            if self.line.leaf_set.len() > 0 && self.state == State::Joining {
                 next = next.min(self.join_until);
             }
         }
@@ -79,7 +79,8 @@ impl Overlay {
     }
 
     fn begin_lookups(&mut self) {
-        if self.line.leaf_set.len() == 0 {
+        // Also who lost all neighbours at once may know somebody far away.
+        if self.line.leaf_set.len() == 0 && self.line.fingers.len() == 0 {
             return;
         }
         if self.timers.lookup <= self.now {

@@ -87,6 +87,21 @@ fn who_loses_a_whole_side_asks_before_it_takes_itself_for_the_end_of_the_line() 
     }
 }
 
+/// All sixteen neighbours and the only contact crash at once: fingers are what is left.
+#[test]
+fn who_loses_all_neighbours_at_once_comes_back_through_its_fingers() {
+    for seed in 0..3 {
+        let mut world = started(90 + seed, 120);
+        let line = in_line(&world);
+        let lost = if line[40] == 0 { 41 } else { 40 };
+        for place in (lost - 8..=lost + 8).filter(|place| *place != lost) {
+            world.crash(line[place]);
+        }
+        world.crash(0);
+        println!("seed {seed}: exact after {:?}", world.settle(SECOND * 30).unwrap());
+    }
+}
+
 /// Tries are counted by target: heartbeats that come faster than a probe can fail do not begin it anew.
 #[test]
 fn a_heartbeat_shorter_than_the_timeout_still_finds_crashes() {
