@@ -356,7 +356,18 @@ impl Overlay {
                 let now = self.now;
                 self.line.leaf_set.update(sender.peer, |neighbour| neighbour.exchanged = now);
             }
-            Some(false) => ask = self.begin_probe(&sender, self.config.probe_tries),
+            Some(false) => {
+                // The leaf sets of the two next to us say all that there is to know; those of the others are fetched
+                // once.
+                let is_new = self.line.leaf_set.get(sender.peer).is_some_and(|neighbour| neighbour.seen == 0);
+                is_near = seen == 0 || self.line.leaf_set.is_adjacent(sender.peer);
+                if is_new || is_near {
+                    ask = self.begin_probe(&sender, self.config.probe_tries);
+                } else {
+                    let now = self.now;
+                    self.line.leaf_set.update(sender.peer, |neighbour| neighbour.exchanged = now);
+                }
+            }
             None => {
                 is_near = self.line.leaf_set.wants(&PositionKey::new(self.grid, sender.peer));
                 if is_near || self.line.graveyard.holds(&sender) {

@@ -228,8 +228,15 @@ impl Overlay {
 
     pub(crate) fn on_report_ack(&mut self, sender: &Contact, ack: ReportAck) {
         let heartbeat = self.after_ms(self.config.heartbeat_ms);
+        if self.tree.uplinks[ack.node as usize].target.as_ref().map(|target| target.peer) != Some(sender.peer) {
+            return;
+        }
+        // Even an answer to an earlier report brings news of the root, and will not bring it again.
+        if let Some(root) = ack.root {
+            self.take_root(ack.node, root);
+        }
         let uplink = &mut self.tree.uplinks[ack.node as usize];
-        if uplink.target.as_ref().map(|target| target.peer) != Some(sender.peer) || uplink.version != ack.version {
+        if uplink.version != ack.version {
             return;
         }
         // Only the first of several reports can be told from its answer.
@@ -249,9 +256,6 @@ impl Overlay {
                 uplink.next = heartbeat;
                 if uplink.owes_load() {
                     uplink.next = heartbeat.min(uplink.load_after.max(self.now));
-                }
-                if let Some(root) = ack.root {
-                    self.take_root(ack.node, root);
                 }
             }
             Verdict::Unknown => {
@@ -453,7 +457,8 @@ impl Overlay {
         depth: Option<u32>,
     ) {
         let uplink = &mut self.tree.uplinks[node as usize];
-        if uplink.parent().is_none_or(|parent| parent.peer != sender.peer) {
+        // Also before its first acknowledgement has come: this may be faster.
+        if uplink.target.as_ref().is_none_or(|target| target.peer != sender.peer) {
             return;
         }
         uplink.parent_depth = depth;
