@@ -87,6 +87,52 @@ fn who_loses_a_whole_side_asks_before_it_takes_itself_for_the_end_of_the_line() 
     }
 }
 
+/// The last of three crashes. Before the one in the middle says that the line ends with it, somebody has to have been
+/// asked who is there.
+#[test]
+fn the_end_of_the_line_is_looked_up_before_it_is_reported() {
+    for seed in 0..4 {
+        let mut world = started(100 + seed, 3);
+        let line = in_line(&world);
+        let middle = line[1];
+        world.recorded = Some(Vec::new());
+        world.crash(line[2]);
+        world.settle(SECOND * 20).unwrap();
+        let recorded = world.recorded.take().unwrap();
+        let place = |is: &dyn Fn(&(usize, PeerId, Message)) -> bool| recorded.iter().position(is);
+        let buried = place(&|(from, _, message)| *from == middle && matches!(message.body, Body::Dead(_)));
+        let ends = |message: &Message| match &message.body {
+            Body::Report(report) => report.tree.as_ref().is_some_and(|tree| tree.span.ro.is_none()),
+            _ => false,
+        };
+        let reported = place(&|(from, _, message)| *from == middle && ends(message)).unwrap();
+        let start = buried.filter(|buried| *buried < reported).unwrap_or(0);
+        let asked = |(_, to, message): &(usize, PeerId, Message)| {
+            *to == world.machines[middle].id && matches!(message.body, Body::Found { .. })
+        };
+        assert!(recorded[start..reported].iter().any(asked), "seed {seed}");
+    }
+}
+
+/// Who misses an answer calls the neighbour on the other side, so that both find out at once.
+#[test]
+fn a_missed_answer_calls_for_a_witness() {
+    let mut world = started(110, 30);
+    let line = in_line(&world);
+    for place in [5, 12, 20] {
+        world.recorded = Some(Vec::new());
+        let victim = me(&world, line[place]).peer;
+        let sides = [line[place - 1], line[place + 1]];
+        world.crash(line[place]);
+        world.settle(SECOND * 20).unwrap();
+        let called = |(from, to, message): &(usize, PeerId, Message)| {
+            let other = sides.iter().any(|side| side != from && world.machines[*side].id == *to);
+            sides.contains(from) && other && matches!(&message.body, Body::Suspect(lost) if lost.peer == victim)
+        };
+        assert!(world.recorded.as_ref().unwrap().iter().any(called), "place {place}");
+    }
+}
+
 /// All sixteen neighbours and the only contact crash at once: fingers are what is left.
 #[test]
 fn who_loses_all_neighbours_at_once_comes_back_through_its_fingers() {
