@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use crate::link::{Slot, refit};
-use crate::message::{Handover, HandoverChild};
+use crate::message::{Handover, HandoverChild, Payload};
 use crate::overlay::Overlay;
 use crate::{Body, Contact, PeerId, Time};
 
@@ -69,9 +69,7 @@ impl Overlay {
         if self.tree.slots.iter().all(Option::is_some) {
             return;
         }
-        if self.tree.handed.as_ref().is_some_and(|handed| handed.until <= self.now) {
-            self.tree.handed = None;
-        }
+        self.forget_handed();
         let Some(handed) = self.tree.handed.take() else { return };
         for child in &handed.children {
             if child.contact.peer != self.me.contact.peer && child.contact.peer != handed.from {
@@ -79,6 +77,13 @@ impl Overlay {
             }
         }
         self.tree.handed = Some(handed);
+    }
+
+    /// Drops what waited too long.
+    pub(crate) fn forget_handed(&mut self) {
+        if self.tree.handed.as_ref().is_some_and(|handed| handed.until <= self.now) {
+            self.tree.handed = None;
+        }
     }
 
     fn take_handed(&mut self, child: &HandoverChild, succ: &Contact, gap: u16) {
@@ -95,7 +100,8 @@ impl Overlay {
             version: child.version,
             tree,
             prefixes,
-            load: child.load.clone(),
+            // The child tells a new parent its payload whole; until then no difference may lead on from this one.
+            load: Payload { version: 0, ..child.load.clone() },
             generation: self.tree.generation,
             heard: self.now,
             told: (0, None),

@@ -20,6 +20,7 @@ const DOUBT_HURRY: u32 = 6;
 impl Overlay {
     pub(crate) fn run_timers(&mut self) {
         self.line.tombstones.purge(self.now);
+        self.forget_handed();
         self.expire_probes();
         self.beat();
         self.spread();

@@ -330,6 +330,10 @@ impl Overlay {
         let slot = &mut self.tree.slots[side as usize];
         match slot {
             Some(slot) if slot.contact.peer == sender.peer && slot.node == node => {
+                if sender.incarnation < slot.contact.incarnation {
+                    // Versions mean nothing across lives, those of payloads neither.
+                    return Err(Verdict::Unknown);
+                }
                 let order = |contact: &Contact, version| (contact.incarnation, version);
                 if order(sender, version) < order(&slot.contact, slot.version) {
                     return Ok(side);
