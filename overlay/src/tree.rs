@@ -301,7 +301,7 @@ impl Overlay {
             None => self.renew_child(&sender, node, version),
         };
         let verdict = match verdict {
-            Ok(side) => self.load_child(side, load),
+            Ok(()) => self.load_child(&sender, node, load),
             Err(verdict) => verdict,
         };
         let linked = matches!(verdict, Verdict::Linked { .. });
@@ -309,7 +309,7 @@ impl Overlay {
         self.send_short(sender, Body::ReportAck(ReportAck { node, version, verdict, root }));
     }
 
-    /// Accepts the child, or says why not.
+    /// Accepts the child, or says why not. What follows from it for the tree may end the link again.
     fn link_child(
         &mut self,
         sender: &Contact,
@@ -317,7 +317,7 @@ impl Overlay {
         version: u64,
         tree: Subtree,
         prefixes: Prefixes,
-    ) -> Result<Side, Verdict> {
+    ) -> Result<(), Verdict> {
         let Some(side) = self.accepts(&tree.span, &prefixes) else {
             let Span { lo, l, r, ro } = &tree.span;
             [l, r].into_iter().chain(lo).chain(ro).for_each(|contact| self.consider(contact));
@@ -336,7 +336,7 @@ impl Overlay {
                 }
                 let order = |contact: &Contact, version| (contact.incarnation, version);
                 if order(sender, version) < order(&slot.contact, slot.version) {
-                    return Ok(side);
+                    return Ok(());
                 }
                 if slot.contact.incarnation != sender.incarnation {
                     slot.load.version = 0;
@@ -364,36 +364,39 @@ impl Overlay {
         }
         // What the acknowledgement says of our depth must follow from this child already.
         self.derive_tree();
-        Ok(side)
+        Ok(())
     }
 
     /// The child says that nothing changed since `version`.
-    fn renew_child(&mut self, sender: &Contact, node: Node, version: u64) -> Result<Side, Verdict> {
-        for side in SIDES {
-            if let Some(slot) = &mut self.tree.slots[side as usize]
-                && (slot.node, slot.version) == (node, version)
-                && (slot.contact.peer, slot.contact.incarnation) == (sender.peer, sender.incarnation)
-            {
-                slot.heard = self.now;
-                return Ok(side);
-            }
-        }
-        Err(Verdict::Unknown)
+    fn renew_child(&mut self, sender: &Contact, node: Node, version: u64) -> Result<(), Verdict> {
+        let now = self.now;
+        let slot = self.slot_of(sender, node).filter(|slot| slot.version == version).ok_or(Verdict::Unknown)?;
+        slot.heard = now;
+        Ok(())
+    }
+
+    /// The slot that holds this node of the sender's present life.
+    fn slot_of(&mut self, sender: &Contact, node: Node) -> Option<&mut Slot> {
+        let life = |contact: &Contact| (contact.peer, contact.incarnation);
+        let mut slots = self.tree.slots.iter_mut().flatten().map(Box::as_mut);
+        slots.find(|slot| slot.node == node && life(&slot.contact) == life(sender))
     }
 
     /// Takes the payload of a linked child, and notes what the answer will have told it.
-    fn load_child(&mut self, side: Side, load: Option<Payload>) -> Verdict {
-        let told = self.told();
-        let Some(slot) = &mut self.tree.slots[side as usize] else { return Verdict::Unknown };
+    fn load_child(&mut self, sender: &Contact, node: Node, load: Option<Payload>) -> Verdict {
+        let (told, codec, generation) = (self.told(), self.codec, self.tree.generation + 1);
+        let Some(slot) = self.slot_of(sender, node) else { return Verdict::Unknown };
         slot.told = told;
-        let taken = load.map_or(Ok(false), |load| slot.take_load(load, &self.codec));
+        let taken = load.map_or(Ok(false), |load| slot.take_load(load, &codec));
         if taken == Ok(true) {
-            self.tree.generation += 1;
-            slot.generation = self.tree.generation;
-            self.news.children = true;
+            slot.generation = generation;
         }
         // 0 asks for the whole payload; the one we have stays until then.
         let held = if taken.is_ok() { slot.load.version } else { 0 };
+        if taken == Ok(true) {
+            self.tree.generation = generation;
+            self.news.children = true;
+        }
         self.counters.differences_refused += u64::from(taken.is_err());
         Verdict::Linked { load: held, depth: told.1 }
     }
