@@ -99,6 +99,10 @@ pub(crate) fn refit(
             Side::Right => (&mut tree.span.l, &mut tree.span.lo),
         };
         let (new, beyond) = if side == Side::Left { (me, succ) } else { (succ, me) };
+        if inner.peer == new.peer && inner.incarnation != new.incarnation {
+            // What was reported in another life is void.
+            return None;
+        }
         let (old_key, new_key) = (key(inner), key(new));
         let grows = (side == Side::Left) == (new_key > old_key);
         if old_key != new_key {
@@ -330,5 +334,19 @@ mod tests {
         let line = line(4);
         let twisted = Span { lo: None, l: line[2].clone(), r: line[1].clone(), ro: None };
         assert_eq!(Prefixes::of(GRID, &twisted), None);
+    }
+
+    #[test]
+    fn what_was_reported_in_another_life_fits_nowhere() {
+        let line = line(10);
+        let tree = Subtree { span: span(&line, 4, 4), count: 1, height: 0 };
+        let gap = |one: usize| {
+            let key = |contact: &Contact| PositionKey::new(GRID, contact.peer);
+            key(&line[one]).common_prefix(&key(&line[one + 1]))
+        };
+        let fits = |me: &Contact, succ: &Contact, gap: u16| refit(GRID, me, succ, gap, &tree).is_some();
+        assert!(fits(&line[3], &line[4], gap(3)) || fits(&line[4], &line[5], gap(4)));
+        let reborn = Contact { incarnation: 2, ..line[4].clone() };
+        assert!(!fits(&line[3], &reborn, gap(3)) && !fits(&reborn, &line[5], gap(4)));
     }
 }

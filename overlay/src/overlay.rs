@@ -421,7 +421,12 @@ impl Overlay {
 
     /// Whether this machine has a routing node: every member but the last on the line.
     pub fn hosts_router(&self) -> bool {
-        matches!(self.state, State::Member | State::Leaving) && self.successor().is_some()
+        match self.state {
+            // In doubt about the line the tree stays as it was.
+            State::Member => self.tree.gap.is_some(),
+            State::Leaving => self.successor().is_some(),
+            State::Alone | State::Joining | State::Left => false,
+        }
     }
 
     /// Whether nobody stands above us: our router spans the whole line as far as we know, or we are alone.

@@ -153,7 +153,7 @@ fn who_loses_all_neighbours_at_once_comes_back_through_its_fingers() {
 fn a_heartbeat_shorter_than_the_timeout_still_finds_crashes() {
     let config = Config {
         heartbeat_ms: 200,
-        child_lease_ms: 600,
+        child_lease_ms: 1_500,
         nack_retry_ms: 150,
         probe_timeout_ms_min: 700,
         ..Config::default()
