@@ -3,66 +3,98 @@
 //! Peers are sorted into buckets by the length of the prefix that their key shares with ours; a few per bucket are
 //! kept. They are filled by whoever speaks to us and by look-ups of random places in sparse buckets.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::{Member, PeerId, PositionKey, Time};
+use crate::{Contact, Member, PeerId, PositionKey, Time};
 
 /// A finger that was silent for so long gives way to a newly heard peer.
-const STALE: Duration = Duration::from_secs(600);
+const STALE: Duration = Duration::from_secs(120);
 
+/// The key itself is left out: its beginning orders fingers, and they are the larger part of a quiet peer's memory.
 #[derive(Clone, Debug)]
 struct Finger {
-    member: Member,
-    heard: Time,
+    contact: Contact,
+    /// Beginning of the key.
+    head: u64,
+    bucket: u16,
+    /// In seconds.
+    heard_s: u32,
 }
 
 #[derive(Debug)]
 pub(crate) struct Fingers {
     me: PositionKey,
     per_bucket: usize,
-    buckets: BTreeMap<u16, Vec<Finger>>,
+    list: Vec<Finger>,
+}
+
+fn seconds(now: Time) -> u32 {
+    u32::try_from(now.since(Time::ZERO).as_secs()).unwrap_or(u32::MAX)
 }
 
 impl Fingers {
     pub(crate) fn new(me: PositionKey, per_bucket: usize) -> Self {
-        Self { me, per_bucket, buckets: BTreeMap::new() }
+        Self { me, per_bucket, list: Vec::new() }
     }
 
     /// `member` spoke to us.
-    pub(crate) fn note(&mut self, member: Member, now: Time) {
-        let bucket = self.buckets.entry(self.me.common_prefix(&member.key)).or_default();
-        let finger = Finger { member, heard: now };
-        if let Some(known) = bucket.iter_mut().find(|known| known.member.key == finger.member.key) {
-            *known = finger;
-        } else if bucket.len() < self.per_bucket {
-            bucket.push(finger);
-        } else if let Some(oldest) = bucket.iter_mut().min_by_key(|known| known.heard)
-            && now.since(oldest.heard) > STALE
-        {
-            *oldest = finger;
+    pub(crate) fn note(&mut self, member: &Member, now: Time) {
+        let heard_s = seconds(now);
+        let known = self.list.iter_mut().find(|known| known.contact.peer == member.contact.peer);
+        if let Some(known) = known {
+            known.heard_s = heard_s;
+            if known.contact != member.contact {
+                known.contact = member.contact.clone();
+            }
+            return;
         }
+        let bucket = self.me.common_prefix(&member.key);
+        let finger = || Finger { contact: member.contact.clone(), head: member.key.head(), bucket, heard_s };
+        if self.bucket_len(bucket) < self.per_bucket {
+            self.list.reserve_exact(1);
+            self.list.push(finger());
+        } else if let Some(oldest) =
+            self.list.iter_mut().filter(|known| known.bucket == bucket).min_by_key(|known| known.heard_s)
+            && u64::from(heard_s - oldest.heard_s.min(heard_s)) > STALE.as_secs()
+        {
+            *oldest = finger();
+        }
+    }
+
+    fn bucket_len(&self, bucket: u16) -> usize {
+        self.list.iter().filter(|finger| finger.bucket == bucket).count()
     }
 
     pub(crate) fn remove(&mut self, peer: PeerId) {
-        for bucket in self.buckets.values_mut() {
-            bucket.retain(|finger| finger.member.contact.peer != peer);
-        }
-        self.buckets.retain(|_, bucket| !bucket.is_empty());
+        self.list.retain(|finger| finger.contact.peer != peer);
     }
 
-    /// In the order of buckets.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Member> {
-        self.buckets.values().flatten().map(|finger| &finger.member)
+    /// With the beginnings of their keys.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Contact)> {
+        self.list.iter().map(|finger| (finger.head, &finger.contact))
+    }
+
+    /// Whether this very contact is a finger: it spoke just now.
+    pub(crate) fn heard(&mut self, contact: &Contact, now: Time) -> bool {
+        let known = self.list.iter_mut().find(|known| known.contact == *contact);
+        known.map(|known| known.heard_s = seconds(now)).is_some()
+    }
+
+    pub(crate) fn get_head(&self, peer: PeerId) -> Option<u64> {
+        self.list.iter().find(|finger| finger.contact.peer == peer).map(|finger| finger.head)
+    }
+
+    pub(crate) fn get(&self, peer: PeerId) -> Option<&Contact> {
+        self.list.iter().find(|finger| finger.contact.peer == peer).map(|finger| &finger.contact)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.buckets.values().map(Vec::len).sum()
+        self.list.len()
     }
 
     /// A bucket up to `deepest` that has room; `pick` chooses among them.
     pub(crate) fn sparse_bucket(&self, deepest: u16, pick: usize) -> Option<u16> {
-        let has_room = |bucket: &u16| self.buckets.get(bucket).map_or(0, Vec::len) < self.per_bucket;
+        let has_room = |bucket: &u16| self.bucket_len(*bucket) < self.per_bucket;
         let sparse: Vec<u16> = (0..=deepest.min(255)).filter(has_room).collect();
         if sparse.is_empty() { None } else { Some(sparse[pick % sparse.len()]) }
     }
@@ -82,7 +114,7 @@ impl Fingers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Contact, GridId};
+    use crate::GridId;
 
     fn member(byte: u8) -> Member {
         let contact = Contact { peer: PeerId([byte; 32]), incarnation: 1, address: "".into() };
@@ -103,10 +135,11 @@ mod tests {
     #[test]
     fn a_full_bucket_keeps_those_it_has_until_they_are_stale() {
         let mut fingers = Fingers::new(member(0).key, 1);
-        (1..=200).for_each(|byte| fingers.note(member(byte), Time::ZERO));
-        let first: Vec<_> = fingers.iter().cloned().collect();
-        (1..=200).rev().for_each(|byte| fingers.note(member(byte), Time::ZERO + Duration::from_secs(1)));
-        assert_eq!(fingers.iter().cloned().collect::<Vec<_>>(), first);
+        (1..=200).for_each(|byte| fingers.note(&member(byte), Time::ZERO));
+        let contacts = |fingers: &Fingers| fingers.iter().map(|(_, contact)| contact.clone()).collect::<Vec<_>>();
+        let first = contacts(&fingers);
+        (1..=200).rev().for_each(|byte| fingers.note(&member(byte), Time::ZERO + Duration::from_secs(1)));
+        assert_eq!(contacts(&fingers), first);
         assert!(fingers.len() <= 9);
     }
 }

@@ -13,7 +13,7 @@ use crate::{Contact, PeerId, Time};
 const TOMBSTONES_MAX: usize = 512;
 const BOOTSTRAPS_MAX: usize = 32;
 /// Longest wait before a bootstrap contact that answers is asked again.
-const BOOTSTRAP_PERIOD_MAX: Duration = Duration::from_secs(3_600);
+const BOOTSTRAP_PERIOD_MAX: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Tombstone {
@@ -21,6 +21,8 @@ pub(crate) struct Tombstone {
     pub(crate) until: Time,
     /// It said good-bye: not even its own late messages bring this life back.
     pub(crate) left: bool,
+    /// It is known by hearsay only, and so is this incarnation: it holds against hearsay, not against the peer.
+    pub(crate) is_candidate: bool,
 }
 
 #[derive(Debug, Default)]
@@ -30,18 +32,36 @@ pub(crate) struct Tombstones {
 
 impl Tombstones {
     /// The tombstone of this or a later life of the peer.
-    pub(crate) fn covering(&self, contact: &Contact) -> Option<&Tombstone> {
-        self.by_peer.get(&contact.peer).filter(|stone| stone.incarnation >= contact.incarnation)
+    pub(crate) fn covering(&self, contact: &Contact, now: Time) -> Option<&Tombstone> {
+        let covers = |stone: &&Tombstone| stone.incarnation >= contact.incarnation && stone.until > now;
+        self.by_peer.get(&contact.peer).filter(covers)
+    }
+
+    /// A peer that we never met did not answer. Says nothing where we know more.
+    pub(crate) fn set_candidate(&mut self, contact: &Contact, until: Time) {
+        let incarnation = contact.incarnation;
+        let stone = Tombstone { incarnation, until, left: false, is_candidate: true };
+        let known = self.by_peer.entry(contact.peer).or_insert(stone.clone());
+        if known.is_candidate {
+            *known = stone;
+        }
+        self.shrink();
     }
 
     pub(crate) fn set(&mut self, contact: &Contact, until: Time, left: bool) {
-        let stone = self.by_peer.entry(contact.peer).or_insert(Tombstone { incarnation: 0, until, left });
-        if contact.incarnation > stone.incarnation {
-            *stone = Tombstone { incarnation: contact.incarnation, until, left };
-        } else if contact.incarnation == stone.incarnation {
-            stone.until = stone.until.max(until);
-            stone.left |= left;
+        let incarnation = contact.incarnation;
+        let stone = Tombstone { incarnation, until, left, is_candidate: false };
+        let known = self.by_peer.entry(contact.peer).or_insert(stone.clone());
+        if incarnation > known.incarnation || known.is_candidate {
+            *known = stone;
+        } else if incarnation == known.incarnation {
+            known.until = known.until.max(until);
+            known.left |= left;
         }
+        self.shrink();
+    }
+
+    fn shrink(&mut self) {
         if self.by_peer.len() > TOMBSTONES_MAX
             && let Some(peer) = self.by_peer.iter().min_by_key(|(_, stone)| stone.until).map(|(peer, _)| *peer)
         {
@@ -75,12 +95,14 @@ struct Bootstrap {
 pub(crate) struct Graveyard {
     len_max: usize,
     graves: BTreeMap<PeerId, Grave>,
-    bootstraps: BTreeMap<PeerId, Bootstrap>,
+    bootstraps: Vec<Bootstrap>,
+    /// When the next of them is to be asked.
+    next: Option<Time>,
 }
 
 impl Graveyard {
     pub(crate) fn new(len_max: usize) -> Self {
-        Self { len_max, graves: BTreeMap::new(), bootstraps: BTreeMap::new() }
+        Self { len_max, graves: BTreeMap::new(), bootstraps: Vec::new(), next: None }
     }
 
     pub(crate) fn bury(&mut self, contact: Contact, now: Time) {
@@ -102,43 +124,73 @@ impl Graveyard {
         self.graves.remove(&peer).is_some()
     }
 
+    pub(crate) fn has_graves(&self) -> bool {
+        !self.graves.is_empty()
+    }
+
     pub(crate) fn graves(&self) -> Vec<Contact> {
         self.graves.values().map(|grave| grave.contact.clone()).collect()
     }
 
     pub(crate) fn add_bootstrap(&mut self, contact: Contact, next: Time, period: Duration) {
-        if self.bootstraps.len() < BOOTSTRAPS_MAX || self.bootstraps.contains_key(&contact.peer) {
-            self.bootstraps.insert(contact.peer, Bootstrap { contact, next, period });
+        let bootstrap = Bootstrap { contact, next, period };
+        if let Some(known) = self.bootstrap(bootstrap.contact.peer) {
+            *known = bootstrap;
+        } else if self.bootstraps.len() < BOOTSTRAPS_MAX {
+            self.bootstraps.reserve_exact(1);
+            self.bootstraps.push(bootstrap);
         }
+        self.refresh();
+    }
+
+    fn bootstrap(&mut self, peer: PeerId) -> Option<&mut Bootstrap> {
+        self.bootstraps.iter_mut().find(|bootstrap| bootstrap.contact.peer == peer)
     }
 
     /// A bootstrap contact answered.
     pub(crate) fn bootstrap_answered(&mut self, contact: &Contact, now: Time) -> bool {
-        let Some(bootstrap) = self.bootstraps.get_mut(&contact.peer) else { return false };
+        let Some(bootstrap) = self.bootstrap(contact.peer) else { return false };
         bootstrap.period = (bootstrap.period * 2).min(BOOTSTRAP_PERIOD_MAX);
         bootstrap.next = now + bootstrap.period;
         bootstrap.contact.incarnation = contact.incarnation;
+        self.refresh();
         true
     }
 
-    /// A bootstrap contact did not answer: true when the peer is one.
-    pub(crate) fn bootstrap_failed(&mut self, peer: PeerId, now: Time, period: Duration) -> bool {
-        let Some(bootstrap) = self.bootstraps.get_mut(&peer) else { return false };
-        bootstrap.period = period;
-        bootstrap.next = now + period;
-        true
+    /// A bootstrap contact, if it is one, did not answer: it is asked again after `longest`, and while we are lonely
+    /// sooner: each wait is twice the one before, up to `longest`.
+    pub(crate) fn bootstrap_failed(&mut self, peer: PeerId, now: Time, is_lonely: bool, longest: Duration) {
+        if let Some(bootstrap) = self.bootstrap(peer) {
+            bootstrap.period = if is_lonely { (bootstrap.period * 2).min(longest) } else { longest };
+            bootstrap.next = now + bootstrap.period;
+            self.refresh();
+        }
+    }
+
+    /// All bootstrap contacts are asked by then, and then after `period`.
+    pub(crate) fn ask_bootstraps_at(&mut self, at: Time, period: Duration) {
+        for bootstrap in self.bootstraps.iter_mut() {
+            (bootstrap.next, bootstrap.period) = (bootstrap.next.min(at), period);
+        }
+        self.refresh();
     }
 
     /// A bootstrap contact to ask now; it is put off by its period.
     pub(crate) fn due_bootstrap(&mut self, now: Time) -> Option<Contact> {
-        let bootstrap = self.bootstraps.values_mut().find(|bootstrap| bootstrap.next <= now)?;
+        let bootstrap = self.bootstraps.iter_mut().find(|bootstrap| bootstrap.next <= now)?;
         bootstrap.next = now + bootstrap.period;
-        Some(bootstrap.contact.clone())
+        let contact = bootstrap.contact.clone();
+        self.refresh();
+        Some(contact)
     }
 
     /// When the next bootstrap contact is to be asked.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        self.bootstraps.values().map(|bootstrap| bootstrap.next).min()
+        self.next
+    }
+
+    fn refresh(&mut self) {
+        self.next = self.bootstraps.iter().map(|bootstrap| bootstrap.next).min();
     }
 }
 
@@ -154,11 +206,12 @@ mod tests {
     fn a_tombstone_covers_this_and_earlier_lives_until_it_expires() {
         let mut stones = Tombstones::default();
         stones.set(&contact(1, 5), Time::from_micros(60), false);
-        assert!(stones.covering(&contact(1, 4)).is_some());
-        assert!(stones.covering(&contact(1, 5)).is_some_and(|stone| !stone.left));
-        assert!(stones.covering(&contact(1, 6)).is_none());
+        assert!(stones.covering(&contact(1, 4), Time::ZERO).is_some());
+        assert!(stones.covering(&contact(1, 5), Time::ZERO).is_some_and(|stone| !stone.left));
+        assert!(stones.covering(&contact(1, 6), Time::ZERO).is_none());
+        assert!(stones.covering(&contact(1, 5), Time::from_micros(60)).is_none());
         stones.purge(Time::from_micros(60));
-        assert!(stones.covering(&contact(1, 5)).is_none());
+        assert!(stones.covering(&contact(1, 5), Time::ZERO).is_none());
     }
 
     #[test]
@@ -180,7 +233,11 @@ mod tests {
         assert!(graveyard.due_bootstrap(Time::ZERO).is_some());
         graveyard.bootstrap_answered(&contact(1, 3), Time::ZERO);
         assert_eq!(graveyard.deadline(), Some(Time::ZERO + second * 2));
-        graveyard.bootstrap_failed(PeerId([1; 32]), Time::ZERO, second);
+        graveyard.bootstrap_failed(PeerId([1; 32]), Time::ZERO, false, second);
         assert_eq!(graveyard.deadline(), Some(Time::ZERO + second));
+        graveyard.bootstrap_failed(PeerId([1; 32]), Time::ZERO, true, second * 3);
+        assert_eq!(graveyard.deadline(), Some(Time::ZERO + second * 2));
+        graveyard.bootstrap_failed(PeerId([1; 32]), Time::ZERO, true, second * 3);
+        assert_eq!(graveyard.deadline(), Some(Time::ZERO + second * 3));
     }
 }

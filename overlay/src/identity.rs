@@ -25,6 +25,16 @@ impl fmt::Debug for PeerId {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct GridId(#[serde(with = "crate::bytes32")] pub [u8; 32]);
 
+impl GridId {
+    /// The first eight bytes: what messages carry. Enough to tell the grids of strangers apart; a forger needs no
+    /// more than to know the grid id, which is no secret. Membership is the transport's to check.
+    pub fn tag(&self) -> u64 {
+        let mut first = [0; 8];
+        first.copy_from_slice(&self.0[..8]);
+        u64::from_be_bytes(first)
+    }
+}
+
 impl fmt::Debug for GridId {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "grid:{}", hex::encode(&self.0[..4]))
@@ -45,6 +55,13 @@ impl PositionKey {
         hasher.update(&grid.0);
         hasher.update(&peer.0);
         Self(*hasher.finalize().as_bytes())
+    }
+
+    /// The first 64 bits as a number.
+    pub(crate) fn head(&self) -> u64 {
+        let mut first = [0; 8];
+        first.copy_from_slice(&self.0[..8]);
+        u64::from_be_bytes(first)
     }
 
     /// Length of the longest common prefix with `other`, in bits: 256 when they are equal.
@@ -76,7 +93,8 @@ pub struct Contact {
     pub peer: PeerId,
     /// max(persisted + 1, wall-clock milliseconds at the agent's start); 0 where it is not known yet.
     pub incarnation: u64,
-    /// Where to dial, in the driver's own notation (a multiaddress); empty in the simulator.
+    /// Where to dial, in the driver's own notation: a multiaddress for the agent, the number of the machine in simnet.
+    /// Empty where there is none to tell.
     pub address: Box<str>,
 }
 

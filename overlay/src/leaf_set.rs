@@ -16,12 +16,13 @@ pub(crate) struct Neighbour {
     pub(crate) heard: Time,
     /// When digests were last compared.
     pub(crate) exchanged: Time,
-    /// Smoothed round trip.
-    pub(crate) round_trip: Option<Duration>,
+    pub(crate) path: Path,
     /// Digest of its leaf set as we know it; 0 is none.
-    pub(crate) seen: u64,
+    pub(crate) seen: u32,
     /// Scales its periods, in per cent.
-    pub(crate) pace_percent: u32,
+    pub(crate) pace_percent: u8,
+    /// A probe of it is under way.
+    pub(crate) probed: bool,
 }
 
 impl Neighbour {
@@ -30,46 +31,168 @@ impl Neighbour {
     }
 }
 
+/// What is known of the way to a peer: smoothed round trip and mean deviation as TCP has them (RFC 6298).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Path {
+    /// 0 is unknown.
+    round_trip_us: u32,
+    deviation_us: u32,
+}
+
+impl Path {
+    pub(crate) fn sample(&mut self, round_trip: Duration) {
+        let sample_us = u32::try_from(round_trip.as_micros()).unwrap_or(u32::MAX).clamp(1, 60_000_000);
+        if self.round_trip_us == 0 {
+            *self = Self { round_trip_us: sample_us, deviation_us: sample_us / 4 };
+        } else {
+            self.deviation_us = (self.deviation_us * 3 + self.round_trip_us.abs_diff(sample_us)) / 4;
+            self.round_trip_us = (self.round_trip_us * 7 + sample_us) / 8;
+        }
+    }
+
+    /// Within which nearly every answer comes, and at most four round trips; none where nothing is known.
+    pub(crate) fn answer_within(&self) -> Option<Duration> {
+        let (round_trip_us, deviation_us) = (u64::from(self.round_trip_us), u64::from(self.deviation_us));
+        let within = Duration::from_micros(round_trip_us + 4 * deviation_us.min(round_trip_us * 3 / 4));
+        (self.round_trip_us > 0).then_some(within)
+    }
+}
+
+/// How long neighbours may be silent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Silence {
+    /// Those next to us.
+    pub(crate) adjacent: Duration,
+    /// The others, and digests uncompared.
+    pub(crate) others: Duration,
+}
+
 /// Both sides, nearest first.
 #[derive(Debug)]
 pub(crate) struct LeafSet {
     me: PositionKey,
     side_len: usize,
-    below: Vec<Neighbour>,
-    above: Vec<Neighbour>,
-    digest: u64,
+    silence: Silence,
+    /// Predecessors, then successors, nearest first.
+    entries: Vec<Neighbour>,
+    /// How many of `entries` are predecessors.
+    below_len: usize,
+    /// By entry, the beginning of its peer id: what is compared first, in one place.
+    tags: Vec<u64>,
+    /// By entry, when it is to be spoken to.
+    due: Vec<Time>,
+    digest: u32,
+}
+
+/// Tells peers apart in most cases.
+fn tag(peer: &PeerId) -> u64 {
+    let mut first = [0; 8];
+    first.copy_from_slice(&peer.0[..8]);
+    u64::from_le_bytes(first)
 }
 
 impl LeafSet {
-    pub(crate) fn new(me: PositionKey, side_len: usize) -> Self {
-        let mut set = Self { me, side_len, below: Vec::new(), above: Vec::new(), digest: 0 };
+    pub(crate) fn new(me: PositionKey, side_len: usize, silence: Silence) -> Self {
+        let mut set = Self {
+            me,
+            side_len,
+            silence,
+            entries: Vec::new(),
+            below_len: 0,
+            tags: Vec::new(),
+            due: Vec::new(),
+            digest: 0,
+        };
         set.refresh_digest();
         set
     }
 
     pub(crate) fn predecessor(&self) -> Option<&Neighbour> {
-        self.below.first()
+        self.entries[..self.below_len].first()
     }
 
     pub(crate) fn successor(&self) -> Option<&Neighbour> {
-        self.above.first()
+        self.entries.get(self.below_len)
     }
 
     /// Predecessors, then successors, nearest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Neighbour> {
-        self.below.iter().chain(&self.above)
+        self.entries.iter()
+    }
+
+    /// Predecessors and successors, nearest first.
+    pub(crate) fn sides(&self) -> [&[Neighbour]; 2] {
+        let (below, above) = self.entries.split_at(self.below_len);
+        [below, above]
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.below.len() + self.above.len()
+        self.entries.len()
+    }
+
+    fn place(&self, peer: PeerId) -> Option<usize> {
+        let tag = tag(&peer);
+        let is_it = |(place, other): (usize, &u64)| {
+            (*other == tag && self.entries[place].member.contact.peer == peer).then_some(place)
+        };
+        self.tags.iter().enumerate().find_map(is_it)
     }
 
     pub(crate) fn get(&self, peer: PeerId) -> Option<&Neighbour> {
-        self.iter().find(|neighbour| neighbour.contact().peer == peer)
+        self.place(peer).map(|place| &self.entries[place])
     }
 
-    pub(crate) fn get_mut(&mut self, peer: PeerId) -> Option<&mut Neighbour> {
-        self.below.iter_mut().chain(&mut self.above).find(|neighbour| neighbour.member.contact.peer == peer)
+    /// Changes what is known of a neighbour; who it is stays.
+    pub(crate) fn update(&mut self, peer: PeerId, change: impl FnOnce(&mut Neighbour)) {
+        if let Some(place) = self.place(peer) {
+            change(&mut self.entries[place]);
+            self.refresh_due(place);
+        }
+    }
+
+    /// When the next one is to be spoken to.
+    pub(crate) fn next_due(&self) -> Time {
+        self.due.iter().copied().fold(Time::MAX, Time::min)
+    }
+
+    /// One that is to be spoken to.
+    pub(crate) fn due(&self, now: Time) -> Option<&Contact> {
+        self.due.iter().position(|due| *due <= now).map(|place| self.entries[place].contact())
+    }
+
+    fn refresh_due(&mut self, place: usize) {
+        let neighbour = &self.entries[place];
+        let is_adjacent = (place == 0 && self.below_len > 0) || place == self.below_len;
+        let pace = |silence: Duration| silence * u32::from(neighbour.pace_percent) / 100;
+        let exchange = neighbour.exchanged + pace(self.silence.others);
+        self.due[place] = if neighbour.probed {
+            Time::MAX
+        } else if is_adjacent {
+            exchange.min(neighbour.heard + pace(self.silence.adjacent))
+        } else {
+            exchange
+        };
+    }
+
+    /// The peer on the other side of `peer`, where `peer` stands next to us.
+    pub(crate) fn beyond(&self, peer: PeerId) -> Option<&Contact> {
+        let adjacent = |side: &&[Neighbour]| side.first().is_some_and(|first| first.contact().peer == peer);
+        self.sides().iter().find(|side| adjacent(side)).and_then(|side| side.get(1)).map(Neighbour::contact)
+    }
+
+    /// Whether so few are left on a side, or the gap next to us is so wide, that we may have lost sight of part of the
+    /// line.
+    pub(crate) fn is_doubtful(&self) -> bool {
+        const SIDE_LEN_MIN: usize = 3;
+        const WIDE: u64 = 8;
+        let few = self.sides().iter().any(|side| side.len() < SIDE_LEN_MIN);
+        let wide = self.sides().iter().any(|side| {
+            let [first, .., last] = side else { return false };
+            let far = |neighbour: &Neighbour| neighbour.member.key.head().abs_diff(self.me.head());
+            let mean = (far(last) - far(first)) / (side.len() as u64 - 1);
+            far(first) / WIDE > mean
+        });
+        few || wide
     }
 
     /// Whether this peer stands next to us.
@@ -79,7 +202,7 @@ impl LeafSet {
 
     /// Whether a peer at `key` that is not in the set belongs into it.
     pub(crate) fn wants(&self, key: &PositionKey) -> bool {
-        let side = if *key < self.me { &self.below } else { &self.above };
+        let side = self.sides()[usize::from(*key > self.me)];
         *key != self.me
             && (side.len() < self.side_len
                 || side
@@ -87,10 +210,17 @@ impl LeafSet {
                     .is_some_and(|last| (*key < self.me) == (last.member.key < *key) && last.member.key != *key))
     }
 
+    /// Whether a peer whose key begins like this may belong into the set.
+    pub(crate) fn may_want(&self, head: u64) -> bool {
+        let [below, above] = self.sides().map(|side| side.last().filter(|_| side.len() == self.side_len));
+        below.is_none_or(|last| head >= last.member.key.head())
+            && above.is_none_or(|last| head <= last.member.key.head())
+    }
+
     /// The deepest bucket of fingers that reaches beyond the leaf set; none when the leaf set is the whole line.
     pub(crate) fn deepest_bucket_beyond(&self) -> Option<u16> {
-        let full = [&self.below, &self.above].into_iter().filter(|side| side.len() == self.side_len);
-        full.filter_map(|side| side.last()).map(|farthest| farthest.member.key.common_prefix(&self.me)).min()
+        let full = self.sides().into_iter().filter(|side| side.len() == self.side_len);
+        full.filter_map(<[Neighbour]>::last).map(|farthest| farthest.member.key.common_prefix(&self.me)).min()
     }
 
     /// Puts a peer in, in place of an older life of it. The farthest one of a full side drops out.
@@ -99,39 +229,59 @@ impl LeafSet {
         if key == self.me {
             return;
         }
+        if let Some(place) = self.place(neighbour.member.contact.peer) {
+            self.take(place);
+        }
         let is_below = key < self.me;
-        let side = if is_below { &mut self.below } else { &mut self.above };
-        side.retain(|other| other.member.key != key);
-        let place = side.partition_point(|other| (other.member.key > key) == is_below);
-        side.insert(place, neighbour);
-        side.truncate(self.side_len);
-        self.refresh_digest();
+        let (start, len) =
+            if is_below { (0, self.below_len) } else { (self.below_len, self.entries.len() - self.below_len) };
+        let side = &self.entries[start..start + len];
+        let place = start + side.partition_point(|other| (other.member.key > key) == is_below);
+        if place == start + self.side_len {
+            return;
+        }
+        if len == self.side_len {
+            self.take(start + len - 1);
+        }
+        self.entries.reserve_exact(1);
+        self.entries.insert(place, neighbour);
+        self.below_len += usize::from(is_below);
+        self.refresh();
     }
 
     pub(crate) fn remove(&mut self, peer: PeerId) -> Option<Neighbour> {
-        let is_it = |neighbour: &Neighbour| neighbour.member.contact.peer == peer;
-        let removed = if let Some(place) = self.below.iter().position(is_it) {
-            self.below.remove(place)
-        } else {
-            self.above.remove(self.above.iter().position(is_it)?)
-        };
-        self.refresh_digest();
+        let removed = self.take(self.place(peer)?);
+        self.refresh();
         Some(removed)
     }
 
+    fn take(&mut self, place: usize) -> Neighbour {
+        self.below_len -= usize::from(place < self.below_len);
+        self.entries.remove(place)
+    }
+
     /// Takes over the address that a neighbour gives itself.
-    pub(crate) fn readdress(&mut self, contact: &Contact) {
-        if let Some(neighbour) = self.get_mut(contact.peer)
-            && neighbour.member.contact.address != contact.address
+    pub(crate) fn readdress(&mut self, peer: PeerId, address: &str) {
+        if let Some(place) = self.place(peer)
+            && *self.entries[place].member.contact.address != *address
         {
-            neighbour.member.contact.address.clone_from(&contact.address);
+            self.entries[place].member.contact.address = address.into();
             self.refresh_digest();
         }
     }
 
     /// Identifies the content; never 0.
-    pub(crate) fn digest(&self) -> u64 {
+    pub(crate) fn digest(&self) -> u32 {
         self.digest
+    }
+
+    /// After peers came or went.
+    fn refresh(&mut self) {
+        let tags = self.entries.iter().map(|neighbour| tag(&neighbour.contact().peer));
+        self.tags = tags.collect();
+        self.due = vec![Time::MAX; self.entries.len()];
+        (0..self.entries.len()).for_each(|place| self.refresh_due(place));
+        self.refresh_digest();
     }
 
     fn refresh_digest(&mut self) {
@@ -153,7 +303,13 @@ mod tests {
     fn neighbour(byte: u8) -> Neighbour {
         let contact = Contact { peer: PeerId([byte; 32]), incarnation: 1, address: "".into() };
         let member = Member { key: PositionKey([byte; 32]), ..Member::new(GridId([0; 32]), contact) };
-        Neighbour { member, heard: Time::ZERO, exchanged: Time::ZERO, round_trip: None, seen: 0, pace_percent: 100 }
+        let (heard, exchanged, path) = (Time::ZERO, Time::ZERO, Path::default());
+        Neighbour { member, heard, exchanged, path, seen: 0, pace_percent: 100, probed: false }
+    }
+
+    fn empty(side_len: usize) -> LeafSet {
+        let silence = Silence { adjacent: Duration::from_secs(2), others: Duration::from_secs(30) };
+        LeafSet::new(PositionKey([100; 32]), side_len, silence)
     }
 
     fn bytes(set: &LeafSet) -> Vec<u8> {
@@ -162,7 +318,7 @@ mod tests {
 
     #[test]
     fn keeps_the_nearest_of_either_side_in_order() {
-        let mut set = LeafSet::new(PositionKey([100; 32]), 2);
+        let mut set = empty(2);
         for byte in [1, 90, 200, 99, 101, 150, 90, 100] {
             set.insert(neighbour(byte));
         }
@@ -173,7 +329,7 @@ mod tests {
 
     #[test]
     fn wants_only_what_is_nearer_than_the_farthest_of_a_full_side() {
-        let mut set = LeafSet::new(PositionKey([100; 32]), 2);
+        let mut set = empty(2);
         assert!(set.wants(&PositionKey([1; 32])));
         for byte in [90, 99, 101] {
             set.insert(neighbour(byte));
@@ -184,11 +340,52 @@ mod tests {
 
     #[test]
     fn the_digest_follows_the_content() {
-        let mut set = LeafSet::new(PositionKey([100; 32]), 2);
+        let mut set = empty(2);
         let empty = set.digest();
         set.insert(neighbour(7));
         assert_ne!(set.digest(), empty);
         set.remove(PeerId([7; 32]));
         assert_eq!(set.digest(), empty);
+    }
+
+    #[test]
+    fn those_next_to_us_are_due_sooner_and_none_is_while_it_is_probed() {
+        let mut set = empty(8);
+        [90, 91, 110, 120].iter().for_each(|byte| set.insert(neighbour(*byte)));
+        assert_eq!(set.next_due(), Time::ZERO + Duration::from_secs(2));
+        let now = Time::ZERO + Duration::from_secs(3);
+        let mut due = Vec::new();
+        while let Some(peer) = set.due(now).map(|contact| contact.peer) {
+            due.push(peer.0[0]);
+            set.update(peer, |neighbour| neighbour.probed = true);
+        }
+        assert_eq!(due, [91, 110]);
+        set.update(PeerId([91; 32]), |neighbour| (neighbour.probed, neighbour.heard) = (false, now));
+        assert_eq!(set.next_due(), now + Duration::from_secs(2));
+        set.remove(PeerId([91; 32]));
+        assert_eq!(set.due(now).map(|contact| contact.peer.0[0]), Some(90));
+    }
+
+    #[test]
+    fn a_short_side_or_a_wide_gap_is_doubtful() {
+        let mut set = empty(8);
+        [97, 98, 99, 101, 102].iter().for_each(|byte| set.insert(neighbour(*byte)));
+        assert!(set.is_doubtful(), "two successors");
+        set.insert(neighbour(103));
+        assert!(!set.is_doubtful());
+        [97, 98, 99].iter().for_each(|byte| _ = set.remove(PeerId([*byte; 32])));
+        [10, 11, 12, 13].iter().for_each(|byte| set.insert(neighbour(*byte)));
+        assert!(set.is_doubtful(), "87 to the first, one from each to the next");
+        assert_eq!(set.beyond(PeerId([101; 32])).map(|contact| contact.peer.0[0]), Some(102));
+    }
+
+    #[test]
+    fn an_answer_is_awaited_for_the_round_trip_and_four_deviations() {
+        let mut path = Path::default();
+        assert_eq!(path.answer_within(), None);
+        (0..50).for_each(|_| path.sample(Duration::from_millis(100)));
+        assert_eq!(path.answer_within().map(|within| within.as_millis()), Some(100));
+        path.sample(Duration::from_millis(180));
+        assert_eq!(path.answer_within().map(|within| within.as_millis()), Some(190));
     }
 }

@@ -14,6 +14,7 @@ pub mod bytes32;
 mod config;
 mod finger;
 mod graveyard;
+mod handover;
 mod identity;
 mod leaf_set;
 mod link;
@@ -25,12 +26,14 @@ mod probe;
 mod time;
 mod timers;
 mod tree;
+mod wire;
 
 pub use config::Config;
 pub use identity::{ADDRESS_BYTES_MAX, Contact, GridId, Member, PeerId, PositionKey};
 pub use link::Span;
 pub use message::{
-    Body, Message, PAYLOAD_BYTES_MAX, Payload, PayloadCodec, Report, ReportAck, RootInfo, Subtree, Verdict,
+    Body, Handover, HandoverChild, Message, PAYLOAD_BYTES_MAX, Payload, PayloadCodec, Report, ReportAck, RootInfo,
+    Subtree, Verdict,
 };
 pub use overlay::Overlay;
 pub use time::{Time, WallTime};
@@ -57,10 +60,9 @@ pub enum Side {
 
 /// A fact that reached this peer.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "most are messages; boxing would cost an allocation for each")]
 pub enum Event {
-    /// A first contact answered (its incarnation may be 0: not known); join through it. Several may be given;
-    /// they never expire from the graveyard.
+    /// A contact to join through (its incarnation may be 0: not known). Several may be given, once each: those that do
+    /// not answer are tried again, and they never expire from the graveyard.
     Bootstrap(Contact),
     /// `from` is authenticated by the transport.
     Received {
@@ -144,7 +146,7 @@ pub struct Child<'a> {
 pub struct Counters {
     /// Messages of another grid.
     pub foreign_grid: u64,
-    /// Messages whose sender is not who the transport says.
+    /// Messages that the transport says are from ourselves.
     pub forged_sender: u64,
     /// Messages with a payload, list or address that is too long.
     pub oversized: u64,
@@ -164,4 +166,12 @@ pub struct Counters {
     pub risen: u64,
     /// Probes not begun because too many were under way.
     pub probes_dropped: u64,
+    /// Messages without an address, of peers that we do not know.
+    pub unknown_sender: u64,
+    /// Incarnations beyond what any clock could give, said to be ours.
+    pub incarnations_refused: u64,
+    /// Times we woke so late that we must have been asleep.
+    pub pauses: u64,
+    /// Children that we had at once, since the holder of the role before us told of them.
+    pub children_handed: u64,
 }

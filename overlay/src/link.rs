@@ -5,8 +5,6 @@
 //! −1 the node is the root. The parent accepts a child only if the two agree on the gap between them (*fencing*).
 //! Each accepted link strictly shortens the prefix (I4), so accepted links never form a cycle, whatever changes.
 
-use serde::{Deserialize, Serialize};
-
 use crate::message::{PAYLOAD_BYTES_MAX, Payload, PayloadCodec, Subtree};
 use crate::{Contact, GridId, Node, PositionKey, Side, Time};
 
@@ -14,7 +12,7 @@ use crate::{Contact, GridId, Node, PositionKey, Side, Time};
 pub(crate) const WHOLE_EVERY: u32 = 16;
 
 /// The part of the line below a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
     /// The neighbour below the first leaf.
     pub lo: Option<Contact>,
@@ -81,6 +79,43 @@ pub(crate) fn fence(me: &Contact, succ: &Contact, gap: u16, span: &Span, prefixe
     if agrees && prefixes.own > gap { prefixes.side() } else { None }
 }
 
+/// Fits what a child reported to a gap that it did not report to: the same node of the trie, whose end of the line next
+/// to the gap is another one now. None where it is another node by then, or not one that meets at this gap.
+///
+/// The child will say so itself; until then this is what its report will be, but for the height.
+pub(crate) fn refit(
+    grid: GridId,
+    me: &Contact,
+    succ: &Contact,
+    gap: u16,
+    tree: &Subtree,
+) -> Option<(Side, Subtree, Prefixes)> {
+    let own = Prefixes::of(grid, &tree.span)?.own;
+    let key = |contact: &Contact| PositionKey::new(grid, contact.peer);
+    let refits = [Side::Left, Side::Right].map(|side| {
+        let mut tree = tree.clone();
+        let (inner, outer) = match side {
+            Side::Left => (&mut tree.span.r, &mut tree.span.ro),
+            Side::Right => (&mut tree.span.l, &mut tree.span.lo),
+        };
+        let (new, beyond) = if side == Side::Left { (me, succ) } else { (succ, me) };
+        if inner.peer == new.peer && inner.incarnation != new.incarnation {
+            // What was reported in another life is void.
+            return None;
+        }
+        let (old_key, new_key) = (key(inner), key(new));
+        let grows = (side == Side::Left) == (new_key > old_key);
+        if old_key != new_key {
+            tree.count = if grows { tree.count.saturating_add(1) } else { tree.count.saturating_sub(1).max(1) };
+        }
+        (*inner, *outer) = (new.clone(), Some(beyond.clone()));
+        let prefixes = Prefixes::of(grid, &tree.span)?;
+        let fits = prefixes.own == own && fence(me, succ, gap, &tree.span, &prefixes) == Some(side);
+        fits.then_some((side, tree, prefixes))
+    });
+    refits.into_iter().flatten().next()
+}
+
 /// A linked child, as last reported.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
@@ -94,9 +129,17 @@ pub(crate) struct Slot {
     pub(crate) generation: u64,
     pub(crate) heard: Time,
     /// Digest of the root and depth as the child was last told.
-    pub(crate) told: (u64, Option<u32>),
+    pub(crate) told: (u32, Option<u32>),
     /// Nothing is pushed to the child before.
     pub(crate) push_after: Time,
+}
+
+/// A child that was refused: perhaps the line here is behind what it knows.
+#[derive(Clone, Debug)]
+pub(crate) struct Refused {
+    pub(crate) contact: Contact,
+    pub(crate) node: Node,
+    pub(crate) version: u64,
 }
 
 impl Slot {
@@ -118,7 +161,7 @@ impl Slot {
     }
 
     /// Whether the child should hear what there is to tell. That we lost our parent for a moment is not news.
-    pub(crate) fn lags(&self, (root, depth): (u64, Option<u32>)) -> bool {
+    pub(crate) fn lags(&self, (root, depth): (u32, Option<u32>)) -> bool {
         self.told.0 != root || (depth.is_some() && self.told.1 != depth)
     }
 }
@@ -129,7 +172,7 @@ pub(crate) struct Uplink {
     /// Of `tree`.
     pub(crate) version: u64,
     /// What there is to report; none while a child is missing or there is no such node.
-    pub(crate) tree: Option<Subtree>,
+    pub(crate) tree: Option<Box<Subtree>>,
     /// The parent's machine by the rule; ourselves for the leaf below the own router.
     pub(crate) target: Option<Contact>,
     /// Version that the target acknowledged last, while it keeps the link.
@@ -291,5 +334,19 @@ mod tests {
         let line = line(4);
         let twisted = Span { lo: None, l: line[2].clone(), r: line[1].clone(), ro: None };
         assert_eq!(Prefixes::of(GRID, &twisted), None);
+    }
+
+    #[test]
+    fn what_was_reported_in_another_life_fits_nowhere() {
+        let line = line(10);
+        let tree = Subtree { span: span(&line, 4, 4), count: 1, height: 0 };
+        let gap = |one: usize| {
+            let key = |contact: &Contact| PositionKey::new(GRID, contact.peer);
+            key(&line[one]).common_prefix(&key(&line[one + 1]))
+        };
+        let fits = |me: &Contact, succ: &Contact, gap: u16| refit(GRID, me, succ, gap, &tree).is_some();
+        assert!(fits(&line[3], &line[4], gap(3)) || fits(&line[4], &line[5], gap(4)));
+        let reborn = Contact { incarnation: 2, ..line[4].clone() };
+        assert!(!fits(&line[3], &reborn, gap(3)) && !fits(&reborn, &line[5], gap(4)));
     }
 }

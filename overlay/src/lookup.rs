@@ -18,6 +18,10 @@ const FOUND_SIDE_LEN: usize = 3;
 const ASKS_MAX: u32 = 64;
 /// Candidates remembered on one look-up.
 const CANDIDATES_MAX: usize = 128;
+/// Fingers asked first by a peer that may have lost sight of part of the line.
+const DOUBT_FINGERS: usize = 6;
+/// The longest wait for the next look-up of a finger, in shortest ones.
+const FINGER_PERIODS_MAX: u32 = 16;
 /// Times that one candidate is asked.
 const TRIES: u32 = 2;
 
@@ -33,6 +37,8 @@ enum Status {
 struct Candidate {
     contact: Contact,
     status: Status,
+    /// Asked however near others are.
+    is_seed: bool,
 }
 
 /// A look-up under way.
@@ -42,44 +48,49 @@ pub(crate) struct Lookup {
     pub(crate) nonce: u32,
     candidates: BTreeMap<PositionKey, Candidate>,
     asks: u32,
+    answers: u32,
 }
 
 impl Lookup {
     pub(crate) fn new(key: PositionKey, nonce: u32) -> Self {
-        Self { key, nonce, candidates: BTreeMap::new(), asks: 0 }
+        Self { key, nonce, candidates: BTreeMap::new(), asks: 0, answers: 0 }
     }
 
     /// Adds a peer; one that is `known` need not be asked.
     pub(crate) fn add(&mut self, member: Member, known: bool) {
         if self.candidates.len() < CANDIDATES_MAX {
             let status = if known { Status::Answered } else { Status::New };
-            self.candidates.entry(member.key).or_insert(Candidate { contact: member.contact, status });
+            let candidate = Candidate { contact: member.contact, status, is_seed: false };
+            self.candidates.entry(member.key).or_insert(candidate);
         }
     }
 
     /// Adds a peer that must be asked even if it was known.
     pub(crate) fn seed(&mut self, member: Member) {
-        self.candidates.insert(member.key, Candidate { contact: member.contact, status: Status::New });
+        let candidate = Candidate { contact: member.contact, status: Status::New, is_seed: true };
+        self.candidates.insert(member.key, candidate);
     }
 
-    /// The nearest candidate on either side that did not fail.
+    /// The nearest candidate on either side that neither failed nor is late with its answer.
     pub(crate) fn nearest(&self) -> impl Iterator<Item = &Contact> {
         self.nearest_keys().into_iter().flatten().filter_map(|key| Some(&self.candidates.get(&key)?.contact))
     }
 
     fn nearest_keys(&self) -> [Option<PositionKey>; 2] {
-        let lives = |(key, candidate): (&PositionKey, &Candidate)| (candidate.status != Status::Failed).then_some(*key);
+        let lives = |(key, candidate): (&PositionKey, &Candidate)| {
+            let is_silent = matches!(candidate.status, Status::Failed | Status::Asked { tries: 2.., .. });
+            (!is_silent).then_some(*key)
+        };
         [self.candidates.range(..self.key).rev().find_map(lives), self.candidates.range(self.key..).find_map(lives)]
     }
 
     /// Whom to ask now; they count as asked until `expires`.
     pub(crate) fn ask(&mut self, expires: Time) -> Vec<Contact> {
         let mut asked = Vec::new();
-        for key in self.nearest_keys().into_iter().flatten() {
-            if let Some(candidate) = self.candidates.get_mut(&key)
-                && candidate.status == Status::New
-                && self.asks < ASKS_MAX
-            {
+        let nearest = self.nearest_keys();
+        for (key, candidate) in &mut self.candidates {
+            let is_next = candidate.is_seed || nearest.contains(&Some(*key));
+            if is_next && candidate.status == Status::New && self.asks < ASKS_MAX {
                 self.asks += 1;
                 candidate.status = Status::Asked { tries: 1, expires };
                 asked.push(candidate.contact.clone());
@@ -88,14 +99,16 @@ impl Lookup {
         asked
     }
 
-    /// Whether the nearest on both sides have answered, or we asked enough.
+    /// Whether the nearest on both sides have answered, or we asked enough, and no first one is still to answer.
     pub(crate) fn is_done(&self) -> bool {
         let waits = |key| match self.candidates.get(&key).map(|candidate| candidate.status) {
             Some(Status::Asked { .. }) => true,
             Some(Status::New) => self.asks < ASKS_MAX,
             Some(Status::Answered | Status::Failed) | None => false,
         };
-        !self.nearest_keys().into_iter().flatten().any(waits)
+        let awaits =
+            |candidate: &Candidate| candidate.is_seed && matches!(candidate.status, Status::Asked { tries: ..2, .. });
+        !self.nearest_keys().into_iter().flatten().any(waits) && !self.candidates.values().any(awaits)
     }
 
     /// Whether `peer` was asked; it has answered now.
@@ -103,6 +116,7 @@ impl Lookup {
         match self.candidates.get_mut(key) {
             Some(candidate) if candidate.contact.peer == peer && matches!(candidate.status, Status::Asked { .. }) => {
                 candidate.status = Status::Answered;
+                self.answers += 1;
                 true
             }
             _ => false,
@@ -148,8 +162,13 @@ impl Overlay {
         self.seed_lookup(seeds);
     }
 
-    /// Looks up a place in a bucket that has few fingers.
+    /// Looks up a place in a bucket that has few fingers; less and less often while that finds nobody new.
     pub(crate) fn look_up_finger(&mut self) {
+        let (len, known) = (self.line.fingers.len(), self.timers.fingers_len);
+        self.timers.fingers_len = len;
+        let shortest = Duration::from_millis(self.config.exchange_ms);
+        self.timers.fingers_period =
+            if len == known { (self.timers.fingers_period * 2).min(shortest * FINGER_PERIODS_MAX) } else { shortest };
         if self.line.lookup.is_some() {
             return;
         }
@@ -174,34 +193,63 @@ impl Overlay {
     /// One far and one near peer: the far one notices if the line we know is not the whole line.
     fn random_seeds(&mut self) -> Vec<Contact> {
         let mut seeds = Vec::new();
-        let fingers = self.line.fingers.len();
-        if fingers > 0 {
-            let pick = self.rng.random_range(0..fingers);
-            seeds.extend(self.line.fingers.iter().nth(pick).map(|member| member.contact.clone()));
-        }
+        seeds.extend(self.random_finger());
         if !self.line.looked_up || seeds.is_empty() {
             seeds.extend(self.neighbours().cloned());
         }
         seeds
     }
 
+    fn random_finger(&mut self) -> Option<Contact> {
+        let fingers = self.line.fingers.len();
+        let pick = self.rng.random_range(0..fingers.max(1));
+        self.line.fingers.iter().nth(pick).map(|(_, contact)| contact.clone())
+    }
+
+    /// Looks the own key up at once, since we may have lost sight of part of the line. Several are asked first, near
+    /// and far, since many may be gone.
+    pub(crate) fn look_up_in_doubt(&mut self) {
+        if self.line.lookup.as_ref().is_some_and(|lookup| lookup.key == self.me.key) {
+            return;
+        }
+        let mut seeds: Vec<Contact> = [self.predecessor(), self.successor()].into_iter().flatten().cloned().collect();
+        seeds.extend(self.nearest_known(&self.me.key, 1, Some(self.me.contact.peer)));
+        (0..DOUBT_FINGERS).for_each(|_| seeds.extend(self.random_finger()));
+        if !seeds.is_empty() {
+            self.look_up_own_key(seeds);
+        }
+    }
+
     /// Asks whoever is to be asked next; ends the look-up when nobody is.
     pub(crate) fn step_lookup(&mut self) {
-        let expires = self.now + self.config.probe_timeout(None);
+        let expires = self.now + self.timeout(None) * 3 / 5;
         let Some(lookup) = &mut self.line.lookup else { return };
         let (asked, nonce, key) = (lookup.ask(expires), lookup.nonce, lookup.key);
         let is_done = lookup.is_done();
         let nearest: Vec<_> = if is_done { lookup.nearest().cloned().collect() } else { Vec::new() };
         asked.into_iter().for_each(|to| self.send(to, Body::Find { nonce, key }));
         if is_done {
-            self.line.lookup = None;
-            self.line.looked_up |= key == self.me.key;
+            let answered = self.line.lookup.take().is_some_and(|lookup| lookup.answers > 0);
+            if key == self.me.key {
+                self.line.looked_up |= answered;
+                self.believe_ends(&nearest);
+            }
             nearest.iter().for_each(|contact| self.consider(contact));
         }
     }
 
+    /// Where nobody was found on a side and nobody is there, the line ends.
+    fn believe_ends(&mut self, nearest: &[Contact]) {
+        let keys: Vec<_> = nearest.iter().map(|contact| PositionKey::new(self.grid, contact.peer)).collect();
+        let found = [keys.iter().any(|key| *key < self.me.key), keys.iter().any(|key| *key > self.me.key)];
+        for ((end, side), found) in self.line.ends.iter_mut().zip(self.line.leaf_set.sides()).zip(found) {
+            *end = side.is_empty() && !found;
+        }
+        self.tree.changed = true;
+    }
+
     pub(crate) fn expire_lookup(&mut self) {
-        let timeout = self.config.probe_timeout(None);
+        let timeout = self.timeout(None);
         let Some(lookup) = &mut self.line.lookup else { return };
         let (again, failed) = lookup.expire(self.now, timeout);
         let (nonce, key) = (lookup.nonce, lookup.key);
@@ -216,21 +264,32 @@ impl Overlay {
         self.timers.lookup = self.timers.lookup.min(self.now + LOOKUP_PERIOD_MIN);
     }
 
-    pub(crate) fn on_find(&mut self, sender: &Contact, nonce: u32, key: &PositionKey) {
+    pub(crate) fn on_find(&mut self, sender: Contact, nonce: u32, key: &PositionKey) {
         let near = self.nearest_known(key, FOUND_SIDE_LEN, Some(sender.peer));
-        self.send(sender.clone(), Body::Found { nonce, near });
+        self.send(sender, Body::Found { nonce, near });
     }
 
     /// The peers nearest to a place on either side that we know, ourselves included.
     fn nearest_known(&self, key: &PositionKey, side_len: usize, without: Option<PeerId>) -> Vec<Contact> {
-        let leaf_set = self.line.leaf_set.iter().map(|neighbour| &neighbour.member);
-        let mut known: Vec<&Member> = leaf_set.chain(self.line.fingers.iter()).chain([&self.me]).collect();
-        known.retain(|member| Some(member.contact.peer) != without);
-        known.sort_by(|a, b| a.key.cmp(&b.key).then(b.contact.incarnation.cmp(&a.contact.incarnation)));
-        known.dedup_by_key(|member| member.key);
-        let middle = known.partition_point(|member| member.key < *key);
-        let range = middle.saturating_sub(side_len)..(middle + side_len).min(known.len());
-        known[range].iter().map(|member| member.contact.clone()).collect()
+        let leaf_set = self.line.leaf_set.iter().map(|neighbour| (neighbour.member.key.head(), neighbour.contact()));
+        let me = (self.me.key.head(), &self.me.contact);
+        let place = key.head();
+        // Nearest first.
+        let mut sides: [Vec<(u64, &Contact)>; 2] = [Vec::new(), Vec::new()];
+        for (head, contact) in leaf_set.chain(self.line.fingers.iter()).chain([me]) {
+            if Some(contact.peer) == without {
+                continue;
+            }
+            let side = &mut sides[usize::from(head >= place)];
+            let at = side.partition_point(|(other, _)| other.abs_diff(place) < head.abs_diff(place));
+            if let Some((_, same)) = side.get_mut(at).filter(|(_, same)| same.peer == contact.peer) {
+                *same = if same.incarnation < contact.incarnation { contact } else { *same };
+            } else if at < side_len {
+                side.insert(at, (head, contact));
+                side.truncate(side_len);
+            }
+        }
+        sides.iter().flatten().map(|(_, contact)| (*contact).clone()).collect()
     }
 
     pub(crate) fn on_found(&mut self, sender: &Contact, nonce: u32, near: Vec<Contact>) {
@@ -239,18 +298,15 @@ impl Overlay {
         if !lookup.answered(&sender_key, sender.peer) {
             return;
         }
-        let is_own = lookup.key == self.me.key;
         for contact in near {
-            if contact.peer == self.me.contact.peer || self.line.tombstones.covering(&contact).is_some() {
+            if contact.peer == self.me.contact.peer || self.line.tombstones.covering(&contact, self.now).is_some() {
                 self.consider(&contact);
                 continue;
             }
             let known = self.line.leaf_set.get(contact.peer).is_some();
-            if is_own {
-                self.consider(&contact);
-            }
+            let member = Member::new(self.grid, contact);
             if let Some(lookup) = &mut self.line.lookup {
-                lookup.add(Member::new(self.grid, contact), known);
+                lookup.add(member, known);
             }
         }
         self.step_lookup();
@@ -287,13 +343,26 @@ mod tests {
     }
 
     #[test]
+    fn asks_every_one_that_it_was_given_however_far() {
+        let mut lookup = Lookup::new(PositionKey([100; 32]), 1);
+        [10, 90, 200].iter().for_each(|byte| lookup.seed(member(*byte)));
+        assert_eq!(ask(&mut lookup), [10, 90, 200]);
+        for byte in [90, 200] {
+            assert!(lookup.answered(&member(byte).key, member(byte).contact.peer));
+        }
+        assert!(!lookup.is_done());
+        lookup.expire(Time::from_micros(500_000), Duration::from_millis(500));
+        assert!(lookup.is_done(), "one that is late is not waited for");
+    }
+
+    #[test]
     fn passes_over_those_that_do_not_answer() {
         let mut lookup = Lookup::new(PositionKey([100; 32]), 1);
-        [50, 90].iter().for_each(|byte| lookup.seed(member(*byte)));
+        [50, 90].iter().for_each(|byte| lookup.add(member(*byte), false));
         assert_eq!(ask(&mut lookup), [90]);
         let timeout = Duration::from_millis(500);
         assert_eq!(lookup.expire(Time::from_micros(500_000), timeout).0.len(), 1);
+        assert_eq!(ask(&mut lookup), [50], "meanwhile");
         assert_eq!(lookup.expire(Time::from_micros(1_000_000), timeout).1, [PeerId([90; 32])]);
-        assert_eq!(ask(&mut lookup), [50]);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rand::RngExt;
 
-use crate::leaf_set::Neighbour;
+use crate::leaf_set::{Neighbour, Path};
 use crate::overlay::{NODES, Overlay};
 use crate::probe::{Expired, Probe};
 use crate::{Body, Contact, Member, PeerId, PositionKey, State};
@@ -16,6 +16,17 @@ use crate::{Body, Contact, Member, PeerId, PositionKey, State};
 const CANDIDATE_TOMBSTONE: Duration = Duration::from_secs(10);
 /// Who spoke so recently is not probed because somebody else crashed.
 const FRESH: Duration = Duration::from_secs(1);
+/// Who spoke so recently is not probed because somebody suspects it.
+const FRESH_SUSPECT: Duration = Duration::from_millis(300);
+/// Neighbours on either side that a joining peer verifies; the others follow once it is a member.
+const JOIN_SIDE_LEN: usize = 3;
+/// First wait of a lonely peer before it tries its contacts again; doubles from there.
+const JOIN_RETRY_MIN: Duration = Duration::from_secs(1);
+/// Longest such wait.
+const JOIN_RETRY_MAX: Duration = Duration::from_secs(15);
+/// A life of ours that is said to have begun so much later than our clock says is a lie: 139 years, so that a clock
+/// that went back to 1970 is no lie.
+const INCARNATION_LEAD_MAX: u64 = 1 << 42;
 /// A joining peer becomes a member after so long even if candidates go on turning up.
 const JOIN_MAX: Duration = Duration::from_secs(5);
 
@@ -26,9 +37,7 @@ impl Overlay {
         if contact.peer == self.me.contact.peer || !contact.is_valid() || self.state == State::Leaving {
             return;
         }
-        let period = Duration::from_millis(self.config.heartbeat_ms);
-        let next = self.now + period;
-        self.line.graveyard.add_bootstrap(contact.clone(), next, period);
+        self.line.graveyard.add_bootstrap(contact.clone(), self.now + JOIN_RETRY_MIN, JOIN_RETRY_MIN);
         if self.state == State::Alone {
             self.begin_joining();
         }
@@ -49,21 +58,36 @@ impl Overlay {
                 self.begin_joining();
                 self.look_up_own_key(Vec::new());
             }
-            State::Member if is_alone => self.state = State::Alone,
+            State::Member if is_alone => self.be_alone(),
             State::Joining if is_alone => {
                 if self.line.lookup.is_none() && self.line.probes.is_empty() {
-                    self.state = State::Alone;
+                    self.be_alone();
                 }
             }
             State::Joining => {
                 let settled = self.line.looked_up && self.line.lookup.is_none() && !self.awaits_neighbour();
                 if settled || self.now >= self.join_until {
                     self.state = State::Member;
+                    self.tree.changed = true;
                     self.news.joined = true;
+                    // Now the neighbours' leaf sets in full.
+                    self.forget_seen();
+                    self.spread_soon();
                 }
             }
             State::Alone | State::Member | State::Leaving | State::Left => {}
         }
+    }
+
+    /// Nobody is left: the contacts are asked again soon, and those that were lost.
+    fn be_alone(&mut self) {
+        self.state = State::Alone;
+        self.tree.changed = true;
+        self.line.ends = [true; 2];
+        let soon = self.now + JOIN_RETRY_MIN;
+        self.line.graveyard.ask_bootstraps_at(soon, JOIN_RETRY_MIN);
+        self.timers.graves = self.timers.graves.min(soon);
+        self.look_up_in_doubt();
     }
 
     /// Whether a peer that would stand next to us is being verified.
@@ -83,45 +107,74 @@ impl Overlay {
 
     /// Takes a message of `sender` as a sign of life. False when it comes from a life that is over.
     ///
-    /// An answer to a probe is left to [`Self::on_ack`], which still needs that probe.
-    pub(crate) fn hear(&mut self, sender: &Contact, is_ack: bool) -> bool {
-        let member = Member::new(self.grid, sender.clone());
-        let known = self.line.leaf_set.get(sender.peer).map(|neighbour| neighbour.contact().clone());
-        if let Some(known) = &known {
-            if known.incarnation > sender.incarnation {
-                self.counters.stale_life += 1;
-                self.send(sender.clone(), Body::Hint(vec![known.clone()]));
-                return false;
-            }
-            if known.incarnation == sender.incarnation {
-                self.refresh(sender, is_ack);
-            } else if !is_ack {
+    /// An answer to a probe is left to [`Self::on_ack`], which still needs that probe, and a stranger's ping to
+    /// [`Self::on_ping`].
+    pub(crate) fn hear(&mut self, sender: &Contact, is_new_address: bool, body: &Body) -> bool {
+        let is_ack = matches!(body, Body::Ack { .. });
+        let Some(known) = self.line.leaf_set.get(sender.peer) else {
+            return self.hear_other(sender, is_ack || matches!(body, Body::Ping { .. }));
+        };
+        let incarnation = known.contact().incarnation;
+        if incarnation > sender.incarnation {
+            let known = known.contact().clone();
+            self.counters.stale_life += 1;
+            self.send(sender.clone(), Body::Hint(vec![known]));
+            return false;
+        }
+        if incarnation < sender.incarnation {
+            if !is_ack {
                 self.probe(sender, self.config.probe_tries);
             }
-        } else if let Some(stone) = self.line.tombstones.covering(sender)
+            return true;
+        }
+        if is_new_address {
+            self.line.leaf_set.readdress(sender.peer, &sender.address);
+        }
+        if known_is_probed(&self.line.leaf_set, sender.peer) && !is_ack {
+            let answers = |probe: &Probe| probe.contact.incarnation <= sender.incarnation;
+            if self.line.probes.get(sender.peer).is_some_and(answers) {
+                self.end_probe(sender.peer);
+            }
+        }
+        let now = self.now;
+        self.line.leaf_set.update(sender.peer, |neighbour| neighbour.heard = now);
+        true
+    }
+
+    /// The same for one that is not a neighbour.
+    fn hear_other(&mut self, sender: &Contact, is_talk: bool) -> bool {
+        if let Some(stone) = self.line.tombstones.covering(sender, self.now)
             && (stone.left || stone.incarnation > sender.incarnation)
+            && !stone.is_candidate
         {
             let latest = Contact { incarnation: stone.incarnation, ..sender.clone() };
             self.counters.stale_life += 1;
             self.send(sender.clone(), Body::Hint(vec![latest]));
             return false;
         }
-        if known.is_none() && !is_ack && (self.line.leaf_set.wants(&member.key) || self.line.graveyard.holds(sender)) {
+        if self.is_linked(sender) {
+            return true;
+        }
+        if self.line.fingers.heard(sender, self.now)
+            && !self.line.graveyard.holds(sender)
+            && !self.line.fingers.get_head(sender.peer).is_none_or(|head| self.line.leaf_set.may_want(head))
+        {
+            return true;
+        }
+        let member = Member::new(self.grid, sender.clone());
+        if !is_talk && (self.line.leaf_set.wants(&member.key) || self.line.graveyard.holds(sender)) {
             self.probe(sender, self.config.probe_tries);
         }
-        self.line.fingers.note(member, self.now);
+        self.line.fingers.note(&member, self.now);
         true
     }
 
-    fn refresh(&mut self, sender: &Contact, is_ack: bool) {
-        self.line.leaf_set.readdress(sender);
-        if let Some(neighbour) = self.line.leaf_set.get_mut(sender.peer) {
-            neighbour.heard = self.now;
-        }
-        let answers = |probe: &Probe| !is_ack && probe.contact.incarnation <= sender.incarnation;
-        if self.line.probes.get(sender.peer).is_some_and(answers) {
-            self.line.probes.end(sender.peer);
-        }
+    /// Whether a peer that is not a neighbour is a parent or child of ours, far enough away to be no candidate.
+    fn is_linked(&self, sender: &Contact) -> bool {
+        let slots = self.tree.slots.iter().flatten().map(|slot| &slot.contact);
+        let parents = self.tree.uplinks.iter().filter_map(|uplink| uplink.parent());
+        let is_full = self.line.leaf_set.sides().iter().all(|side| side.len() == self.config.leaf_set_side_len);
+        is_full && slots.chain(parents).any(|contact| contact == sender) && !self.line.graveyard.holds(sender)
     }
 
     /// Takes note of a peer by hearsay: verifies it if it belongs next to us.
@@ -132,22 +185,49 @@ impl Overlay {
             }
             return;
         }
-        if self.line.tombstones.covering(contact).is_some() {
+        if self.line.tombstones.covering(contact, self.now).is_some() {
             return;
         }
         let is_news = match self.line.leaf_set.get(contact.peer) {
             Some(known) => known.contact().incarnation < contact.incarnation,
-            None => self.line.leaf_set.wants(&PositionKey::new(self.grid, contact.peer)),
+            None => {
+                let key = PositionKey::new(self.grid, contact.peer);
+                self.line.leaf_set.wants(&key) && (self.state != State::Joining || self.is_near(&key))
+            }
         };
         if is_news {
             self.probe(contact, self.config.probe_tries);
         }
     }
 
+    /// Whether a joining peer needs this one at once: few stand, or are being verified, between.
+    fn is_near(&self, key: &PositionKey) -> bool {
+        let me = self.me.key;
+        let between = |other: &PositionKey| (*key < *other && *other < me) || (me < *other && *other < *key);
+        let known = self.line.leaf_set.iter().filter(|neighbour| between(&neighbour.member.key)).count();
+        known < JOIN_SIDE_LEN && {
+            let probed = self.line.probes.iter().filter(|probe| {
+                self.line.leaf_set.get(probe.contact.peer).is_none()
+                    && between(&PositionKey::new(self.grid, probe.contact.peer))
+            });
+            known + probed.count() < JOIN_SIDE_LEN
+        }
+    }
+
     /// Somebody knows this life, or a later one, as over: begin a newer one and say so.
+    ///
+    /// Only up to a bound that moves with our own clock, or a forged rumour would use up all incarnations. Others
+    /// believe whatever we say of ourselves, so that what we rise to counts.
     fn rise_above(&mut self, incarnation: u64) {
+        let (began, first) = self.born;
+        let clock = first.saturating_add(self.now.since(began).as_millis() as u64);
+        if incarnation > clock.saturating_add(INCARNATION_LEAD_MAX) {
+            self.counters.incarnations_refused += 1;
+            return;
+        }
         self.me.contact.incarnation = incarnation.saturating_add(1);
         self.counters.risen += 1;
+        self.tree.changed = true;
         self.probe_leaf_set();
     }
 
@@ -155,27 +235,50 @@ impl Overlay {
 
     /// Asks a peer for an answer unless that is under way.
     pub(crate) fn probe(&mut self, contact: &Contact, tries_max: u32) {
-        if contact.peer == self.me.contact.peer
-            || self.line.probes.get(contact.peer).is_some_and(|probe| probe.contact.incarnation >= contact.incarnation)
-        {
-            return;
-        }
-        let round_trip = self.line.leaf_set.get(contact.peer).and_then(|neighbour| neighbour.round_trip);
-        let timeout = self.config.probe_timeout(round_trip);
-        let nonce = self.rng.random();
-        let expires = self.now + timeout;
-        let probe = Probe { contact: contact.clone(), nonce, tries: 1, tries_max, sent: self.now, expires, timeout };
-        if self.line.probes.begin(probe) {
-            self.ping(contact.clone(), nonce);
-        } else {
-            self.counters.probes_dropped += 1;
+        if let Some(nonce) = self.begin_probe(contact, tries_max) {
+            self.ping(contact.clone(), nonce, false);
         }
     }
 
-    fn ping(&mut self, to: Contact, nonce: u32) {
+    /// The nonce with which the peer is to be asked, if it is.
+    fn begin_probe(&mut self, contact: &Contact, tries_max: u32) -> Option<u32> {
+        if contact.peer == self.me.contact.peer
+            || self.line.probes.get(contact.peer).is_some_and(|probe| probe.contact.incarnation >= contact.incarnation)
+        {
+            return None;
+        }
+        let known = self.line.leaf_set.get(contact.peer);
+        let timeout = self.timeout(known.map(|neighbour| neighbour.path));
+        let nonce = self.rng.random_range(1..=u32::MAX);
+        let expires = self.now + timeout;
+        let probe = Probe { contact: contact.clone(), nonce, tries: 1, tries_max, sent: self.now, expires, timeout };
+        if self.line.probes.begin(probe) {
+            self.line.leaf_set.update(contact.peer, |neighbour| neighbour.probed = true);
+            Some(nonce)
+        } else {
+            self.counters.probes_dropped += 1;
+            None
+        }
+    }
+
+    /// Ends a probe, if there is one.
+    fn end_probe(&mut self, peer: PeerId) -> Option<Probe> {
+        self.line.leaf_set.update(peer, |neighbour| neighbour.probed = false);
+        self.line.probes.end(peer)
+    }
+
+    fn ping(&mut self, to: Contact, nonce: u32, again: bool) {
         let seen = self.line.leaf_set.get(to.peer).map_or(0, |neighbour| neighbour.seen);
         let mine = self.line.leaf_set.digest();
-        self.send(to, Body::Ping { nonce, mine, seen });
+        let body = Body::Ping { nonce, mine, seen };
+        if seen == 0 || again { self.send(to, body) } else { self.send_short(to, body) }
+    }
+
+    /// Pings who is being probed once more, of our own accord.
+    pub(crate) fn ping_again(&mut self, to: Contact) {
+        if let Some(nonce) = self.line.probes.get(to.peer).map(|probe| probe.nonce) {
+            self.ping(to, nonce, true);
+        }
     }
 
     /// Probes the whole leaf set but those that spoke just now.
@@ -188,49 +291,117 @@ impl Overlay {
     pub(crate) fn expire_probes(&mut self) {
         while let Some(expired) = self.line.probes.expire(self.now) {
             match expired {
-                Expired::Again { to, nonce } => self.ping(to, nonce),
-                Expired::Failed(contact) => self.probe_failed(&contact),
+                Expired::Again { to, nonce, tries } => {
+                    if tries == 2 && self.line.leaf_set.is_adjacent(to.peer) {
+                        self.suspect(&to);
+                    }
+                    self.ping(to, nonce, true);
+                }
+                Expired::Failed(contact) => {
+                    self.line.leaf_set.update(contact.peer, |neighbour| neighbour.probed = false);
+                    self.probe_failed(&contact);
+                }
             }
+        }
+    }
+
+    /// A parent missed an answer to a report, which counts for a try: is it there at all?
+    pub(crate) fn miss(&mut self, parent: &Contact) {
+        if self.line.probes.get(parent.peer).is_none() {
+            self.probe(parent, self.config.probe_tries.saturating_sub(1).max(1));
+            self.suspect(parent);
+        }
+    }
+
+    /// A peer missed an answer: whoever stands on its other side should look too, so that both find out at once.
+    fn suspect(&mut self, silent: &Contact) {
+        if let Some(beyond) = self.line.leaf_set.beyond(silent.peer).cloned() {
+            self.send_short(beyond, Body::Suspect(silent.clone()));
+        } else if self.line.leaf_set.get(silent.peer).is_none() {
+            self.suspect_parent(silent);
+        }
+    }
+
+    /// Somebody missed an answer of this peer.
+    pub(crate) fn on_suspect(&mut self, peer: PeerId) {
+        let fresh = |neighbour: &Neighbour| self.now.since(neighbour.heard) < FRESH_SUSPECT;
+        if !self.line.leaf_set.get(peer).is_some_and(fresh) {
+            self.doubt(peer);
         }
     }
 
     /// Probes a peer that may be gone, whatever it is to us.
     pub(crate) fn doubt(&mut self, peer: PeerId) {
-        let contact = self.known_contact(peer);
-        if let Some(contact) = contact {
+        if let Some(contact) = self.known_contact(peer).cloned() {
             self.probe(&contact, self.config.probe_tries);
         }
     }
 
-    fn known_contact(&self, peer: PeerId) -> Option<Contact> {
-        let neighbour = self.line.leaf_set.get(peer).map(|neighbour| neighbour.contact());
+    pub(crate) fn known_contact(&self, peer: PeerId) -> Option<&Contact> {
+        if let Some(neighbour) = self.line.leaf_set.get(peer) {
+            return Some(neighbour.contact());
+        }
         let slots = self.tree.slots.iter().flatten().map(|slot| &slot.contact);
         let parents = self.tree.uplinks.iter().filter_map(|uplink| uplink.target.as_ref());
-        neighbour.into_iter().chain(slots).chain(parents).find(|contact| contact.peer == peer).cloned()
+        let probed = self.line.probes.iter().map(|probe| &probe.contact);
+        slots.chain(parents).chain(probed).find(|contact| contact.peer == peer)
     }
 
-    pub(crate) fn on_ping(&mut self, sender: &Contact, nonce: u32, mine: u64, seen: u64) {
+    pub(crate) fn on_ping(&mut self, sender: Contact, nonce: u32, mine: u32, seen: u32) {
         let digest = self.line.leaf_set.digest();
-        let set = (seen != digest).then(|| self.neighbours().cloned().collect());
-        self.send(sender.clone(), Body::Ack { nonce, mine: digest, set });
-        let Some(neighbour) = self.line.leaf_set.get_mut(sender.peer) else { return };
-        if neighbour.seen == mine {
-            neighbour.exchanged = self.now;
-        } else {
-            self.probe(sender, self.config.probe_tries);
+        // Whoever is too far away to be a neighbour has no use for our leaf set.
+        let (mut is_near, mut ask) = (true, None);
+        match self.line.leaf_set.get(sender.peer).map(|neighbour| neighbour.seen == mine) {
+            Some(true) => {
+                let now = self.now;
+                self.line.leaf_set.update(sender.peer, |neighbour| neighbour.exchanged = now);
+            }
+            Some(false) => {
+                // The leaf sets of the two next to us say all that there is to know; those of the others are fetched
+                // once.
+                let is_new = self.line.leaf_set.get(sender.peer).is_some_and(|neighbour| neighbour.seen == 0);
+                is_near = seen == 0 || self.line.leaf_set.is_adjacent(sender.peer);
+                if is_new || is_near {
+                    ask = self.begin_probe(&sender, self.config.probe_tries);
+                } else {
+                    let now = self.now;
+                    self.line.leaf_set.update(sender.peer, |neighbour| neighbour.exchanged = now);
+                }
+            }
+            None => {
+                is_near = self.line.leaf_set.wants(&PositionKey::new(self.grid, sender.peer));
+                if is_near || self.line.graveyard.holds(&sender) {
+                    ask = self.begin_probe(&sender, self.config.probe_tries);
+                }
+            }
         }
+        self.answer(sender, nonce, seen != digest && is_near, ask);
     }
 
-    pub(crate) fn on_ack(&mut self, sender: &Contact, nonce: u32, mine: u64, set: Option<Vec<Contact>>) {
+    fn answer(&mut self, to: Contact, nonce: u32, with_set: bool, ask: Option<u32>) {
+        let set = with_set.then(|| self.neighbours().cloned().collect());
+        let is_terse = !with_set && ask.is_none();
+        let body = Body::Ack { nonce, mine: self.line.leaf_set.digest(), set, ask: ask.unwrap_or(0) };
+        if is_terse { self.send_short(to, body) } else { self.send(to, body) }
+    }
+
+    pub(crate) fn on_ack(&mut self, sender: &Contact, nonce: u32, mine: u32, set: Option<Vec<Contact>>, ask: u32) {
+        if ask > 0 {
+            self.answer(sender.clone(), ask, true, None);
+        }
         let is_answer = self.line.probes.get(sender.peer).is_some_and(|probe| probe.nonce == nonce);
-        if is_answer && let Some(probe) = self.line.probes.end(sender.peer) {
+        if is_answer && let Some(probe) = self.end_probe(sender.peer) {
+            // An answer in time shows that we are not slow; a later one may be ours or the path's fault.
+            self.slowness = if probe.tries == 1 { self.slowness.saturating_sub(1) } else { self.slowness };
             self.adopt(sender, &probe);
         }
-        if let Some(neighbour) = self.line.leaf_set.get_mut(sender.peer) {
-            neighbour.exchanged = self.now;
-            if set.is_some() {
-                neighbour.seen = mine;
-            }
+        if self.line.leaf_set.get(sender.peer).is_some() {
+            let now = self.now;
+            let is_set = set.is_some();
+            self.line.leaf_set.update(sender.peer, |neighbour| {
+                neighbour.exchanged = now;
+                neighbour.seen = if is_set { mine } else { neighbour.seen };
+            });
         } else if !is_answer {
             return;
         }
@@ -243,20 +414,19 @@ impl Overlay {
         self.line.tombstones.clear(sender.peer);
         let was_lost = self.line.graveyard.forget(sender.peer);
         let is_bootstrap = self.line.graveyard.bootstrap_answered(sender, self.now);
-        let wanted = self.line.leaf_set.wants(&PositionKey::new(self.grid, sender.peer));
-        match self.line.leaf_set.get_mut(sender.peer) {
-            Some(known) if known.contact().incarnation == sender.incarnation => {
-                let smooth = |old: Duration, new: Duration| (old * 7 + new) / 8;
-                known.round_trip = match (known.round_trip, sample) {
-                    (Some(old), Some(new)) => Some(smooth(old, new)),
-                    (old, new) => new.or(old),
-                };
-            }
-            Some(_) => self.insert(sender, sample),
-            None if wanted => self.insert(sender, sample),
+        match self.line.leaf_set.get(sender.peer).map(|known| known.contact().incarnation == sender.incarnation) {
+            Some(true) => self.line.leaf_set.update(sender.peer, |known| {
+                if let Some(sample) = sample {
+                    known.path.sample(sample);
+                }
+            }),
+            Some(false) => self.insert(sender, sample),
+            None if self.line.leaf_set.wants(&PositionKey::new(self.grid, sender.peer)) => self.insert(sender, sample),
             None => {}
         }
         if was_lost {
+            // It, or the path to it, is well again, or it always was and we were slow.
+            self.feel_slower(1);
             for grave in self.line.graveyard.graves() {
                 self.probe(&grave, 1);
             }
@@ -268,12 +438,35 @@ impl Overlay {
 
     fn insert(&mut self, contact: &Contact, round_trip: Option<Duration>) {
         let member = Member::new(self.grid, contact.clone());
-        let pace_percent = self.pace_percent();
+        let pace_percent = self.pace_percent() as u8;
         let (heard, exchanged) = (self.now, self.now);
-        self.line.leaf_set.insert(Neighbour { member, heard, exchanged, round_trip, seen: 0, pace_percent });
+        let mut path = Path::default();
+        if let Some(round_trip) = round_trip {
+            path.sample(round_trip);
+        }
+        let neighbour = Neighbour { member, heard, exchanged, path, seen: 0, pace_percent, probed: false };
+        self.line.leaf_set.insert(neighbour);
+        self.line.fingers.remove(contact.peer);
         self.spread_soon();
         if self.line.leaf_set.is_adjacent(contact.peer) {
+            self.line_changed();
             self.look_up_soon();
+        }
+    }
+
+    /// A neighbour next to us came or went.
+    fn line_changed(&mut self) {
+        self.tree.changed = true;
+        for (end, side) in self.line.ends.iter_mut().zip(self.line.leaf_set.sides()) {
+            *end &= side.is_empty();
+        }
+    }
+
+    /// The next pings ask for leaf sets whatever we know of them.
+    pub(crate) fn forget_seen(&mut self) {
+        let neighbours: Vec<_> = self.neighbours().map(|contact| contact.peer).collect();
+        for peer in neighbours {
+            self.line.leaf_set.update(peer, |neighbour| neighbour.seen = 0);
         }
     }
 
@@ -287,30 +480,32 @@ impl Overlay {
     // ---- losing ----
 
     fn probe_failed(&mut self, contact: &Contact) {
-        let retry = Duration::from_millis(self.bootstrap_retry_ms());
-        self.line.graveyard.bootstrap_failed(contact.peer, self.now, retry);
+        let is_lonely = self.line.leaf_set.len() == 0;
+        let longest = if is_lonely { JOIN_RETRY_MAX } else { Duration::from_millis(self.config.graveyard_probe_ms) };
+        self.line.graveyard.bootstrap_failed(contact.peer, self.now, is_lonely, longest);
         self.line.fingers.remove(contact.peer);
         let known = self.line.leaf_set.get(contact.peer).map(|neighbour| neighbour.contact().clone());
         match known {
             Some(known) if known.incarnation <= contact.incarnation => {
                 self.counters.crashes_found += 1;
-                self.bury(&known);
-                self.send(known.clone(), Body::Dead(known.clone()));
-                let others: Vec<_> = self.neighbours().cloned().collect();
-                others.into_iter().for_each(|to| self.send(to, Body::Dead(known.clone())));
-                self.probe_leaf_set();
+                self.feel_slower(1);
+                self.mourn(&known);
             }
             Some(_) => {}
             None => {
-                self.line.tombstones.set(contact, self.now + CANDIDATE_TOMBSTONE, false);
+                self.line.tombstones.set_candidate(contact, self.now + CANDIDATE_TOMBSTONE);
                 self.suspect_parent(contact);
             }
         }
     }
 
-    /// A lonely peer asks its bootstrap contacts often.
-    fn bootstrap_retry_ms(&self) -> u64 {
-        if self.line.leaf_set.len() == 0 { self.config.heartbeat_ms } else { self.config.graveyard_probe_ms }
+    /// A neighbour crashed: unlink it, and tell everybody whom that concerns, itself too in case that we are wrong.
+    fn mourn(&mut self, lost: &Contact) {
+        self.bury(lost);
+        self.send(lost.clone(), Body::Dead(lost.clone()));
+        let others: Vec<_> = self.neighbours().cloned().collect();
+        others.into_iter().for_each(|to| self.send_short(to, Body::Dead(lost.clone())));
+        self.probe_leaf_set();
     }
 
     /// A parent out of our sight fell silent: whoever stands next to it should look.
@@ -318,9 +513,10 @@ impl Overlay {
         for node in NODES {
             let uplink = &self.tree.uplinks[node as usize];
             let Some(tree) = uplink.tree.as_ref().filter(|_| uplink.target.as_ref() == Some(lost)) else { continue };
-            let boundary = tree.span.l.clone();
-            if boundary.peer != self.me.contact.peer {
-                self.send(boundary, Body::Suspect(lost.clone()));
+            let span = &tree.span;
+            let beside = if span.r.peer == lost.peer { span.ro.clone() } else { Some(span.l.clone()) };
+            if let Some(beside) = beside.filter(|beside| beside.peer != self.me.contact.peer) {
+                self.send(beside, Body::Suspect(lost.clone()));
             }
         }
     }
@@ -333,30 +529,40 @@ impl Overlay {
     }
 
     fn forget(&mut self, peer: PeerId) {
-        if self.line.leaf_set.is_adjacent(peer) {
-            self.look_up_soon();
-        }
-        self.line.leaf_set.remove(peer);
+        let was_adjacent = self.line.leaf_set.is_adjacent(peer);
+        let removed = self.line.leaf_set.remove(peer).is_some();
         self.line.fingers.remove(peer);
         self.line.probes.end(peer);
+        if was_adjacent {
+            self.line_changed();
+            self.look_up_soon();
+        }
+        if removed && self.line.leaf_set.is_doubtful() {
+            // Half of the line may be gone, or only out of our sight.
+            self.look_up_in_doubt();
+        }
     }
 
-    pub(crate) fn on_dead(&mut self, contact: &Contact) {
+    pub(crate) fn on_dead(&mut self, sender: &Contact, contact: &Contact) {
         if contact.peer == self.me.contact.peer {
             if contact.incarnation >= self.me.contact.incarnation {
+                self.feel_slower(1);
                 self.rise_above(contact.incarnation);
             }
             return;
         }
         let Some(known) = self.line.leaf_set.get(contact.peer) else { return };
-        if known.contact().incarnation > contact.incarnation {
+        if known.contact().incarnation > contact.incarnation || sender.peer == contact.peer {
             return;
         }
-        if self.line.leaf_set.is_adjacent(contact.peer) {
-            self.doubt(contact.peer);
-        } else {
-            let known = known.contact().clone();
+        let known = known.contact().clone();
+        let missed = self.line.probes.get(contact.peer).is_some_and(|probe| probe.tries > 1);
+        if missed || !self.line.leaf_set.is_adjacent(contact.peer) {
+            // Next to us, a missed answer of our own has to come to it.
             self.bury(&known);
+        } else {
+            self.probe(&known, 2);
+            self.line.probes.is_last_try(contact.peer);
         }
     }
 
@@ -366,6 +572,7 @@ impl Overlay {
             return;
         }
         self.forget(sender.peer);
+        self.end_probe(sender.peer);
         self.line.graveyard.forget(sender.peer);
         let until = self.now + Duration::from_millis(self.config.tombstone_ms);
         self.line.tombstones.set(sender, until, true);
@@ -386,6 +593,9 @@ impl Overlay {
                 told.push(contact.clone());
             }
         }
+        if let Some(pred) = self.predecessor().cloned() {
+            self.hand_over(pred);
+        }
         self.state = State::Leaving;
         self.leave_until = self.now + Duration::from_millis(self.config.leave_linger_ms);
         if told.is_empty() {
@@ -405,4 +615,8 @@ impl Overlay {
             self.news.left = true;
         }
     }
+}
+
+fn known_is_probed(leaf_set: &crate::leaf_set::LeafSet, peer: PeerId) -> bool {
+    leaf_set.get(peer).is_some_and(|neighbour| neighbour.probed)
 }

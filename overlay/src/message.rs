@@ -1,13 +1,12 @@
 //! What peers say to each other.
 //!
-//! Every message carries the grid and the sender's contact, so that each one is evidence of life at that incarnation.
-//! Messages are idempotent: loss, delay, duplication and reordering are tolerated. What a remote peer sends is
-//! checked by [`Message::check`] before anything looks inside.
-
-use serde::{Deserialize, Serialize};
+//! Every message carries the grid and the sender's incarnation, so that each one is evidence of life at that
+//! incarnation; who the sender is, the transport says. Messages are idempotent: loss, delay, duplication and reordering
+//! are tolerated. What a remote peer sends is checked by [`Message::check`] before anything looks inside. How a message
+//! looks as bytes is in `wire`.
 
 use crate::link::Span;
-use crate::{Contact, GridId, Node, PositionKey};
+use crate::{ADDRESS_BYTES_MAX, Contact, Node, PositionKey};
 
 /// Longest payload of a report or of the root, in bytes.
 pub const PAYLOAD_BYTES_MAX: usize = 64 * 1024;
@@ -19,36 +18,42 @@ const HEIGHT_MAX: u32 = 256;
 const COUNT_MAX: u64 = 1 << 40;
 
 /// One message of the overlay.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Messages of other grids are ignored.
-    pub grid: GridId,
-    /// Who speaks, in which life, and where it can be dialled.
-    pub sender: Contact,
+    /// [`GridId::tag`]: messages of other grids are ignored.
+    pub grid: u64,
+    /// In which life the sender speaks.
+    pub incarnation: u64,
+    /// Where the sender can be dialled; none where the receiver knows it. Whatever is said again, for want of an
+    /// answer, carries it.
+    pub address: Option<Box<str>>,
     /// What is said.
     pub body: Body,
 }
 
 /// What is said.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// Asks for an [`Body::Ack`].
     Ping {
         /// Repeated in the answer.
         nonce: u32,
         /// Digest of the sender's leaf set; one that we do not know makes us ask for it.
-        mine: u64,
+        mine: u32,
         /// Digest of the receiver's leaf set as the sender knows it; 0 is none.
-        seen: u64,
+        seen: u32,
     },
     /// Answers a ping.
     Ack {
         /// Of the ping.
         nonce: u32,
         /// Digest of the sender's leaf set.
-        mine: u64,
+        mine: u32,
         /// The sender's leaf set, unless the ping showed that it is known.
         set: Option<Vec<Contact>>,
+        /// A ping by the way: asks for an answer with this nonce; 0 asks for none. Saves a message where two strangers
+        /// verify each other.
+        ask: u32,
     },
     /// Asks for the peers next to a place on the line.
     Find {
@@ -73,7 +78,7 @@ pub enum Body {
         /// Which node of the receiver is the child.
         node: Node,
         /// The news; none when only the depth changed.
-        root: Option<RootInfo>,
+        root: Option<Box<RootInfo>>,
         /// Depth of the sender's router; none while it is not attached.
         depth: Option<u32>,
     },
@@ -85,25 +90,49 @@ pub enum Body {
     Hint(Vec<Contact>),
     /// The sender leaves now. Its neighbours on the line, which become each other's.
     Leave(Vec<Contact>),
+    /// The role of a router moved to the receiver, or is about to: what the sender knew of its children.
+    Handover(Handover),
+}
+
+/// What the holder of a router's role knows of its children, for whom the role moves to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handover {
+    /// At most two.
+    pub children: Vec<HandoverChild>,
+}
+
+/// The latest report of a child.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandoverChild {
+    /// Its machine.
+    pub contact: Contact,
+    /// Which node of that machine.
+    pub node: Node,
+    /// Of the report.
+    pub version: u64,
+    /// The structure.
+    pub tree: Subtree,
+    /// The payload, whole; its version is 0 where there is none.
+    pub load: Payload,
 }
 
 /// What a node tells its parent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Which node of the sender reports.
     pub node: Node,
     /// Rises with every change of the structure, within one life of the sender.
     pub version: u64,
     /// The structure; none when that of this version is acknowledged.
-    pub tree: Option<Subtree>,
+    pub tree: Option<Box<Subtree>>,
     /// The newest payload; none when it was acknowledged or has to wait for the rate limit.
     pub load: Option<Payload>,
     /// Digest of what the sender knows of the root; 0 is nothing.
-    pub root: u64,
+    pub root: u32,
 }
 
 /// The subtree below a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subtree {
     /// Which part of the line it covers.
     pub span: Span,
@@ -114,19 +143,18 @@ pub struct Subtree {
 }
 
 /// What the layer above sends along.
-#[derive(Default, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Default, Clone, Debug, PartialEq, Eq)]
 pub struct Payload {
     /// Rises with every payload that the node publishes, within one life of the sender; never 0.
     pub version: u64,
     /// The version that `bytes` tell the difference to; none when they are the payload itself.
     pub base: Option<u64>,
     /// Opaque here.
-    #[serde(with = "serde_bytes")]
     pub bytes: Vec<u8>,
 }
 
 /// Answer to a report.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportAck {
     /// Of the report.
     pub node: Node,
@@ -135,11 +163,11 @@ pub struct ReportAck {
     /// Whether the link stands.
     pub verdict: Verdict,
     /// What the root tells, unless the report showed that it is known.
-    pub root: Option<RootInfo>,
+    pub root: Option<Box<RootInfo>>,
 }
 
 /// Whether a parent takes the child.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The link stands.
     Linked {
@@ -160,7 +188,7 @@ pub enum Verdict {
 }
 
 /// What the root tells everybody.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RootInfo {
     /// The machine of the root.
     pub contact: Contact,
@@ -171,7 +199,6 @@ pub struct RootInfo {
     /// Links on the longest way from the root to a leaf.
     pub height: u32,
     /// What the root's layer above tells everybody.
-    #[serde(with = "serde_bytes")]
     pub payload: Vec<u8>,
 }
 
@@ -193,7 +220,7 @@ impl PayloadCodec {
 
 impl RootInfo {
     /// Identifies this very news in few bytes; never 0.
-    pub(crate) fn digest(&self) -> u64 {
+    pub(crate) fn digest(&self) -> u32 {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.contact.peer.0);
         hasher.update(&self.contact.incarnation.to_le_bytes());
@@ -208,11 +235,12 @@ impl RootInfo {
     }
 }
 
-/// The first eight bytes of a hash, never 0.
-pub(crate) fn short(hasher: &blake3::Hasher) -> u64 {
-    let mut first = [0; 8];
-    first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
-    u64::from_le_bytes(first).max(1)
+/// The first four bytes of a hash, never 0. Short, since every heartbeat carries some: where two contents happen to
+/// look the same, the next change or the next look-up of the own key makes up for it.
+pub(crate) fn short(hasher: &blake3::Hasher) -> u32 {
+    let mut first = [0; 4];
+    first.copy_from_slice(&hasher.finalize().as_bytes()[..4]);
+    u32::from_le_bytes(first).max(1)
 }
 
 /// Why a message is not looked at.
@@ -227,7 +255,9 @@ pub(crate) enum Refusal {
 impl Message {
     /// Checks everything that can be checked without knowing the line.
     pub(crate) fn check(&self) -> Result<(), Refusal> {
-        check_contacts([&self.sender])?;
+        if self.address.as_ref().is_some_and(|address| address.len() > ADDRESS_BYTES_MAX) {
+            return Err(Refusal::Oversized);
+        }
         match &self.body {
             Body::Ping { .. } | Body::Find { .. } => Ok(()),
             Body::Ack { set, .. } => set.as_deref().map_or(Ok(()), check_list),
@@ -238,9 +268,10 @@ impl Message {
                 if let Verdict::Refused { pred, succ } = &ack.verdict {
                     check_contacts(pred.iter().chain(succ))?;
                 }
-                ack.root.as_ref().map_or(Ok(()), RootInfo::check)
+                ack.root.as_deref().map_or(Ok(()), RootInfo::check)
             }
-            Body::RootChanged { root, .. } => root.as_ref().map_or(Ok(()), RootInfo::check),
+            Body::RootChanged { root, .. } => root.as_deref().map_or(Ok(()), RootInfo::check),
+            Body::Handover(handover) => check_handover(handover),
         }
     }
 }
@@ -253,11 +284,29 @@ fn check_report(report: &Report) -> Result<(), Refusal> {
             return Err(Refusal::Malformed);
         }
     }
-    if let Some(tree) = &report.tree {
-        check_counts(tree.count, tree.height)?;
-        let Span { lo, l, r, ro } = &tree.span;
-        check_contacts([l, r].into_iter().chain(lo).chain(ro))?;
-        if (report.node == Node::Leaf) != (tree.height == 0 && tree.count == 1 && l == r) {
+    report.tree.as_deref().map_or(Ok(()), |tree| check_tree(report.node, tree))
+}
+
+fn check_tree(node: Node, tree: &Subtree) -> Result<(), Refusal> {
+    check_counts(tree.count, tree.height)?;
+    let Span { lo, l, r, ro } = &tree.span;
+    check_contacts([l, r].into_iter().chain(lo).chain(ro))?;
+    if (node == Node::Leaf) == (tree.height == 0 && tree.count == 1 && l == r) {
+        Ok(())
+    } else {
+        Err(Refusal::Malformed)
+    }
+}
+
+fn check_handover(handover: &Handover) -> Result<(), Refusal> {
+    if handover.children.len() > 2 {
+        return Err(Refusal::Oversized);
+    }
+    for child in &handover.children {
+        check_contacts([&child.contact])?;
+        check_tree(child.node, &child.tree)?;
+        check_payload(&child.load.bytes)?;
+        if child.load.base.is_some() {
             return Err(Refusal::Malformed);
         }
     }

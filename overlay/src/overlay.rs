@@ -1,8 +1,15 @@
 //! One peer's part of the overlay: state, events in, effects out.
 //!
-//! [`Overlay::handle`] does the same for every event: the event itself, then whatever timed work is due, then the
-//! tree is derived anew from the leaf set and what differs is reported. So no path can forget to update the tree.
-//! `membership` keeps the line, `timers` holds the timed work, `tree` the links.
+//! [`Overlay::handle`] does the same for every event: the event itself, then whatever timed work is due, then, where
+//! the line or a child changed, the tree is derived anew and what differs is reported. Most events change neither, and
+//! cost no allocation. `membership` keeps the line, `timers` holds the timed work, `tree` the links, `handover` what
+//! moves with a router's role.
+//!
+//! What a peer keeps is bounded: 2·8 neighbours, 3 fingers for each length of prefix beyond them, 256 probes under way,
+//! 512 tombstones, 64 graves, 32 bootstrap contacts, one look-up of 128 candidates and 64 questions, two children, two
+//! parents, four refused children, one handover of two children; a payload is at most 64 KiB, and there are at most
+//! two for each child, four for each node of ours, and two of the root. Nothing is queued: what waits is a deadline
+//! in the state.
 
 use std::time::Duration;
 
@@ -11,8 +18,9 @@ use rand::{RngExt, SeedableRng};
 
 use crate::finger::Fingers;
 use crate::graveyard::{Graveyard, Tombstones};
-use crate::leaf_set::LeafSet;
-use crate::link::{Slot, Uplink};
+use crate::handover::Handed;
+use crate::leaf_set::{LeafSet, Silence};
+use crate::link::{Refused, Slot, Uplink};
 use crate::lookup::Lookup;
 use crate::message::{PAYLOAD_BYTES_MAX, PayloadCodec, Refusal};
 use crate::probe::Probes;
@@ -23,6 +31,15 @@ use crate::{
 
 /// Wait before a look-up that follows a change; doubles from there.
 pub(crate) const LOOKUP_PERIOD_MIN: Duration = Duration::from_secs(1);
+
+/// What is done may make more due at once; each time of that comes to an end.
+const ROUNDS_MAX: usize = 4;
+/// Timed work that is done so late means that we are slow.
+const LATE: Duration = Duration::from_millis(250);
+/// So late, that we were asleep: a closed lid, or a machine that swaps.
+const PAUSE: Duration = Duration::from_secs(2);
+/// Lifeguard's bound of local health.
+const SLOWNESS_MAX: u32 = 8;
 
 /// The overlay of one peer. Deterministic: the same seed and events give the same effects.
 #[derive(Debug)]
@@ -42,8 +59,15 @@ pub struct Overlay {
     pub(crate) timers: Timers,
     pub(crate) tree: Tree,
     pub(crate) news: News,
+    /// The driver's list while an event is handled, else empty.
     pub(crate) outbox: Vec<Effect>,
     pub(crate) counters: Counters,
+    /// When there is timed work.
+    wake: Time,
+    /// How slow we seem to be ourselves (Lifeguard's local health): 0 is healthy.
+    pub(crate) slowness: u32,
+    /// When this life, and its incarnation, began: together our guess of the time of day.
+    pub(crate) born: (Time, u64),
 }
 
 /// Who is there, who may be, and who was.
@@ -57,6 +81,8 @@ pub(crate) struct Line {
     pub(crate) lookup: Option<Lookup>,
     /// The own key was looked up since joining began.
     pub(crate) looked_up: bool,
+    /// By side, below and above: nobody being there is what a look-up said.
+    pub(crate) ends: [bool; 2],
 }
 
 /// Periodic work.
@@ -65,6 +91,9 @@ pub(crate) struct Timers {
     pub(crate) lookup: Time,
     pub(crate) lookup_period: Duration,
     pub(crate) fingers: Time,
+    pub(crate) fingers_period: Duration,
+    /// How many fingers there were then.
+    pub(crate) fingers_len: usize,
     pub(crate) graves: Time,
     /// The leaf set grew: spread it.
     pub(crate) exchange: Option<Time>,
@@ -76,13 +105,23 @@ pub(crate) struct Tree {
     /// By node: leaf, router.
     pub(crate) uplinks: [Uplink; 2],
     /// By side: left, right.
-    pub(crate) slots: [Option<Slot>; 2],
+    pub(crate) slots: [Option<Box<Slot>>; 2],
     pub(crate) generation: u64,
-    pub(crate) root: Option<RootInfo>,
+    pub(crate) root: Option<Box<RootInfo>>,
+    /// Of `root`; 0 is none.
+    pub(crate) root_digest: u32,
     pub(crate) root_stamp: u64,
     pub(crate) root_payload: Vec<u8>,
-    /// The router whose children and parent these are: its gap's other end.
-    pub(crate) gap: Option<Contact>,
+    /// The other end of our router's gap, and the gap's prefix: the router whose children and parent these are.
+    pub(crate) gap: Option<(Contact, u16)>,
+    /// The line or a child changed since the tree was derived.
+    pub(crate) changed: bool,
+    /// What children are told: digest of the root, depth of our router.
+    pub(crate) told: (u32, Option<u32>),
+    /// Children that were refused and may be right before long.
+    pub(crate) refused: Vec<Refused>,
+    /// What came with a role that we have or are about to have.
+    pub(crate) handed: Option<Box<Handed>>,
 }
 
 /// What to tell the layer above at the end of a step.
@@ -105,30 +144,48 @@ impl Overlay {
     /// it is; whoever read it from outside calls [`Config::validate`]. All peers of a grid need the same `codec`.
     pub fn new(config: Config, grid: GridId, me: Contact, seed: u64, now: Time, codec: PayloadCodec) -> Self {
         let me = Member::new(grid, me);
+        let silence = Silence {
+            adjacent: Duration::from_millis(config.heartbeat_ms) / 2,
+            others: Duration::from_millis(config.exchange_ms),
+        };
         let line = Line {
-            leaf_set: LeafSet::new(me.key, config.leaf_set_side_len),
+            leaf_set: LeafSet::new(me.key, config.leaf_set_side_len, silence),
             fingers: Fingers::new(me.key, config.fingers_per_bucket),
             probes: Probes::default(),
             tombstones: Tombstones::default(),
             graveyard: Graveyard::new(config.graveyard_len),
             lookup: None,
             looked_up: false,
+            ends: [true; 2],
         };
-        let timers =
-            Timers { lookup: now, lookup_period: LOOKUP_PERIOD_MIN, fingers: now, graves: now, exchange: None };
+        let timers = Timers {
+            lookup: now,
+            lookup_period: LOOKUP_PERIOD_MIN,
+            fingers: now,
+            fingers_period: Duration::from_millis(config.exchange_ms),
+            fingers_len: 0,
+            graves: now,
+            exchange: None,
+        };
         let tree = Tree {
             uplinks: [Uplink::new(now), Uplink::new(now)],
             slots: [None, None],
             generation: 0,
             root: None,
+            root_digest: 0,
             root_stamp: 0,
             root_payload: Vec::new(),
             gap: None,
+            changed: true,
+            told: (0, None),
+            refused: Vec::new(),
+            handed: None,
         };
         let mut overlay = Self {
             config,
             grid,
             codec,
+            born: (now, me.contact.incarnation),
             me,
             rng: ChaCha8Rng::seed_from_u64(seed),
             now,
@@ -141,11 +198,14 @@ impl Overlay {
             news: News::default(),
             outbox: Vec::new(),
             counters: Counters::default(),
+            wake: Time::MAX,
+            slowness: 0,
         };
         overlay.timers.fingers = overlay.after_ms(overlay.config.exchange_ms);
         overlay.timers.graves = overlay.after_ms(overlay.config.graveyard_probe_ms);
         overlay.derive_tree();
         overlay.news = News::default();
+        overlay.wake = overlay.next_timer();
         overlay
     }
 
@@ -157,6 +217,8 @@ impl Overlay {
             return;
         }
         self.now = self.now.max(now);
+        std::mem::swap(&mut self.outbox, effects);
+        self.notice_lateness();
         match event {
             Event::Bootstrap(contact) => self.bootstrap(contact),
             Event::Received { from, message } => self.receive(from, message),
@@ -164,21 +226,32 @@ impl Overlay {
             Event::Leave => self.leave(),
             Event::DeadlineReached => {}
         }
-        self.settle(effects);
+        self.settle();
+        std::mem::swap(&mut self.outbox, effects);
     }
 
     /// Timed work, the tree, and what to tell the layer above.
-    fn settle(&mut self, effects: &mut Vec<Effect>) {
+    fn settle(&mut self) {
         if self.state == State::Leaving {
             self.linger();
+            self.wake = self.leave_until;
         } else {
-            self.run_timers();
-            self.advance_state();
-            self.derive_tree();
-            self.send_reports();
-            self.push_root();
+            for _ in 0..ROUNDS_MAX {
+                if self.wake <= self.now {
+                    self.run_timers();
+                }
+                self.advance_state();
+                if self.tree.changed {
+                    self.derive_tree();
+                }
+                self.send_reports();
+                self.push_root();
+                self.wake = self.next_timer();
+                if self.wake > self.now {
+                    break;
+                }
+            }
         }
-        effects.append(&mut self.outbox);
         let news = std::mem::take(&mut self.news);
         let notices = [
             (news.joined, Notice::Joined),
@@ -187,16 +260,40 @@ impl Overlay {
             (news.root, Notice::RootChanged),
             (news.left, Notice::Left),
         ];
-        effects.extend(notices.iter().filter(|(is_new, _)| *is_new).map(|(_, notice)| Effect::Notify(*notice)));
+        self.outbox.extend(notices.iter().filter(|(is_new, _)| *is_new).map(|(_, notice)| Effect::Notify(*notice)));
+    }
+
+    /// Work that is done late shows that we are slow ourselves; after a pause nobody's silence means anything.
+    fn notice_lateness(&mut self) {
+        let late = self.now.since(self.wake);
+        if late < LATE || self.state == State::Leaving {
+            return;
+        }
+        self.feel_slower(1);
+        if late >= PAUSE {
+            self.counters.pauses += 1;
+            self.tree.slots.iter_mut().flatten().for_each(|slot| slot.heard += late);
+            let asked = self.line.probes.begin_anew(self.now);
+            asked.into_iter().for_each(|contact| self.ping_again(contact));
+        }
+    }
+
+    pub(crate) fn feel_slower(&mut self, by: u32) {
+        self.slowness = (self.slowness + by).min(SLOWNESS_MAX);
+    }
+
+    /// How long a try waits for an answer: longer, the slower we seem to be.
+    pub(crate) fn timeout(&self, path: Option<crate::leaf_set::Path>) -> Duration {
+        self.config.probe_timeout(path.and_then(|path| path.answer_within())) * (2 + self.slowness) / 2
     }
 
     /// Checks a message and hands it to its part of the protocol.
     fn receive(&mut self, from: crate::PeerId, message: Message) {
-        if message.grid != self.grid {
+        if message.grid != self.grid.tag() {
             self.counters.foreign_grid += 1;
             return;
         }
-        if message.sender.peer != from || from == self.me.contact.peer {
+        if from == self.me.contact.peer {
             self.counters.forged_sender += 1;
             return;
         }
@@ -211,37 +308,63 @@ impl Overlay {
                 return;
             }
         }
+        let Message { incarnation, address, body, .. } = message;
+        let is_new_address = address.is_some();
+        let Some(address) = address.or_else(|| self.address_of(from)) else {
+            // It takes us for somebody who knows it; when nothing comes back it says more.
+            self.counters.unknown_sender += 1;
+            return;
+        };
+        let sender = Contact { peer: from, incarnation, address };
         if self.state == State::Leaving {
-            if !matches!(message.body, Body::Leave(_) | Body::Ack { .. } | Body::ReportAck(_)) {
-                self.say_goodbye(message.sender);
+            if !matches!(body, Body::Leave(_) | Body::Handover(_) | Body::Ack { .. } | Body::ReportAck(_)) {
+                self.say_goodbye(sender);
             }
             return;
         }
-        let sender = message.sender;
-        if let Body::Leave(near) = message.body {
-            self.on_leave(&sender, near);
+        // These two may come from somebody who is gone by now.
+        let body = match body {
+            Body::Leave(near) => return self.on_leave(&sender, near),
+            Body::Handover(handover) => return self.on_handover(&sender, handover),
+            body => body,
+        };
+        if !self.hear(&sender, is_new_address, &body) {
             return;
         }
-        if !self.hear(&sender, matches!(message.body, Body::Ack { .. })) {
-            return;
-        }
-        match message.body {
-            Body::Ping { nonce, mine, seen } => self.on_ping(&sender, nonce, mine, seen),
-            Body::Ack { nonce, mine, set } => self.on_ack(&sender, nonce, mine, set),
-            Body::Find { nonce, key } => self.on_find(&sender, nonce, &key),
+        match body {
+            Body::Ping { nonce, mine, seen } => self.on_ping(sender, nonce, mine, seen),
+            Body::Ack { nonce, mine, set, ask } => self.on_ack(&sender, nonce, mine, set, ask),
+            Body::Find { nonce, key } => self.on_find(sender, nonce, &key),
             Body::Found { nonce, near } => self.on_found(&sender, nonce, near),
-            Body::Report(report) => self.on_report(&sender, report),
+            Body::Report(report) => self.on_report(sender, report),
             Body::ReportAck(ack) => self.on_report_ack(&sender, ack),
             Body::RootChanged { node, root, depth } => self.on_root_changed(&sender, node, root, depth),
-            Body::Dead(contact) => self.on_dead(&contact),
-            Body::Suspect(contact) => self.doubt(contact.peer),
+            Body::Dead(contact) => self.on_dead(&sender, &contact),
+            Body::Suspect(contact) => self.on_suspect(contact.peer),
             Body::Hint(contacts) => contacts.iter().for_each(|contact| self.consider(contact)),
-            Body::Leave(_) => {}
+            Body::Leave(_) | Body::Handover(_) => {}
         }
     }
 
+    /// Where this peer was reached or heard of last.
+    fn address_of(&self, peer: crate::PeerId) -> Option<Box<str>> {
+        let contact = self.known_contact(peer).or_else(|| self.line.fingers.get(peer));
+        contact.map(|contact| contact.address.clone())
+    }
+
+    /// Says something with our address.
     pub(crate) fn send(&mut self, to: Contact, body: Body) {
-        let message = Message { grid: self.grid, sender: self.me.contact.clone(), body };
+        let address = Some(self.me.contact.address.clone());
+        self.send_as(to, address, body);
+    }
+
+    /// Says something to a peer that knows our address.
+    pub(crate) fn send_short(&mut self, to: Contact, body: Body) {
+        self.send_as(to, None, body);
+    }
+
+    fn send_as(&mut self, to: Contact, address: Option<Box<str>>, body: Body) {
+        let message = Message { grid: self.grid.tag(), incarnation: self.me.contact.incarnation, address, body };
         self.outbox.push(Effect::Send { to, message });
     }
 
@@ -260,11 +383,7 @@ impl Overlay {
 
     /// When `handle` next has timed work to do; none when only an event can wake it.
     pub fn deadline(&self) -> Option<Time> {
-        match self.state {
-            State::Left => None,
-            State::Leaving => Some(self.leave_until),
-            State::Alone | State::Joining | State::Member => self.next_timer(),
-        }
+        (self.state != State::Left && self.wake < Time::MAX).then_some(self.wake)
     }
 
     /// This peer. Its incarnation rises when somebody knows a higher one, or believes it dead.
@@ -275,6 +394,9 @@ impl Overlay {
     /// The own dialable address became known or changed; the next messages spread it.
     pub fn set_address(&mut self, address: Box<str>) {
         self.me.contact.address = address;
+        self.tree.changed = true;
+        self.tree.uplinks.iter_mut().for_each(|uplink| uplink.acked = None);
+        self.forget_seen();
     }
 
     /// Where this peer stands between alone and left.
@@ -299,7 +421,12 @@ impl Overlay {
 
     /// Whether this machine has a routing node: every member but the last on the line.
     pub fn hosts_router(&self) -> bool {
-        matches!(self.state, State::Member | State::Leaving) && self.successor().is_some()
+        match self.state {
+            // In doubt about the line the tree stays as it was.
+            State::Member => self.tree.gap.is_some(),
+            State::Leaving => self.successor().is_some(),
+            State::Alone | State::Joining | State::Left => false,
+        }
     }
 
     /// Whether nobody stands above us: our router spans the whole line as far as we know, or we are alone.
@@ -351,7 +478,7 @@ impl Overlay {
 
     /// The root as last heard, or what this peer tells as the root.
     pub fn root(&self) -> Option<&RootInfo> {
-        self.tree.root.as_ref()
+        self.tree.root.as_deref()
     }
 
     /// Replaces what `node` tells its parent. The newest wins; the rate limit decides when it goes out.
@@ -377,12 +504,15 @@ impl Overlay {
             return;
         }
         self.tree.root_payload = payload;
+        self.tree.changed = true;
         self.settle_own(effects);
     }
 
     fn settle_own(&mut self, effects: &mut Vec<Effect>) {
         if !matches!(self.state, State::Leaving | State::Left) {
-            self.settle(effects);
+            std::mem::swap(&mut self.outbox, effects);
+            self.settle();
+            std::mem::swap(&mut self.outbox, effects);
         }
     }
 

@@ -4,7 +4,6 @@
 //! (prototype: 55 % → 93 % of paths available). One table serves neighbours, candidates and lost peers: what a
 //! failure means depends on what the target is to us by then.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::{Contact, PeerId, Time};
@@ -25,63 +24,107 @@ pub(crate) struct Probe {
     pub(crate) timeout: Duration,
 }
 
-#[derive(Debug, Default)]
+/// Few at a time, so a list does.
+#[derive(Debug)]
 pub(crate) struct Probes {
-    by_target: BTreeMap<PeerId, Probe>,
+    list: Vec<Probe>,
+    next: Time,
+}
+
+impl Default for Probes {
+    fn default() -> Self {
+        Self { list: Vec::new(), next: Time::MAX }
+    }
 }
 
 impl Probes {
     pub(crate) fn get(&self, peer: PeerId) -> Option<&Probe> {
-        self.by_target.get(&peer)
-    }
-
-    pub(crate) fn contains(&self, peer: PeerId) -> bool {
-        self.by_target.contains_key(&peer)
+        self.list.iter().find(|probe| probe.contact.peer == peer)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_target.is_empty()
+        self.list.is_empty()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Probe> {
-        self.by_target.values()
+        self.list.iter()
     }
 
     /// False when the table is full.
     pub(crate) fn begin(&mut self, probe: Probe) -> bool {
-        if self.by_target.len() >= PROBES_MAX && !self.contains(probe.contact.peer) {
-            return false;
+        if let Some(known) = self.list.iter_mut().find(|known| known.contact.peer == probe.contact.peer) {
+            *known = probe;
+            self.refresh();
+            return true;
         }
-        self.by_target.insert(probe.contact.peer, probe);
-        true
+        let has_room = self.list.len() < PROBES_MAX;
+        if has_room {
+            self.next = self.next.min(probe.expires);
+            self.list.push(probe);
+        }
+        has_room
     }
 
     pub(crate) fn end(&mut self, peer: PeerId) -> Option<Probe> {
-        self.by_target.remove(&peer)
+        let place = self.list.iter().position(|probe| probe.contact.peer == peer)?;
+        let probe = self.list.swap_remove(place);
+        if self.list.is_empty() {
+            // A burst of probes is no reason to keep its memory.
+            self.list = Vec::new();
+        }
+        self.refresh();
+        Some(probe)
     }
 
-    pub(crate) fn deadline(&self) -> Option<Time> {
-        self.iter().map(|probe| probe.expires).min()
+    fn refresh(&mut self) {
+        self.next = self.list.iter().map(|probe| probe.expires).fold(Time::MAX, Time::min);
+    }
+
+    /// When the next ping counts as lost.
+    pub(crate) fn deadline(&self) -> Time {
+        self.next
+    }
+
+    /// A witness counts for tries: the probe fails with the next ping that is lost.
+    pub(crate) fn is_last_try(&mut self, peer: PeerId) {
+        if let Some(probe) = self.list.iter_mut().find(|probe| probe.contact.peer == peer) {
+            probe.tries_max = probe.tries_max.min(probe.tries.max(2));
+        }
+    }
+
+    /// Time passed in which nobody could have answered: all that is under way begins anew.
+    pub(crate) fn begin_anew(&mut self, now: Time) -> Vec<Contact> {
+        for probe in &mut self.list {
+            (probe.tries, probe.sent) = (1, now);
+            probe.expires = now + probe.timeout;
+        }
+        self.refresh();
+        self.list.iter().map(|probe| probe.contact.clone()).collect()
     }
 
     /// A probe whose last ping is lost: with tries left it counts one more and is returned to be sent again, else it
     /// is removed.
     pub(crate) fn expire(&mut self, now: Time) -> Option<Expired> {
-        let peer = self.iter().find(|probe| probe.expires <= now)?.contact.peer;
-        let probe = self.by_target.get_mut(&peer)?;
+        if self.next > now {
+            return None;
+        }
+        let probe = self.list.iter_mut().find(|probe| probe.expires <= now)?;
         if probe.tries < probe.tries_max {
             probe.tries += 1;
             probe.expires = now + probe.timeout;
-            return Some(Expired::Again { to: probe.contact.clone(), nonce: probe.nonce });
+            let again = Expired::Again { to: probe.contact.clone(), nonce: probe.nonce, tries: probe.tries };
+            self.refresh();
+            return Some(again);
         }
-        self.by_target.remove(&peer).map(|probe| Expired::Failed(probe.contact))
+        let peer = probe.contact.peer;
+        self.end(peer).map(|probe| Expired::Failed(probe.contact))
     }
 }
 
 #[derive(Debug)]
 pub(crate) enum Expired {
-    /// Ping again.
-    Again { to: Contact, nonce: u32 },
+    /// Ping again, for which time.
+    Again { to: Contact, nonce: u32, tries: u32 },
     /// No try was answered.
     Failed(Contact),
 }
@@ -99,7 +142,7 @@ mod tests {
         probes.begin(Probe { contact, nonce: 7, tries: 1, tries_max: 3, sent: Time::ZERO, expires, timeout });
         let mut pings = 1;
         loop {
-            let now = probes.deadline().unwrap();
+            let now = probes.deadline();
             match probes.expire(now).unwrap() {
                 Expired::Again { nonce, .. } => pings += u32::from(nonce == 7),
                 Expired::Failed(_) => {

@@ -7,10 +7,15 @@
 
 use std::time::Duration;
 
-use crate::link::{Prefixes, Slot, Span, Uplink, fence};
+use crate::link::{Prefixes, Refused, Slot, Span, Uplink, fence};
 use crate::message::Payload;
 use crate::overlay::{NODES, Overlay, SIDES};
 use crate::{Body, Contact, Node, PeerId, Report, ReportAck, RootInfo, Side, State, Subtree, Verdict};
+
+/// Refused children that are called back when our gap changes.
+const REFUSED_MAX: usize = 4;
+/// Changes of the root that are pushed to a child without pause, after a quiet time.
+const PUSH_BURST: u32 = 4;
 
 impl Uplink {
     /// Whether there is anything to report, and to another machine.
@@ -23,20 +28,28 @@ impl Overlay {
     // ---- what follows from the line ----
 
     pub(crate) fn derive_tree(&mut self) {
+        self.tree.changed = false;
         let member = self.state == State::Member;
+        if member && self.line.ends.iter().zip(self.line.leaf_set.sides()).any(|(end, side)| !end && side.is_empty()) {
+            // We may have lost sight of the rest of the line; `believe_ends` comes back here.
+            return;
+        }
         let pred = self.predecessor().filter(|_| member).cloned();
         let succ = self.successor().filter(|_| member).cloned();
-        self.derive_gap(succ.clone());
+        let prefixes = self.leaf_prefixes();
+        let old = self.derive_gap(succ.clone().zip(prefixes.after));
         let me = self.me.contact.clone();
         let span = Span { lo: pred, l: me.clone(), r: me.clone(), ro: succ };
-        let prefixes = self.leaf_prefixes();
         let target = span.parent(&prefixes).cloned();
-        let leaf = Subtree { span, count: 1, height: 0 };
-        self.update_uplink(Node::Leaf, Some(leaf.clone()), target);
+        let leaf = Box::new(Subtree { span, count: 1, height: 0 });
         if prefixes.side() == Some(Side::Left) {
-            self.link_own_leaf(leaf, prefixes);
+            self.update_uplink(Node::Leaf, leaf.clone(), target);
+            self.link_own_leaf(*leaf, prefixes);
+        } else {
+            self.update_uplink(Node::Leaf, leaf, target);
         }
         self.revalidate_slots();
+        self.fill_slots(old);
         self.derive_router();
         self.derive_root();
     }
@@ -50,15 +63,38 @@ impl Overlay {
         Prefixes { before: prefix(pred), own: 256, after: prefix(succ) }
     }
 
-    /// Another successor means another router: what the old one knew of its parent is void.
-    fn derive_gap(&mut self, succ: Option<Contact>) {
-        let peer = |contact: &Option<Contact>| contact.as_ref().map(|contact| contact.peer);
-        if peer(&self.tree.gap) != peer(&succ) {
+    /// Another gap: what the router knew of its parent is void, unless the prefix and so the node is the same. What it
+    /// knew of its children is returned, and given to a successor that came between.
+    fn derive_gap(&mut self, gap: Option<(Contact, u16)>) -> Vec<Slot> {
+        let succ = |gap: &Option<(Contact, u16)>| gap.as_ref().map(|(succ, _)| succ.peer);
+        let prefix = |gap: &Option<(Contact, u16)>| gap.as_ref().map(|(_, prefix)| *prefix);
+        let (old, new) = (&self.tree.gap, &gap);
+        if succ(old) == succ(new) {
+            self.tree.gap = gap;
+            return Vec::new();
+        }
+        if prefix(old) != prefix(new) {
             self.tree.uplinks[Node::Router as usize].tree = None;
             self.tree.uplinks[Node::Router as usize].retarget(self.now, None);
-            self.news.place = true;
         }
-        self.tree.gap = succ;
+        self.news.place = true;
+        if let (Some((old, _)), Some((new, _))) = (&self.tree.gap, &gap)
+            && self.line.leaf_set.get(old.peer).is_some()
+        {
+            let new = new.clone();
+            self.hand_over(new);
+        }
+        self.tree.gap = gap;
+        for Refused { contact, node, version } in std::mem::take(&mut self.tree.refused) {
+            // It reports again at once, and may be right now.
+            let ack = ReportAck { node, version, verdict: Verdict::Unknown, root: None };
+            self.send_short(contact, Body::ReportAck(ack));
+        }
+        let remote = |slot: &Slot| slot.contact.peer != self.me.contact.peer;
+        let old: Vec<Slot> =
+            SIDES.into_iter().filter_map(|side| self.tree.slots[side as usize].take()).map(|slot| *slot).collect();
+        self.news.children |= !old.is_empty();
+        old.into_iter().filter(remote).collect()
     }
 
     fn link_own_leaf(&mut self, tree: Subtree, prefixes: Prefixes) {
@@ -72,7 +108,7 @@ impl Overlay {
         }
         self.tree.generation += 1;
         self.news.children = true;
-        *slot = Some(Slot {
+        *slot = Some(Box::new(Slot {
             contact: self.me.contact.clone(),
             node: Node::Leaf,
             version,
@@ -83,7 +119,7 @@ impl Overlay {
             heard: self.now,
             told: (0, None),
             push_after: self.now,
-        });
+        }));
     }
 
     /// Unlinks the children that no longer meet at the gap.
@@ -100,9 +136,8 @@ impl Overlay {
     }
 
     fn accepts(&self, span: &Span, prefixes: &Prefixes) -> Option<Side> {
-        let succ = self.tree.gap.as_ref()?;
-        let gap = self.leaf_prefixes().after?;
-        fence(&self.me.contact, succ, gap, span, prefixes)
+        let (succ, gap) = self.tree.gap.as_ref()?;
+        fence(&self.me.contact, succ, *gap, span, prefixes)
     }
 
     /// The router's own subtree and parent follow from its children.
@@ -114,15 +149,15 @@ impl Overlay {
         };
         let (l, r) = (&left.tree, &right.tree);
         let span = Span { lo: l.span.lo.clone(), l: l.span.l.clone(), r: r.span.r.clone(), ro: r.span.ro.clone() };
-        let own = self.leaf_prefixes().after.unwrap_or(0);
+        let own = self.tree.gap.as_ref().map_or(0, |(_, prefix)| *prefix);
         let prefixes = Prefixes { before: left.prefixes.before, own, after: right.prefixes.after };
         let count = l.count.saturating_add(r.count);
         let height = l.height.max(r.height).saturating_add(1);
         let target = span.parent(&prefixes).cloned();
-        self.update_uplink(Node::Router, Some(Subtree { span, count, height }), target);
+        self.update_uplink(Node::Router, Box::new(Subtree { span, count, height }), target);
     }
 
-    fn update_uplink(&mut self, node: Node, tree: Option<Subtree>, target: Option<Contact>) {
+    fn update_uplink(&mut self, node: Node, tree: Box<Subtree>, target: Option<Contact>) {
         let spacing = Duration::from_millis(self.config.report_spacing_ms);
         let uplink = &mut self.tree.uplinks[node as usize];
         if uplink.target.as_ref().map(|target| target.peer) != target.as_ref().map(|target| target.peer) {
@@ -133,9 +168,9 @@ impl Overlay {
             uplink.target = target;
             uplink.next = self.now;
         }
-        if uplink.tree != tree {
+        if uplink.tree.as_ref() != Some(&tree) {
             uplink.version += 1;
-            uplink.tree = tree;
+            uplink.tree = Some(tree);
             uplink.next = uplink.last_sent.map_or(self.now, |sent| self.now.max(sent + spacing));
         }
     }
@@ -143,6 +178,8 @@ impl Overlay {
     // ---- reporting ----
 
     pub(crate) fn replace_load(&mut self, node: Node, bytes: Vec<u8>) {
+        // The own leaf may be a child of the own router.
+        self.tree.changed |= node == Node::Leaf;
         let uplink = &mut self.tree.uplinks[node as usize];
         uplink.load = Payload { version: uplink.load.version + 1, base: None, bytes };
         if uplink.acked.is_some() {
@@ -161,11 +198,12 @@ impl Overlay {
     }
 
     fn send_report(&mut self, node: Node) {
-        let root = self.tree.root.as_ref().map_or(0, RootInfo::digest);
         let heartbeat = self.after_ms(self.config.heartbeat_ms);
-        let uplink = &mut self.tree.uplinks[node as usize];
+        let root = self.tree.root_digest;
+        let uplink = &self.tree.uplinks[node as usize];
         let Some(target) = uplink.target.clone() else { return };
-        let round_trip = self.line.leaf_set.get(target.peer).and_then(|neighbour| neighbour.round_trip);
+        let timeout = self.timeout(self.line.leaf_set.get(target.peer).map(|neighbour| neighbour.path));
+        let uplink = &mut self.tree.uplinks[node as usize];
         let tree = if uplink.acked == Some(uplink.version) { None } else { uplink.tree.clone() };
         let passes = uplink.owes_load() && uplink.load_after <= self.now;
         let load = passes.then(|| uplink.send_load(&self.codec));
@@ -173,23 +211,41 @@ impl Overlay {
             uplink.load_after = self.now + self.config.payload_spacing(load.bytes.len());
         }
         uplink.last_sent = Some(self.now);
-        uplink.unanswered = uplink.unanswered.saturating_add(1);
-        let is_silent = uplink.unanswered > self.config.probe_tries;
-        uplink.next = if is_silent { heartbeat } else { self.now + self.config.probe_timeout(round_trip) };
-        let version = uplink.version;
-        self.send(target.clone(), Body::Report(Report { node, version, tree, load, root }));
-        if is_silent {
-            self.probe(&target, self.config.probe_tries);
+        let missed = uplink.unanswered;
+        uplink.unanswered = missed.saturating_add(1);
+        uplink.next = if missed >= self.config.probe_tries { heartbeat } else { self.now + timeout };
+        let is_known = tree.is_none() && missed == 0;
+        let body = Body::Report(Report { node, version: uplink.version, tree, load, root });
+        if is_known {
+            self.send_short(target, body);
+        } else {
+            self.send(target.clone(), body);
+            if missed > 0 {
+                self.miss(&target);
+            }
         }
     }
 
     pub(crate) fn on_report_ack(&mut self, sender: &Contact, ack: ReportAck) {
         let heartbeat = self.after_ms(self.config.heartbeat_ms);
-        let uplink = &mut self.tree.uplinks[ack.node as usize];
-        if uplink.target.as_ref().map(|target| target.peer) != Some(sender.peer) || uplink.version != ack.version {
+        if self.tree.uplinks[ack.node as usize].target.as_ref().map(|target| target.peer) != Some(sender.peer) {
             return;
         }
+        // Even an answer to an earlier report brings news of the root, and will not bring it again.
+        if let Some(root) = ack.root {
+            self.take_root(ack.node, root);
+        }
+        let uplink = &mut self.tree.uplinks[ack.node as usize];
+        if uplink.version != ack.version {
+            return;
+        }
+        // Only the first of several reports can be told from its answer.
+        let round_trip = uplink.last_sent.filter(|_| uplink.unanswered == 1).map(|sent| self.now.since(sent));
         uplink.unanswered = 0;
+        if let Some(round_trip) = round_trip {
+            self.line.leaf_set.update(sender.peer, |neighbour| neighbour.path.sample(round_trip));
+        }
+        let uplink = &mut self.tree.uplinks[ack.node as usize];
         match ack.verdict {
             Verdict::Linked { load, depth } => {
                 self.news.place |= uplink.acked.is_none();
@@ -200,9 +256,6 @@ impl Overlay {
                 uplink.next = heartbeat;
                 if uplink.owes_load() {
                     uplink.next = heartbeat.min(uplink.load_after.max(self.now));
-                }
-                if let Some(root) = ack.root {
-                    self.take_root(ack.node, root);
                 }
             }
             Verdict::Unknown => {
@@ -234,29 +287,29 @@ impl Overlay {
 
     // ---- children ----
 
-    pub(crate) fn on_report(&mut self, sender: &Contact, report: Report) {
+    pub(crate) fn on_report(&mut self, sender: Contact, report: Report) {
         let Report { node, version, tree, load, root } = report;
         let verdict = match tree {
             Some(tree) => {
-                let Some(prefixes) = Prefixes::of(self.grid, &tree.span).filter(|_| tree.span.holds(sender, node))
+                let Some(prefixes) = Prefixes::of(self.grid, &tree.span).filter(|_| tree.span.holds(&sender, node))
                 else {
                     self.counters.malformed += 1;
                     return;
                 };
-                self.link_child(sender, node, version, tree, prefixes)
+                self.link_child(&sender, node, version, *tree, prefixes)
             }
-            None => self.renew_child(sender, node, version),
+            None => self.renew_child(&sender, node, version),
         };
         let verdict = match verdict {
-            Ok(side) => self.load_child(side, load),
+            Ok(()) => self.load_child(&sender, node, load),
             Err(verdict) => verdict,
         };
         let linked = matches!(verdict, Verdict::Linked { .. });
-        let root = self.tree.root.clone().filter(|own| linked && own.digest() != root);
-        self.send(sender.clone(), Body::ReportAck(ReportAck { node, version, verdict, root }));
+        let root = if linked && self.tree.root_digest != root { self.tree.root.clone() } else { None };
+        self.send_short(sender, Body::ReportAck(ReportAck { node, version, verdict, root }));
     }
 
-    /// Accepts the child, or says why not.
+    /// Accepts the child, or says why not. What follows from it for the tree may end the link again.
     fn link_child(
         &mut self,
         sender: &Contact,
@@ -264,19 +317,26 @@ impl Overlay {
         version: u64,
         tree: Subtree,
         prefixes: Prefixes,
-    ) -> Result<Side, Verdict> {
+    ) -> Result<(), Verdict> {
         let Some(side) = self.accepts(&tree.span, &prefixes) else {
             let Span { lo, l, r, ro } = &tree.span;
             [l, r].into_iter().chain(lo).chain(ro).for_each(|contact| self.consider(contact));
             self.counters.links_refused += 1;
+            self.tree.refused.retain(|refused| (refused.contact.peer, refused.node) != (sender.peer, node));
+            self.tree.refused.truncate(REFUSED_MAX - 1);
+            self.tree.refused.insert(0, Refused { contact: sender.clone(), node, version });
             return Err(Verdict::Refused { pred: self.predecessor().cloned(), succ: self.successor().cloned() });
         };
         let slot = &mut self.tree.slots[side as usize];
         match slot {
             Some(slot) if slot.contact.peer == sender.peer && slot.node == node => {
+                if sender.incarnation < slot.contact.incarnation {
+                    // Versions mean nothing across lives, those of payloads neither.
+                    return Err(Verdict::Unknown);
+                }
                 let order = |contact: &Contact, version| (contact.incarnation, version);
                 if order(sender, version) < order(&slot.contact, slot.version) {
-                    return Ok(side);
+                    return Ok(());
                 }
                 if slot.contact.incarnation != sender.incarnation {
                     slot.load.version = 0;
@@ -288,7 +348,7 @@ impl Overlay {
             _ => {
                 self.tree.generation += 1;
                 self.news.children = true;
-                *slot = Some(Slot {
+                *slot = Some(Box::new(Slot {
                     contact: sender.clone(),
                     node,
                     version,
@@ -299,41 +359,44 @@ impl Overlay {
                     heard: self.now,
                     told: (0, None),
                     push_after: self.now,
-                });
+                }));
             }
         }
         // What the acknowledgement says of our depth must follow from this child already.
         self.derive_tree();
-        Ok(side)
+        Ok(())
     }
 
     /// The child says that nothing changed since `version`.
-    fn renew_child(&mut self, sender: &Contact, node: Node, version: u64) -> Result<Side, Verdict> {
-        for side in SIDES {
-            if let Some(slot) = &mut self.tree.slots[side as usize]
-                && (slot.node, slot.version) == (node, version)
-                && (slot.contact.peer, slot.contact.incarnation) == (sender.peer, sender.incarnation)
-            {
-                slot.heard = self.now;
-                return Ok(side);
-            }
-        }
-        Err(Verdict::Unknown)
+    fn renew_child(&mut self, sender: &Contact, node: Node, version: u64) -> Result<(), Verdict> {
+        let now = self.now;
+        let slot = self.slot_of(sender, node).filter(|slot| slot.version == version).ok_or(Verdict::Unknown)?;
+        slot.heard = now;
+        Ok(())
+    }
+
+    /// The slot that holds this node of the sender's present life.
+    fn slot_of(&mut self, sender: &Contact, node: Node) -> Option<&mut Slot> {
+        let life = |contact: &Contact| (contact.peer, contact.incarnation);
+        let mut slots = self.tree.slots.iter_mut().flatten().map(Box::as_mut);
+        slots.find(|slot| slot.node == node && life(&slot.contact) == life(sender))
     }
 
     /// Takes the payload of a linked child, and notes what the answer will have told it.
-    fn load_child(&mut self, side: Side, load: Option<Payload>) -> Verdict {
-        let told = self.told();
-        let Some(slot) = &mut self.tree.slots[side as usize] else { return Verdict::Unknown };
+    fn load_child(&mut self, sender: &Contact, node: Node, load: Option<Payload>) -> Verdict {
+        let (told, codec, generation) = (self.told(), self.codec, self.tree.generation + 1);
+        let Some(slot) = self.slot_of(sender, node) else { return Verdict::Unknown };
         slot.told = told;
-        let taken = load.map_or(Ok(false), |load| slot.take_load(load, &self.codec));
+        let taken = load.map_or(Ok(false), |load| slot.take_load(load, &codec));
         if taken == Ok(true) {
-            self.tree.generation += 1;
-            slot.generation = self.tree.generation;
-            self.news.children = true;
+            slot.generation = generation;
         }
         // 0 asks for the whole payload; the one we have stays until then.
         let held = if taken.is_ok() { slot.load.version } else { 0 };
+        if taken == Ok(true) {
+            self.tree.generation = generation;
+            self.news.children = true;
+        }
         self.counters.differences_refused += u64::from(taken.is_err());
         Verdict::Linked { load: held, depth: told.1 }
     }
@@ -341,8 +404,14 @@ impl Overlay {
     // ---- the root ----
 
     /// What a child is told: digest of the root, depth of our router.
-    pub(crate) fn told(&self) -> (u64, Option<u32>) {
-        (self.tree.root.as_ref().map_or(0, RootInfo::digest), self.depth(Node::Router))
+    pub(crate) fn told(&self) -> (u32, Option<u32>) {
+        (self.tree.root_digest, self.depth(Node::Router))
+    }
+
+    fn set_root(&mut self, root: Box<RootInfo>) {
+        self.tree.root_digest = root.digest();
+        self.tree.root = Some(root);
+        self.news.root = true;
     }
 
     fn derive_root(&mut self) {
@@ -360,19 +429,19 @@ impl Overlay {
             return;
         }
         self.tree.root_stamp += 1;
-        self.tree.root = Some(RootInfo {
+        self.set_root(Box::new(RootInfo {
             contact: self.me.contact.clone(),
             stamp: self.tree.root_stamp,
             count,
             height,
             payload: self.tree.root_payload.clone(),
-        });
-        self.news.root = true;
+        }));
     }
 
     /// Tells the children at once, within the limit, what changed above.
     pub(crate) fn push_root(&mut self) {
         let told = self.told();
+        self.tree.told = told;
         let pause = Duration::from_millis(self.config.root_push_ms);
         for side in SIDES {
             let Some(slot) = &mut self.tree.slots[side as usize] else { continue };
@@ -380,16 +449,23 @@ impl Overlay {
                 continue;
             }
             let is_news = slot.told.0 != told.0;
-            (slot.told, slot.push_after) = (told, self.now + pause);
+            (slot.told, slot.push_after) = (told, slot.push_after.max(self.now - pause * PUSH_BURST) + pause);
             let (to, node) = (slot.contact.clone(), slot.node);
             let root = self.tree.root.clone().filter(|_| is_news);
-            self.send(to, Body::RootChanged { node, root, depth: told.1 });
+            self.send_short(to, Body::RootChanged { node, root, depth: told.1 });
         }
     }
 
-    pub(crate) fn on_root_changed(&mut self, sender: &Contact, node: Node, root: Option<RootInfo>, depth: Option<u32>) {
+    pub(crate) fn on_root_changed(
+        &mut self,
+        sender: &Contact,
+        node: Node,
+        root: Option<Box<RootInfo>>,
+        depth: Option<u32>,
+    ) {
         let uplink = &mut self.tree.uplinks[node as usize];
-        if uplink.parent().is_none_or(|parent| parent.peer != sender.peer) {
+        // Also before its first acknowledgement has come: this may be faster.
+        if uplink.target.as_ref().is_none_or(|target| target.peer != sender.peer) {
             return;
         }
         uplink.parent_depth = depth;
@@ -399,7 +475,7 @@ impl Overlay {
     }
 
     /// The router's parent is believed first; the leaf's only while the router has none.
-    fn take_root(&mut self, node: Node, root: RootInfo) {
+    fn take_root(&mut self, node: Node, root: Box<RootInfo>) {
         let attached = self.tree.uplinks[Node::Router as usize].parent().is_some();
         if self.is_root() || (node == Node::Leaf && attached) {
             return;
@@ -409,8 +485,7 @@ impl Overlay {
             life(known) == life(&root) && root.stamp <= known.stamp
         });
         if !is_older {
-            self.tree.root = Some(root);
-            self.news.root = true;
+            self.set_root(root);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use idlewood_overlay::{Body, Contact, Effect, Event, Message, Node, Overlay, Payload, PeerId, Report, Verdict};
 use proptest::prelude::*;
-use world::{CODEC, GRID, World};
+use world::{CODEC, World};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -141,7 +141,7 @@ fn a_difference_that_leads_nowhere_is_answered_by_asking_for_the_whole() {
     let before = held(&world);
     let ask = |world: &mut World, sender: &Contact, load: Payload| {
         let report = Report { node: Node::Leaf, version: version(world, child), tree: None, load: Some(load), root: 0 };
-        let message = Message { grid: GRID, sender: sender.clone(), body: Body::Report(report) };
+        let message = world::message(sender, Body::Report(report));
         let (now, overlay) = (world.now, world.machines[parent].overlay.as_mut().unwrap());
         let mut effects = Vec::new();
         overlay.handle(now, Event::Received { from: sender.peer, message }, &mut effects);
@@ -173,7 +173,7 @@ fn version(world: &mut World, child: usize) -> u64 {
     let (now, parent) = (world.now, world.machines[1 - child].overlay.as_mut().unwrap());
     for version in 0..100 {
         let report = Report { node: Node::Leaf, version, tree: None, load: None, root: 0 };
-        let message = Message { grid: GRID, sender: sender.clone(), body: Body::Report(report) };
+        let message = world::message(&sender, Body::Report(report));
         let mut effects = Vec::new();
         parent.handle(now, Event::Received { from: sender.peer, message }, &mut effects);
         let linked = effects.iter().any(|effect| {
@@ -185,4 +185,46 @@ fn version(world: &mut World, child: usize) -> u64 {
         }
     }
     panic!("the child is linked");
+}
+
+/// A payload that was sent is not one that arrived.
+#[test]
+fn a_difference_never_goes_to_what_was_only_sent() {
+    let (mut world, _, child) = pair();
+    let acknowledged = report(&mut world, child, 1)[0].version;
+    let (now, id) = (world.now, world.machines[child].id);
+    for round in 2..8 {
+        let mut effects = Vec::new();
+        let overlay = world.machines[child].overlay.as_mut().unwrap();
+        overlay.publish(
+            now + Duration::from_millis(u64::from(round)),
+            Node::Leaf,
+            payload(id, Node::Leaf, round),
+            &mut effects,
+        );
+        // All of these are lost.
+        for effect in effects {
+            if let Effect::Send {
+                message: Message { body: Body::Report(Report { load: Some(load), .. }), .. }, ..
+            } = effect
+            {
+                assert!(load.version > acknowledged && load.base.is_none_or(|base| base == acknowledged), "{load:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_parent_keeps_the_newer_of_two_payloads() {
+    let (mut world, parent, child) = pair();
+    (1..4).for_each(|round| _ = report(&mut world, child, round));
+    let (before, sender) = (held(&world), world.machines[child].overlay.as_ref().unwrap().me().clone());
+    let structure = version(&mut world, child);
+    for older in 1..5 {
+        let load = Payload { version: older, base: None, bytes: b"older".to_vec() };
+        let report = Report { node: Node::Leaf, version: structure, tree: None, load: Some(load), root: 0 };
+        let message = world::message(&sender, Body::Report(report));
+        world.feed(parent, Event::Received { from: sender.peer, message });
+        assert_eq!(held(&world), before);
+    }
 }

@@ -5,8 +5,8 @@ mod world;
 use std::time::Duration;
 
 use idlewood_overlay::{
-    Body, Config, Contact, Event, GridId, Message, Node, Overlay, PAYLOAD_BYTES_MAX, Payload, PayloadCodec, PeerId,
-    PositionKey, Report, ReportAck, RootInfo, Span, State, Subtree, Time, Verdict,
+    Body, Config, Contact, Event, GridId, Handover, HandoverChild, Message, Node, Overlay, PAYLOAD_BYTES_MAX, Payload,
+    PayloadCodec, PeerId, PositionKey, Report, ReportAck, RootInfo, Span, State, Subtree, Time, Verdict,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{FailurePersistence, FileFailurePersistence};
@@ -32,14 +32,17 @@ fn told(overlay: &mut Overlay, from: u8, message: Message) -> usize {
 fn strangers_forgers_and_oversized_messages_are_counted_and_ignored() {
     let mut overlay = alone();
     let body = Body::Ping { nonce: 1, mine: 2, seen: 0 };
-    let foreign = Message { grid: GridId([8; 32]), sender: contact(2, 1), body: body.clone() };
+    let foreign = Message { grid: GridId([8; 32]).tag(), ..world::message(&contact(2, 1), body.clone()) };
     assert_eq!(told(&mut overlay, 2, foreign), 0);
-    let forged = Message { grid: GRID, sender: contact(3, 1), body };
-    assert_eq!(told(&mut overlay, 2, forged), 0);
-    let flood = Message { grid: GRID, sender: contact(2, 1), body: Body::Hint(vec![contact(4, 1); 65]) };
+    let forged = world::message(&contact(1, 1), body.clone());
+    assert_eq!(told(&mut overlay, 1, forged), 0);
+    let flood = world::message(&contact(2, 1), Body::Hint(vec![contact(4, 1); 65]));
     assert_eq!(told(&mut overlay, 2, flood), 0);
     let long = Contact { address: "x".repeat(257).into(), ..contact(2, 1) };
-    assert_eq!(told(&mut overlay, 2, Message { grid: GRID, sender: long, body: Body::Hint(Vec::new()) }), 0);
+    assert_eq!(told(&mut overlay, 2, world::message(&long, Body::Hint(Vec::new()))), 0);
+    let terse = Message { address: None, ..world::message(&contact(2, 1), body) };
+    assert_eq!(told(&mut overlay, 2, terse), 0);
+    assert_eq!(overlay.counters().unknown_sender, 1);
     let counters = overlay.counters();
     assert_eq!((counters.foreign_grid, counters.forged_sender, counters.oversized), (1, 1, 2));
     assert_eq!(overlay.state(), State::Alone);
@@ -58,7 +61,7 @@ fn payloads_over_the_cap_are_not_published() {
 #[test]
 fn who_is_said_to_be_dead_begins_a_newer_life() {
     let mut overlay = alone();
-    let dead = Message { grid: GRID, sender: contact(2, 1), body: Body::Dead(contact(1, 5)) };
+    let dead = world::message(&contact(2, 1), Body::Dead(contact(1, 5)));
     told(&mut overlay, 2, dead.clone());
     assert_eq!(overlay.me().incarnation, 6);
     told(&mut overlay, 2, dead);
@@ -92,7 +95,7 @@ fn a_crashed_peer_does_not_come_back_by_hearsay() {
     for round in 0..50 {
         let liar = world.machines[1].id;
         let sender = world.machines[1].overlay.as_ref().unwrap().me().clone();
-        let message = Message { grid: GRID, sender, body: Body::Hint(vec![victim.clone()]) };
+        let message = world::message(&sender, Body::Hint(vec![victim.clone()]));
         for index in [0, 2, 3, 4] {
             world.feed(index, Event::Received { from: liar, message: message.clone() });
         }
@@ -134,11 +137,18 @@ fn any_subtree() -> impl Strategy<Value = Subtree> {
     (span, counts).prop_map(|((lo, l, r, ro), (count, height))| Subtree { span: Span { lo, l, r, ro }, count, height })
 }
 
+fn any_handed() -> impl Strategy<Value = HandoverChild> {
+    let node = prop_oneof![Just(Node::Leaf), Just(Node::Router)];
+    let load = (0..3_u64).prop_map(|version| Payload { version, base: None, bytes: vec![7] });
+    (any_contact(), node, 0..4_u64, any_subtree(), load)
+        .prop_map(|(contact, node, version, tree, load)| HandoverChild { contact, node, version, tree, load })
+}
+
 fn any_report() -> impl Strategy<Value = Report> {
     let load = (0..3_u64).prop_map(|version| Payload { version, base: None, bytes: vec![7] });
     let node = prop_oneof![Just(Node::Leaf), Just(Node::Router)];
-    (node, 0..4_u64, prop::option::of(any_subtree()), prop::option::of(load), any::<u64>())
-        .prop_map(|(node, version, tree, load, root)| Report { node, version, tree, load, root })
+    (node, 0..4_u64, prop::option::of(any_subtree()), prop::option::of(load), any::<u32>())
+        .prop_map(|(node, version, tree, load, root)| Report { node, version, tree: tree.map(Box::new), load, root })
 }
 
 fn any_report_ack() -> impl Strategy<Value = ReportAck> {
@@ -147,24 +157,25 @@ fn any_report_ack() -> impl Strategy<Value = ReportAck> {
     let refused = refused.prop_map(|(pred, succ)| Verdict::Refused { pred, succ });
     let node = prop_oneof![Just(Node::Leaf), Just(Node::Router)];
     (node, 0..6_u64, prop_oneof![linked, refused, Just(Verdict::Unknown)], prop::option::of(any_root()))
-        .prop_map(|(node, version, verdict, root)| ReportAck { node, version, verdict, root })
+        .prop_map(|(node, version, verdict, root)| ReportAck { node, version, verdict, root: root.map(Box::new) })
 }
 
 fn any_body() -> impl Strategy<Value = Body> {
     let contacts = || prop::collection::vec(any_contact(), 0..20);
     let depth = any::<Option<u32>>();
     let talk = prop_oneof![
-        any::<(u32, u64, u64)>().prop_map(|(nonce, mine, seen)| Body::Ping { nonce, mine, seen }),
-        (any::<u32>(), any::<u64>(), prop::option::of(contacts())).prop_map(|(nonce, mine, set)| Body::Ack {
+        any::<(u32, u32, u32)>().prop_map(|(nonce, mine, seen)| Body::Ping { nonce, mine, seen }),
+        (any::<[u32; 3]>(), prop::option::of(contacts())).prop_map(|([nonce, mine, ask], set)| Body::Ack {
             nonce,
             mine,
-            set
+            set,
+            ask
         }),
         (any::<u32>(), any::<[u8; 32]>()).prop_map(|(nonce, key)| Body::Find { nonce, key: PositionKey(key) }),
         (any::<u32>(), contacts()).prop_map(|(nonce, near)| Body::Found { nonce, near }),
         (prop::option::of(any_root()), depth).prop_map(|(root, depth)| Body::RootChanged {
             node: Node::Router,
-            root,
+            root: root.map(Box::new),
             depth
         }),
     ];
@@ -173,6 +184,7 @@ fn any_body() -> impl Strategy<Value = Body> {
         any_contact().prop_map(Body::Suspect),
         contacts().prop_map(Body::Hint),
         contacts().prop_map(Body::Leave),
+        prop::collection::vec(any_handed(), 0..3).prop_map(|children| Body::Handover(Handover { children })),
     ];
     prop_oneof![talk, rumours, any_report().prop_map(Body::Report), any_report_ack().prop_map(Body::ReportAck)]
 }
@@ -195,7 +207,7 @@ proptest! {
         world.run_for(SECOND * 3);
         for (place, (byte, incarnation, body, pause_ms)) in talk.into_iter().enumerate() {
             let sender = contact(byte, incarnation);
-            let message = Message { grid: GRID, sender: sender.clone(), body };
+            let message = world::message(&sender, body);
             world.feed(place % 4, Event::Received { from: sender.peer, message });
             world.run_for(Duration::from_millis(pause_ms));
         }

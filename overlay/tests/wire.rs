@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use idlewood_overlay::{
-    Body, Contact, GridId, Message, Node, Payload, PeerId, PositionKey, Report, ReportAck, RootInfo, Span, Subtree,
-    Verdict,
+    Body, Contact, GridId, Handover, HandoverChild, Message, Node, Payload, PeerId, PositionKey, Report, ReportAck,
+    RootInfo, Span, Subtree, Verdict,
 };
 
 fn contact(byte: u8) -> Contact {
@@ -13,18 +13,19 @@ fn contact(byte: u8) -> Contact {
 
 fn every_body() -> Vec<Body> {
     let root = RootInfo { contact: contact(9), stamp: 1, count: 2, height: 1, payload: vec![1, 2] };
+    let root = Box::new(root);
     let span = Span { lo: None, l: contact(1), r: contact(2), ro: Some(contact(3)) };
     let report = Report {
         node: Node::Router,
         version: 3,
-        tree: Some(Subtree { span, count: 2, height: 1 }),
+        tree: Some(Box::new(Subtree { span: span.clone(), count: 2, height: 1 })),
         load: Some(Payload { version: 1, base: None, bytes: vec![5] }),
         root: 7,
     };
     let ack = |verdict, root| Body::ReportAck(ReportAck { node: Node::Leaf, version: 3, verdict, root });
     vec![
         Body::Ping { nonce: 1, mine: 2, seen: 3 },
-        Body::Ack { nonce: 1, mine: 2, set: Some(vec![contact(1)]) },
+        Body::Ack { nonce: 1, mine: 2, set: Some(vec![contact(1)]), ask: 6 },
         Body::Find { nonce: 1, key: PositionKey([4; 32]) },
         Body::Found { nonce: 1, near: vec![contact(1)] },
         Body::Report(report.clone()),
@@ -42,14 +43,24 @@ fn every_body() -> Vec<Body> {
         Body::Suspect(contact(1)),
         Body::Hint(vec![contact(1)]),
         Body::Leave(vec![contact(1)]),
+        Body::Handover(Handover {
+            children: vec![HandoverChild {
+                contact: contact(1),
+                node: Node::Router,
+                version: 3,
+                tree: Subtree { span, count: 2, height: 1 },
+                load: Payload { version: 2, base: None, bytes: vec![5] },
+            }],
+        }),
     ]
 }
 
 #[test]
 fn messages_keep_their_bytes() {
     let mut golden = String::new();
-    for body in every_body() {
-        let message = Message { grid: GridId([7; 32]), sender: contact(8), body };
+    for (place, body) in every_body().into_iter().enumerate() {
+        let address = (place > 0).then(|| contact(8).address);
+        let message = Message { grid: GridId([7; 32]).tag(), incarnation: 1_790_000_000_000, address, body };
         let mut bytes = Vec::new();
         ciborium::into_writer(&message, &mut bytes).unwrap();
         assert_eq!(ciborium::from_reader::<Message, _>(&bytes[..]).unwrap(), message);

@@ -648,6 +648,7 @@ fn kind(message: &Message) -> &'static str {
         Body::Suspect(_) => "overlay suspect",
         Body::Hint(_) => "overlay hint",
         Body::Leave(_) => "overlay leave",
+        Body::Handover(_) => "overlay handover",
     }
 }
 

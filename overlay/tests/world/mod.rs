@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idlewood_overlay::{
-    Config, Contact, Effect, Event, GridId, Message, Node, Notice, Overlay, PayloadCodec, PeerId, PositionKey, State,
-    Time,
+    Body, Config, Contact, Effect, Event, GridId, Message, Node, Notice, Overlay, PayloadCodec, PeerId, PositionKey,
+    State, Time,
 };
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
@@ -37,6 +37,8 @@ pub(crate) struct Machine {
     pub(crate) notices: Vec<Notice>,
     /// Machines of different sides do not hear each other.
     pub(crate) side: u8,
+    /// A closed lid: it does nothing, and what is sent to it is lost.
+    pub(crate) asleep: bool,
     wake: Option<Time>,
 }
 
@@ -55,6 +57,8 @@ pub(crate) struct World {
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_by_kind: BTreeMap<String, (u64, u64)>,
     pub(crate) config: Config,
+    /// What was sent and by whom, while somebody wants to know.
+    pub(crate) recorded: Option<Vec<(usize, PeerId, Message)>>,
     rng: ChaCha8Rng,
     queue: BTreeMap<(Time, u64), Item>,
     serial: u64,
@@ -70,6 +74,7 @@ impl World {
             bytes_sent: 0,
             bytes_by_kind: BTreeMap::new(),
             config: Config::default(),
+            recorded: None,
             rng: ChaCha8Rng::seed_from_u64(seed),
             queue: BTreeMap::new(),
             serial: 0,
@@ -91,7 +96,15 @@ impl World {
     }
 
     pub(crate) fn start_as(&mut self, id: PeerId, contact: Option<usize>) -> usize {
-        self.machines.push(Machine { id, incarnation: 0, overlay: None, notices: Vec::new(), side: 0, wake: None });
+        self.machines.push(Machine {
+            id,
+            incarnation: 0,
+            overlay: None,
+            notices: Vec::new(),
+            side: 0,
+            asleep: false,
+            wake: None,
+        });
         let index = self.machines.len() - 1;
         self.restart(index, contact);
         index
@@ -115,6 +128,13 @@ impl World {
             let first = Contact { peer: self.machines[contact].id, incarnation: 0, address: "".into() };
             self.feed(index, Event::Bootstrap(first));
         }
+    }
+
+    /// Wakes a machine that was asleep.
+    pub(crate) fn rouse(&mut self, index: usize) {
+        self.machines[index].asleep = false;
+        self.machines[index].wake = None;
+        self.feed(index, Event::DeadlineReached);
     }
 
     pub(crate) fn crash(&mut self, index: usize) {
@@ -156,6 +176,9 @@ impl World {
     }
 
     fn transmit(&mut self, from: usize, to: PeerId, message: &Message) {
+        if let Some(recorded) = &mut self.recorded {
+            recorded.push((from, to, message.clone()));
+        }
         let mut bytes = Vec::new();
         ciborium::into_writer(message, &mut bytes).expect("messages can be encoded");
         self.bytes_sent += bytes.len() as u64;
@@ -198,7 +221,7 @@ impl World {
 
     fn deliver(&mut self, to: usize, from: PeerId, bytes: &[u8]) {
         let sender_side = self.machines.iter().find(|machine| machine.id == from).map(|machine| machine.side);
-        if sender_side == Some(self.machines[to].side) {
+        if sender_side == Some(self.machines[to].side) && !self.machines[to].asleep {
             let message: Message = ciborium::from_reader(bytes).expect("own messages can be decoded");
             self.feed(to, Event::Received { from, message });
         }
@@ -206,6 +229,9 @@ impl World {
 
     fn wake(&mut self, index: usize) {
         let machine = &mut self.machines[index];
+        if machine.asleep {
+            return;
+        }
         if machine.wake.is_some_and(|wake| wake <= self.now) {
             machine.wake = None;
         }
@@ -286,6 +312,18 @@ impl World {
             assert!(steps <= 256, "links lead upwards");
         }
     }
+}
+
+/// The machines that are up, in the order of the line.
+pub(crate) fn in_line(world: &World) -> Vec<usize> {
+    let mut line = world.alive();
+    line.sort_by_key(|index| PositionKey::new(GRID, world.machines[*index].id));
+    line
+}
+
+/// A message of `sender`, as it would say it to a stranger.
+pub(crate) fn message(sender: &Contact, body: Body) -> Message {
+    Message { grid: GRID.tag(), incarnation: sender.incarnation, address: Some(sender.address.clone()), body }
 }
 
 impl Machine {
