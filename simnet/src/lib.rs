@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod churn;
+pub mod condition;
 pub mod eval;
 pub mod event_queue;
 mod host;
@@ -23,6 +24,7 @@ pub mod record;
 mod report;
 mod scenario;
 mod simulation;
+pub mod slab;
 mod store;
 pub mod workload;
 
