@@ -15,6 +15,7 @@ mod config;
 mod finger;
 mod graveyard;
 mod identity;
+mod inspect;
 mod leaf_set;
 mod link;
 mod lookup;
@@ -28,6 +29,7 @@ mod tree;
 
 pub use config::Config;
 pub use identity::{ADDRESS_BYTES_MAX, Contact, GridId, Member, PeerId, PositionKey};
+pub use inspect::Sizes;
 pub use link::Span;
 pub use message::{
     Body, Message, PAYLOAD_BYTES_MAX, Payload, PayloadCodec, Report, ReportAck, RootInfo, Subtree, Verdict,

@@ -37,7 +37,6 @@ impl Condition {
 
     /// A new life of the machine begins: so does its monotonic clock.
     pub(crate) fn restart(&mut self) {
-        self.pause = None;
         self.leap_us = 0;
     }
 

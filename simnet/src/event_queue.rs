@@ -251,7 +251,7 @@ mod tests {
             let mut queue = EventQueue::default();
             let mut list = std::collections::BTreeSet::new();
             let mut sequence = 0;
-            let mut now = 0;
+            let mut now = 0i64;
             for (added, taken, limit) in rounds {
                 for (after, target, source) in added {
                     sequence += 1;

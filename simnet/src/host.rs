@@ -20,7 +20,7 @@ use crate::store::Store;
 use crate::workload::speed_mops;
 
 /// Wall-clock time at the start of the simulation: 2026-01-01 UTC. No result depends on it.
-const EPOCH: WallTime = WallTime(1_767_225_600_000_000);
+pub(crate) const EPOCH: WallTime = WallTime(1_767_225_600_000_000);
 /// Events that one machine may have at one instant before we call it a live-lock.
 const EVENTS_AT_ONE_INSTANT_MAX: u32 = 10_000;
 
@@ -167,6 +167,7 @@ impl Host {
     /// The power is cut.
     pub(crate) fn crash(&mut self) {
         self.peer = None;
+        self.condition.pause = None;
         self.store.lose_pending();
         self.runs.clear();
         self.wake = None;

@@ -19,6 +19,7 @@ pub mod eval;
 pub mod event_queue;
 mod host;
 pub mod network;
+pub mod overlay;
 pub mod random;
 pub mod record;
 mod report;
