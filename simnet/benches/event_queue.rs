@@ -3,8 +3,8 @@
 //! Of those added half are messages (45 to 55 ms ahead), half are timers (up to 60 s ahead). Times are for
 //! [`HOLDS`] such pairs.
 
-use std::collections::BinaryHeap;
 use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 use divan::{Bencher, black_box, counter::ItemsCount};
 use idlewood_overlay::Time;
@@ -65,7 +65,8 @@ impl<P: Pending> Load<P> {
     fn add(&mut self, now: i64) {
         self.sequence += 1;
         let is_message: bool = self.rng.random();
-        let after = if is_message { self.rng.random_range(45_000..55_000) } else { self.rng.random_range(1..60_000_000) };
+        let after =
+            if is_message { self.rng.random_range(45_000..55_000) } else { self.rng.random_range(1..60_000_000) };
         let (target, source) = (self.rng.random_range(0..1_000_000), self.rng.random_range(0..1_000_000));
         let key = Key { at: Time::from_micros(now + after), target, source, sequence: self.sequence };
         self.pending.add(key, self.sequence);

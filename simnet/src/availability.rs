@@ -65,7 +65,8 @@ impl Availability {
         let name = path.display();
         let bytes = std::fs::read(path).map_err(|error| format!("{name} cannot be read: {error}"))?;
         let text = decompress(bytes).map_err(|error| format!("{name} cannot be decompressed: {error}"))?;
-        let text = String::from_utf8(text).map_err(|_| format!("{name} is not text: give an event_trace.tab or JSON"))?;
+        let text =
+            String::from_utf8(text).map_err(|_| format!("{name} is not text: give an event_trace.tab or JSON"))?;
         Self::parse(&text).map_err(|malformed| match malformed.line {
             Some(line) => format!("{name}:{line}: {}", malformed.sentence),
             None => format!("{name}: {}", malformed.sentence),
@@ -155,7 +156,13 @@ fn tabbed(text: &str) -> Result<Vec<Machine>, Malformed> {
         }
         let fields: Vec<&str> = line.split_whitespace().collect();
         let [_, _, node, _, _, kind, start, stop, ..] = fields[..] else {
-            return malformed(number, format!("{} fields where nine are expected: event_id component_id node_id platform_id node_name event_type event_start_time event_stop_time event_end_reason", fields.len()));
+            return malformed(
+                number,
+                format!(
+                    "{} fields where nine are expected: event_id component_id node_id platform_id node_name event_type event_start_time event_stop_time event_end_reason",
+                    fields.len()
+                ),
+            );
         };
         let node = whole(number, "node_id", node)?;
         let (start, stop) = (time(number, "event_start_time", start)?, time(number, "event_stop_time", stop)?);
@@ -166,7 +173,12 @@ fn tabbed(text: &str) -> Result<Vec<Machine>, Malformed> {
         match kind {
             "1" => rows.up.push((start, stop)),
             "0" => rows.down.push((start, stop)),
-            other => return malformed(number, format!("event_type is {other}: 1 (available) or 0 (unavailable) is expected")),
+            other => {
+                return malformed(
+                    number,
+                    format!("event_type is {other}: 1 (available) or 0 (unavailable) is expected"),
+                );
+            }
         }
     }
     let all = rows.values().flat_map(|rows| rows.up.iter().chain(&rows.down));
@@ -227,18 +239,25 @@ struct Metadata {
 /// Most machines of one series.
 const INSTANCES_MAX: u32 = 1_024;
 
+/// One series, or many by their names.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Spot {
+    One(Series),
+    Many(BTreeMap<String, Series>),
+}
+
 fn spot(text: &str) -> Result<Vec<Machine>, Malformed> {
-    let wrong = |error: serde_json::Error| Malformed {
-        line: Some(error.line()),
-        sentence: format!("{error}; expected is {{name: {{\"gap_seconds\": seconds, \"data\": [instances up at each tick]}}}}"),
-    };
-    let single = serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(wrong).map(|_| text.contains("\"data\""))?;
-    if !single {
-        return Err(Malformed { line: None, sentence: "no series with \"data\" is in it".to_owned() });
-    }
-    let all: BTreeMap<String, Series> = match serde_json::from_str::<Series>(text) {
-        Ok(series) => BTreeMap::from([(String::new(), series)]),
-        Err(_) => serde_json::from_str(text).map_err(wrong)?,
+    // An untagged form forgets where it went wrong: the plain one says it better.
+    let all = match serde_json::from_str(text) {
+        Ok(Spot::One(series)) => BTreeMap::from([(String::new(), series)]),
+        Ok(Spot::Many(all)) => all,
+        Err(_) => serde_json::from_str::<BTreeMap<String, Series>>(text).map_err(|error| Malformed {
+            line: Some(error.line()),
+            sentence: format!(
+                "{error}; expected is {{name: {{\"gap_seconds\": seconds, \"data\": [instances up at each tick]}}}}"
+            ),
+        })?,
     };
     let mut machines = Vec::new();
     for (name, series) in all {
@@ -326,7 +345,7 @@ mod tests {
             (HEADING.to_owned(), "no machine is ever up"),
             ("{\"a\": {\"gap_seconds\": 10,\n \"data\": [0, \"x\"]}}".to_owned(), "line 2: "),
             ("{\"a\":\n {\"data\": [1]}}".to_owned(), "a: gap_seconds is missing or 0"),
-            ("{\"a\": 1}".to_owned(), "no series with \"data\""),
+            ("{\"a\": 1}".to_owned(), "line 1: invalid type: integer `1`"),
             ("{\"a\": ".to_owned(), "line 1: "),
         ] {
             let error = Availability::parse(&text).unwrap_err().to_string();

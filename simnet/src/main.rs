@@ -66,7 +66,7 @@ struct OverlayArguments {
     #[arg(long, default_value = "reproduce-overlay", value_name = "DIR")]
     out: PathBuf,
     /// Experiments to run, separated by commas: steady, join, crash, leave, mass, partition, partition-hour, churn-4h,
-    /// churn-10min, trace. All by default, partition-hour only up to 2000 machines, trace only with a file.
+    /// churn-10min, trace. All by default, partition-hour only up to 1000 machines, trace only with a file.
     #[arg(long, value_delimiter = ',', value_parser = experiment, value_name = "NAMES")]
     only: Vec<Experiment>,
     /// When real machines were up, to be replayed: event_trace.tab of the Failure Trace Archive, or spot instances as
@@ -315,7 +315,9 @@ impl JobsLine {
             News::Done(name, took) if !self.is_terminal && *took >= Duration::from_secs(1) => {
                 eprintln!("{name}: {:.1} s", took.as_secs_f64());
             }
-            News::Running(running, done, all) if self.is_terminal && self.shown.elapsed() > Duration::from_millis(200) => {
+            News::Running(running, done, all)
+                if self.is_terminal && self.shown.elapsed() > Duration::from_millis(200) =>
+            {
                 self.shown = Instant::now();
                 let jobs = running.iter().map(|(name, progress)| {
                     format!("{name}: {:.0} s simulated, {} events", progress.now.as_secs_f64(), progress.events)

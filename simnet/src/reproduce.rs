@@ -20,7 +20,7 @@ use crate::overlay::experiment::{self, Experiment, Outcome, Rate};
 /// Grids of more machines are not run at the same time: memory.
 const CONCURRENT_NODES_MAX: u32 = 200_000;
 /// Larger grids are not left partitioned for an hour unless that is asked for: it takes most of the time.
-const PARTITION_HOUR_NODES_MAX: u32 = 2_000;
+const PARTITION_HOUR_NODES_MAX: u32 = 1_000;
 
 /// What is to be run.
 #[derive(Clone, Debug)]

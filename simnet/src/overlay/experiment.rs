@@ -4,6 +4,19 @@
 //! down what came of it as samples. Repair ends at the last moment at which the number of machines with a wrong link
 //! ([`Watch`]) became zero, looked at after every event; with a wrong link or count, where a sample says `counts`.
 //! What does not end within [`LIMIT`] is written down as that long and as one `unhealed`.
+//!
+//! How much is done depends on the number of machines N, so that 300 take seconds, 10⁴ minutes, and 10⁵ an hour:
+//!
+//! | experiment | up to 2,000 machines | falls as 1/N to |
+//! |---|---|---|
+//! | `steady`: calm before, then traffic is counted | 150 s, 120 s | 60 s, 60 s |
+//! | `join`: machines, one a second on average | 10 to 100, a third of N | 100 |
+//! | `crash`, `leave`: machines, one after the other, a third each routers, the last of the line, roots | 30 | 12 |
+//! | `mass`: 10, 50, 80 % at once, calm before | 30 s | 30 s |
+//! | `partition`: two random halves are apart | 300 s | 120 s |
+//! | `partition-hour` | 1 h | 1 h |
+//! | `churn-4h`, `churn-10min`: looked at for, after 60 s or 120 s of the same churn | 900 s | 180 s |
+//! | `trace`: looked at for | 1 h | 180 s |
 
 use std::ops::Range;
 use std::time::Duration;
@@ -25,6 +38,8 @@ const WAVE: Duration = Duration::from_secs(2);
 pub const LIMIT: Duration = Duration::from_secs(600);
 /// A machine whose session ended is followed by another one after so long: our choice, longer than a leave lingers.
 const SUCCESSION: Duration = Duration::from_millis(1_500);
+/// A repair counts once nothing has been wrong for so long again: our choice, a heartbeat.
+const STAYS: Duration = Duration::from_secs(5);
 /// Time between two looks at the paths: our choice, a heartbeat.
 const PATHS_EVERY: Duration = Duration::from_secs(5);
 
@@ -248,11 +263,10 @@ impl Run<'_> {
 
     /// Watches until everything is right, and for a while that it stays so.
     fn repair(&mut self, case: &'static str) -> Repair {
-        let stays = Duration::from_secs(if self.nodes > 20_000 { 3 } else { 10 });
         let begin = self.world.now();
         let mut watch = Watch::new(&self.world);
         let (mut links, mut counts) = (begin, begin);
-        let mut until = begin + if watch.wrong_counts == 0 { stays } else { LIMIT };
+        let mut until = begin + if watch.wrong_counts == 0 { STAYS } else { LIMIT };
         while let Some(step) = self.step(until) {
             let Step::Handled(host) = step else { continue };
             let before = (watch.wrong_links, watch.wrong_counts);
@@ -263,7 +277,7 @@ impl Run<'_> {
             }
             if before.1 > 0 && watch.wrong_counts == 0 {
                 counts = now;
-                until = (now + stays).min(begin + LIMIT);
+                until = (now + STAYS).min(begin + LIMIT);
             } else if before.1 == 0 && watch.wrong_counts > 0 {
                 until = begin + LIMIT;
             }
@@ -351,7 +365,9 @@ impl Run<'_> {
         let until = self.world.now() + duration;
         while let Some(step) = self.step(until) {
             let Step::Handled(host) = step else { continue };
-            let Some(progress) = host.checked_sub(joining.start).map(|index| self.joined[index as usize]) else { continue };
+            let Some(progress) = host.checked_sub(joining.start).map(|index| self.joined[index as usize]) else {
+                continue;
+            };
             let Some(overlay) = self.world.overlay(host) else { continue };
             let (is_member, is_linked) = (overlay.state() == State::Member, is_linked(overlay));
             let took = self.world.now().since(self.world.started(host)).as_secs_f64();
@@ -370,7 +386,7 @@ impl Run<'_> {
     /// the last on the line, which hosts none, and the root.
     fn one_by_one(&mut self, announced: bool) {
         let mut tree = self.grow(Duration::from_secs(60));
-        for place in ["router", "leaf", "root"].iter().cycle().take(scaled(self.nodes, 12, 60) as usize) {
+        for place in ["router", "leaf", "root"].iter().cycle().take(scaled(self.nodes, 12, 30) as usize) {
             let calm = self.some_seconds(2, 8);
             self.wait(calm);
             let victim = loop {
@@ -381,7 +397,11 @@ impl Run<'_> {
                 let is_last = tree.truth(host).is_some_and(|truth| truth.succ.is_none());
                 match *place {
                     "leaf" if !is_last => {
-                        let last = self.world.up().iter().find(|host| tree.truth(**host).is_some_and(|truth| truth.succ.is_none()));
+                        let last = self
+                            .world
+                            .up()
+                            .iter()
+                            .find(|host| tree.truth(**host).is_some_and(|truth| truth.succ.is_none()));
                         break *last.expect("a line has an end");
                     }
                     "router" if is_last || Some(host) == tree.root => {}
@@ -438,7 +458,7 @@ impl Run<'_> {
             self.world.plan(ends, host, END);
         }
         let mut departures = 0u64;
-        let duration = Duration::from_secs(scaled(self.nodes, 300, 1_800));
+        let duration = Duration::from_secs(scaled(self.nodes, 180, 900));
         self.look_at_paths(calm, duration, |run, host, code| {
             let now = run.world.now();
             if code == END {
@@ -464,7 +484,7 @@ impl Run<'_> {
     /// and the machine comes back with what it remembers.
     fn replay(&mut self, trace: &Availability) {
         self.grow(Duration::from_secs(10));
-        let duration = Duration::from_secs(scaled(self.nodes, 300, 3_600));
+        let duration = Duration::from_secs(scaled(self.nodes, 180, 3_600));
         let calm = Duration::from_secs(60);
         let window = calm + duration;
         let machines = trace.machines();
