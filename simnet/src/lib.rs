@@ -9,7 +9,11 @@
 //! target, source, the source's sequence number), randomness comes from named streams per machine ([`random`]), and
 //! the trace hash combines one hash per machine in the order of machines.
 //!
-//! Left out so far: links with bandwidth and queues, owners, traces of real machines, baselines, threads.
+//! Two worlds share the engine ([`event_queue`], [`slab`]), the links and the faults ([`network`], [`condition`]): the
+//! full one ([`Simulation`]), and one of overlays alone ([`overlay`]) for grids of up to a million machines, on which
+//! [`reproduce`] runs its experiments.
+//!
+//! Left out so far: links with bandwidth and queues, owners, baselines, threads inside one simulation.
 
 #![forbid(unsafe_code)]
 

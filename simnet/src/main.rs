@@ -275,6 +275,7 @@ fn print_summary(out: &mut impl Write, summary: &Summary, directory: &std::path:
     line("crashes at once, worst", &mass)?;
     let hour = ("of an hour ", of.partition_hour_heal_s, " s");
     line("partition heals, worst", &[("", of.partition_heal_s, " s"), hour])?;
+    line("two grids become one, worst", &[("", of.strangers_merge_s, " s")])?;
     let paths = [
         ("crashes ", percent(of.path_available_4h_crashes), " %"),
         ("80 % announced ", percent(of.path_available_4h), " %"),

@@ -98,6 +98,10 @@ pub struct Summary {
     pub mass_failure_80_s: Option<f64>,
     /// Until links and counts are right after the end of a partition of some minutes; the largest.
     pub partition_heal_s: Option<f64>,
+    /// Until two grids that never were one are one, after one machine was told of one of the other; the largest.
+    pub strangers_merge_s: Option<f64>,
+    /// Machines with a wrong link or count in their own half at the end of a partition, on average.
+    pub partition_wrong_while_apart: Option<f64>,
     /// Of an hour.
     pub partition_hour_heal_s: Option<f64>,
     /// Repairs that took longer than ten minutes, or joins that never came to an end.
@@ -353,6 +357,8 @@ impl Reproduction {
             mass_failure_50_s: most(Experiment::Mass, "50", "counts_s"),
             mass_failure_80_s: most(Experiment::Mass, "80", "counts_s"),
             partition_heal_s: most(Experiment::Partition, "halves", "counts_s"),
+            strangers_merge_s: most(Experiment::Partition, "strangers", "counts_s"),
+            partition_wrong_while_apart: mean(Experiment::Partition, Some("halves"), "wrong_while_apart"),
             partition_hour_heal_s: most(Experiment::PartitionHour, "halves", "counts_s"),
             unhealed: unhealed.count() as u64,
             path_available_4h: mean(Experiment::Churn4h, Some("announced"), "path_available"),

@@ -13,7 +13,7 @@
 //! | `join`: machines, one a second on average | 10 to 100, a third of N | 100 |
 //! | `crash`, `leave`: machines, one after the other, a third each routers, the last of the line, roots | 30 | 12 |
 //! | `mass`: 10, 50, 80 % at once, calm before | 30 s | 30 s |
-//! | `partition`: two random halves are apart | 300 s | 120 s |
+//! | `partition`: two random halves are apart (`strangers`: never were together) | 300 s | 120 s |
 //! | `partition-hour` | 1 h | 1 h |
 //! | `churn-4h`, `churn-10min`: looked at for, after 60 s or 120 s of the same churn | 900 s | 180 s |
 //! | `trace`: looked at for | 1 h | 180 s |
@@ -56,7 +56,7 @@ pub enum Experiment {
     Leave,
     /// Shares of all machines crash at once.
     Mass,
-    /// Two halves do not hear each other for some minutes.
+    /// Two halves do not hear each other for some minutes, or never did.
     Partition,
     /// The same for an hour.
     PartitionHour,
@@ -104,7 +104,8 @@ impl Experiment {
         match self {
             Self::Steady | Self::Join | Self::Crash | Self::Leave | Self::Trace => &[""],
             Self::Mass => &["10", "50", "80"],
-            Self::Partition | Self::PartitionHour => &["halves"],
+            Self::Partition => &["halves", STRANGERS],
+            Self::PartitionHour => &["halves"],
             Self::Churn4h | Self::Churn10min => &["crashes", "announced"],
         }
     }
@@ -164,6 +165,8 @@ struct Run<'a> {
     told: u64,
 }
 
+/// The case of two grids that never were one.
+const STRANGERS: &str = "strangers";
 /// Events between two calls of the progress function.
 const PROGRESS_EVENTS: u64 = 1 << 14;
 /// The driver's codes.
@@ -434,16 +437,32 @@ impl Run<'_> {
         self.sample_repair(self.case);
     }
 
+    /// Two random halves that do not hear each other: a grid that was one, or two that never were, of which one
+    /// machine is told of one of the other when they can.
     fn partition(&mut self, apart: Duration) {
-        self.grow(Duration::from_secs(30));
+        let mut halves = [Vec::new(), Vec::new()];
         for host in 0..self.nodes {
-            if self.rng.random() {
-                self.world.network_mut().put_into(1, host);
-            }
+            let half = usize::from(self.rng.random::<bool>());
+            halves[half].push(host);
+            self.world.network_mut().put_into(half as u8, host);
         }
-        self.world.network_mut().partition(0, 1);
-        self.wait(apart);
+        if self.case == STRANGERS {
+            self.world.network_mut().partition(0, 1);
+            self.world.grow(self.nodes, WAVE);
+            self.wait(Duration::from_secs(60));
+        } else {
+            self.grow(Duration::from_secs(30));
+            self.world.network_mut().partition(0, 1);
+            self.wait(apart);
+        }
+        let wrong: u32 = halves.iter().map(|half| Watch::among(&self.world, half).wrong_counts).sum();
+        self.sample("wrong_while_apart", wrong.into());
         self.world.network_mut().heal();
+        if self.case == STRANGERS
+            && let [Some(one), Some(other)] = halves.map(|half| half.first().copied())
+        {
+            self.world.introduce(one, other);
+        }
         self.sample_repair(self.case);
     }
 

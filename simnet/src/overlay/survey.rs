@@ -51,11 +51,15 @@ pub struct Watch {
 impl Watch {
     /// Looks at every machine that is up.
     pub fn new(world: &World) -> Self {
-        let members = world.up().iter().map(|host| (world.position(*host), *host));
-        let tree = Tree::of(members, world.hosts());
+        Self::among(world, world.up())
+    }
+
+    /// Looks at these machines as if there were no others: one side of a partition.
+    pub fn among(world: &World, members: &[HostIndex]) -> Self {
+        let tree = Tree::of(members.iter().map(|host| (world.position(*host), *host)), world.hosts());
         let wrong = vec![Wrong::default(); world.hosts() as usize];
         let mut watch = Self { tree, wrong, wrong_links: 0, wrong_counts: 0 };
-        for host in world.up() {
+        for host in members {
             watch.update(world, *host);
         }
         watch

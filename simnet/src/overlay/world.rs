@@ -27,7 +27,7 @@ const WORLD: HostIndex = HostIndex::MAX;
 const JOIN_RETRY: Duration = Duration::from_secs(15);
 /// Wakes in a row that one machine may have at one instant before we call it a live-lock.
 const WAKES_AT_ONE_INSTANT_MAX: u16 = 1_000;
-/// Machines that are looked at for one that is a member.
+/// Machines that are looked at for one that is a member and can be reached.
 const CONTACT_TRIES: usize = 8;
 /// Kinds of messages that can be told apart.
 const KINDS_MAX: usize = 64;
@@ -459,7 +459,8 @@ impl World {
         self.give(host, Event::Bootstrap(contact), 1);
     }
 
-    /// A random machine that is up and not this one, from this one's stream: a member, unless there are hardly any.
+    /// A random machine that is up, that this one can reach, and that is not this one, from this one's stream: a
+    /// member, unless there are hardly any.
     fn somebody_else(&mut self, host: HostIndex) -> Option<HostIndex> {
         let place = self.hosts[host as usize].place;
         let others = self.up.len() - usize::from(place != NOWHERE);
@@ -467,9 +468,11 @@ impl World {
         for _ in 0..CONTACT_TRIES.min(others) {
             let choice = self.hosts[host as usize].contact_rng.random_range(0..others);
             let choice = self.up[if choice >= place as usize { choice + 1 } else { choice }];
-            somebody = Some(choice);
-            if self.overlay(choice).is_some_and(|overlay| overlay.state() == State::Member) {
-                break;
+            if self.network.reaches(host, choice) {
+                somebody = Some(choice);
+                if self.overlay(choice).is_some_and(|overlay| overlay.state() == State::Member) {
+                    break;
+                }
             }
         }
         somebody
