@@ -484,3 +484,15 @@ fn peak_rss_bytes() -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_values_that_were_measured() {
+        let values: Vec<f64> = (1..=200).rev().map(f64::from).collect();
+        assert_eq!([0.5, 0.99, 1.0].map(|share| quantile(&values, share)), [Some(100.0), Some(198.0), Some(200.0)]);
+        assert_eq!((quantile(&[7.0], 0.5), quantile(&[], 0.5)), (Some(7.0), None));
+    }
+}
