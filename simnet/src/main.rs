@@ -294,7 +294,7 @@ fn print_summary(out: &mut impl Write, summary: &Summary, directory: &std::path:
     writeln!(out, "{:<30} {}", "trace hash", of.trace_hash)
 }
 
-/// What runs, on standard error: one line on a terminal, else a line for each job that took long.
+/// What runs, on standard error: one line on a terminal, else a line every ten seconds and for each job that took long.
 struct JobsLine {
     shown: Instant,
     started: Instant,
@@ -308,6 +308,11 @@ impl JobsLine {
         Self { shown: now, started: now, is_terminal: std::io::stderr().is_terminal(), is_dirty: false }
     }
 
+    /// Between two words on what runs.
+    fn pause(&self) -> Duration {
+        if self.is_terminal { Duration::from_millis(200) } else { Duration::from_secs(10) }
+    }
+
     fn show(&mut self, news: &News<'_>) {
         if self.started.elapsed() < Duration::from_secs(1) {
             return;
@@ -316,16 +321,18 @@ impl JobsLine {
             News::Done(name, took) if !self.is_terminal && *took >= Duration::from_secs(1) => {
                 eprintln!("{name}: {:.1} s", took.as_secs_f64());
             }
-            News::Running(running, done, all)
-                if self.is_terminal && self.shown.elapsed() > Duration::from_millis(200) =>
-            {
+            News::Running(running, done, all) if self.shown.elapsed() > self.pause() => {
                 self.shown = Instant::now();
                 let jobs = running.iter().map(|(name, progress)| {
                     format!("{name}: {:.0} s simulated, {} events", progress.now.as_secs_f64(), progress.events)
                 });
                 let text = format!("{done}/{all} {}", jobs.collect::<Vec<_>>().join("; "));
-                eprint!("\r\x1b[K{}", text.chars().take(150).collect::<String>());
-                self.is_dirty = true;
+                if self.is_terminal {
+                    eprint!("\r\x1b[K{}", text.chars().take(150).collect::<String>());
+                    self.is_dirty = true;
+                } else {
+                    eprintln!("{text}");
+                }
             }
             News::Done(..) | News::Running(..) => {}
         }
