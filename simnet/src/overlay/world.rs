@@ -164,6 +164,8 @@ struct Host {
     sequence: u64,
     /// When the pending wake is due.
     wake: Time,
+    /// What its peer gave for its deadline when it last handled something, by its clock.
+    deadline: Time,
     /// When this life began.
     started: Time,
     /// The last incarnation, as on its disk.
@@ -206,12 +208,11 @@ impl Host {
     }
 
     /// The peer's deadline in simulated time.
-    fn deadline(&self) -> Option<Time> {
-        let deadline = self.overlay.as_ref()?.deadline()?;
-        Some(match &self.condition {
-            Some(condition) => condition.moment(self.started, deadline),
-            None => Time::from_micros(deadline.as_micros().saturating_add(self.started.as_micros())),
-        })
+    fn deadline(&self) -> Time {
+        match &self.condition {
+            Some(condition) => condition.moment(self.started, self.deadline),
+            None => Time::from_micros(self.deadline.as_micros().saturating_add(self.started.as_micros())),
+        }
     }
 
     fn key(&mut self, at: Time, source: HostIndex, target: HostIndex) -> Key {
@@ -254,6 +255,7 @@ impl World {
             trace: 0,
             sequence: 0,
             wake: Time::MAX,
+            deadline: Time::MAX,
             started: Time::ZERO,
             incarnation: 0,
             life: 0,
@@ -444,7 +446,9 @@ impl World {
         let me = Contact { peer: self.peer_id(host), incarnation, address: "".into() };
         let config = self.settings.config.clone();
         let overlay = Overlay::new(config, self.grid, me, seed, Time::ZERO, PayloadCodec::WHOLE);
-        self.hosts[host as usize].overlay = Some(Box::new(overlay));
+        let machine = &mut self.hosts[host as usize];
+        machine.deadline = overlay.deadline().unwrap_or(Time::MAX);
+        machine.overlay = Some(Box::new(overlay));
         self.up.push(host);
         self.cause(host, now + JOIN_RETRY, host, Due::JoinCheck(life));
         match contact {
@@ -486,7 +490,7 @@ impl World {
             // What a driver keeps on disk: an incarnation is durable before it is used.
             machine.incarnation = machine.incarnation.max(overlay.me().incarnation);
         }
-        machine.wake = Time::MAX;
+        (machine.wake, machine.deadline) = (Time::MAX, Time::MAX);
         if let Some(condition) = &mut machine.condition {
             condition.pause = None;
         }
@@ -626,7 +630,7 @@ impl World {
             return Step::Nothing;
         }
         machine.wake = Time::MAX;
-        if machine.deadline().is_none_or(|deadline| deadline > self.now) {
+        if machine.deadline() > self.now {
             self.arm(host);
             return Step::Nothing;
         }
@@ -682,8 +686,10 @@ impl World {
     /// Replaces the pending wake by an earlier one.
     fn arm(&mut self, host: HostIndex) {
         let machine = &mut self.hosts[host as usize];
-        let Some(deadline) = machine.deadline() else { return };
-        let at = deadline.max(self.now);
+        if machine.deadline == Time::MAX {
+            return;
+        }
+        let at = machine.deadline().max(self.now);
         if machine.wake <= at {
             return;
         }
@@ -703,6 +709,7 @@ impl World {
         };
         let mut effects = std::mem::take(&mut self.effects);
         overlay.handle(clock, event, &mut effects);
+        machine.deadline = overlay.deadline().unwrap_or(Time::MAX);
         machine.trace = mix(mix(machine.trace, self.now.as_micros() as u64), digest);
         let mut left = false;
         for effect in effects.drain(..) {
