@@ -32,8 +32,8 @@ use crate::event_queue::HostIndex;
 use crate::random::{SmallStream, exponential, happens};
 use crate::report::MessageCount;
 
-/// Machines of a wave of growth start within this time: our choice; a join takes under a second.
-const WAVE: Duration = Duration::from_secs(2);
+/// Time in which growth doubles the grid: our choice; ten times a join, so that few join at a time.
+const WAVE: Duration = Duration::from_secs(8);
 /// What is not repaired by then counts as never: our choice, ten times the slowest goal.
 pub const LIMIT: Duration = Duration::from_secs(600);
 /// A machine whose session ended is followed by another one after so long: our choice, longer than a leave lingers.
