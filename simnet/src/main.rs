@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use idlewood_simnet::availability::Availability;
-use idlewood_simnet::overlay::experiment::Experiment;
+use idlewood_simnet::overlay::experiment::{Experiment, Replay};
 use idlewood_simnet::reproduce::{News, Reproduction, Summary};
 use idlewood_simnet::{Progress, Report, Scenario, Simulation, eval};
 
@@ -73,6 +73,9 @@ struct OverlayArguments {
     /// JSON; plain or compressed by gzip.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// How many times faster than in the trace machines come and go: servers hardly ever do.
+    #[arg(long, default_value_t = 1, value_name = "FACTOR")]
+    trace_speedup: u32,
     /// Grids simulated at the same time; changes no result. One per core by default, fewer where memory is short.
     #[arg(long)]
     threads: Option<usize>,
@@ -217,8 +220,9 @@ fn main() -> ExitCode {
 
 /// `simnet reproduce overlay`.
 fn reproduce_overlay(arguments: OverlayArguments) -> ExitCode {
-    let OverlayArguments { nodes, seed, seeds, out, only, trace, threads, output } = arguments;
+    let OverlayArguments { nodes, seed, seeds, out, only, trace, trace_speedup, threads, output } = arguments;
     let prepared = trace.map(|path| Availability::read(&path)).transpose().and_then(|trace| {
+        let trace = trace.map(|availability| Replay { availability, speedup: trace_speedup });
         let reproduction = Reproduction { nodes, seed, seeds, only, trace, out, threads };
         reproduction.validate().map(|()| reproduction)
     });

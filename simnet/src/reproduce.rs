@@ -14,8 +14,7 @@ use std::time::{Duration, Instant};
 use idlewood_overlay::Time;
 use serde::Serialize;
 
-use crate::availability::Availability;
-use crate::overlay::experiment::{self, Experiment, Outcome, Rate};
+use crate::overlay::experiment::{self, Experiment, Outcome, Rate, Replay};
 
 /// Grids of more machines are not run at the same time: memory.
 const CONCURRENT_NODES_MAX: u32 = 200_000;
@@ -34,7 +33,7 @@ pub struct Reproduction {
     /// Only these experiments; empty: all that suit the size.
     pub only: Vec<Experiment>,
     /// What [`Experiment::Trace`] replays.
-    pub trace: Option<Availability>,
+    pub trace: Option<Replay>,
     /// Where files go; created if it is not there.
     pub out: PathBuf,
     /// Jobs at a time; none: one per core.
@@ -215,6 +214,9 @@ impl Reproduction {
         if self.only.contains(&Experiment::Trace) && self.trace.is_none() {
             return Err("trace needs a file: write --trace FILE".to_owned());
         }
+        if self.trace.as_ref().is_some_and(|replay| replay.speedup == 0) {
+            return Err("trace-speedup must be at least 1".to_owned());
+        }
         if self.threads == Some(0) {
             return Err("threads must be at least 1".to_owned());
         }
@@ -291,6 +293,9 @@ impl Reproduction {
             let number = next.fetch_add(1, Ordering::Relaxed);
             let Some(Job { experiment, case, seed }) = jobs.get(number).cloned() else { return };
             let (started, cpu_s) = (Instant::now(), thread_cpu_s());
+            if sender.send(Word::Progress(number, JobProgress { now: Time::ZERO, events: 0 })).is_err() {
+                return;
+            }
             let mut told = started;
             let mut progress = |now, events| {
                 if told.elapsed() > Duration::from_millis(200) {

@@ -117,6 +117,8 @@ fn a_trace_is_replayed() {
     let changes = summary["trace_changes"].as_f64().unwrap();
     // Two changes of each machine in three minutes of an hour and a minute.
     assert!((440.0..=500.0).contains(&changes), "{changes}");
+    let faster = json(&overlay(&format!("{arguments} --trace-speedup 2"), &out))["trace_changes"].as_f64().unwrap();
+    assert!((1.8..2.2).contains(&(faster / changes)), "{faster} of {changes}");
     let share = summary["path_available_trace"].as_f64().unwrap();
     assert!(share > 0.5 && share < 1.0, "{share}");
 
@@ -130,15 +132,18 @@ fn a_trace_is_replayed() {
 #[test]
 fn bad_usage_is_told_in_a_sentence() {
     let out = Directory::new("usage");
+    let trace = out.0.join("trace.tab");
+    std::fs::write(&trace, "0 0 1 3 x 1 100 200 0\n").unwrap();
     for (arguments, sentence) in [
         ("--nodes 0", "nodes must be between 1 and 1000000"),
         ("--seeds 0", "seeds must be between 1 and 1000000"),
         ("--only mess", "write one of steady, join, crash, leave, mass, partition"),
         ("--only trace", "trace needs a file: write --trace FILE"),
+        ("--only trace --trace-speedup 0 --trace TRACE", "trace-speedup must be at least 1"),
         ("--threads 0", "threads must be at least 1"),
         ("--trace /nowhere", "/nowhere cannot be read"),
     ] {
-        let output = overlay(arguments, &out);
+        let output = overlay(&arguments.replace("TRACE", &trace.display().to_string()), &out);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{arguments}: {stderr}");
         assert!(stderr.contains(sentence) && output.stdout.is_empty(), "{arguments}: {stderr}");

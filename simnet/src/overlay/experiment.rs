@@ -111,6 +111,15 @@ impl Experiment {
     }
 }
 
+/// A trace, and how many times faster than it was things happen.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    /// When machines were up.
+    pub availability: Availability,
+    /// At least 1.
+    pub speedup: u32,
+}
+
 /// One thing that was measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
@@ -179,7 +188,7 @@ pub fn run(
     case: &'static str,
     nodes: u32,
     seed: u64,
-    trace: Option<&Availability>,
+    trace: Option<&Replay>,
     progress: &mut dyn FnMut(Time, u64),
 ) -> Outcome {
     let spare = if experiment == Experiment::Join { joins(nodes) } else { 0 };
@@ -501,12 +510,12 @@ impl Run<'_> {
 
     /// Every machine follows one of the trace, from a random moment of it. What a trace calls unavailable is a crash,
     /// and the machine comes back with what it remembers.
-    fn replay(&mut self, trace: &Availability) {
+    fn replay(&mut self, Replay { availability, speedup }: &Replay) {
         self.grow(Duration::from_secs(10));
         let duration = Duration::from_secs(scaled(self.nodes, 180, 3_600));
         let calm = Duration::from_secs(60);
-        let window = calm + duration;
-        let machines = trace.machines();
+        let window = (calm + duration) * *speedup;
+        let machines = availability.machines();
         let mut later = Vec::new();
         for host in 0..self.nodes {
             let machine = &machines[host as usize % machines.len()];
@@ -515,7 +524,8 @@ impl Run<'_> {
             if !machine.is_up(offset) {
                 self.world.leave(host);
             }
-            later.extend(machine.changes(offset, offset + window).map(|(at, up)| (at - offset, host, up)));
+            let changes = machine.changes(offset, offset + window);
+            later.extend(changes.map(|(at, up)| ((at - offset) / *speedup, host, up)));
         }
         // Those that are not up at first have gone by then.
         self.wait(Duration::from_secs(30));
