@@ -352,3 +352,74 @@ impl ser::SerializeStructVariant for &mut Pass {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use idlewood_overlay::{
+        Body, Contact, GridId, Message, Node, Payload, PeerId, PositionKey, Report, ReportAck, RootInfo, Span, Subtree,
+        Verdict,
+    };
+
+    use super::*;
+
+    /// Around every length that a number's head can have.
+    const NUMBERS: [u64; 10] = [0, 23, 24, 255, 256, 65_535, 65_536, u32::MAX as u64, u32::MAX as u64 + 1, u64::MAX];
+
+    fn contact(number: u64) -> Contact {
+        let address = "a".repeat(number.min(256) as usize).into();
+        Contact { peer: PeerId([number as u8; 32]), incarnation: number, address }
+    }
+
+    fn bodies(number: u64) -> Vec<Body> {
+        let (nonce, node) = (number as u32, Node::Router);
+        let list = || vec![contact(number); number.min(30) as usize];
+        let root = || RootInfo { contact: contact(1), stamp: number, count: number, height: 3, payload: vec![7; 24] };
+        let span = Span { lo: None, l: contact(1), r: contact(2), ro: Some(contact(number)) };
+        let tree = Some(Subtree { span, count: number, height: number as u32 });
+        let load = Some(Payload { version: number, base: Some(number), bytes: vec![1; number.min(300) as usize] });
+        let ack = |verdict, root| Body::ReportAck(ReportAck { node, version: number, verdict, root });
+        vec![
+            Body::Ping { nonce, mine: number, seen: !number },
+            Body::Ack { nonce, mine: number, set: Some(list()) },
+            Body::Ack { nonce, mine: number, set: None },
+            Body::Find { nonce, key: PositionKey([9; 32]) },
+            Body::Found { nonce, near: list() },
+            Body::Report(Report { node: Node::Leaf, version: number, tree, load, root: number }),
+            Body::Report(Report { node, version: number, tree: None, load: None, root: 0 }),
+            ack(Verdict::Linked { load: number, depth: Some(nonce) }, Some(root())),
+            ack(Verdict::Unknown, None),
+            ack(Verdict::Refused { pred: None, succ: Some(contact(number)) }, None),
+            Body::RootChanged { node, root: Some(root()), depth: None },
+            Body::Dead(contact(number)),
+            Body::Leave(list()),
+        ]
+    }
+
+    #[test]
+    fn lengths_are_those_of_the_encoding() {
+        for number in NUMBERS {
+            for body in bodies(number) {
+                let message = Message { grid: GridId([3; 32]), sender: contact(number), body };
+                let found = measure(&message);
+                let kind = format!("{:?}", message.body);
+                assert!(kind.starts_with(found.kind), "{kind} is not {}", found.kind);
+                let bytes = idlewood_scheduler::Message::Overlay(message).encode();
+                assert_eq!(found.bytes, bytes.len() as u64, "{kind}");
+            }
+        }
+    }
+
+    #[test]
+    fn digests_follow_the_content() {
+        let bodies = NUMBERS.into_iter().flat_map(bodies);
+        let messages = bodies.map(|body| Message { grid: GridId([3; 32]), sender: contact(1), body });
+        let (mut encoded, mut digests) = (Vec::new(), Vec::new());
+        for message in messages {
+            digests.push(measure(&message).digest);
+            encoded.push(idlewood_scheduler::Message::Overlay(message).encode());
+        }
+        for (one, other) in (0..digests.len()).flat_map(|one| (0..one).map(move |other| (one, other))) {
+            assert_eq!(digests[one] == digests[other], encoded[one] == encoded[other], "{one} and {other}");
+        }
+    }
+}
