@@ -5,7 +5,7 @@
 //! ([`Watch`]) became zero, looked at after every event; with a wrong link or count, where a sample says `counts`.
 //! What does not end within [`LIMIT`] is written down as that long and as one `unhealed`.
 //!
-//! How much is done depends on the number of machines N, so that 300 take seconds, 10⁴ minutes, and 10⁵ an hour:
+//! How much is done falls with the number of machines N, so that large grids stay affordable:
 //!
 //! | experiment | up to 2,000 machines | falls as 1/N to |
 //! |---|---|---|
