@@ -2,7 +2,7 @@
 //!
 //! The same engine, links and faults as the full simulation, driving [`idlewood_overlay::Overlay`] itself. Messages
 //! travel as values, and each one's exact encoded size is counted; in small grids they are encoded and decoded all the
-//! same ([`Wire`]). What is true is computed from the membership by [`truth`], which shares no code with the protocol.
+//! same ([`Wire`]). What is true is computed from the membership by [`Tree::of`], which shares no code with the protocol.
 
 pub mod experiment;
 pub mod measure;
