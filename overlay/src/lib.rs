@@ -16,6 +16,7 @@ mod finger;
 mod graveyard;
 mod handover;
 mod identity;
+mod inspect;
 mod leaf_set;
 mod link;
 mod lookup;
@@ -30,6 +31,7 @@ mod wire;
 
 pub use config::Config;
 pub use identity::{ADDRESS_BYTES_MAX, Contact, GridId, Member, PeerId, PositionKey};
+pub use inspect::Sizes;
 pub use link::Span;
 pub use message::{
     Body, Handover, HandoverChild, Message, PAYLOAD_BYTES_MAX, Payload, PayloadCodec, Report, ReportAck, RootInfo,

@@ -2,8 +2,8 @@
 //!
 //! A machine is up for an exponential session, then crashes (power cut: what was not durable is gone) or, in a share
 //! of cases, leaves announced; it is down for an exponential time and comes back with its store. Every machine comes
-//! back, also one that submitted something. Left out so far: sessions from traces, a day cycle, machines that never
-//! return.
+//! back, also one that submitted something. Left out so far: sessions from traces (only the
+//! overlay's experiments replay them), a day cycle, machines that never return.
 
 use std::time::Duration;
 

@@ -12,6 +12,7 @@ use idlewood_scheduler::{Effect, Event, Peer, TaskId};
 use rand::rngs::ChaCha8Rng;
 
 use crate::churn::Churn;
+use crate::condition::{Condition, Pause};
 use crate::event_queue::{HostIndex, Key};
 use crate::random::{digest, stream};
 use crate::scenario::Scenario;
@@ -19,7 +20,7 @@ use crate::store::Store;
 use crate::workload::speed_mops;
 
 /// Wall-clock time at the start of the simulation: 2026-01-01 UTC. No result depends on it.
-const EPOCH: WallTime = WallTime(1_767_225_600_000_000);
+pub(crate) const EPOCH: WallTime = WallTime(1_767_225_600_000_000);
 /// Events that one machine may have at one instant before we call it a live-lock.
 const EVENTS_AT_ONE_INSTANT_MAX: u32 = 10_000;
 
@@ -64,6 +65,7 @@ pub(crate) struct Host {
     /// For whom it joins through.
     pub(crate) contact_rng: ChaCha8Rng,
     pub(crate) store: Store,
+    pub(crate) condition: Condition,
     /// None while the machine is down.
     peer: Option<Peer>,
     /// Counts its starts: what was meant for an earlier life is void.
@@ -97,6 +99,7 @@ impl Host {
             network_rng: stream(scenario.seed, "network", number),
             contact_rng: stream(scenario.seed, "contact", number),
             store: Store::default(),
+            condition: Condition::default(),
             peer: None,
             life: 0,
             started: Time::ZERO,
@@ -142,7 +145,8 @@ impl Host {
         self.durable = now;
         self.wake = None;
         self.suspended = false;
-        let wall_now = EPOCH + now.since(Time::ZERO);
+        self.condition.restart();
+        let wall_now = self.condition.wall(EPOCH + now.since(Time::ZERO));
         let incarnation = u64::try_from(wall_now.0 / 1000).unwrap_or(0);
         let me = Contact { incarnation, ..self.contact() };
         let seed = digest(scenario.seed, "peer", u64::from(self.index) << 32 | u64::from(self.life));
@@ -163,6 +167,7 @@ impl Host {
     /// The power is cut.
     pub(crate) fn crash(&mut self) {
         self.peer = None;
+        self.condition.pause = None;
         self.store.lose_pending();
         self.runs.clear();
         self.wake = None;
@@ -179,7 +184,7 @@ impl Host {
             "live-lock: machine {} has had {EVENTS_AT_ONE_INSTANT_MAX} events at {now:?}, the last is {event:?}",
             self.index,
         );
-        let here = Time::from_micros(now.as_micros() - self.started.as_micros());
+        let here = self.condition.clock(self.started, now);
         if let Some(peer) = &mut self.peer {
             peer.handle(here, event, effects);
         }
@@ -207,7 +212,7 @@ impl Host {
     /// The peer's deadline in simulated time.
     fn deadline(&self) -> Option<Time> {
         let deadline = self.peer.as_ref()?.deadline()?;
-        Some(Time::from_micros(deadline.as_micros().saturating_add(self.started.as_micros())))
+        Some(self.condition.moment(self.started, deadline))
     }
 
     /// The place in the global order of an event that this machine causes.
@@ -299,6 +304,20 @@ impl Host {
             self.serial += 1;
             run.pause(now, self.serial);
         }
+    }
+
+    /// The lid is shut: nothing is handled, and tasks stand still.
+    pub(crate) fn shut(&mut self, pause: Pause, now: Time) {
+        self.condition.pause = Some(pause);
+        let suspended = self.suspended;
+        self.suspend(now);
+        self.suspended = suspended;
+    }
+
+    /// The lid is opened: the tasks that go on, as from `resume`.
+    pub(crate) fn open(&mut self, now: Time) -> Vec<(u32, Time, u64)> {
+        self.condition.pause = None;
+        if self.suspended { Vec::new() } else { self.resume(now) }
     }
 
     /// Lets all tasks go on but for those that are frozen for others: when and under which serial each ends.

@@ -9,20 +9,29 @@
 //! target, source, the source's sequence number), randomness comes from named streams per machine ([`random`]), and
 //! the trace hash combines one hash per machine in the order of machines.
 //!
-//! Left out so far: links with bandwidth and queues, owners, traces of real machines, baselines, threads.
+//! Two worlds share the engine ([`event_queue`], [`slab`]), the links and the faults ([`network`], [`condition`]): the
+//! full one ([`Simulation`]), and one of overlays alone ([`overlay`]) for grids of up to a million machines, on which
+//! [`reproduce`] runs its experiments.
+//!
+//! Left out so far: links with bandwidth and queues, owners, baselines, threads inside one simulation.
 
 #![forbid(unsafe_code)]
 
+pub mod availability;
 pub mod churn;
+pub mod condition;
 pub mod eval;
 pub mod event_queue;
 mod host;
 pub mod network;
+pub mod overlay;
 pub mod random;
 pub mod record;
 mod report;
+pub mod reproduce;
 mod scenario;
 mod simulation;
+pub mod slab;
 mod store;
 pub mod workload;
 

@@ -1,77 +1,204 @@
-//! Links between machines: latency, jitter and loss.
+//! Links between machines, and what they do to messages.
 //!
-//! Every message travels alone: it may be lost, and with jitter a later one may overtake it. The sender of a message
-//! that is lost, or whose receiver is down, hears nothing of it. Left out so far: bandwidth and queues of links
-//! (outputs pay for their size, messages do not), latencies that depend on the pair, and transports that notice a
-//! lost connection.
+//! Every message travels alone: it may be lost, arrive twice, or be held back so that later ones overtake it. A group
+//! of machines may be cut off from another, in one direction only. The sender of a message that is lost, or whose
+//! receiver is down, hears nothing of it. Left out so far: bandwidth and queues of links (outputs pay for their size,
+//! messages do not), latencies that depend on the pair, and transports that notice a lost connection.
 
 use std::time::Duration;
 
-use rand::RngExt;
-use rand::rngs::ChaCha8Rng;
+use rand::{Rng, RngExt};
 
+use crate::event_queue::HostIndex;
 use crate::random::happens;
-use crate::scenario::Scenario;
 
-/// How links behave.
+/// Most groups that machines can be put into.
+pub const GROUPS_MAX: u8 = 64;
+
+/// How links behave, all alike.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Quality {
+    /// One way, in microseconds.
+    pub latency_us: u64,
+    /// Spread of the latency, ± microseconds, at most the latency.
+    pub jitter_us: u64,
+    /// Messages lost, in percent.
+    pub loss_percent: f64,
+    /// Messages that arrive twice, each copy with a latency of its own, in percent.
+    pub duplicate_percent: f64,
+    /// Messages that are held back, in percent.
+    pub reorder_percent: f64,
+    /// How long they are held back at most, in microseconds.
+    pub reorder_us: u64,
+}
+
+impl Default for Quality {
+    /// 50 ms (the paper's) ± 10 % and nothing wrong.
+    fn default() -> Self {
+        Self {
+            latency_us: 50_000,
+            jitter_us: 5_000,
+            loss_percent: 0.0,
+            duplicate_percent: 0.0,
+            reorder_percent: 0.0,
+            reorder_us: 0,
+        }
+    }
+}
+
+/// When the copies of a message arrive after it was sent; none: it is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrivals {
+    /// The first copy.
+    pub first: Option<Duration>,
+    /// The second.
+    pub second: Option<Duration>,
+}
+
+/// The links.
 #[derive(Clone, Debug)]
 pub struct Network {
-    latency_us: u64,
-    spread_us: u64,
-    loss_percent: f64,
-    bandwidth_bytes_s: u64,
+    quality: Quality,
+    /// Group of each machine; those beyond the end are in group 0.
+    groups: Vec<u8>,
+    /// By group of the sender: a bit for each group that it cannot send to.
+    cut: [u64; GROUPS_MAX as usize],
 }
 
 impl Network {
-    /// The links of a scenario.
-    pub fn new(scenario: &Scenario) -> Self {
-        let latency_us = scenario.latency_ms * 1000;
-        Self {
-            latency_us,
-            spread_us: latency_us * scenario.jitter_percent / 100,
-            loss_percent: scenario.loss_percent,
-            bandwidth_bytes_s: scenario.bandwidth_bytes_s,
+    /// Links of this quality between all machines.
+    pub fn new(quality: Quality) -> Self {
+        Self { quality, groups: Vec::new(), cut: [0; GROUPS_MAX as usize] }
+    }
+
+    /// How links behave.
+    pub fn quality(&self) -> &Quality {
+        &self.quality
+    }
+
+    /// How links behave from now on; what is under way stays as it is.
+    pub fn set_quality(&mut self, quality: Quality) {
+        self.quality = quality;
+    }
+
+    /// Puts a machine into a group; all begin in group 0.
+    ///
+    /// # Panics
+    /// When there is no such group.
+    pub fn put_into(&mut self, group: u8, host: HostIndex) {
+        assert!(group < GROUPS_MAX, "group {group} of {GROUPS_MAX}");
+        let host = host as usize;
+        if host >= self.groups.len() {
+            self.groups.resize(host + 1, 0);
+        }
+        self.groups[host] = group;
+    }
+
+    /// From now on `from` cannot send to `to`; the other direction stays as it is. What is under way arrives.
+    pub fn cut(&mut self, from: u8, to: u8) {
+        self.cut[usize::from(from)] |= 1 << to;
+    }
+
+    /// Cuts both directions.
+    pub fn partition(&mut self, one: u8, other: u8) {
+        self.cut(one, other);
+        self.cut(other, one);
+    }
+
+    /// Ends all partitions; groups stay.
+    pub fn heal(&mut self) {
+        self.cut = [0; GROUPS_MAX as usize];
+    }
+
+    fn group(&self, host: HostIndex) -> u8 {
+        self.groups.get(host as usize).copied().unwrap_or(0)
+    }
+
+    /// Whether messages of `from` can reach `to`.
+    pub fn reaches(&self, from: HostIndex, to: HostIndex) -> bool {
+        self.cut[usize::from(self.group(from))] & 1 << self.group(to) == 0
+    }
+
+    /// When what `from` sends now reaches `to`. `rng` is the sender's.
+    pub fn carry(&self, rng: &mut impl Rng, from: HostIndex, to: HostIndex) -> Arrivals {
+        let is_lost = happens(rng, self.quality.loss_percent);
+        if is_lost || !self.reaches(from, to) {
+            return Arrivals { first: None, second: None };
+        }
+        let first = Some(self.travel(rng));
+        let second = happens(rng, self.quality.duplicate_percent).then(|| self.travel(rng));
+        Arrivals { first, second }
+    }
+
+    fn travel(&self, rng: &mut impl Rng) -> Duration {
+        let latency = self.latency(rng);
+        if happens(rng, self.quality.reorder_percent) {
+            latency + Duration::from_micros(rng.random_range(0..=self.quality.reorder_us))
+        } else {
+            latency
         }
     }
 
-    /// How long one message is under way, always above zero; `None`: it is lost. `rng` is the sender's.
-    pub fn travel(&self, rng: &mut ChaCha8Rng) -> Option<Duration> {
-        if happens(rng, self.loss_percent) { None } else { Some(self.latency(rng)) }
-    }
-
     /// How long something that cannot be lost is under way, always above zero. `rng` is the sender's.
-    pub fn latency(&self, rng: &mut ChaCha8Rng) -> Duration {
-        let low = self.latency_us - self.spread_us;
-        let micros = if self.spread_us == 0 { low } else { rng.random_range(low..=low + 2 * self.spread_us) };
+    pub fn latency(&self, rng: &mut impl Rng) -> Duration {
+        let jitter_us = self.quality.jitter_us;
+        let low = self.quality.latency_us - jitter_us;
+        let micros = if jitter_us == 0 { low } else { rng.random_range(low..=low + 2 * jitter_us) };
         Duration::from_micros(micros.max(1))
-    }
-
-    /// How long so many bytes take to leave their machine.
-    pub fn transfer(&self, bytes: u64) -> Duration {
-        Duration::from_micros(bytes.saturating_mul(1_000_000) / self.bandwidth_bytes_s)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::stream;
+    use crate::random::{SmallStream, stream};
+
+    fn carried(quality: Quality) -> Vec<Arrivals> {
+        let network = Network::new(quality);
+        let mut rng = SmallStream::new(3, "network", 0);
+        (0..10_000).map(|_| network.carry(&mut rng, 0, 1)).collect()
+    }
 
     #[test]
     fn latency_stays_within_its_spread_and_loss_takes_its_share() {
-        let scenario = Scenario { latency_ms: 50, jitter_percent: 10, loss_percent: 20.0, ..Scenario::default() };
-        let network = Network::new(&scenario);
-        let mut rng = stream(3, "network", 0);
-        let travels: Vec<_> = (0..10_000).map(|_| network.travel(&mut rng)).collect();
-        let arrived: Vec<_> = travels.iter().flatten().map(Duration::as_micros).collect();
+        let carried = carried(Quality { loss_percent: 20.0, ..Quality::default() });
+        let arrived: Vec<_> = carried.iter().filter_map(|to| to.first).map(|travel| travel.as_micros()).collect();
         assert!((7_800..8_200).contains(&arrived.len()), "{}", arrived.len());
         assert!(arrived.iter().all(|micros| (45_000..=55_000).contains(micros)));
         assert!(arrived.iter().any(|micros| *micros < 46_000) && arrived.iter().any(|micros| *micros > 54_000));
+        assert!(carried.iter().all(|to| to.second.is_none()));
+    }
+
+    #[test]
+    fn some_arrive_twice_and_some_late() {
+        let quality =
+            Quality { duplicate_percent: 10.0, reorder_percent: 30.0, reorder_us: 200_000, ..Quality::default() };
+        let carried = carried(quality);
+        let twice = carried.iter().filter(|to| to.second.is_some()).count();
+        assert!((900..1_100).contains(&twice), "{twice}");
+        assert!(carried.iter().any(|to| to.second.is_some_and(|second| Some(second) < to.first)), "in both orders");
+        let late = carried.iter().filter(|to| to.first > Some(Duration::from_millis(55))).count();
+        assert!((2_700..3_300).contains(&late), "{late}");
+        assert!(carried.iter().all(|to| to.first <= Some(Duration::from_millis(255))));
     }
 
     #[test]
     fn no_message_arrives_in_the_microsecond_it_was_sent() {
-        let network = Network::new(&Scenario { latency_ms: 0, ..Scenario::default() });
-        assert_eq!(network.travel(&mut stream(3, "network", 0)), Some(Duration::from_micros(1)));
+        let network = Network::new(Quality { latency_us: 0, jitter_us: 0, ..Quality::default() });
+        let arrivals = network.carry(&mut stream(3, "network", 0), 0, 1);
+        assert_eq!(arrivals.first, Some(Duration::from_micros(1)));
+    }
+
+    #[test]
+    fn a_cut_has_a_direction_and_ends() {
+        let mut network = Network::new(Quality::default());
+        network.put_into(1, 5);
+        network.cut(1, 0);
+        let reaches =
+            |network: &Network, from, to| network.carry(&mut stream(3, "network", 0), from, to).first.is_some();
+        assert!(!reaches(&network, 5, 0) && !reaches(&network, 5, 9));
+        assert!(reaches(&network, 0, 5) && reaches(&network, 0, 9) && reaches(&network, 5, 5));
+        network.heal();
+        assert!(reaches(&network, 5, 0));
     }
 }

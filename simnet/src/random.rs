@@ -5,8 +5,11 @@
 //! multiplications and divisions: those of the platform may differ in the last bit between platforms, and so would
 //! every trace.
 
+use std::convert::Infallible;
+
+use rand::rand_core::TryRng;
 use rand::rngs::ChaCha8Rng;
-use rand::{RngExt, SeedableRng};
+use rand::{Rng, RngExt, SeedableRng};
 
 /// Domain separator of the streams' seeds.
 const DOMAIN: &str = "idlewood simnet random stream v1";
@@ -25,20 +28,55 @@ pub fn digest(seed: u64, purpose: &str, index: u64) -> [u8; 32] {
     *hasher.finalize().as_bytes()
 }
 
+/// A stream in eight bytes (SplitMix64, Steele and others 2014), for what a million machines have each.
+#[derive(Clone, Debug)]
+pub struct SmallStream(u64);
+
+impl SmallStream {
+    /// The stream for one purpose of one machine.
+    pub fn new(seed: u64, purpose: &str, index: u64) -> Self {
+        let [a, b, c, d, e, f, g, h, ..] = digest(seed, purpose, index);
+        Self(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+    }
+}
+
+impl TryRng for SmallStream {
+    type Error = Infallible;
+
+    fn try_next_u32(&mut self) -> Result<u32, Infallible> {
+        self.try_next_u64().map(|word| (word >> 32) as u32)
+    }
+
+    fn try_next_u64(&mut self) -> Result<u64, Infallible> {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Ok(mixed ^ mixed >> 31)
+    }
+
+    fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Infallible> {
+        for chunk in bytes.chunks_mut(8) {
+            let word = self.try_next_u64()?.to_le_bytes();
+            chunk.copy_from_slice(&word[..chunk.len()]);
+        }
+        Ok(())
+    }
+}
+
 /// Exponentially distributed with this mean, in whole units, at least 1.
-pub fn exponential(rng: &mut ChaCha8Rng, mean: u64) -> u64 {
+pub fn exponential(rng: &mut impl Rng, mean: u64) -> u64 {
     let uniform: f64 = rng.random();
     ((-ln(1.0 - uniform) * mean as f64).round() as u64).max(1)
 }
 
 /// Distributed so that its logarithm is uniform between those of `low` and `high`.
-pub fn log_uniform(rng: &mut ChaCha8Rng, low: f64, high: f64) -> f64 {
+pub fn log_uniform(rng: &mut impl Rng, low: f64, high: f64) -> f64 {
     let uniform: f64 = rng.random();
     (low * exp(uniform * ln(high / low))).clamp(low, high)
 }
 
 /// True in `percent` of all cases.
-pub fn happens(rng: &mut ChaCha8Rng, percent: f64) -> bool {
+pub fn happens(rng: &mut impl Rng, percent: f64) -> bool {
     percent > 0.0 && rng.random::<f64>() * 100.0 < percent
 }
 

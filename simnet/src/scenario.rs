@@ -5,6 +5,8 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::ser::SerializeMap;
 
+use crate::network::Quality;
+
 /// Parameters of one run, with their defaults and where those come from.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Scenario {
@@ -29,6 +31,12 @@ pub struct Scenario {
     pub latency_ms: u64,
     /// Spread of the latency, ± percent, at most 100. Default 10: our choice, so that messages overtake each other.
     pub jitter_percent: u64,
+    /// Messages that arrive twice, in percent, at most 100. Default 0, as in the paper.
+    pub duplicate_percent: f64,
+    /// Messages held back for up to `reorder_ms`, in percent, at most 100. Default 0: the jitter reorders enough.
+    pub reorder_percent: f64,
+    /// At most 60,000 ms. Default 1,000: our choice.
+    pub reorder_ms: u64,
     /// What an output's size is divided by, at least 1 B/s. Default 125,000: the paper's 1 Mb/s.
     pub bandwidth_bytes_s: u64,
     /// Size of a task's output. Default 10,000: our choice.
@@ -85,6 +93,9 @@ impl Default for Scenario {
             loss_percent: 0.0,
             latency_ms: 50,
             jitter_percent: 10,
+            duplicate_percent: 0.0,
+            reorder_percent: 0.0,
+            reorder_ms: 1_000,
             bandwidth_bytes_s: 125_000,
             output_bytes: 10_000,
             persist: Duration::from_millis(5),
@@ -126,6 +137,9 @@ impl Scenario {
         check((0.0..100.0).contains(&self.loss_percent), "loss must be at least 0 and below 100 percent")?;
         check(self.latency_ms <= 60_000, "latency-ms must be at most 60000")?;
         check(self.jitter_percent <= 100, "jitter_percent must be at most 100")?;
+        check((0.0..=100.0).contains(&self.duplicate_percent), "duplicate_percent must be between 0 and 100")?;
+        check((0.0..=100.0).contains(&self.reorder_percent), "reorder_percent must be between 0 and 100")?;
+        check(self.reorder_ms <= 60_000, "reorder_ms must be at most 60000")?;
         check(self.bandwidth_bytes_s >= 1, "bandwidth_bytes_s must be at least 1")?;
         check((1..=1_000_000).contains(&self.tasks_per_node), "tasks-per-node must be between 1 and 1000000")?;
         check(self.tasks_spread_percent <= 100, "tasks_spread_percent must be at most 100")?;
@@ -140,6 +154,24 @@ impl Scenario {
         check((1..=1024).contains(&self.slots), "slots must be between 1 and 1024")?;
         check((second..=year).contains(&self.horizon), "horizon must be between 1s and 366d")?;
         self.peer.validate()
+    }
+
+    /// How its links behave.
+    pub fn quality(&self) -> Quality {
+        let latency_us = self.latency_ms * 1000;
+        Quality {
+            latency_us,
+            jitter_us: latency_us * self.jitter_percent / 100,
+            loss_percent: self.loss_percent,
+            duplicate_percent: self.duplicate_percent,
+            reorder_percent: self.reorder_percent,
+            reorder_us: self.reorder_ms * 1000,
+        }
+    }
+
+    /// How long so many bytes take to leave their machine.
+    pub(crate) fn transfer(&self, bytes: u64) -> Duration {
+        Duration::from_micros(bytes.saturating_mul(1_000_000) / self.bandwidth_bytes_s)
     }
 
     /// Machines start within this time: a tenth of a second for each, at least a second.

@@ -10,6 +10,7 @@ use idlewood_scheduler::{
 use rand::RngExt;
 use rand::rngs::ChaCha8Rng;
 
+use crate::condition::Pause;
 use crate::event_queue::{EventQueue, HostIndex, Key};
 use crate::host::{Host, host_index};
 use crate::network::Network;
@@ -17,6 +18,7 @@ use crate::random::stream;
 use crate::record::{Record, TaskRecord};
 use crate::report::{MessageCount, Report};
 use crate::scenario::Scenario;
+use crate::slab::Slab;
 use crate::workload;
 
 /// Source of what no machine causes.
@@ -80,6 +82,15 @@ struct Fetch {
     bytes: u64,
 }
 
+/// What waits in the queue.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    /// Number of the occurrence.
+    occurrence: u32,
+    /// A slow machine has put it off already.
+    put_off: bool,
+}
+
 /// How far a run has come.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
@@ -97,7 +108,10 @@ pub struct Progress {
 pub struct Simulation {
     scenario: Scenario,
     now: Time,
-    queue: EventQueue<Occurrence>,
+    queue: EventQueue<Due>,
+    occurrences: Slab<Occurrence>,
+    /// What waits for machines whose lid is shut.
+    held: BTreeMap<HostIndex, Vec<Due>>,
     sequence: u64,
     hosts: Vec<Host>,
     /// Machines that are up, in no particular order, and where each stands there.
@@ -131,12 +145,14 @@ impl Simulation {
         let mut simulation = Self {
             now: Time::ZERO,
             queue: EventQueue::default(),
+            occurrences: Slab::default(),
+            held: BTreeMap::new(),
             sequence: 0,
             hosts: (0..scenario.nodes).map(|index| Host::new(&scenario, index)).collect(),
             up: Vec::new(),
             places: vec![usize::MAX; scenario.nodes as usize],
             submitter_rng: stream(scenario.seed, "submitter", 0),
-            network: Network::new(&scenario),
+            network: Network::new(scenario.quality()),
             fetches: BTreeMap::new(),
             fetch_serial: 0,
             effects: Vec::new(),
@@ -182,13 +198,14 @@ impl Simulation {
 
     /// Lets the next event before `until` happen; whether there was one.
     pub fn step(&mut self, until: Time) -> bool {
-        let Some((Key { at, target, .. }, occurrence)) = self.queue.pop() else { return false };
-        if at > until {
-            self.now = until;
+        let Some((Key { at, target, .. }, due)) = self.queue.pop_until(until) else {
+            if !self.queue.is_empty() {
+                self.now = until;
+            }
             return false;
-        }
+        };
         self.now = at;
-        self.happen(target, occurrence);
+        self.meet(target, due);
         true
     }
 
@@ -216,18 +233,91 @@ impl Simulation {
         }
     }
 
+    // ---- faults ----
+
+    /// The links; what is changed holds for what is sent from now on.
+    pub fn network_mut(&mut self) -> &mut Network {
+        &mut self.network
+    }
+
+    /// Shuts the lid of a machine that is up: it handles nothing, its tasks stand still, its clocks go on.
+    pub fn pause(&mut self, host: HostIndex, pause: Pause) {
+        let machine = &mut self.hosts[host as usize];
+        if machine.is_up() && machine.condition.pause.is_none() {
+            machine.shut(pause, self.now);
+        }
+    }
+
+    /// Opens the lid of a machine again.
+    pub fn resume(&mut self, host: HostIndex) {
+        let machine = &mut self.hosts[host as usize];
+        if machine.condition.pause.is_none() {
+            return;
+        }
+        let life = machine.life;
+        for (place, at, serial) in machine.open(self.now) {
+            self.cause(host, at, host, Occurrence::RunEnds { life, place, serial });
+        }
+        for due in self.held.remove(&host).unwrap_or_default() {
+            let key = self.hosts[host as usize].key(self.now, host);
+            self.queue.push(key, due);
+        }
+        self.arm(host);
+    }
+
+    /// From now on a machine handles everything so much later than it could; zero: at once again.
+    pub fn slow_down(&mut self, host: HostIndex, by: Duration) {
+        self.hosts[host as usize].condition.slow = by;
+    }
+
+    /// The wall clock of a machine jumps, either way; forward, its monotonic clock leaps too.
+    pub fn jump_clock(&mut self, host: HostIndex, by_us: i64) {
+        self.hosts[host as usize].condition.jump(by_us);
+        self.arm(host);
+    }
+
     // ---- what happens ----
 
     /// Plans something that no machine causes.
     fn plan(&mut self, at: Time, target: HostIndex, occurrence: Occurrence) {
         self.sequence += 1;
-        self.queue.push(Key { at, target, source: WORLD, sequence: self.sequence }, occurrence);
+        let occurrence = self.occurrences.insert(occurrence);
+        self.queue.push(Key { at, target, source: WORLD, sequence: self.sequence }, Due { occurrence, put_off: false });
     }
 
     /// Plans something that a machine causes.
     fn cause(&mut self, source: HostIndex, at: Time, target: HostIndex, occurrence: Occurrence) {
         let key = self.hosts[source as usize].key(at, target);
-        self.queue.push(key, occurrence);
+        let occurrence = self.occurrences.insert(occurrence);
+        self.queue.push(key, Due { occurrence, put_off: false });
+    }
+
+    /// Lets an occurrence happen, unless the condition of its machine has it wait or lost.
+    fn meet(&mut self, host: HostIndex, due: Due) {
+        if let Some(machine) = self.hosts.get_mut(host as usize).filter(|machine| machine.is_up()) {
+            let occurrence = self.occurrences.get(due.occurrence);
+            match machine.condition.pause {
+                Some(Pause::Lose) if matches!(occurrence, Occurrence::Deliver { .. }) => {
+                    self.occurrences.take(due.occurrence);
+                    self.messages_in_vain += 1;
+                    return;
+                }
+                Some(_) => {
+                    self.held.entry(host).or_default().push(due);
+                    return;
+                }
+                None => {}
+            }
+            // A wake is late by itself: it follows the slow machine's view of its clock.
+            let is_wake = matches!(occurrence, Occurrence::Wake { .. });
+            if machine.condition.slow > Duration::ZERO && !due.put_off && !is_wake {
+                let key = machine.key(self.now + machine.condition.slow, host);
+                self.queue.push(key, Due { put_off: true, ..due });
+                return;
+            }
+        }
+        let occurrence = self.occurrences.take(due.occurrence);
+        self.happen(host, occurrence);
     }
 
     fn happen(&mut self, host: HostIndex, occurrence: Occurrence) {
@@ -328,6 +418,9 @@ impl Simulation {
 
     fn go_down(&mut self, host: HostIndex) {
         self.hosts[host as usize].crash();
+        for due in self.held.remove(&host).unwrap_or_default() {
+            self.occurrences.take(due.occurrence);
+        }
         let place = std::mem::replace(&mut self.places[host as usize], usize::MAX);
         self.up.swap_remove(place);
         if let Some(&moved) = self.up.get(place) {
@@ -360,6 +453,9 @@ impl Simulation {
             return;
         }
         let host = self.up[self.submitter_rng.random_range(0..self.up.len())];
+        if self.hosts[host as usize].condition.pause.is_some() {
+            return;
+        }
         self.record.submitted(number, host, self.now);
         self.give(host, Event::Submitted(submission));
     }
@@ -392,13 +488,18 @@ impl Simulation {
         let target = host_index(to);
         let machine = &mut self.hosts[host as usize];
         let from = machine.id;
-        let Some(travel) = self.network.travel(&mut machine.network_rng) else {
+        let arrivals = self.network.carry(&mut machine.network_rng, host, target);
+        let Some(travel) = arrivals.first else {
             self.messages_lost += 1;
             return;
         };
         if self.hosts.get(target as usize).is_none_or(|target| target.id != to) {
             self.messages_in_vain += 1;
             return;
+        }
+        if let Some(travel) = arrivals.second {
+            let bytes = bytes.clone();
+            self.cause(host, self.now + travel, target, Occurrence::Deliver { from, bytes, digest });
         }
         self.cause(host, self.now + travel, target, Occurrence::Deliver { from, bytes, digest });
     }
@@ -446,7 +547,7 @@ impl Simulation {
             return;
         }
         let travel = self.network.latency(&mut machine.network_rng);
-        let limit = self.now + FETCH_TIMEOUT + self.network.transfer(bytes) * 2;
+        let limit = self.now + FETCH_TIMEOUT + self.scenario.transfer(bytes) * 2;
         let fetch = Fetch { to: host, life, serial, task, bytes };
         self.fetches.insert((host, serial), task);
         self.cause(host, limit, host, Occurrence::FetchEnds { life, task, serial, here: false });
@@ -461,7 +562,7 @@ impl Simulation {
         let machine = &self.hosts[host as usize];
         if machine.is_up() && machine.store.has_produced(fetch.task) {
             let life = machine.life;
-            let at = self.now + self.network.transfer(fetch.bytes).max(Duration::from_micros(1));
+            let at = self.now + self.scenario.transfer(fetch.bytes).max(Duration::from_micros(1));
             self.cause(host, at, host, Occurrence::FetchSent { life, fetch });
         }
     }

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use idlewood_overlay::Time;
+use idlewood_simnet::condition::Pause;
 use idlewood_simnet::{Report, Scenario, Simulation};
 
 /// Small enough for many seeds, with more bags than a machine has slots. Every such run ends within hours: what is
@@ -68,6 +69,55 @@ fn nothing_is_lost_when_machines_leave_in_good_order() {
     let churn = Some(Duration::from_secs(200));
     let report = run(Scenario { leave_percent: 100.0, churn, ..restless(5, 1) });
     assert!(report.leaves > 5 && report.crashes == 0, "{report:?}");
+}
+
+/// Everything that can be the matter with links and machines, at once and in turn.
+#[test]
+fn nothing_is_lost_whatever_is_the_matter() {
+    let scenario = Scenario { duplicate_percent: 5.0, reorder_percent: 10.0, ..restless(8, 3) };
+    let mut simulation = Simulation::new(scenario).expect("a valid scenario");
+    step_until(&mut simulation, |simulation| simulation.record().bags().iter().all(|bag| bag.accepted.is_some()));
+    for round in 0..12u32 {
+        let (one, other) = (round % 8, (round * 3 + 1) % 8);
+        let pause = if round % 2 == 0 { Pause::Lose } else { Pause::Queue };
+        simulation.pause(one, pause);
+        simulation.slow_down(other, Duration::from_millis(300));
+        simulation.jump_clock(other, if round % 3 == 0 { 90_000_000 } else { -90_000_000 });
+        simulation.network_mut().put_into(1, (round * 5 + 2) % 8);
+        simulation.network_mut().cut(1, 0);
+        let until = simulation.progress().now + Duration::from_secs(100);
+        while simulation.progress().now < until && simulation.record().open_bags() > 0 {
+            simulation.step(until);
+        }
+        simulation.resume(one);
+        simulation.slow_down(other, Duration::ZERO);
+        simulation.network_mut().heal();
+    }
+    let report = simulation.run(|_| ());
+    assert_complete(&simulation, &report);
+}
+
+#[test]
+fn a_shut_lid_stops_tasks_and_all() {
+    for pause in [Pause::Lose, Pause::Queue] {
+        let mut simulation = Simulation::new(Scenario { bags: 1, ..small(4, 9) }).expect("a valid scenario");
+        step_until(&mut simulation, |simulation| delivered(simulation) > 0);
+        let (submitter, _) = simulation.record().bags()[0].submitted.expect("it was submitted");
+        let executor = (0..4).find(|&host| host != submitter).expect("another machine");
+        let held = |simulation: &Simulation| {
+            let peer = simulation.peer(executor).expect("it is up");
+            peer.held().iter().map(|held| held.waiting + held.running).sum::<u64>()
+        };
+        let before = held(&simulation);
+        assert!(before > 0, "{before}");
+        simulation.pause(executor, pause);
+        let until = simulation.progress().now + Duration::from_secs(600);
+        step_until(&mut simulation, |simulation| simulation.progress().now > until);
+        assert_eq!(held(&simulation), before, "{pause:?}");
+        simulation.resume(executor);
+        let report = simulation.run(|_| ());
+        assert_complete(&simulation, &report);
+    }
 }
 
 #[test]

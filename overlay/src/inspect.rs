@@ -1,0 +1,47 @@
+//! Views of an overlay for those who check it from outside: simulators and tests of the invariants.
+//!
+//! Nothing here changes anything, and nothing of the protocol depends on it.
+
+use crate::overlay::Overlay;
+use crate::{Node, Side, Span};
+
+/// How much one peer holds; every part is bounded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// Neighbours in the leaf set.
+    pub leaf_set: usize,
+    /// Peers far away on the line.
+    pub fingers: usize,
+    /// Probes under way.
+    pub probes: usize,
+    /// Lost peers remembered.
+    pub graves: usize,
+}
+
+impl Overlay {
+    /// Whether a look-up is under way, of the own key or of a finger: what may make up for a missing side of the leaf
+    /// set (I3).
+    pub fn is_looking_up(&self) -> bool {
+        self.line.lookup.is_some()
+    }
+
+    /// The part of the line that a node of ours covers and reports; none while a child is missing.
+    pub fn span(&self, node: Node) -> Option<&Span> {
+        self.tree.uplinks[node as usize].tree.as_ref().map(|tree| &tree.span)
+    }
+
+    /// The part of the line that a linked child covers.
+    pub fn child_span(&self, side: Side) -> Option<&Span> {
+        self.tree.slots[side as usize].as_ref().map(|slot| &slot.tree.span)
+    }
+
+    /// How much this peer holds.
+    pub fn sizes(&self) -> Sizes {
+        Sizes {
+            leaf_set: self.line.leaf_set.len(),
+            fingers: self.line.fingers.len(),
+            probes: self.line.probes.iter().count(),
+            graves: self.line.graveyard.graves().len(),
+        }
+    }
+}
