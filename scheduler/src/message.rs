@@ -18,7 +18,6 @@ const RECURSION_MAX: usize = 32;
 pub(crate) const RESULTS_MAX: usize = 512;
 
 /// Anything one peer sends to another.
-#[expect(clippy::large_enum_variant, reason = "moved once; a box would cost each an allocation")]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Message {
     /// The tree's own traffic.

@@ -58,7 +58,6 @@ pub enum TaskOutcome {
 }
 
 /// A fact that reached this peer.
-#[expect(clippy::large_enum_variant, reason = "most are messages, moved once; a box would cost each an allocation")]
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A first contact answered: join through it.
@@ -112,7 +111,6 @@ pub enum Event {
 }
 
 /// An order to the driver.
-#[expect(clippy::large_enum_variant, reason = "most are messages, moved once; a box would cost each an allocation")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Send a message. It may be lost.

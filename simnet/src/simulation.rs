@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use idlewood_overlay::{Body, PeerId, State, Time};
+use idlewood_overlay::{Body, PeerId, Time};
 use idlewood_scheduler::{
     BagId, BlobId, Change, Effect, Event, Message, Notice, Record as StoreRecord, Submission, TaskId, TaskOutcome,
 };
@@ -25,8 +25,8 @@ use crate::workload;
 const WORLD: HostIndex = HostIndex::MAX;
 /// How long a task takes to stop when told to, and an output to be found on the own disk: our guess.
 const LOCAL_DELAY: Duration = Duration::from_millis(1);
-/// A machine that is not a member yet asks another machine to join through after so long, as the agent does.
-const JOIN_RETRY: Duration = Duration::from_secs(15);
+/// Machines that one which starts knows of, as an agent knows some from its user and its last run.
+const CONTACTS: usize = 3;
 /// A submission that found nobody to take it, or whose machine crashed first, is tried again after so long.
 const SUBMIT_RETRY: Duration = Duration::from_secs(1);
 /// How long a fetch may take beyond the time its size needs.
@@ -48,8 +48,6 @@ enum Occurrence {
     Start,
     /// It crashes, or begins to leave.
     SessionEnds { life: u32 },
-    /// It looks whether it is a member.
-    JoinCheck { life: u32 },
     /// Its peer's deadline has come.
     Wake { life: u32 },
     /// A message arrives.
@@ -326,7 +324,6 @@ impl Simulation {
             Occurrence::Submit { number } => self.submit(number),
             Occurrence::Start => self.start(host),
             Occurrence::SessionEnds { life } if lives(life) => self.end_session(host),
-            Occurrence::JoinCheck { life } if lives(life) => self.check_join(host),
             Occurrence::Wake { life } if lives(life) => {
                 if self.hosts[host as usize].wakes(self.now) {
                     self.give(host, Event::DeadlineReached);
@@ -349,7 +346,6 @@ impl Simulation {
             Occurrence::FetchEnds { life, task, serial, here } => self.end_fetch(host, life, task, serial, here),
             // Meant for a life that is over.
             Occurrence::SessionEnds { .. }
-            | Occurrence::JoinCheck { .. }
             | Occurrence::Wake { .. }
             | Occurrence::Durable { .. }
             | Occurrence::RunEnds { .. }
@@ -363,22 +359,21 @@ impl Simulation {
 
     fn start(&mut self, host: HostIndex) {
         let now = self.now;
-        let contact = self.somebody_else(host);
+        let contacts: Vec<_> = (0..CONTACTS).filter_map(|_| self.somebody_else(host)).collect();
         let machine = &mut self.hosts[host as usize];
-        machine.start(&self.scenario, contact.is_some(), now);
+        machine.start(&self.scenario, !contacts.is_empty(), now);
         let life = machine.life;
         if let Some(session) = machine.churn.session() {
             self.cause(host, now + session, host, Occurrence::SessionEnds { life });
         }
         self.places[host as usize] = self.up.len();
         self.up.push(host);
-        match contact {
-            Some(contact) => {
-                let event = Event::Bootstrap(self.hosts[contact as usize].contact());
-                self.give(host, event);
-                self.cause(host, now + JOIN_RETRY, host, Occurrence::JoinCheck { life });
-            }
-            None => self.give(host, Event::DeadlineReached),
+        if contacts.is_empty() {
+            self.give(host, Event::DeadlineReached);
+        }
+        for contact in contacts {
+            let event = Event::Bootstrap(self.hosts[contact as usize].contact());
+            self.give(host, event);
         }
     }
 
@@ -391,20 +386,6 @@ impl Simulation {
         }
         let choice = self.hosts[host as usize].contact_rng.random_range(0..others);
         Some(self.up[if choice >= place { choice + 1 } else { choice }])
-    }
-
-    fn check_join(&mut self, host: HostIndex) {
-        let machine = &self.hosts[host as usize];
-        let state = machine.peer().map(|peer| peer.overlay_view().state());
-        if !matches!(state, Some(State::Alone | State::Joining)) {
-            return;
-        }
-        let life = machine.life;
-        self.cause(host, self.now + JOIN_RETRY, host, Occurrence::JoinCheck { life });
-        if let Some(contact) = self.somebody_else(host) {
-            let event = Event::Bootstrap(self.hosts[contact as usize].contact());
-            self.give(host, event);
-        }
     }
 
     fn end_session(&mut self, host: HostIndex) {

@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use idlewood_overlay::Body;
 use serde::ser::{self, Serialize};
 
 /// What one pass over a value finds.
@@ -15,7 +16,7 @@ pub struct Measure {
     pub bytes: u64,
     /// Of its content.
     pub digest: u64,
-    /// The first enum variant in it: what kind of message it is.
+    /// What kind of message it is.
     pub kind: &'static str,
     /// The same as a number, in the order of the protocol.
     pub variant: u32,
@@ -26,7 +27,25 @@ pub fn measure(message: &idlewood_overlay::Message) -> Measure {
     // The envelope is an enum's variant: a map of one entry, from its name.
     let mut pass = Pass(Measure { bytes: 1 + 1 + "Overlay".len() as u64, ..Measure::default() });
     message.serialize(&mut pass).expect("messages hold nothing that has no length");
-    pass.0
+    let (variant, kind) = kind(&message.body);
+    Measure { kind, variant, ..pass.0 }
+}
+
+fn kind(body: &Body) -> (u32, &'static str) {
+    match body {
+        Body::Ping { .. } => (0, "Ping"),
+        Body::Ack { .. } => (1, "Ack"),
+        Body::Find { .. } => (2, "Find"),
+        Body::Found { .. } => (3, "Found"),
+        Body::Report(_) => (4, "Report"),
+        Body::ReportAck(_) => (5, "ReportAck"),
+        Body::RootChanged { .. } => (6, "RootChanged"),
+        Body::Dead(_) => (7, "Dead"),
+        Body::Suspect(_) => (8, "Suspect"),
+        Body::Hint(_) => (9, "Hint"),
+        Body::Leave(_) => (10, "Leave"),
+        Body::Handover(_) => (11, "Handover"),
+    }
 }
 
 /// Adds a word to a digest.
@@ -98,9 +117,6 @@ impl Pass {
 
     /// A map of one entry, from the variant's name.
     fn variant(&mut self, index: u32, name: &'static str) {
-        if self.0.kind.is_empty() {
-            (self.0.kind, self.0.variant) = (name, index);
-        }
         self.head(1);
         self.name(name);
         self.word(u64::from(index));
@@ -356,8 +372,8 @@ impl ser::SerializeStructVariant for &mut Pass {
 #[cfg(test)]
 mod tests {
     use idlewood_overlay::{
-        Body, Contact, GridId, Message, Node, Payload, PeerId, PositionKey, Report, ReportAck, RootInfo, Span, Subtree,
-        Verdict,
+        Body, Contact, GridId, Handover, HandoverChild, Message, Node, Payload, PeerId, PositionKey, Report, ReportAck,
+        RootInfo, Span, Subtree, Verdict,
     };
 
     use super::*;
@@ -371,20 +387,26 @@ mod tests {
     }
 
     fn bodies(number: u64) -> Vec<Body> {
-        let (nonce, node) = (number as u32, Node::Router);
+        let (digest, node) = (number as u32, Node::Router);
+        let nonce = digest;
         let list = || vec![contact(number); number.min(30) as usize];
-        let root = || RootInfo { contact: contact(1), stamp: number, count: number, height: 3, payload: vec![7; 24] };
+        let root = || {
+            Box::new(RootInfo { contact: contact(1), stamp: number, count: number, height: 3, payload: vec![7; 24] })
+        };
         let span = Span { lo: None, l: contact(1), r: contact(2), ro: Some(contact(number)) };
-        let tree = Some(Subtree { span, count: number, height: number as u32 });
-        let load = Some(Payload { version: number, base: Some(number), bytes: vec![1; number.min(300) as usize] });
+        let tree = Subtree { span, count: number, height: digest };
+        let load = Payload { version: number, base: Some(number), bytes: vec![1; number.min(300) as usize] };
+        let child =
+            HandoverChild { contact: contact(number), node, version: number, tree: tree.clone(), load: load.clone() };
+        let (tree, load) = (Some(Box::new(tree)), Some(load));
         let ack = |verdict, root| Body::ReportAck(ReportAck { node, version: number, verdict, root });
         vec![
-            Body::Ping { nonce, mine: number, seen: !number },
-            Body::Ack { nonce, mine: number, set: Some(list()) },
-            Body::Ack { nonce, mine: number, set: None },
+            Body::Ping { nonce, mine: digest, seen: !digest },
+            Body::Ack { nonce, mine: digest, set: Some(list()), ask: 0 },
+            Body::Ack { nonce, mine: digest, set: None, ask: digest },
             Body::Find { nonce, key: PositionKey([9; 32]) },
             Body::Found { nonce, near: list() },
-            Body::Report(Report { node: Node::Leaf, version: number, tree, load, root: number }),
+            Body::Report(Report { node: Node::Leaf, version: number, tree, load, root: digest }),
             Body::Report(Report { node, version: number, tree: None, load: None, root: 0 }),
             ack(Verdict::Linked { load: number, depth: Some(nonce) }, Some(root())),
             ack(Verdict::Unknown, None),
@@ -392,6 +414,7 @@ mod tests {
             Body::RootChanged { node, root: Some(root()), depth: None },
             Body::Dead(contact(number)),
             Body::Leave(list()),
+            Body::Handover(Handover { children: vec![child] }),
         ]
     }
 
@@ -399,7 +422,8 @@ mod tests {
     fn lengths_are_those_of_the_encoding() {
         for number in NUMBERS {
             for body in bodies(number) {
-                let message = Message { grid: GridId([3; 32]), sender: contact(number), body };
+                let address = (number > 0).then(|| contact(number).address);
+                let message = Message { grid: GridId([3; 32]).tag(), incarnation: number, address, body };
                 let found = measure(&message);
                 let kind = format!("{:?}", message.body);
                 assert!(kind.starts_with(found.kind), "{kind} is not {}", found.kind);
@@ -412,7 +436,7 @@ mod tests {
     #[test]
     fn digests_follow_the_content() {
         let bodies = NUMBERS.into_iter().flat_map(bodies);
-        let messages = bodies.map(|body| Message { grid: GridId([3; 32]), sender: contact(1), body });
+        let messages = bodies.map(|body| Message { grid: GridId([3; 32]).tag(), incarnation: 1, address: None, body });
         let (mut encoded, mut digests) = (Vec::new(), Vec::new());
         for message in messages {
             digests.push(measure(&message).digest);

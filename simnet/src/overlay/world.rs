@@ -23,8 +23,8 @@ use crate::slab::Slab;
 
 /// Source of what no machine causes.
 const WORLD: HostIndex = HostIndex::MAX;
-/// A machine that is not a member yet is given another contact after so long, as in the full simulation.
-const JOIN_RETRY: Duration = Duration::from_secs(15);
+/// Machines that one which starts knows of, as an agent knows some from its user and its last run.
+const CONTACTS: usize = 3;
 /// Wakes in a row that one machine may have at one instant before we call it a live-lock.
 const WAKES_AT_ONE_INSTANT_MAX: u16 = 1_000;
 /// Machines that are looked at for one that is a member and can be reached.
@@ -131,8 +131,6 @@ impl Traffic {
 enum Due {
     /// The deadline of a life of a peer.
     Wake(u32),
-    /// Look whether this life of a machine has become a member.
-    JoinCheck(u32),
     /// A message, by its number.
     Deliver(u32),
     /// A message that a slow machine has put off.
@@ -144,6 +142,7 @@ enum Due {
 /// A message under way.
 #[derive(Debug)]
 struct Letter {
+    from: PeerId,
     message: Message,
     digest: u64,
     /// Of whom it is for.
@@ -381,10 +380,13 @@ impl World {
 
     // ---- machines come and go ----
 
-    /// Starts a machine that is down; it joins through a random one that is up, if there is any.
+    /// Starts a machine that is down; it joins through random ones that are up, if there are any.
     pub fn start(&mut self, host: HostIndex, memory: Memory) {
-        let contact = self.somebody_else(host);
-        self.start_through(host, memory, contact);
+        let contacts: Vec<_> = (0..CONTACTS).filter_map(|_| self.somebody_else(host)).collect();
+        self.start_through(host, memory, contacts.first().copied());
+        for contact in contacts.into_iter().skip(1) {
+            self.introduce(host, contact);
+        }
     }
 
     /// Starts all machines, in waves that each double the grid: the machines of a wave start at random moments in it,
@@ -450,7 +452,6 @@ impl World {
         machine.deadline = overlay.deadline().unwrap_or(Time::MAX);
         machine.overlay = Some(Box::new(overlay));
         self.up.push(host);
-        self.cause(host, now + JOIN_RETRY, host, Due::JoinCheck(life));
         match contact {
             Some(contact) => self.introduce(host, contact),
             None => self.arm(host),
@@ -604,7 +605,6 @@ impl World {
         }
         match due {
             Due::Wake(life) => return self.wake(host, life),
-            Due::JoinCheck(life) if machine.overlay.is_some() && machine.life == life => self.check_join(host, life),
             Due::Deliver(letter) => {
                 let slow = machine.condition.as_ref().map_or(Duration::ZERO, |condition| condition.slow);
                 if slow == Duration::ZERO {
@@ -613,7 +613,7 @@ impl World {
                 self.cause(host, self.now + slow, host, Due::Late(letter));
             }
             Due::Late(letter) => return self.deliver(host, letter),
-            Due::JoinCheck(_) | Due::Plan(_) => {}
+            Due::Plan(_) => {}
         }
         Step::Nothing
     }
@@ -648,19 +648,8 @@ impl World {
         Step::Handled(host)
     }
 
-    fn check_join(&mut self, host: HostIndex, life: u32) {
-        let Some(overlay) = self.overlay(host) else { return };
-        if !matches!(overlay.state(), State::Alone | State::Joining) {
-            return;
-        }
-        self.cause(host, self.now + JOIN_RETRY, host, Due::JoinCheck(life));
-        if let Some(contact) = self.somebody_else(host) {
-            self.introduce(host, contact);
-        }
-    }
-
     fn deliver(&mut self, host: HostIndex, letter: u32) -> Step {
-        let Letter { message, digest, tag } = self.letters.take(letter);
+        let Letter { from, message, digest, tag } = self.letters.take(letter);
         let machine = &mut self.hosts[host as usize];
         // Another machine may stand there by now.
         if machine.overlay.is_none() || machine.tag != tag {
@@ -668,7 +657,7 @@ impl World {
             return Step::Nothing;
         }
         machine.messages += 1;
-        self.give(host, Event::Received { from: message.sender.peer, message }, digest);
+        self.give(host, Event::Received { from, message }, digest);
         Step::Handled(host)
     }
 
@@ -746,12 +735,12 @@ impl World {
             self.traffic.in_vain += 1;
             return;
         }
-        let (digest, tag) = (measure.digest, tag(to));
+        let (digest, tag, from) = (measure.digest, tag(to), self.peer_id(host));
         if let Some(second) = arrivals.second {
-            let letter = self.letters.insert(Letter { message: message.clone(), digest, tag });
+            let letter = self.letters.insert(Letter { from, message: message.clone(), digest, tag });
             self.cause(host, self.now + second, target, Due::Deliver(letter));
         }
-        let letter = self.letters.insert(Letter { message, digest, tag });
+        let letter = self.letters.insert(Letter { from, message, digest, tag });
         self.cause(host, self.now + first, target, Due::Deliver(letter));
     }
 
