@@ -465,22 +465,27 @@ impl World {
     }
 
     /// A random machine that is up, that this one can reach, and that is not this one, from this one's stream: a
-    /// member, unless there are hardly any.
+    /// member, unless there is none. Where chance finds none, the first of the list.
     fn somebody_else(&mut self, host: HostIndex) -> Option<HostIndex> {
+        let (rng, somebody) = self.choose_somebody(host, self.hosts[host as usize].contact_rng.clone());
+        self.hosts[host as usize].contact_rng = rng;
+        somebody
+    }
+
+    fn choose_somebody(&self, host: HostIndex, mut contact_rng: SmallStream) -> (SmallStream, Option<HostIndex>) {
         let place = self.hosts[host as usize].place;
         let others = self.up.len() - usize::from(place != NOWHERE);
-        let mut somebody = None;
+        let is_member = |host| self.overlay(host).is_some_and(|overlay| overlay.state() == State::Member);
         for _ in 0..CONTACT_TRIES.min(others) {
-            let choice = self.hosts[host as usize].contact_rng.random_range(0..others);
+            let choice = contact_rng.random_range(0..others);
             let choice = self.up[if choice >= place as usize { choice + 1 } else { choice }];
-            if self.network.reaches(host, choice) {
-                somebody = Some(choice);
-                if self.overlay(choice).is_some_and(|overlay| overlay.state() == State::Member) {
-                    break;
-                }
+            if self.network.reaches(host, choice) && is_member(choice) {
+                return (contact_rng, Some(choice));
             }
         }
-        somebody
+        let reachable = || self.up.iter().copied().filter(|other| *other != host && self.network.reaches(host, *other));
+        let member = reachable().find(|other| is_member(*other));
+        (contact_rng, member.or_else(|| reachable().next()))
     }
 
     /// Cuts the power of a machine.
