@@ -35,6 +35,11 @@ impl Overlay {
         self.tree.slots[side as usize].as_ref().map(|slot| &slot.tree.span)
     }
 
+    /// What a node of ours published last; empty before.
+    pub fn published(&self, node: Node) -> &[u8] {
+        &self.tree.uplinks[node as usize].load.bytes
+    }
+
     /// How much this peer holds.
     pub fn sizes(&self) -> Sizes {
         Sizes {
