@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod availability;
 pub mod churn;
 pub mod condition;
 pub mod eval;
@@ -23,6 +24,7 @@ pub mod network;
 pub mod overlay;
 pub mod random;
 pub mod record;
+pub mod reproduce;
 mod report;
 mod scenario;
 mod simulation;

@@ -5,11 +5,15 @@
 #![forbid(unsafe_code)]
 
 use std::io::{IsTerminal, Read, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use idlewood_simnet::availability::Availability;
+use idlewood_simnet::overlay::experiment::Experiment;
+use idlewood_simnet::reproduce::{News, Reproduction, Summary};
 use idlewood_simnet::{Progress, Report, Scenario, Simulation, eval, swarm};
 
 /// Deterministic simulation of idlewood grids.
@@ -24,6 +28,9 @@ struct Cli {
 enum Command {
     /// Run one scenario: machines that come and go, and bags that arrive at them.
     Run(RunArguments),
+    /// Repeat the experiments whose figures the documents state.
+    #[command(subcommand)]
+    Reproduce(Reproduce),
     /// Compute the maximum stretch of a queue and what a leaf has available: one JSON document from standard input,
     /// one on standard output.
     ///
@@ -47,6 +54,46 @@ struct SwarmArguments {
     /// Run this case alone, and say what it is.
     #[arg(long, value_name = "SEED", conflicts_with_all = ["cases", "seed"])]
     case: Option<u64>,
+    /// How the result is printed; json: one object on the last line.
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+#[derive(Subcommand)]
+enum Reproduce {
+    /// The overlay: shape of the tree, traffic, joins, repair after crashes, leaves, mass failures and partitions, and
+    /// paths to the root under churn.
+    ///
+    /// Every experiment and seed has a grid of its own, grown by real joins. Tables (CSV) and summary.json in the
+    /// directory are up to date after each of them: an interrupted run keeps what it has found.
+    Overlay(OverlayArguments),
+}
+
+#[derive(Args)]
+struct OverlayArguments {
+    /// Machines of each grid.
+    #[arg(long, default_value_t = 300)]
+    nodes: u32,
+    /// The first seed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Seeds, from the first one on.
+    #[arg(long, default_value_t = 1)]
+    seeds: u64,
+    /// Directory for tables and summary; created if it is not there.
+    #[arg(long, default_value = "reproduce-overlay", value_name = "DIR")]
+    out: PathBuf,
+    /// Experiments to run, separated by commas: steady, join, crash, leave, mass, partition, partition-hour, churn-4h,
+    /// churn-10min, trace. All by default, partition-hour only up to 2000 machines, trace only with a file.
+    #[arg(long, value_delimiter = ',', value_parser = experiment, value_name = "NAMES")]
+    only: Vec<Experiment>,
+    /// When real machines were up, to be replayed: event_trace.tab of the Failure Trace Archive, or spot instances as
+    /// JSON; plain or compressed by gzip.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Grids simulated at the same time; changes no result. One per core by default, fewer where memory is short.
+    #[arg(long)]
+    threads: Option<usize>,
     /// How the result is printed; json: one object on the last line.
     #[arg(long, value_enum, default_value_t = Output::Text)]
     output: Output,
@@ -115,6 +162,12 @@ fn optional_duration(text: &str) -> Result<OptionalDuration, String> {
     if text == "none" { Ok(OptionalDuration(None)) } else { duration(text).map(|known| OptionalDuration(Some(known))) }
 }
 
+fn experiment(name: &str) -> Result<Experiment, String> {
+    let all = Experiment::ALL.map(Experiment::name);
+    let known = Experiment::ALL.into_iter().find(|experiment| experiment.name() == name);
+    known.ok_or_else(|| format!("write one of {}", all.join(", ")))
+}
+
 /// A whole number and its unit.
 fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || "write a whole number and one of s, m, h, d, such as 30m or 4h".to_owned();
@@ -157,6 +210,7 @@ impl RunArguments {
 fn main() -> ExitCode {
     let arguments = match Cli::parse().command {
         Command::Run(arguments) => arguments,
+        Command::Reproduce(Reproduce::Overlay(arguments)) => return reproduce_overlay(arguments),
         Command::Eval => return evaluate(),
         Command::Swarm(arguments) => return swarm(&arguments),
     };
@@ -227,6 +281,126 @@ fn swarm(arguments: &SwarmArguments) -> ExitCode {
         return ExitCode::FAILURE;
     }
     if summary.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// `simnet reproduce overlay`.
+fn reproduce_overlay(arguments: OverlayArguments) -> ExitCode {
+    let OverlayArguments { nodes, seed, seeds, out, only, trace, threads, output } = arguments;
+    let prepared = trace.map(|path| Availability::read(&path)).transpose().and_then(|trace| {
+        let reproduction = Reproduction { nodes, seed, seeds, only, trace, out, threads };
+        reproduction.validate().map(|()| reproduction)
+    });
+    let reproduction = match prepared {
+        Ok(reproduction) => reproduction,
+        Err(sentence) => {
+            eprintln!("error: {sentence}");
+            return ExitCode::from(2);
+        }
+    };
+    let mut line = JobsLine::new();
+    let printed = reproduction.run(|news| line.show(&news)).map_err(anyhow::Error::msg).and_then(|summary| {
+        line.clear();
+        let mut stdout = std::io::stdout().lock();
+        match output {
+            Output::Text => print_summary(&mut stdout, &summary, &reproduction.out),
+            Output::Json => {
+                let json = serde_json::to_string(&summary).context("the summary cannot be written as JSON")?;
+                writeln!(stdout, "{json}")
+            }
+        }
+        .context("the summary cannot be printed")
+    });
+    match printed {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn print_summary(out: &mut impl Write, summary: &Summary, directory: &std::path::Path) -> std::io::Result<()> {
+    let Summary { nodes, seed, seeds, .. } = summary;
+    writeln!(out, "{nodes} machines, seeds {seed} to {}; tables in {}", seed + seeds - 1, directory.display())?;
+    let mut line = |name: &str, parts: &[(&str, Option<f64>, &str)]| -> std::io::Result<()> {
+        let known = parts.iter().filter_map(|(what, value, unit)| Some((what, (*value)?, unit)));
+        let parts: Vec<String> = known.map(|(what, value, unit)| format!("{what}{value:.2}{unit}")).collect();
+        if parts.is_empty() { Ok(()) } else { writeln!(out, "{name:<30} {}", parts.join(", ")) }
+    };
+    let percent = |share: Option<f64>| share.map(|share| share * 100.0);
+    let of = summary;
+    line("height, mean depth", &[("", of.height, ""), ("", of.mean_depth, "")])?;
+    line("traffic per peer", &[("", of.bytes_per_peer_s, " B/s"), ("", of.messages_per_peer_s, " messages/s")])?;
+    line("join", &[("p50 ", of.join_p50_s, " s"), ("p99 ", of.join_p99_s, " s")])?;
+    line("messages of a join", &[("p50 ", of.join_messages_p50, ""), ("p99 ", of.join_messages_p99, "")])?;
+    line("repair after a crash", &[("p50 ", of.crash_repair_p50_s, " s"), ("p99 ", of.crash_repair_p99_s, " s")])?;
+    line("repair after a leave", &[("p50 ", of.leave_repair_p50_s, " s"), ("p99 ", of.leave_repair_p99_s, " s")])?;
+    let mass = [
+        ("10 %: ", of.mass_failure_10_s, " s"),
+        ("50 %: ", of.mass_failure_50_s, " s"),
+        ("80 %: ", of.mass_failure_80_s, " s"),
+    ];
+    line("crashes at once, worst", &mass)?;
+    let hour = ("of an hour ", of.partition_hour_heal_s, " s");
+    line("partition heals, worst", &[("", of.partition_heal_s, " s"), hour])?;
+    let paths = [
+        ("crashes ", percent(of.path_available_4h_crashes), " %"),
+        ("80 % announced ", percent(of.path_available_4h), " %"),
+    ];
+    line("paths, sessions of 4 h", &paths)?;
+    let paths = [
+        ("crashes ", percent(of.path_available_10min), " %"),
+        ("80 % announced ", percent(of.path_available_10min_announced), " %"),
+    ];
+    line("paths, sessions of 10 min", &paths)?;
+    line("paths, trace", &[("", percent(of.path_available_trace), " %"), ("changes ", of.trace_changes, "")])?;
+    let speed = ("", Some(of.peer_hours_per_cpu_hour), " peer-hours per CPU-hour");
+    line("speed", &[("", Some(of.events_per_cpu_s), " events/CPU-s"), speed])?;
+    line("memory", &[("", of.peak_rss_bytes.map(|bytes| bytes as f64 / 1e6), " MB at most")])?;
+    writeln!(out, "{:<30} {}", "never repaired", of.unhealed)?;
+    writeln!(out, "{:<30} {}", "trace hash", of.trace_hash)
+}
+
+/// What runs, on standard error: one line on a terminal, else a line for each job that took long.
+struct JobsLine {
+    shown: Instant,
+    started: Instant,
+    is_terminal: bool,
+    is_dirty: bool,
+}
+
+impl JobsLine {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { shown: now, started: now, is_terminal: std::io::stderr().is_terminal(), is_dirty: false }
+    }
+
+    fn show(&mut self, news: &News<'_>) {
+        if self.started.elapsed() < Duration::from_secs(1) {
+            return;
+        }
+        match news {
+            News::Done(name, took) if !self.is_terminal && *took >= Duration::from_secs(1) => {
+                eprintln!("{name}: {:.1} s", took.as_secs_f64());
+            }
+            News::Running(running, done, all) if self.is_terminal && self.shown.elapsed() > Duration::from_millis(200) => {
+                self.shown = Instant::now();
+                let jobs = running.iter().map(|(name, progress)| {
+                    format!("{name}: {:.0} s simulated, {} events", progress.now.as_secs_f64(), progress.events)
+                });
+                let text = format!("{done}/{all} {}", jobs.collect::<Vec<_>>().join("; "));
+                eprint!("\r\x1b[K{}", text.chars().take(150).collect::<String>());
+                self.is_dirty = true;
+            }
+            News::Done(..) | News::Running(..) => {}
+        }
+    }
+
+    fn clear(&self) {
+        if self.is_dirty {
+            eprint!("\r\x1b[K");
+        }
+    }
 }
 
 /// `simnet eval`.

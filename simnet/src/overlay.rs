@@ -4,6 +4,7 @@
 //! travel as values, and each one's exact encoded size is counted; in small grids they are encoded and decoded all the
 //! same ([`Wire`]). What is true is computed from the membership by [`truth`], which shares no code with the protocol.
 
+pub mod experiment;
 pub mod measure;
 mod survey;
 mod truth;

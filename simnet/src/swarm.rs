@@ -153,6 +153,14 @@ fn draw_config(rng: &mut impl Rng) -> Config {
     }
 }
 
+/// Longest latency with which such settings can work at all: a try of a look-up, over a path that nobody knows, waits
+/// for two round trips; and a child's report, which follows a heartbeat after the last answer, arrives within its lease.
+fn latency_us_max(config: &Config) -> u64 {
+    let heartbeat_us = config.heartbeat_ms * 10 * (100 + config.jitter_percent);
+    let lease_us = config.child_lease_ms * 1_000 - heartbeat_us;
+    (config.probe_timeout_ms_max * 100).min(lease_us / 4).min(300_000)
+}
+
 impl Case {
     /// The case of this seed.
     pub fn draw(seed: u64) -> Self {
@@ -171,8 +179,7 @@ impl Case {
         let (fewest, most) = (f64::from(HOSTS.0), f64::from(HOSTS.1));
         let hosts = log_uniform(rng, fewest, most + 1.0).min(most) as u32;
         let config = draw_config(rng);
-        // With less than two round trips in the first try of a look-up, whose path nobody knows, nothing can work.
-        let latency_us = rng.random_range(1_000..=(config.probe_timeout_ms_max * 1_000 / 10).min(300_000));
+        let latency_us = rng.random_range(1_000..=latency_us_max(&config));
         let quality = Quality { latency_us, jitter_us: latency_us / 10, ..Quality::default() };
         let start_window = Duration::from_millis(pick(rng, &[1, 2_000, 20_000]));
         let faulty = Duration::from_secs(rng.random_range(20..=180));

@@ -85,6 +85,11 @@ impl Watch {
     pub fn tree(&self) -> &Tree {
         &self.tree
     }
+
+    /// The true tree, once there is no more to watch.
+    pub fn into_tree(self) -> Tree {
+        self.tree
+    }
 }
 
 /// Who can reach the root.

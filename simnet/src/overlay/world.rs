@@ -252,6 +252,9 @@ pub struct World {
     traffic: Traffic,
     sequence: u64,
     events: u64,
+    /// Time that machines were up, in microseconds, until the last one came or went.
+    up_us: u64,
+    up_since: Time,
 }
 
 impl World {
@@ -288,6 +291,8 @@ impl World {
             traffic: Traffic { kinds: [("", MessageCount::default()); KINDS_MAX], lost: 0, in_vain: 0 },
             sequence: 0,
             events: 0,
+            up_us: 0,
+            up_since: Time::ZERO,
             settings,
         }
     }
@@ -370,6 +375,19 @@ impl World {
         self.events
     }
 
+    /// Simulated time of all machines that were up, together.
+    pub fn time_up(&self) -> Duration {
+        let since = self.now.since(self.up_since) * self.up.len() as u32;
+        Duration::from_micros(self.up_us) + since
+    }
+
+    /// The number of machines that are up is about to change.
+    fn count_time_up(&mut self) {
+        let us = self.now.as_micros() - self.up_since.as_micros();
+        self.up_us += us.unsigned_abs() * self.up.len() as u64;
+        self.up_since = self.now;
+    }
+
     /// Events to come.
     pub fn pending(&self) -> usize {
         self.queue.len()
@@ -394,12 +412,14 @@ impl World {
 
     /// Starts all machines, in waves that each double the grid: the machines of a wave start at random moments in it,
     /// and join through members. It is the end of the last wave then; they may still be joining.
-    pub fn grow(&mut self, wave: Duration) {
+    ///
+    /// Only the first `hosts` machines: others are left for later.
+    pub fn grow(&mut self, hosts: u32, wave: Duration) {
         let micros = u64::try_from(wave.as_micros()).unwrap_or(u64::MAX).max(1);
         let mut rng = SmallStream::new(self.settings.seed, "growth", 0);
         let mut next = 0;
-        while next < self.hosts() {
-            let end = next.saturating_mul(2).clamp(1, self.hosts());
+        while next < hosts {
+            let end = next.saturating_mul(2).clamp(1, hosts);
             let mut starts: Vec<_> = (next..end).map(|host| (rng.random_range(0..micros), host)).collect();
             starts.sort_unstable();
             let begin = self.now;
@@ -417,6 +437,7 @@ impl World {
     /// # Panics
     /// When it is not down.
     pub fn start_through(&mut self, host: HostIndex, memory: Memory, contact: Option<HostIndex>) {
+        self.count_time_up();
         let place = self.up.len() as u32;
         let now = self.now;
         let machine = &mut self.hosts[host as usize];
@@ -513,6 +534,7 @@ impl World {
         if place == NOWHERE {
             return;
         }
+        self.count_time_up();
         self.up.swap_remove(place as usize);
         if let Some(moved) = self.up.get(place as usize) {
             self.hosts[*moved as usize].place = place;

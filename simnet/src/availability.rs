@@ -1,0 +1,356 @@
+//! When real machines were up: parsers for the traces that simulations replay.
+//!
+//! Two forms are read, plain or compressed by gzip, and told apart by their content:
+//!
+//! - **Failure Trace Archive, tabbed** (`event_trace.tab`): a heading line, then `event_id component_id node_id
+//!   platform_id node_name event_type event_start_time event_stop_time event_end_reason`, separated by tabs or spaces.
+//!   Type 1 is available, 0 unavailable; times are seconds since 1970. A machine is up where it has a row of type 1.
+//!   One that has only rows of type 0 is up except then; where a row of each type cover the same moment, it is down.
+//! - **Spot instances** (JSON): `{name: {"gap_seconds": s, "data": [instances up at each tick]}}`, or one such value
+//!   without a name. A series of up to k instances is k machines: the j-th is up at the ticks with at least j up.
+//!
+//! Left out: why a machine went, and how it is paired with others.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::Read;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+/// Machines of a trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Availability {
+    machines: Vec<Machine>,
+}
+
+/// When one machine was up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// When it came up or went down, in turn, in seconds; the first is a coming.
+    changes: Vec<u64>,
+    /// When the trace of it begins and ends.
+    first: u64,
+    last: u64,
+}
+
+/// What is wrong with a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Malformed {
+    /// From 1; none where it is not a single line.
+    line: Option<usize>,
+    sentence: String,
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(formatter, "line {line}: {}", self.sentence),
+            None => formatter.write_str(&self.sentence),
+        }
+    }
+}
+
+fn malformed<T>(line: usize, sentence: impl Into<String>) -> Result<T, Malformed> {
+    Err(Malformed { line: Some(line), sentence: sentence.into() })
+}
+
+impl Availability {
+    /// Reads a trace.
+    ///
+    /// # Errors
+    /// A sentence with the file, the line where there is one, and what is expected there.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let name = path.display();
+        let bytes = std::fs::read(path).map_err(|error| format!("{name} cannot be read: {error}"))?;
+        let text = decompress(bytes).map_err(|error| format!("{name} cannot be decompressed: {error}"))?;
+        let text = String::from_utf8(text).map_err(|_| format!("{name} is not text: give an event_trace.tab or JSON"))?;
+        Self::parse(&text).map_err(|malformed| match malformed.line {
+            Some(line) => format!("{name}:{line}: {}", malformed.sentence),
+            None => format!("{name}: {}", malformed.sentence),
+        })
+    }
+
+    /// Parses a trace in one of the two forms.
+    ///
+    /// # Errors
+    /// What is wrong, and in which line.
+    pub fn parse(text: &str) -> Result<Self, Malformed> {
+        let machines = if text.trim_start().starts_with('{') { spot(text)? } else { tabbed(text)? };
+        if machines.is_empty() {
+            return Err(Malformed { line: None, sentence: "no machine is ever up in it".to_owned() });
+        }
+        Ok(Self { machines })
+    }
+
+    /// All machines that were ever up, in the order of the file's numbers or names.
+    pub fn machines(&self) -> &[Machine] {
+        &self.machines
+    }
+}
+
+impl Machine {
+    /// From intervals [from, to) in which it was up, in any order. None when it never was.
+    fn new(mut up: Vec<(u64, u64)>, first: u64, last: u64) -> Option<Self> {
+        up.sort_unstable();
+        let mut changes: Vec<u64> = Vec::with_capacity(2 * up.len());
+        for (from, to) in up.into_iter().filter(|(from, to)| from < to) {
+            match changes.last_mut() {
+                // It goes on.
+                Some(end) if *end >= from => *end = to.max(*end),
+                _ => changes.extend([from, to]),
+            }
+        }
+        (!changes.is_empty()).then_some(Self { changes, first, last })
+    }
+
+    /// When its trace begins.
+    pub fn first(&self) -> Duration {
+        Duration::from_secs(self.first)
+    }
+
+    /// How long its trace is.
+    pub fn span(&self) -> Duration {
+        Duration::from_secs(self.last - self.first)
+    }
+
+    /// Whether it is up at a moment.
+    pub fn is_up(&self, at: Duration) -> bool {
+        self.changes.partition_point(|change| Duration::from_secs(*change) <= at) % 2 == 1
+    }
+
+    /// When it comes up (true) and goes down after one moment and up to another.
+    pub fn changes(&self, after: Duration, until: Duration) -> impl Iterator<Item = (Duration, bool)> {
+        let changes = self.changes.iter().enumerate().map(|(index, at)| (Duration::from_secs(*at), index % 2 == 0));
+        changes.filter(move |(at, _)| *at > after && *at <= until)
+    }
+}
+
+/// Undoes gzip where the bytes begin like it.
+fn decompress(bytes: Vec<u8>) -> std::io::Result<Vec<u8>> {
+    if !bytes.starts_with(&[0x1f, 0x8b]) {
+        return Ok(bytes);
+    }
+    let mut text = Vec::new();
+    flate2::read::MultiGzDecoder::new(bytes.as_slice()).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+// ---- Failure Trace Archive ----
+
+/// What the rows of one machine say.
+#[derive(Default)]
+struct Rows {
+    up: Vec<(u64, u64)>,
+    down: Vec<(u64, u64)>,
+}
+
+fn tabbed(text: &str) -> Result<Vec<Machine>, Malformed> {
+    let mut rows: BTreeMap<u64, Rows> = BTreeMap::new();
+    let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line));
+    for (number, line) in lines.filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#')) {
+        if number == 1 && line.starts_with("event_id") {
+            continue;
+        }
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [_, _, node, _, _, kind, start, stop, ..] = fields[..] else {
+            return malformed(number, format!("{} fields where nine are expected: event_id component_id node_id platform_id node_name event_type event_start_time event_stop_time event_end_reason", fields.len()));
+        };
+        let node = whole(number, "node_id", node)?;
+        let (start, stop) = (time(number, "event_start_time", start)?, time(number, "event_stop_time", stop)?);
+        if stop < start {
+            return malformed(number, format!("event_stop_time {stop} is before event_start_time {start}"));
+        }
+        let rows = rows.entry(node).or_default();
+        match kind {
+            "1" => rows.up.push((start, stop)),
+            "0" => rows.down.push((start, stop)),
+            other => return malformed(number, format!("event_type is {other}: 1 (available) or 0 (unavailable) is expected")),
+        }
+    }
+    let all = rows.values().flat_map(|rows| rows.up.iter().chain(&rows.down));
+    let (first, last) = all.fold((u64::MAX, 0), |(first, last), (from, to)| (first.min(*from), last.max(*to)));
+    Ok(rows.into_values().filter_map(|rows| rows.machine(first, last)).collect())
+}
+
+impl Rows {
+    /// `first` and `last` are those of the whole trace.
+    fn machine(self, first: u64, last: u64) -> Option<Machine> {
+        let (up, first, last) = if self.up.is_empty() {
+            (vec![(first, last)], first, last)
+        } else {
+            let all = self.up.iter().chain(&self.down);
+            let (first, last) = all.fold((u64::MAX, 0), |(first, last), (from, to)| (first.min(*from), last.max(*to)));
+            (self.up, first, last)
+        };
+        let mut down = self.down;
+        down.sort_unstable();
+        let mut rest = Vec::new();
+        for (mut from, to) in up {
+            for (down_from, down_to) in down.iter().filter(|(down_from, _)| *down_from < to) {
+                rest.push((from, (*down_from).max(from)));
+                from = (*down_to).max(from);
+            }
+            rest.push((from, to));
+        }
+        Machine::new(rest, first, last)
+    }
+}
+
+fn whole(line: usize, field: &str, text: &str) -> Result<u64, Malformed> {
+    text.parse().or_else(|_| malformed(line, format!("{field} is {text}: a whole number is expected")))
+}
+
+/// Seconds; some traces have fractions.
+fn time(line: usize, field: &str, text: &str) -> Result<u64, Malformed> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.0..1e12).contains(&seconds) => Ok(seconds as u64),
+        _ => malformed(line, format!("{field} is {text}: seconds since 1970 are expected")),
+    }
+}
+
+// ---- spot instances ----
+
+#[derive(Deserialize)]
+struct Series {
+    gap_seconds: Option<u64>,
+    metadata: Option<Metadata>,
+    data: Vec<u32>,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    gap_seconds: u64,
+}
+
+/// Most machines of one series.
+const INSTANCES_MAX: u32 = 1_024;
+
+fn spot(text: &str) -> Result<Vec<Machine>, Malformed> {
+    let wrong = |error: serde_json::Error| Malformed {
+        line: Some(error.line()),
+        sentence: format!("{error}; expected is {{name: {{\"gap_seconds\": seconds, \"data\": [instances up at each tick]}}}}"),
+    };
+    let single = serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(wrong).map(|_| text.contains("\"data\""))?;
+    if !single {
+        return Err(Malformed { line: None, sentence: "no series with \"data\" is in it".to_owned() });
+    }
+    let all: BTreeMap<String, Series> = match serde_json::from_str::<Series>(text) {
+        Ok(series) => BTreeMap::from([(String::new(), series)]),
+        Err(_) => serde_json::from_str(text).map_err(wrong)?,
+    };
+    let mut machines = Vec::new();
+    for (name, series) in all {
+        let gap = series.gap_seconds.or(series.metadata.map(|metadata| metadata.gap_seconds));
+        let Some(gap) = gap.filter(|gap| *gap > 0) else {
+            return Err(Malformed { line: None, sentence: format!("{name}: gap_seconds is missing or 0") });
+        };
+        let most = series.data.iter().copied().max().unwrap_or(0);
+        if most > INSTANCES_MAX {
+            return Err(Malformed {
+                line: None,
+                sentence: format!("{name}: {most} instances up at a tick are more than {INSTANCES_MAX}"),
+            });
+        }
+        let last = gap.saturating_mul(series.data.len() as u64);
+        for instance in 1..=most {
+            let ticks = series.data.iter().zip(0u64..).filter(|(up, _)| **up >= instance);
+            let up = ticks.map(|(_, tick)| (tick * gap, (tick + 1) * gap)).collect();
+            machines.extend(Machine::new(up, 0, last));
+        }
+    }
+    Ok(machines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADING: &str = "event_id\tcomponent_id\tnode_id\tplatform_id\tnode_name\tevent_type\tevent_start_time\tevent_stop_time\tevent_end_reason\n";
+
+    fn row(node: u64, kind: u8, start: u64, stop: u64) -> String {
+        format!("0\t0\t{node}\t3\t10.000\t{kind}\t{start}\t{stop}\t8000\n")
+    }
+
+    fn changes(machine: &Machine) -> Vec<(u64, bool)> {
+        machine.changes(Duration::ZERO, Duration::MAX).map(|(at, up)| (at.as_secs(), up)).collect()
+    }
+
+    #[test]
+    fn a_tabbed_trace_tells_when_machines_were_up() {
+        let text = [
+            HEADING,
+            &row(9, 1, 100, 200),
+            &row(9, 0, 200, 250),
+            &row(9, 1, 250, 300),
+            &row(9, 1, 300, 400),
+            // Only a row of type 0: up but for it.
+            &row(4, 0, 150, 160),
+            // Down wins where both say something.
+            &row(5, 1, 100, 400),
+            &row(5, 0, 120, 130),
+        ];
+        let trace = Availability::parse(&text.concat()).unwrap();
+        let [four, five, nine] = trace.machines() else { panic!("{trace:?}") };
+        assert_eq!(changes(nine), [(100, true), (200, false), (250, true), (400, false)]);
+        assert_eq!(changes(four), [(100, true), (150, false), (160, true), (400, false)]);
+        assert_eq!(changes(five), [(100, true), (120, false), (130, true), (400, false)]);
+        assert_eq!((nine.first().as_secs(), nine.span().as_secs()), (100, 300));
+        let is_up = |at| nine.is_up(Duration::from_secs(at));
+        assert_eq!([99, 100, 199, 200, 250, 400].map(is_up), [false, true, true, false, true, false]);
+    }
+
+    #[test]
+    fn a_spot_trace_is_as_many_machines_as_there_were_instances() {
+        for text in [
+            r#"{"a": {"gap_seconds": 10, "metadata": {"gap_seconds": 10}, "data": [0, 2, 1, 0, 1]}}"#,
+            r#"{"metadata": {"gap_seconds": 10}, "data": [0, 2, 1, 0, 1]}"#,
+        ] {
+            let trace = Availability::parse(text).unwrap();
+            let [one, two] = trace.machines() else { panic!("{trace:?}") };
+            assert_eq!(changes(one), [(10, true), (30, false), (40, true), (50, false)]);
+            assert_eq!(changes(two), [(10, true), (20, false)]);
+        }
+    }
+
+    #[test]
+    fn what_is_malformed_is_named_with_its_line() {
+        let good = row(1, 1, 100, 200);
+        for (text, sentence) in [
+            (format!("{HEADING}{good}1 2 3\n"), "line 3: 3 fields where nine are expected"),
+            (format!("{HEADING}{good}{}", row(1, 2, 1, 2)), "line 3: event_type is 2: 1 (available) or 0"),
+            (format!("{good}{}", row(1, 1, 5, 4)), "line 2: event_stop_time 4 is before event_start_time 5"),
+            (good.replace("\t1\t3", "\tx\t3"), "line 1: node_id is x: a whole number"),
+            (good.replace("200", "soon"), "line 1: event_stop_time is soon: seconds since 1970"),
+            (HEADING.to_owned(), "no machine is ever up"),
+            ("{\"a\": {\"gap_seconds\": 10,\n \"data\": [0, \"x\"]}}".to_owned(), "line 2: "),
+            ("{\"a\":\n {\"data\": [1]}}".to_owned(), "a: gap_seconds is missing or 0"),
+            ("{\"a\": 1}".to_owned(), "no series with \"data\""),
+            ("{\"a\": ".to_owned(), "line 1: "),
+        ] {
+            let error = Availability::parse(&text).unwrap_err().to_string();
+            assert!(error.contains(sentence), "{error} for {text}");
+        }
+    }
+
+    #[test]
+    fn files_are_read_plain_and_compressed() {
+        use std::io::Write;
+        let directory = std::env::temp_dir().join(format!("idlewood-availability-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let text = row(1, 1, 100, 200);
+        let path = directory.join("trace.gz");
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(text.as_bytes()).unwrap();
+        std::fs::write(&path, encoder.finish().unwrap()).unwrap();
+        assert_eq!(Availability::read(&path).unwrap(), Availability::parse(&text).unwrap());
+        let path = directory.join("trace.tab");
+        std::fs::write(&path, format!("{text}x")).unwrap();
+        let error = Availability::read(&path).unwrap_err();
+        assert!(error.ends_with("node_name event_type event_start_time event_stop_time event_end_reason"), "{error}");
+        assert!(error.contains("trace.tab:2: 1 fields"), "{error}");
+        std::fs::remove_dir_all(&directory).unwrap();
+        assert!(Availability::read(&path).unwrap_err().contains("cannot be read"));
+    }
+}

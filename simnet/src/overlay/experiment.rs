@@ -1,0 +1,536 @@
+//! What is measured of the overlay, each in a grid of its own.
+//!
+//! An experiment grows a grid by real joins, waits until its tree is the true one, does something to it, and writes
+//! down what came of it as samples. Repair ends at the last moment at which the number of machines with a wrong link
+//! ([`Watch`]) became zero, looked at after every event; with a wrong link or count, where a sample says `counts`.
+//! What does not end within [`LIMIT`] is written down as that long and as one `unhealed`.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use idlewood_overlay::{Node, Overlay, State, Time};
+use rand::RngExt;
+
+use super::survey::{Watch, paths};
+use super::truth::Tree;
+use super::world::{Memory, Settings, Step, World};
+use crate::availability::Availability;
+use crate::event_queue::HostIndex;
+use crate::random::{SmallStream, exponential, happens};
+use crate::report::MessageCount;
+
+/// Machines of a wave of growth start within this time: our choice; a join takes under a second.
+const WAVE: Duration = Duration::from_secs(2);
+/// What is not repaired by then counts as never: our choice, ten times the slowest goal.
+pub const LIMIT: Duration = Duration::from_secs(600);
+/// A machine whose session ended is followed by another one after so long: our choice, longer than a leave lingers.
+const SUCCESSION: Duration = Duration::from_millis(1_500);
+/// Time between two looks at the paths: our choice, a heartbeat.
+const PATHS_EVERY: Duration = Duration::from_secs(5);
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Experiment {
+    /// The tree's shape, and traffic when nothing happens.
+    Steady,
+    /// Machines join one by one.
+    Join,
+    /// Machines crash one by one.
+    Crash,
+    /// Machines leave one by one, announced.
+    Leave,
+    /// Shares of all machines crash at once.
+    Mass,
+    /// Two halves do not hear each other for some minutes.
+    Partition,
+    /// The same for an hour.
+    PartitionHour,
+    /// Sessions of four hours on average.
+    Churn4h,
+    /// Sessions of ten minutes on average.
+    Churn10min,
+    /// Machines come and go as in a trace.
+    Trace,
+}
+
+impl Experiment {
+    /// All, in their order.
+    pub const ALL: [Self; 10] = [
+        Self::Steady,
+        Self::Join,
+        Self::Crash,
+        Self::Leave,
+        Self::Mass,
+        Self::Partition,
+        Self::PartitionHour,
+        Self::Churn4h,
+        Self::Churn10min,
+        Self::Trace,
+    ];
+
+    /// Its name on the command line and of its CSV.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Steady => "steady",
+            Self::Join => "join",
+            Self::Crash => "crash",
+            Self::Leave => "leave",
+            Self::Mass => "mass",
+            Self::Partition => "partition",
+            Self::PartitionHour => "partition-hour",
+            Self::Churn4h => "churn-4h",
+            Self::Churn10min => "churn-10min",
+            Self::Trace => "trace",
+        }
+    }
+
+    /// What it consists of; every case has a grid of its own.
+    pub fn cases(self) -> &'static [&'static str] {
+        match self {
+            Self::Steady | Self::Join | Self::Crash | Self::Leave | Self::Trace => &[""],
+            Self::Mass => &["10", "50", "80"],
+            Self::Partition | Self::PartitionHour => &["halves"],
+            Self::Churn4h | Self::Churn10min => &["crashes", "announced"],
+        }
+    }
+}
+
+/// One thing that was measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// In which case of the experiment.
+    pub case: &'static str,
+    /// What, with its unit.
+    pub quantity: &'static str,
+    /// How much.
+    pub value: f64,
+}
+
+/// Per peer and second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rate {
+    /// Messages sent.
+    pub messages: f64,
+    /// Their encoded size.
+    pub bytes: f64,
+}
+
+/// What came of one case of an experiment with one seed.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// In the order they were taken.
+    pub samples: Vec<Sample>,
+    /// Leaves by depth, where that was looked at.
+    pub depths: Vec<u64>,
+    /// Traffic by kind of message, where that was looked at.
+    pub rates: Vec<(&'static str, Rate)>,
+    /// Events given to peers.
+    pub events: u64,
+    /// Simulated time of all machines together.
+    pub time_up: Duration,
+    /// Of the world.
+    pub trace: blake3::Hash,
+}
+
+/// A case that is run: its parameters, its world, and what was measured.
+struct Run<'a> {
+    nodes: u32,
+    case: &'static str,
+    world: World,
+    /// For the experiment's own choices.
+    rng: SmallStream,
+    samples: Vec<Sample>,
+    depths: Vec<u64>,
+    rates: Vec<(&'static str, Rate)>,
+    /// Which of those that join are members, and have their nodes linked.
+    joined: Vec<(bool, bool)>,
+    /// Is told the simulated time and the number of events now and then.
+    progress: &'a mut dyn FnMut(Time, u64),
+    told: u64,
+}
+
+/// Events between two calls of the progress function.
+const PROGRESS_EVENTS: u64 = 1 << 14;
+/// The driver's codes.
+const END: u32 = 0;
+const START: u32 = 1;
+
+/// Runs one case of an experiment. The same arguments give the same outcome.
+pub fn run(
+    experiment: Experiment,
+    case: &'static str,
+    nodes: u32,
+    seed: u64,
+    trace: Option<&Availability>,
+    progress: &mut dyn FnMut(Time, u64),
+) -> Outcome {
+    let spare = if experiment == Experiment::Join { joins(nodes) } else { 0 };
+    let world = World::new(Settings::new(nodes + spare, seed));
+    let rng = SmallStream::new(seed, experiment.name(), 0);
+    let mut run = Run {
+        nodes,
+        case,
+        world,
+        rng,
+        samples: Vec::new(),
+        depths: Vec::new(),
+        rates: Vec::new(),
+        joined: vec![(false, false); spare as usize],
+        progress,
+        told: 0,
+    };
+    match experiment {
+        Experiment::Steady => run.steady(),
+        Experiment::Join => run.join(),
+        Experiment::Crash => run.one_by_one(false),
+        Experiment::Leave => run.one_by_one(true),
+        Experiment::Mass => run.mass(),
+        Experiment::Partition => run.partition(Duration::from_secs(scaled(nodes, 120, 300))),
+        Experiment::PartitionHour => run.partition(Duration::from_secs(3_600)),
+        Experiment::Churn4h => run.churn(Duration::from_secs(4 * 3_600), Duration::from_secs(60)),
+        Experiment::Churn10min => run.churn(Duration::from_secs(600), Duration::from_secs(120)),
+        Experiment::Trace => run.replay(trace.expect("the trace was read before")),
+    }
+    Outcome {
+        events: run.world.events(),
+        time_up: run.world.time_up(),
+        trace: run.world.trace_hash(),
+        samples: run.samples,
+        depths: run.depths,
+        rates: run.rates,
+    }
+}
+
+/// A number that falls from `high` for small grids to `low` for large ones: what costs time in proportion to the
+/// number of machines is done less.
+fn scaled(nodes: u32, low: u64, high: u64) -> u64 {
+    (high * 2_000 / u64::from(nodes.max(1))).clamp(low, high)
+}
+
+/// Machines that join one by one.
+fn joins(nodes: u32) -> u32 {
+    (nodes / 3).clamp(10, 100)
+}
+
+impl Run<'_> {
+    // ---- time ----
+
+    fn sample(&mut self, quantity: &'static str, value: f64) {
+        self.samples.push(Sample { case: self.case, quantity, value });
+    }
+
+    fn step(&mut self, until: Time) -> Option<Step> {
+        if self.world.events() >= self.told + PROGRESS_EVENTS {
+            self.told = self.world.events();
+            (self.progress)(self.world.now(), self.told);
+        }
+        self.world.step(until)
+    }
+
+    fn wait(&mut self, duration: Duration) {
+        let until = self.world.now() + duration;
+        while self.step(until).is_some() {}
+    }
+
+    /// A random duration between two in seconds.
+    fn some_seconds(&mut self, low: u64, high: u64) -> Duration {
+        Duration::from_micros(self.rng.random_range(low * 1_000_000..high * 1_000_000))
+    }
+
+    /// Grows the grid, waits until it is exact, and some more; its tree.
+    fn grow(&mut self, calm: Duration) -> Tree {
+        self.world.grow(self.nodes, WAVE);
+        let repair = self.repair("");
+        self.sample("growth_s", repair.counts.as_secs_f64());
+        self.wait(calm);
+        repair.tree
+    }
+
+    /// Watches until everything is right, and for a while that it stays so.
+    fn repair(&mut self, case: &'static str) -> Repair {
+        let stays = Duration::from_secs(if self.nodes > 20_000 { 3 } else { 10 });
+        let begin = self.world.now();
+        let mut watch = Watch::new(&self.world);
+        let (mut links, mut counts) = (begin, begin);
+        let mut until = begin + if watch.wrong_counts == 0 { stays } else { LIMIT };
+        while let Some(step) = self.step(until) {
+            let Step::Handled(host) = step else { continue };
+            let before = (watch.wrong_links, watch.wrong_counts);
+            watch.update(&self.world, host);
+            let now = self.world.now();
+            if before.0 > 0 && watch.wrong_links == 0 {
+                links = now;
+            }
+            if before.1 > 0 && watch.wrong_counts == 0 {
+                counts = now;
+                until = (now + stays).min(begin + LIMIT);
+            } else if before.1 == 0 && watch.wrong_counts > 0 {
+                until = begin + LIMIT;
+            }
+        }
+        if watch.wrong_counts > 0 {
+            self.samples.push(Sample { case, quantity: "unhealed", value: 1.0 });
+        }
+        let took = |wrong: u32, last: Time| if wrong == 0 { last.since(begin) } else { LIMIT };
+        Repair {
+            links: took(watch.wrong_links, links),
+            counts: took(watch.wrong_counts, counts),
+            tree: watch.into_tree(),
+        }
+    }
+
+    fn sample_repair(&mut self, case: &'static str) -> Tree {
+        let repair = self.repair(case);
+        let mut sample = |quantity, took: Duration| {
+            self.samples.push(Sample { case, quantity, value: took.as_secs_f64() });
+        };
+        sample("links_s", repair.links);
+        sample("counts_s", repair.counts);
+        repair.tree
+    }
+
+    fn somebody(&mut self) -> HostIndex {
+        let choice = self.rng.random_range(0..self.world.up().len());
+        self.world.up()[choice]
+    }
+
+    // ---- experiments ----
+
+    fn steady(&mut self) {
+        // The look-up of the own key doubles its period up to a minute: after two minutes it is there.
+        let tree = self.grow(Duration::from_secs(scaled(self.nodes, 60, 150)));
+        let root = tree.root.and_then(|root| self.world.overlay(root)?.root());
+        let (count, height) = root.map_or((0, 0), |root| (root.count, root.height));
+        self.sample("root_count", count as f64);
+        self.sample("height", height.into());
+        let world = &self.world;
+        let depths = world.up().iter().filter_map(|host| world.overlay(*host)?.depth(Node::Leaf));
+        let mut histogram = Vec::new();
+        for depth in depths {
+            let depth = depth as usize;
+            if depth >= histogram.len() {
+                histogram.resize(depth + 1, 0);
+            }
+            histogram[depth] += 1;
+        }
+        let known: u64 = histogram.iter().sum();
+        let sum: u64 = histogram.iter().zip(0u64..).map(|(leaves, depth)| leaves * depth).sum();
+        self.sample("mean_depth", sum as f64 / known.max(1) as f64);
+        self.depths = histogram;
+        let (before, time_up) = (self.world.traffic().clone(), self.world.time_up());
+        self.wait(Duration::from_secs(scaled(self.nodes, 60, 120)));
+        let peer_s = (self.world.time_up() - time_up).as_secs_f64();
+        let per_peer_s = |now: MessageCount, before: MessageCount| Rate {
+            messages: (now.count - before.count) as f64 / peer_s,
+            bytes: (now.bytes - before.bytes) as f64 / peer_s,
+        };
+        let traffic = self.world.traffic();
+        let earlier = |kind| before.kinds().find(|(other, _)| *other == kind).map(|(_, count)| count);
+        let rates = traffic.kinds().map(|(kind, count)| (kind, per_peer_s(count, earlier(kind).unwrap_or_default())));
+        self.rates = rates.collect();
+        let total = per_peer_s(traffic.total(), before.total());
+        self.sample("messages_per_peer_s", total.messages);
+        self.sample("bytes_per_peer_s", total.bytes);
+    }
+
+    fn join(&mut self) {
+        self.grow(Duration::from_secs(30));
+        let all = self.nodes..self.nodes + joins(self.nodes);
+        for host in all.clone() {
+            let after = Duration::from_micros(exponential(&mut self.rng, 1_000_000));
+            self.wait_for_joins(after, &all);
+            self.world.start(host, Memory::Kept);
+        }
+        self.wait_for_joins(Duration::from_secs(60), &all);
+        let missing = all.len() - self.samples.iter().filter(|sample| sample.quantity == "linked_s").count();
+        (0..missing).for_each(|_| self.sample("unhealed", 1.0));
+    }
+
+    /// Lets time pass, and notes when each of those that join becomes a member, and has its nodes linked.
+    fn wait_for_joins(&mut self, duration: Duration, joining: &Range<HostIndex>) {
+        let until = self.world.now() + duration;
+        while let Some(step) = self.step(until) {
+            let Step::Handled(host) = step else { continue };
+            let Some(progress) = host.checked_sub(joining.start).map(|index| self.joined[index as usize]) else { continue };
+            let Some(overlay) = self.world.overlay(host) else { continue };
+            let (is_member, is_linked) = (overlay.state() == State::Member, is_linked(overlay));
+            let took = self.world.now().since(self.world.started(host)).as_secs_f64();
+            if is_member && !progress.0 {
+                self.sample("member_s", took);
+            }
+            if is_linked && !progress.1 {
+                self.sample("linked_s", took);
+                self.sample("messages", self.world.messages(host).into());
+            }
+            self.joined[(host - joining.start) as usize] = (progress.0 | is_member, progress.1 | is_linked);
+        }
+    }
+
+    /// Machines crash, or leave, one after the other, and others come in their place: in turn any that hosts a router,
+    /// the last on the line, which hosts none, and the root.
+    fn one_by_one(&mut self, announced: bool) {
+        let mut tree = self.grow(Duration::from_secs(60));
+        for place in ["router", "leaf", "root"].iter().cycle().take(scaled(self.nodes, 12, 60) as usize) {
+            let calm = self.some_seconds(2, 8);
+            self.wait(calm);
+            let victim = loop {
+                let host = match (*place, tree.root) {
+                    ("root", Some(root)) => root,
+                    _ => self.somebody(),
+                };
+                let is_last = tree.truth(host).is_some_and(|truth| truth.succ.is_none());
+                match *place {
+                    "leaf" if !is_last => {
+                        let last = self.world.up().iter().find(|host| tree.truth(**host).is_some_and(|truth| truth.succ.is_none()));
+                        break *last.expect("a line has an end");
+                    }
+                    "router" if is_last || Some(host) == tree.root => {}
+                    _ => break host,
+                }
+            };
+            if announced {
+                self.world.leave(victim);
+            } else {
+                self.world.crash(victim);
+            }
+            self.sample_repair(place);
+            if self.world.overlay(victim).is_some() {
+                // It has not heard that it may go.
+                self.world.crash(victim);
+            }
+            self.world.start(victim, Memory::Stranger);
+            tree = self.repair("succession").tree;
+        }
+    }
+
+    fn mass(&mut self) {
+        self.grow(Duration::from_secs(30));
+        let share: u32 = self.case.parse().expect("cases are percentages");
+        let victims = u64::from(self.nodes) * u64::from(share) / 100;
+        for _ in 0..victims {
+            let victim = self.somebody();
+            self.world.crash(victim);
+        }
+        self.sample_repair(self.case);
+    }
+
+    fn partition(&mut self, apart: Duration) {
+        self.grow(Duration::from_secs(30));
+        for host in 0..self.nodes {
+            if self.rng.random() {
+                self.world.network_mut().put_into(1, host);
+            }
+        }
+        self.world.network_mut().partition(0, 1);
+        self.wait(apart);
+        self.world.network_mut().heal();
+        self.sample_repair(self.case);
+    }
+
+    /// Exponential sessions; whoever goes is followed by another machine, so that the grid keeps its size.
+    fn churn(&mut self, session: Duration, calm: Duration) {
+        self.grow(Duration::from_secs(10));
+        let announced_percent = if self.case == "announced" { 80.0 } else { 0.0 };
+        let session_us = u64::try_from(session.as_micros()).unwrap_or(u64::MAX);
+        let now = self.world.now();
+        for host in 0..self.nodes {
+            let ends = now + Duration::from_micros(exponential(&mut self.rng, session_us));
+            self.world.plan(ends, host, END);
+        }
+        let mut departures = 0u64;
+        let duration = Duration::from_secs(scaled(self.nodes, 300, 1_800));
+        self.look_at_paths(calm, duration, |run, host, code| {
+            let now = run.world.now();
+            if code == END {
+                departures += 1;
+                if happens(&mut run.rng, announced_percent) {
+                    run.world.leave(host);
+                } else {
+                    run.world.crash(host);
+                }
+                run.world.plan(now + SUCCESSION, host, START);
+            } else if run.world.overlay(host).is_some() {
+                run.world.plan(now + SUCCESSION, host, START);
+            } else {
+                run.world.start(host, Memory::Stranger);
+                let ends = now + Duration::from_micros(exponential(&mut run.rng, session_us));
+                run.world.plan(ends, host, END);
+            }
+        });
+        self.sample("departures", departures as f64);
+    }
+
+    /// Every machine follows one of the trace, from a random moment of it. What a trace calls unavailable is a crash,
+    /// and the machine comes back with what it remembers.
+    fn replay(&mut self, trace: &Availability) {
+        self.grow(Duration::from_secs(10));
+        let duration = Duration::from_secs(scaled(self.nodes, 300, 3_600));
+        let calm = Duration::from_secs(60);
+        let window = calm + duration;
+        let machines = trace.machines();
+        let mut later = Vec::new();
+        for host in 0..self.nodes {
+            let machine = &machines[host as usize % machines.len()];
+            let room = machine.span().saturating_sub(window);
+            let offset = machine.first() + Duration::from_secs(self.rng.random_range(0..=room.as_secs()));
+            if !machine.is_up(offset) {
+                self.world.leave(host);
+            }
+            later.extend(machine.changes(offset, offset + window).map(|(at, up)| (at - offset, host, up)));
+        }
+        // Those that are not up at first have gone by then.
+        self.wait(Duration::from_secs(30));
+        let now = self.world.now();
+        for (after, host, up) in later {
+            self.world.plan(now + after, host, if up { START } else { END });
+        }
+        let (mut arrivals, mut departures) = (0u64, 0u64);
+        self.look_at_paths(calm, duration, |run, host, code| {
+            let is_up = run.world.overlay(host).is_some();
+            if code == END && is_up {
+                departures += 1;
+                run.world.crash(host);
+            } else if code == START && !is_up {
+                arrivals += 1;
+                run.world.start(host, Memory::Kept);
+            }
+        });
+        self.sample("arrivals", arrivals as f64);
+        self.sample("departures", departures as f64);
+    }
+
+    /// Looks at the paths now and then after `calm`; what was planned goes to `happen`.
+    fn look_at_paths(&mut self, calm: Duration, duration: Duration, mut happen: impl FnMut(&mut Self, HostIndex, u32)) {
+        let end = self.world.now() + calm + duration;
+        let mut next = self.world.now() + calm;
+        let (mut leaves, mut available) = (0, 0);
+        let mut least = 1.0f64;
+        while next <= end {
+            while let Some(step) = self.step(next) {
+                if let Step::Planned { host, code } = step {
+                    happen(self, host, code);
+                }
+            }
+            let paths = paths(&self.world);
+            leaves += paths.leaves;
+            available += paths.available;
+            least = least.min(paths.available as f64 / paths.leaves.max(1) as f64);
+            next += PATHS_EVERY;
+        }
+        self.sample("path_available", available as f64 / leaves.max(1) as f64);
+        self.sample("path_available_least", least);
+    }
+}
+
+/// How long it took until everything was right, and stayed so.
+struct Repair {
+    links: Duration,
+    counts: Duration,
+    tree: Tree,
+}
+
+/// Whether the nodes of a machine have their parents.
+fn is_linked(overlay: &Overlay) -> bool {
+    let router = !overlay.hosts_router() || overlay.is_root() || overlay.parent(Node::Router).is_some();
+    overlay.state() == State::Member && router && overlay.parent(Node::Leaf).is_some()
+}

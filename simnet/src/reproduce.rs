@@ -1,0 +1,480 @@
+//! `simnet reproduce overlay`: experiments on the overlay, over several seeds, on all cores.
+//!
+//! Every case of an experiment and seed is a job of its own; jobs run on as many threads as there are cores, and their
+//! results are put together in their order, so that the number of threads changes nothing but the time it takes. After
+//! each job everything known so far is written to the directory: whoever interrupts a run keeps what it has found.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use idlewood_overlay::Time;
+use serde::Serialize;
+
+use crate::availability::Availability;
+use crate::overlay::experiment::{self, Experiment, Outcome, Rate};
+
+/// Grids of more machines are not run at the same time: memory.
+const CONCURRENT_NODES_MAX: u32 = 200_000;
+/// Larger grids are not left partitioned for an hour unless that is asked for: it takes most of the time.
+const PARTITION_HOUR_NODES_MAX: u32 = 2_000;
+
+/// What is to be run.
+#[derive(Clone, Debug)]
+pub struct Reproduction {
+    /// Machines of each grid, 1 to 1,000,000.
+    pub nodes: u32,
+    /// First seed.
+    pub seed: u64,
+    /// Number of seeds, at least 1.
+    pub seeds: u64,
+    /// Only these experiments; empty: all that suit the size.
+    pub only: Vec<Experiment>,
+    /// What [`Experiment::Trace`] replays.
+    pub trace: Option<Availability>,
+    /// Where files go; created if it is not there.
+    pub out: PathBuf,
+    /// Jobs at a time; none: one per core.
+    pub threads: Option<usize>,
+}
+
+/// How far a job has come.
+#[derive(Clone, Copy, Debug)]
+pub struct JobProgress {
+    /// Simulated time.
+    pub now: Time,
+    /// Events so far.
+    pub events: u64,
+}
+
+/// What is to be told while jobs run.
+#[derive(Debug)]
+pub enum News<'a> {
+    /// Jobs that run, by name, and how far they have come; jobs done; all jobs.
+    Running(&'a BTreeMap<String, JobProgress>, usize, usize),
+    /// This job is done, after so long.
+    Done(&'a str, Duration),
+}
+
+/// Results over all seeds. What was not run is none. Times are in seconds.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Summary {
+    /// Machines of each grid.
+    pub nodes: u32,
+    /// First seed.
+    pub seed: u64,
+    /// Number of seeds.
+    pub seeds: u64,
+    /// Whether every job was run; false in the file of a run that was interrupted.
+    pub complete: bool,
+    /// Links on the longest way from the root to a leaf, as the root tells; the largest of all seeds.
+    pub height: Option<f64>,
+    /// Links between a leaf and the root, as leaves tell, on average.
+    pub mean_depth: Option<f64>,
+    /// Time from the last machine's start in growth until the tree was exact; the largest.
+    pub growth_s: Option<f64>,
+    /// Until all links are right after a single crash; routers, the last of the line and roots in equal parts.
+    pub crash_repair_p50_s: Option<f64>,
+    /// The same.
+    pub crash_repair_p99_s: Option<f64>,
+    /// Until all links and all counts, up to the root's, are right.
+    pub crash_repair_counts_p99_s: Option<f64>,
+    /// By what the machine was.
+    pub crash_repair_by_place: BTreeMap<String, Quantiles>,
+    /// Until all links are right after a single announced leave.
+    pub leave_repair_p50_s: Option<f64>,
+    /// The same.
+    pub leave_repair_p99_s: Option<f64>,
+    /// By what the machine was.
+    pub leave_repair_by_place: BTreeMap<String, Quantiles>,
+    /// Until links and counts are right after 10 % crashed at once; the largest.
+    pub mass_failure_10_s: Option<f64>,
+    /// After 50 %.
+    pub mass_failure_50_s: Option<f64>,
+    /// After 80 %.
+    pub mass_failure_80_s: Option<f64>,
+    /// Until links and counts are right after the end of a partition of some minutes; the largest.
+    pub partition_heal_s: Option<f64>,
+    /// Of an hour.
+    pub partition_hour_heal_s: Option<f64>,
+    /// Repairs that took longer than ten minutes, or joins that never came to an end.
+    pub unhealed: u64,
+    /// Share of leaves with a path to the root: sessions of 4 h, 80 % announced leaves.
+    pub path_available_4h: Option<f64>,
+    /// Sessions of 4 h, crashes only.
+    pub path_available_4h_crashes: Option<f64>,
+    /// Sessions of 10 min, crashes only.
+    pub path_available_10min: Option<f64>,
+    /// Sessions of 10 min, 80 % announced leaves.
+    pub path_available_10min_announced: Option<f64>,
+    /// Churn as in the trace.
+    pub path_available_trace: Option<f64>,
+    /// Comings and goings in the trace.
+    pub trace_changes: Option<f64>,
+    /// Encoded messages that a peer sends when nothing happens.
+    pub bytes_per_peer_s: Option<f64>,
+    /// The same.
+    pub messages_per_peer_s: Option<f64>,
+    /// By kind.
+    pub traffic_by_kind: BTreeMap<String, Traffic>,
+    /// Messages that a machine sent or received from its start until its nodes were linked.
+    pub join_messages_p50: Option<f64>,
+    /// The same.
+    pub join_messages_p99: Option<f64>,
+    /// Until its nodes were linked.
+    pub join_p50_s: Option<f64>,
+    /// The same.
+    pub join_p99_s: Option<f64>,
+    /// Until it was a member.
+    pub join_member_p99_s: Option<f64>,
+    /// Events given to peers.
+    pub events: u64,
+    /// CPU time of all jobs.
+    pub cpu_s: f64,
+    /// Events per CPU-second.
+    pub events_per_cpu_s: f64,
+    /// Simulated hours of machines that were up, per CPU-hour.
+    pub peer_hours_per_cpu_hour: f64,
+    /// The most memory this process had; none where the system does not tell.
+    pub peak_rss_bytes: Option<u64>,
+    /// The same, for each machine of the grids that ran at the same time.
+    pub peak_rss_bytes_per_peer: Option<f64>,
+    /// Over the traces of all jobs, in their order.
+    pub trace_hash: String,
+}
+
+/// Of some repairs.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Quantiles {
+    /// How many.
+    pub samples: usize,
+    /// Median.
+    pub p50_s: f64,
+    /// 99 %.
+    pub p99_s: f64,
+    /// The largest.
+    pub max_s: f64,
+}
+
+/// Per peer and second.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Traffic {
+    /// Messages sent.
+    pub messages: f64,
+    /// Their encoded size.
+    pub bytes: f64,
+}
+
+/// One case of an experiment with one seed.
+#[derive(Clone, Debug)]
+struct Job {
+    experiment: Experiment,
+    case: &'static str,
+    seed: u64,
+}
+
+impl Job {
+    fn name(&self) -> String {
+        let dash = if self.case.is_empty() { "" } else { " " };
+        format!("{}{dash}{} seed {}", self.experiment.name(), self.case, self.seed)
+    }
+}
+
+/// What a job came to, and the CPU time it took.
+#[derive(Clone, Debug)]
+struct Done {
+    outcome: Outcome,
+    cpu_s: f64,
+}
+
+/// What a thread tells.
+enum Word {
+    Progress(usize, JobProgress),
+    Done(usize, Box<Done>, Duration),
+}
+
+impl Reproduction {
+    /// Refuses nonsense.
+    ///
+    /// # Errors
+    /// A sentence that says what to write instead.
+    pub fn validate(&self) -> Result<(), String> {
+        if !(1..=1_000_000).contains(&self.nodes) {
+            return Err("nodes must be between 1 and 1000000".to_owned());
+        }
+        if !(1..=1_000_000).contains(&self.seeds) || self.seed.checked_add(self.seeds).is_none() {
+            return Err("seeds must be between 1 and 1000000, and seed + seeds below 2^64".to_owned());
+        }
+        if self.only.contains(&Experiment::Trace) && self.trace.is_none() {
+            return Err("trace needs a file: write --trace FILE".to_owned());
+        }
+        if self.threads == Some(0) {
+            return Err("threads must be at least 1".to_owned());
+        }
+        Ok(())
+    }
+
+    fn jobs(&self) -> Vec<Job> {
+        let suits = |experiment: &Experiment| match experiment {
+            _ if !self.only.is_empty() => self.only.contains(experiment),
+            Experiment::Trace => self.trace.is_some(),
+            Experiment::PartitionHour => self.nodes <= PARTITION_HOUR_NODES_MAX,
+            _ => true,
+        };
+        let seeds = self.seed..self.seed + self.seeds;
+        let experiments = Experiment::ALL.into_iter().filter(suits);
+        let cases = experiments.flat_map(|experiment| experiment.cases().iter().map(move |case| (experiment, *case)));
+        cases.flat_map(|(experiment, case)| seeds.clone().map(move |seed| Job { experiment, case, seed })).collect()
+    }
+
+    fn threads(&self, jobs: usize) -> usize {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let room = (CONCURRENT_NODES_MAX / self.nodes).max(1) as usize;
+        self.threads.unwrap_or(cores.min(room)).min(jobs).max(1)
+    }
+
+    /// Runs everything; `news` is called about five times a second.
+    ///
+    /// # Errors
+    /// A sentence that says which file could not be written.
+    pub fn run(&self, mut news: impl FnMut(News<'_>)) -> Result<Summary, String> {
+        std::fs::create_dir_all(&self.out).map_err(|error| unwritable(&self.out, &error))?;
+        let jobs = self.jobs();
+        let threads = self.threads(jobs.len());
+        let mut done: Vec<Option<Done>> = vec![None; jobs.len()];
+        let mut running = BTreeMap::new();
+        let (sender, receiver) = mpsc::sync_channel(64);
+        let next = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                let sender = sender.clone();
+                let (jobs, next) = (&jobs, &next);
+                scope.spawn(move || self.work(jobs, next, &sender));
+            }
+            drop(sender);
+            loop {
+                match receiver.recv_timeout(Duration::from_millis(200)) {
+                    Ok(Word::Progress(job, progress)) => {
+                        running.insert(jobs[job].name(), progress);
+                    }
+                    Ok(Word::Done(job, result, took)) => {
+                        let name = jobs[job].name();
+                        running.remove(&name);
+                        done[job] = Some(*result);
+                        news(News::Done(&name, took));
+                        if let Err(sentence) = self.write(&jobs, &done, threads) {
+                            // No further job is begun.
+                            next.store(jobs.len(), Ordering::Relaxed);
+                            return Err(sentence);
+                        }
+                    }
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                }
+                let count = done.iter().flatten().count();
+                news(News::Running(&running, count, jobs.len()));
+            }
+        })?;
+        Ok(self.summary(&jobs, &done, threads))
+    }
+
+    /// Takes jobs until there are none, or nobody listens.
+    fn work(&self, jobs: &[Job], next: &AtomicUsize, sender: &mpsc::SyncSender<Word>) {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(Job { experiment, case, seed }) = jobs.get(number).cloned() else { return };
+            let (started, cpu_s) = (Instant::now(), thread_cpu_s());
+            let mut told = started;
+            let mut progress = |now, events| {
+                if told.elapsed() > Duration::from_millis(200) {
+                    told = Instant::now();
+                    // Progress may be missed: the next one says more.
+                    drop(sender.try_send(Word::Progress(number, JobProgress { now, events })));
+                }
+            };
+            let outcome = experiment::run(experiment, case, self.nodes, seed, self.trace.as_ref(), &mut progress);
+            let done = Done { outcome, cpu_s: thread_cpu_s() - cpu_s };
+            if sender.send(Word::Done(number, Box::new(done), started.elapsed())).is_err() {
+                return;
+            }
+        }
+    }
+
+    // ---- what it comes to ----
+
+    fn summary(&self, jobs: &[Job], done: &[Option<Done>], threads: usize) -> Summary {
+        let finished = || jobs.iter().zip(done).filter_map(|(job, done)| Some((job, done.as_ref()?)));
+        let values = |experiment: Experiment, case: Option<&str>, quantity: &str| -> Vec<f64> {
+            let of = finished().filter(|(job, _)| job.experiment == experiment);
+            let samples = of.flat_map(|(_, done)| &done.outcome.samples);
+            let fits = |sample: &&experiment::Sample| {
+                sample.quantity == quantity && case.is_none_or(|case| case == sample.case)
+            };
+            samples.filter(fits).map(|sample| sample.value).collect()
+        };
+        let quantile = |experiment, quantity, share| quantile(&values(experiment, None, quantity), share);
+        let most = |experiment, case, quantity| quantile_of(values(experiment, Some(case), quantity), 1.0);
+        let mean = |experiment, case, quantity| mean(&values(experiment, case, quantity));
+        let by_place = |experiment| {
+            let places = ["router", "leaf", "root"].into_iter();
+            let known = places.map(|place| (place.to_owned(), values(experiment, Some(place), "links_s")));
+            known.filter_map(|(place, values)| Some((place, quantiles(&values)?))).collect()
+        };
+        let outcomes = || finished().map(|(_, done)| &done.outcome);
+        let events: u64 = outcomes().map(|outcome| outcome.events).sum();
+        let cpu_s: f64 = finished().map(|(_, done)| done.cpu_s).sum();
+        let time_up_s: f64 = outcomes().map(|outcome| outcome.time_up.as_secs_f64()).sum();
+        let mut hasher = blake3::Hasher::new();
+        for outcome in outcomes() {
+            hasher.update(outcome.trace.as_bytes());
+        }
+        let peak_rss_bytes = peak_rss_bytes();
+        let unhealed = outcomes().flat_map(|outcome| &outcome.samples).filter(|sample| sample.quantity == "unhealed");
+        let growth = outcomes().flat_map(|outcome| &outcome.samples).filter(|sample| sample.quantity == "growth_s");
+        Summary {
+            nodes: self.nodes,
+            seed: self.seed,
+            seeds: self.seeds,
+            complete: done.iter().all(Option::is_some),
+            height: most(Experiment::Steady, "", "height"),
+            mean_depth: mean(Experiment::Steady, None, "mean_depth"),
+            growth_s: growth.map(|sample| sample.value).reduce(f64::max),
+            crash_repair_p50_s: quantile(Experiment::Crash, "links_s", 0.5),
+            crash_repair_p99_s: quantile(Experiment::Crash, "links_s", 0.99),
+            crash_repair_counts_p99_s: quantile(Experiment::Crash, "counts_s", 0.99),
+            crash_repair_by_place: by_place(Experiment::Crash),
+            leave_repair_p50_s: quantile(Experiment::Leave, "links_s", 0.5),
+            leave_repair_p99_s: quantile(Experiment::Leave, "links_s", 0.99),
+            leave_repair_by_place: by_place(Experiment::Leave),
+            mass_failure_10_s: most(Experiment::Mass, "10", "counts_s"),
+            mass_failure_50_s: most(Experiment::Mass, "50", "counts_s"),
+            mass_failure_80_s: most(Experiment::Mass, "80", "counts_s"),
+            partition_heal_s: most(Experiment::Partition, "halves", "counts_s"),
+            partition_hour_heal_s: most(Experiment::PartitionHour, "halves", "counts_s"),
+            unhealed: unhealed.count() as u64,
+            path_available_4h: mean(Experiment::Churn4h, Some("announced"), "path_available"),
+            path_available_4h_crashes: mean(Experiment::Churn4h, Some("crashes"), "path_available"),
+            path_available_10min: mean(Experiment::Churn10min, Some("crashes"), "path_available"),
+            path_available_10min_announced: mean(Experiment::Churn10min, Some("announced"), "path_available"),
+            path_available_trace: mean(Experiment::Trace, None, "path_available"),
+            trace_changes: mean(Experiment::Trace, None, "arrivals")
+                .zip(mean(Experiment::Trace, None, "departures"))
+                .map(|(arrivals, departures)| arrivals + departures),
+            bytes_per_peer_s: mean(Experiment::Steady, None, "bytes_per_peer_s"),
+            messages_per_peer_s: mean(Experiment::Steady, None, "messages_per_peer_s"),
+            traffic_by_kind: traffic_by_kind(outcomes()),
+            join_messages_p50: quantile(Experiment::Join, "messages", 0.5),
+            join_messages_p99: quantile(Experiment::Join, "messages", 0.99),
+            join_p50_s: quantile(Experiment::Join, "linked_s", 0.5),
+            join_p99_s: quantile(Experiment::Join, "linked_s", 0.99),
+            join_member_p99_s: quantile(Experiment::Join, "member_s", 0.99),
+            events,
+            cpu_s,
+            events_per_cpu_s: events as f64 / cpu_s.max(1e-9),
+            peer_hours_per_cpu_hour: time_up_s / cpu_s.max(1e-9),
+            peak_rss_bytes,
+            peak_rss_bytes_per_peer: peak_rss_bytes
+                .map(|bytes| bytes as f64 / f64::from(self.nodes) / threads.min(jobs.len()).max(1) as f64),
+            trace_hash: hasher.finalize().to_hex().to_string(),
+        }
+    }
+
+    // ---- files ----
+
+    /// Writes what is known: a table for each experiment, and the summary.
+    fn write(&self, jobs: &[Job], done: &[Option<Done>], threads: usize) -> Result<(), String> {
+        let nodes = self.nodes;
+        let mut tables: BTreeMap<&str, String> = BTreeMap::new();
+        for (job, done) in jobs.iter().zip(done).filter_map(|(job, done)| Some((job, done.as_ref()?))) {
+            let heading = "nodes,seed,case,quantity,value\n".to_owned();
+            let table = tables.entry(job.experiment.name()).or_insert(heading);
+            for sample in &done.outcome.samples {
+                let experiment::Sample { case, quantity, value } = sample;
+                writeln!(table, "{nodes},{},{case},{quantity},{value}", job.seed).expect("text takes every write");
+            }
+            if !done.outcome.depths.is_empty() {
+                let table = tables.entry("heights").or_insert("nodes,seed,depth,leaves\n".to_owned());
+                for (depth, leaves) in done.outcome.depths.iter().enumerate().filter(|(_, leaves)| **leaves > 0) {
+                    writeln!(table, "{nodes},{},{depth},{leaves}", job.seed).expect("text takes every write");
+                }
+            }
+            if !done.outcome.rates.is_empty() {
+                let heading = "nodes,seed,kind,messages_per_peer_s,bytes_per_peer_s\n".to_owned();
+                let table = tables.entry("traffic").or_insert(heading);
+                for (kind, Rate { messages, bytes }) in &done.outcome.rates {
+                    writeln!(table, "{nodes},{},{kind},{messages},{bytes}", job.seed).expect("text takes every write");
+                }
+            }
+        }
+        for (name, table) in tables {
+            replace(&self.out.join(format!("{name}.csv")), &table)?;
+        }
+        let summary = serde_json::to_string_pretty(&self.summary(jobs, done, threads));
+        replace(&self.out.join("summary.json"), &(summary.expect("finite numbers are JSON") + "\n"))
+    }
+}
+
+/// Replaces a file as a whole, so that an interruption leaves the old one or the new one.
+fn replace(path: &Path, text: &str) -> Result<(), String> {
+    let new = path.with_extension("new");
+    std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path)).map_err(|error| unwritable(path, &error))
+}
+
+fn unwritable(path: &Path, error: &std::io::Error) -> String {
+    format!("{} cannot be written: {error}; give --out a directory that can", path.display())
+}
+
+fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// The smallest value that at least this share of all does not exceed.
+fn quantile(values: &[f64], share: f64) -> Option<f64> {
+    quantile_of(values.to_vec(), share)
+}
+
+fn quantile_of(mut values: Vec<f64>, share: f64) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let rank = (share * values.len() as f64).ceil() as usize;
+    values.get(rank.saturating_sub(1)).copied()
+}
+
+fn quantiles(values: &[f64]) -> Option<Quantiles> {
+    let of = |share| quantile(values, share);
+    Some(Quantiles { samples: values.len(), p50_s: of(0.5)?, p99_s: of(0.99)?, max_s: of(1.0)? })
+}
+
+/// Means over the seeds.
+fn traffic_by_kind<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> BTreeMap<String, Traffic> {
+    let mut kinds: BTreeMap<String, Traffic> = BTreeMap::new();
+    let mut worlds = 0.0;
+    for outcome in outcomes.filter(|outcome| !outcome.rates.is_empty()) {
+        worlds += 1.0;
+        for (kind, rate) in &outcome.rates {
+            let sum = kinds.entry((*kind).to_owned()).or_default();
+            sum.messages += rate.messages;
+            sum.bytes += rate.bytes;
+        }
+    }
+    for sum in kinds.values_mut() {
+        sum.messages /= worlds;
+        sum.bytes /= worlds;
+    }
+    kinds
+}
+
+/// CPU time of this thread, in seconds.
+fn thread_cpu_s() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// The most memory this process had, where the system tells (Linux).
+fn peak_rss_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
+}
