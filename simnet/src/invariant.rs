@@ -6,9 +6,10 @@
 //! *Convergence* must come within a stated bound once faults have stopped: I3, I6 and I8. All are judged by what the
 //! simulator itself saw and knows; keys and prefixes are computed here anew.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-use idlewood_overlay::{Config, Overlay, PeerId, PositionKey, Time};
+use idlewood_overlay::{Config, GridId, Overlay, PeerId, PositionKey, Time};
 
 use crate::event_queue::HostIndex;
 use crate::overlay::{Step, World};
@@ -57,20 +58,54 @@ impl fmt::Display for Violation {
 pub const UNDERSTOOD: Invariant =
     Invariant { name: "messages", rule: "what a correct peer sends is never refused as malformed" };
 
+/// Places on the line, computed from identities, once each.
+#[derive(Debug)]
+pub struct Keys {
+    grid: GridId,
+    known: BTreeMap<PeerId, PositionKey>,
+}
+
+impl Keys {
+    /// Those of a grid.
+    pub fn new(grid: GridId) -> Self {
+        Self { grid, known: BTreeMap::new() }
+    }
+
+    /// Where a peer stands.
+    pub fn of(&mut self, peer: PeerId) -> PositionKey {
+        *self.known.entry(peer).or_insert_with(|| PositionKey::new(self.grid, peer))
+    }
+
+    /// Bits that the keys of two peers have in common at their beginning.
+    fn prefix_bits(&mut self, one: PeerId, other: PeerId) -> u32 {
+        prefix_bits(&self.of(one), &self.of(other))
+    }
+
+    /// The gap of the router on this machine: the prefix that it shares with its successor.
+    fn gap_bits(&mut self, overlay: &Overlay) -> Option<u32> {
+        Some(self.prefix_bits(overlay.me().peer, overlay.successor()?.peer))
+    }
+}
+
 /// Watches a world of overlays: every safety invariant, and I3.
 #[derive(Debug)]
 pub struct Safety {
     answered: i1_answered::Answered,
     neighboured: i3_neighboured::Neighboured,
     side_len: usize,
+    keys: Keys,
+    /// By machine: its life and its leaf set when I1 and I2 last looked at it.
+    leaf_sets: Vec<(u32, Vec<(PeerId, u64)>)>,
     /// Those that are looked at; none: all.
     watched: Vec<Invariant>,
 }
 
 impl Safety {
     /// Watches a world from its beginning.
-    pub fn new(config: &Config, hosts: u32) -> Self {
+    pub fn new(config: &Config, grid: GridId, hosts: u32) -> Self {
         Self {
+            keys: Keys::new(grid),
+            leaf_sets: vec![(0, Vec::new()); hosts as usize],
             answered: i1_answered::Answered::new(hosts),
             neighboured: i3_neighboured::Neighboured::new(config, hosts),
             side_len: config.leaf_set_side_len,
@@ -107,12 +142,22 @@ impl Safety {
         let counters = overlay.counters();
         let refused = counters.malformed + counters.oversized + counters.foreign_grid + counters.forged_sender;
         let understood = if refused == 0 { Ok(()) } else { Err(format!("{counters:?}")) };
+        let keys = &mut self.keys;
+        let (mut answered, mut ordered) = (Ok(()), Ok(()));
+        let leaf_set = || overlay.neighbours().map(|contact| (contact.peer, contact.incarnation));
+        let (life, seen) = &mut self.leaf_sets[host as usize];
+        // What was right about a leaf set stays right while it is the same.
+        if *life != world.life(host) || !seen.iter().copied().eq(leaf_set()) {
+            (*life, *seen) = (world.life(host), leaf_set().collect());
+            answered = self.answered.check(world, host, overlay);
+            ordered = i2_ordered::check(keys, overlay, self.side_len);
+        }
         let checks = [
-            (i1_answered::RULE, self.answered.check(world, host, overlay)),
-            (i2_ordered::RULE, i2_ordered::check(world.grid(), overlay, self.side_len)),
-            (i3_neighboured::RULE, self.neighboured.check(world, host, overlay)),
-            (i4_descending::RULE, i4_descending::check(world, host, overlay)),
-            (i5_degree::RULE, i5_degree::check(world.grid(), overlay)),
+            (i1_answered::RULE, answered),
+            (i2_ordered::RULE, ordered),
+            (i3_neighboured::RULE, self.neighboured.check(world, keys, host, overlay)),
+            (i4_descending::RULE, i4_descending::check(world, keys, host, overlay)),
+            (i5_degree::RULE, i5_degree::check(keys, overlay)),
             (UNDERSTOOD, understood),
         ];
         for (invariant, outcome) in checks {
@@ -134,12 +179,6 @@ fn prefix_bits(one: &PositionKey, other: &PositionKey) -> u32 {
 /// Who and in which life, for messages about a violation.
 fn life(peer: PeerId, incarnation: u64) -> String {
     format!("{peer:?} in life {incarnation}")
-}
-
-/// The gap of the router on this machine: the prefix that it shares with its successor.
-fn gap_bits(grid: idlewood_overlay::GridId, overlay: &Overlay) -> Option<u32> {
-    let key = |peer| PositionKey::new(grid, peer);
-    overlay.successor().map(|succ| prefix_bits(&key(overlay.me().peer), &key(succ.peer)))
 }
 
 #[cfg(test)]

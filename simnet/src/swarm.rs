@@ -194,11 +194,12 @@ impl Case {
             quality: self.quality.clone(),
             ..Settings::new(self.hosts, self.seed)
         };
+        let world = World::new(settings);
         let mut run = Run {
             case: self,
             rng: stream(self.seed, "swarm run", 0),
-            safety: Safety::new(&self.config, self.hosts).watching(watched),
-            world: World::new(settings),
+            safety: Safety::new(&self.config, world.grid(), self.hosts).watching(watched),
+            world,
             paused: Vec::new(),
             faults: 0,
         };

@@ -3,9 +3,9 @@
 //! Source: `overlay.md`; Zave's "ordered successor lists" (arXiv 1610.01140). Why: everything about the tree is read off
 //! the first on each side; a leaf set out of order makes a tree of another line.
 
-use idlewood_overlay::{GridId, Overlay, PositionKey};
+use idlewood_overlay::{Overlay, PositionKey};
 
-use super::Invariant;
+use super::{Invariant, Keys};
 
 /// I2.
 pub const RULE: Invariant = Invariant { name: "I2", rule: "leaf sets are ordered, without self and duplicates" };
@@ -14,19 +14,19 @@ pub const RULE: Invariant = Invariant { name: "I2", rule: "leaf sets are ordered
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn check(grid: GridId, overlay: &Overlay, side_len: usize) -> Result<(), String> {
-    let me = PositionKey::new(grid, overlay.me().peer);
-    let keys: Vec<PositionKey> = overlay.neighbours().map(|contact| PositionKey::new(grid, contact.peer)).collect();
-    if keys.contains(&me) {
+pub fn check(keys: &mut Keys, overlay: &Overlay, side_len: usize) -> Result<(), String> {
+    let me = keys.of(overlay.me().peer);
+    let line: Vec<PositionKey> = overlay.neighbours().map(|contact| keys.of(contact.peer)).collect();
+    if line.contains(&me) {
         return Err("its leaf set holds itself".into());
     }
     // Predecessors come first, so the sides meet where keys begin to be above our own.
-    let below = keys.iter().take_while(|key| **key < me).count();
-    let (below, above) = keys.split_at(below);
+    let below = line.iter().take_while(|key| **key < me).count();
+    let (below, above) = line.split_at(below);
     let falls = below.windows(2).all(|pair| pair[0] > pair[1]);
     let rises = above.windows(2).all(|pair| pair[0] < pair[1]) && above.iter().all(|key| *key > me);
     if !falls || !rises {
-        return Err(format!("its leaf set is out of order: {keys:?} around {me:?}"));
+        return Err(format!("its leaf set is out of order: {line:?} around {me:?}"));
     }
     if below.len() > side_len || above.len() > side_len {
         return Err(format!("its leaf set has {} and {} peers, {side_len} a side at most", below.len(), above.len()));
@@ -34,7 +34,7 @@ pub fn check(grid: GridId, overlay: &Overlay, side_len: usize) -> Result<(), Str
     let named = [overlay.predecessor(), overlay.successor()];
     let nearest = [below.first(), above.first()];
     for (named, nearest) in named.iter().zip(nearest) {
-        if named.map(|contact| PositionKey::new(grid, contact.peer)) != nearest.copied() {
+        if named.map(|contact| keys.of(contact.peer)) != nearest.copied() {
             return Err(format!("it takes {named:?} for its neighbour, the nearest it has is {nearest:?}"));
         }
     }

@@ -11,9 +11,9 @@
 
 use std::time::Duration;
 
-use idlewood_overlay::{Config, Overlay, PositionKey, State, Time};
+use idlewood_overlay::{Config, Overlay, State, Time};
 
-use super::Invariant;
+use super::{Invariant, Keys};
 use crate::event_queue::HostIndex;
 use crate::overlay::World;
 
@@ -45,11 +45,17 @@ impl Neighboured {
     ///
     /// # Errors
     /// For how long a side has wanted somebody in vain.
-    pub fn check(&mut self, world: &World, host: HostIndex, overlay: &Overlay) -> Result<(), String> {
+    pub fn check(
+        &mut self,
+        world: &World,
+        keys: &mut Keys,
+        host: HostIndex,
+        overlay: &Overlay,
+    ) -> Result<(), String> {
         let (life, since) = &mut self.in_order[host as usize];
         let now = world.now();
         let is_excused = *life != world.life(host) || overlay.state() != State::Member || overlay.is_looking_up();
-        if is_excused || !wants(world, host, overlay) {
+        if is_excused || !wants(world, keys, host, overlay) {
             (*life, *since) = (world.life(host), now);
             return Ok(());
         }
@@ -68,18 +74,18 @@ impl Neighboured {
 }
 
 /// Whether somebody stands on a side of the line where the leaf set has nobody who is up.
-fn wants(world: &World, host: HostIndex, overlay: &Overlay) -> bool {
-    let me = world.position(host);
+fn wants(world: &World, keys: &mut Keys, host: HostIndex, overlay: &Overlay) -> bool {
+    let me = keys.of(overlay.me().peer);
     let mut has = [false; 2];
     for contact in overlay.neighbours() {
         if world.host_of(contact.peer).is_some_and(|neighbour| world.is_up(neighbour)) {
-            has[usize::from(PositionKey::new(world.grid(), contact.peer) > me)] = true;
+            has[usize::from(keys.of(contact.peer) > me)] = true;
         }
     }
     if has == [true; 2] {
         return false;
     }
-    let is_member = |host: &&HostIndex| world.overlay(**host).is_some_and(|peer| peer.state() == State::Member);
-    let mut others = world.up().iter().filter(|other| **other != host).filter(is_member);
-    others.any(|other| !has[usize::from(world.position(*other) > me)])
+    let others = world.up().iter().filter(|other| **other != host).filter_map(|other| world.overlay(*other));
+    let mut members = others.filter(|other| other.state() == State::Member);
+    members.any(|other| !has[usize::from(keys.of(other.me().peer) > me)])
 }

@@ -10,9 +10,9 @@
 //!
 //! Beside that each child that a router holds, whatever that child says by now, must have reported a longer prefix.
 
-use idlewood_overlay::{Node, Overlay, PositionKey, Side};
+use idlewood_overlay::{Node, Overlay, Side};
 
-use super::{Invariant, gap_bits, prefix_bits};
+use super::{Invariant, Keys};
 use crate::event_queue::HostIndex;
 use crate::overlay::World;
 
@@ -23,10 +23,10 @@ pub const RULE: Invariant = Invariant { name: "I4", rule: "accepted links strict
 ///
 /// # Errors
 /// Which link does not lead to a shorter prefix.
-pub fn check(world: &World, host: HostIndex, overlay: &Overlay) -> Result<(), String> {
+pub fn check(world: &World, keys: &mut Keys, host: HostIndex, overlay: &Overlay) -> Result<(), String> {
     for node in [Node::Leaf, Node::Router] {
         if let Some(above) = accepted_parent(world, host, node) {
-            check_link(world, host, node, above)?;
+            check_link(world, keys, host, node, above)?;
         }
     }
     for (side, child) in [Side::Left, Side::Right].into_iter().zip(overlay.children()) {
@@ -34,11 +34,10 @@ pub fn check(world: &World, host: HostIndex, overlay: &Overlay) -> Result<(), St
         if let Some(below) = world.host_of(child.contact.peer)
             && accepted_parent(world, below, child.node) == Some(host)
         {
-            check_link(world, below, child.node, host)?;
+            check_link(world, keys, below, child.node, host)?;
         }
         let Some(span) = overlay.child_span(side) else { return Err(format!("its {side:?} child covers nothing")) };
-        let key = |peer| PositionKey::new(world.grid(), peer);
-        let (child, gap) = (prefix_bits(&key(span.l.peer), &key(span.r.peer)), gap_bits(world.grid(), overlay));
+        let (child, gap) = (keys.prefix_bits(span.l.peer, span.r.peer), keys.gap_bits(overlay));
         if gap.is_none_or(|gap| child <= gap) {
             return Err(format!("its {side:?} child reported a prefix of {child} bits, its own has {gap:?}"));
         }
@@ -55,8 +54,14 @@ pub fn accepted_parent(world: &World, host: HostIndex, node: Node) -> Option<Hos
     children.iter().flatten().any(|child| child.contact.peer == me && child.node == node).then_some(above)
 }
 
-fn check_link(world: &World, below: HostIndex, node: Node, above: HostIndex) -> Result<(), String> {
-    let gap = |host| world.overlay(host).and_then(|overlay| gap_bits(world.grid(), overlay));
+fn check_link(
+    world: &World,
+    keys: &mut Keys,
+    below: HostIndex,
+    node: Node,
+    above: HostIndex,
+) -> Result<(), String> {
+    let mut gap = |host| world.overlay(host).and_then(|overlay| keys.gap_bits(overlay));
     let prefix = if node == Node::Leaf { Some(256) } else { gap(below) };
     match (prefix, gap(above)) {
         (Some(prefix), Some(shorter)) if shorter < prefix => Ok(()),

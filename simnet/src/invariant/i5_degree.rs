@@ -6,9 +6,9 @@
 //! Slots are two by construction. What can go wrong is what is in them: a child without a router (no successor), the
 //! same node twice, or parts of the line that do not meet exactly at the gap.
 
-use idlewood_overlay::{GridId, Node, Overlay, PositionKey, Side};
+use idlewood_overlay::{Node, Overlay, Side};
 
-use super::Invariant;
+use super::{Invariant, Keys};
 
 /// I5.
 pub const RULE: Invariant = Invariant { name: "I5", rule: "at most two children and one router role" };
@@ -17,7 +17,7 @@ pub const RULE: Invariant = Invariant { name: "I5", rule: "at most two children 
 ///
 /// # Errors
 /// What it has too much of.
-pub fn check(grid: GridId, overlay: &Overlay) -> Result<(), String> {
+pub fn check(keys: &mut Keys, overlay: &Overlay) -> Result<(), String> {
     let children = overlay.children();
     let Some(succ) = overlay.successor().filter(|_| overlay.hosts_router()) else {
         return match children.iter().flatten().next() {
@@ -32,14 +32,13 @@ pub fn check(grid: GridId, overlay: &Overlay) -> Result<(), String> {
         return Err(format!("{:?} of {:?} is both its children", left.node, left.contact));
     }
     let me = overlay.me().peer;
-    let key = |peer| PositionKey::new(grid, peer);
     for (side, child) in [Side::Left, Side::Right].into_iter().zip(&children) {
         let (Some(child), Some(span)) = (child, overlay.child_span(side)) else { continue };
         let meets = match side {
             Side::Left => span.r.peer == me && span.ro.as_ref().is_some_and(|ro| ro.peer == succ.peer),
             Side::Right => span.l.peer == succ.peer && span.lo.as_ref().is_some_and(|lo| lo.peer == me),
         };
-        let in_order = key(span.l.peer) <= key(span.r.peer);
+        let in_order = keys.of(span.l.peer) <= keys.of(span.r.peer);
         let is_leaf = child.node == Node::Leaf;
         let alone = span.l.peer == child.contact.peer && span.r.peer == child.contact.peer && child.count == 1;
         if !meets || !in_order || is_leaf != alone {
