@@ -236,13 +236,16 @@ fn main() -> ExitCode {
 
 /// `simnet swarm`.
 fn swarm(arguments: &SwarmArguments) -> ExitCode {
-    let (first, cases) = arguments.case.map_or((arguments.seed, arguments.cases), |seed| (seed, 1));
+    let seeds: Vec<u64> = match arguments.case {
+        Some(seed) => vec![seed],
+        None => (0..arguments.cases).map(|number| arguments.seed.wrapping_add(number)).collect(),
+    };
     if let Some(seed) = arguments.case {
         eprint!("{}", swarm::Case::draw(seed));
     }
     let mut line = ProgressLine::new();
-    let summary = swarm::run(first, cases, |summary| {
-        let (done, failed) = (summary.cases, summary.failures.len());
+    let summary = swarm::run(&seeds, |summary| {
+        let (done, cases, failed) = (summary.cases, seeds.len(), summary.failures.len());
         line.say(format_args!("{done}/{cases} cases, {failed} failed, {} events ", summary.events));
     });
     let wall_s = line.finish();
@@ -266,7 +269,7 @@ fn swarm(arguments: &SwarmArguments) -> ExitCode {
                 })
             };
             serde_json::json!({
-                "cases": summary.cases, "seed": first, "failed": summary.failures.len(), "faults": summary.faults,
+                "cases": summary.cases, "seed": seeds.first(), "failed": summary.failures.len(), "faults": summary.faults,
                 "events": summary.events, "settled_p50_s": settled_s(0.5), "settled_p99_s": settled_s(0.99),
                 "settled_max_s": settled_s(1.0), "failures": summary.failures.iter().map(failure).collect::<Vec<_>>(),
             })

@@ -11,7 +11,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -519,9 +519,9 @@ fn attempt(seed: u64) -> Result<Outcome, String> {
     })
 }
 
-/// Runs the cases of seeds from `first` on, on all cores. The order in which they end has no influence on the result.
-pub fn run(first: u64, cases: u64, mut progress: impl FnMut(&Summary)) -> Summary {
-    let next = AtomicU64::new(0);
+/// Runs the cases of these seeds, on all cores. The order in which they end has no influence on the result.
+pub fn run(seeds: &[u64], mut progress: impl FnMut(&Summary)) -> Summary {
+    let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let (sender, receiver) = mpsc::sync_channel(threads);
     let mut summary = Summary::default();
@@ -530,9 +530,8 @@ pub fn run(first: u64, cases: u64, mut progress: impl FnMut(&Summary)) -> Summar
             let (next, sender) = (&next, sender.clone());
             scope.spawn(move || {
                 loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    let seed = first.wrapping_add(number);
-                    if number >= cases || sender.send((seed, attempt(seed))).is_err() {
+                    let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
+                    if sender.send((*seed, attempt(*seed))).is_err() {
                         return;
                     }
                 }

@@ -31,12 +31,24 @@ impl Once {
         self.done.len()
     }
 
-    /// Looks at what the simulation's last step brought.
+    /// Looks at the tasks that leaves started in the simulation's last step.
     ///
     /// # Errors
-    /// What was done for the second time.
-    pub fn stepped(&mut self, simulation: &Simulation) -> Result<(), Violation> {
-        for (host, deed) in simulation.deeds() {
+    /// What was started for the second time.
+    pub fn started(&mut self, simulation: &Simulation) -> Result<(), Violation> {
+        self.note(simulation, |deed| matches!(deed, Deed::Started { .. }))
+    }
+
+    /// Looks at the parts that routers sent down in the simulation's last step.
+    ///
+    /// # Errors
+    /// What was sent for the second time.
+    pub fn sent_down(&mut self, simulation: &Simulation) -> Result<(), Violation> {
+        self.note(simulation, |deed| matches!(deed, Deed::SentDown { .. }))
+    }
+
+    fn note(&mut self, simulation: &Simulation, looks: impl Fn(&Deed) -> bool) -> Result<(), Violation> {
+        for (host, deed) in simulation.deeds().iter().filter(|(_, deed)| looks(deed)) {
             if !self.done.insert((*host, simulation.life(*host), deed.clone())) {
                 let what = format!("{deed:?} for the second time");
                 return Err(Violation { invariant: RULE, at: simulation.now(), host: Some(*host), what });
