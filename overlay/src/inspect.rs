@@ -3,7 +3,7 @@
 //! Nothing here changes anything, and nothing of the protocol depends on it.
 
 use crate::overlay::Overlay;
-use crate::{Node, Side, Span};
+use crate::{Contact, Node, Side, Span};
 
 /// How much one peer holds; every part is bounded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,6 +23,12 @@ impl Overlay {
     /// set (I3).
     pub fn is_looking_up(&self) -> bool {
         self.line.lookup.is_some()
+    }
+
+    /// The other end of the gap that our router stands at: the successor, unless the tree is still that of the line as
+    /// it was; none without a router.
+    pub fn gap(&self) -> Option<&Contact> {
+        self.tree.gap.as_ref()
     }
 
     /// The part of the line that a node of ours covers and reports; none while a child is missing.

@@ -81,9 +81,9 @@ impl Keys {
         prefix_bits(&self.of(one), &self.of(other))
     }
 
-    /// The gap of the router on this machine: the prefix that it shares with its successor.
+    /// The prefix at the gap that the router on this machine stands at.
     fn gap_bits(&mut self, overlay: &Overlay) -> Option<u32> {
-        Some(self.prefix_bits(overlay.me().peer, overlay.successor()?.peer))
+        Some(self.prefix_bits(overlay.me().peer, overlay.gap()?.peer))
     }
 }
 

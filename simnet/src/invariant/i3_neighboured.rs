@@ -45,13 +45,7 @@ impl Neighboured {
     ///
     /// # Errors
     /// For how long a side has wanted somebody in vain.
-    pub fn check(
-        &mut self,
-        world: &World,
-        keys: &mut Keys,
-        host: HostIndex,
-        overlay: &Overlay,
-    ) -> Result<(), String> {
+    pub fn check(&mut self, world: &World, keys: &mut Keys, host: HostIndex, overlay: &Overlay) -> Result<(), String> {
         let (life, since) = &mut self.in_order[host as usize];
         let now = world.now();
         let is_excused = *life != world.life(host) || overlay.state() != State::Member || overlay.is_looking_up();

@@ -54,13 +54,7 @@ pub fn accepted_parent(world: &World, host: HostIndex, node: Node) -> Option<Hos
     children.iter().flatten().any(|child| child.contact.peer == me && child.node == node).then_some(above)
 }
 
-fn check_link(
-    world: &World,
-    keys: &mut Keys,
-    below: HostIndex,
-    node: Node,
-    above: HostIndex,
-) -> Result<(), String> {
+fn check_link(world: &World, keys: &mut Keys, below: HostIndex, node: Node, above: HostIndex) -> Result<(), String> {
     let mut gap = |host| world.overlay(host).and_then(|overlay| keys.gap_bits(overlay));
     let prefix = if node == Node::Leaf { Some(256) } else { gap(below) };
     match (prefix, gap(above)) {

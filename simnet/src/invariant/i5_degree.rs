@@ -19,7 +19,7 @@ pub const RULE: Invariant = Invariant { name: "I5", rule: "at most two children 
 /// What it has too much of.
 pub fn check(keys: &mut Keys, overlay: &Overlay) -> Result<(), String> {
     let children = overlay.children();
-    let Some(succ) = overlay.successor().filter(|_| overlay.hosts_router()) else {
+    let Some(succ) = overlay.gap() else {
         return match children.iter().flatten().next() {
             Some(child) => Err(format!("it hosts no router, yet {:?} is its child", child.contact)),
             None if overlay.parent(Node::Router).is_some() => Err("it hosts no router, yet that has a parent".into()),

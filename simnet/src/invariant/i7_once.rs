@@ -17,7 +17,8 @@ use crate::event_queue::HostIndex;
 use crate::simulation::Deed;
 
 /// I7.
-pub const RULE: Invariant = Invariant { name: "I7", rule: "no (request, path) is executed twice in one life of a peer" };
+pub const RULE: Invariant =
+    Invariant { name: "I7", rule: "no (request, path) is executed twice in one life of a peer" };
 
 /// The simulator's own record of what peers did about requests.
 #[derive(Debug, Default)]

@@ -148,11 +148,10 @@ fn compare(held: &Summary, below: &Summary) -> Result<(), String> {
         ));
     }
     for (task_mops, size_mops) in SAMPLES {
-        for s_index in 0..STRETCHES.len() {
+        for (s_index, stretch) in STRETCHES.iter().enumerate() {
             let tasks = |summary: &Summary| summary.tasks(s_index, 0.0, size_mops, task_mops);
             let (held, below) = (tasks(held), tasks(below));
             if held > below || (held as f64) < (below as f64 * (1.0 - LOSS_MAX)).floor() {
-                let stretch = STRETCHES[s_index];
                 return Err(format!(
                     "of tasks of {task_mops} Mop in {size_mops} at stretch {stretch:e} it offers {held}, not {below}"
                 ));

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idlewood_overlay::{
-    Body, Config, Contact, Effect, Event, GridId, Message, Notice, Overlay, PayloadCodec, PeerId, PositionKey, State, Time,
+    Body, Config, Contact, Effect, Event, GridId, Message, Notice, Overlay, PayloadCodec, PeerId, PositionKey, State,
+    Time,
 };
 use rand::{Rng, RngExt};
 
