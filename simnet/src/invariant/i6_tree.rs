@@ -4,7 +4,7 @@
 //! of the membership, so there is exactly one right outcome, whatever happened before.
 //!
 //! The oracle ([`Tree`]) sorts the keys and uses a stack; it shares no code with the protocol. Of every machine that is
-//! up it tells neighbours, parents, children and what is below them. Beside these, every machine must know the root,
+//! up it tells neighbours (in their present life), parents, children and what is below them. Beside these, every machine must know the root,
 //! and the number of leaves and the height that the root counts. [`bound`] says when.
 
 use std::time::Duration;
@@ -54,6 +54,14 @@ pub fn check(members: &[(HostIndex, PositionKey, &Overlay)], hosts: u32) -> Resu
             ("leaf's parent", overlay.parent(Node::Leaf), truth.leaf_parent),
             ("router's parent", overlay.parent(Node::Router), router_parent),
         ];
+        // Neighbours are known in their present life; parents may have been told of in an earlier one.
+        for (believed, truth) in [(overlay.predecessor(), truth.pred), (overlay.successor(), truth.succ)] {
+            let life =
+                |host| members.iter().find(|(other, ..)| *other == host).map(|(_, _, peer)| peer.me().incarnation);
+            if believed.map(|contact| contact.incarnation) != truth.and_then(life) {
+                return wrong(format!("its neighbour is {believed:?}, in another life than machine {truth:?}"));
+            }
+        }
         for (name, believed, truth) in links {
             if believed.map(|contact| contact.peer) != truth.and_then(peer_of) {
                 return wrong(format!("its {name} is {believed:?}, not machine {truth:?}"));
