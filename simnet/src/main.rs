@@ -244,7 +244,14 @@ fn swarm(arguments: &SwarmArguments) -> ExitCode {
         eprint!("{}", swarm::Case::draw(seed));
     }
     let mut line = ProgressLine::new();
+    let mut told = 0;
     let summary = swarm::run(&seeds, |summary| {
+        // At once: a long run may be interrupted.
+        for failure in &summary.failures[told..] {
+            line.finish();
+            eprintln!("error: {}\n    {}", failure.what, failure.command());
+        }
+        told = summary.failures.len();
         let (done, cases, failed) = (summary.cases, seeds.len(), summary.failures.len());
         line.say(format_args!("{done}/{cases} cases, {failed} failed, {} events ", summary.events));
     });
@@ -276,9 +283,6 @@ fn swarm(arguments: &SwarmArguments) -> ExitCode {
             .to_string()
         }
     };
-    for failure in &summary.failures {
-        eprintln!("error: {}\n    {}", failure.what, failure.command());
-    }
     if let Err(error) = writeln!(std::io::stdout().lock(), "{text}") {
         eprintln!("error: the result cannot be printed: {error}");
         return ExitCode::FAILURE;
