@@ -39,7 +39,7 @@ fn no_router_executes_a_request_twice_whatever_befalls_the_grid() {
 #[track_caller]
 fn hold(check: fn(&mut Once, &Simulation) -> Result<(), Violation>) {
     let mut deeds = 0;
-    for seed in 1..=8 {
+    for seed in 1..=5 {
         let scenario = restless(seed);
         let mut simulation = Simulation::new(scenario.clone()).expect("a valid scenario");
         let mut once = Once::default();
@@ -56,5 +56,5 @@ fn hold(check: fn(&mut Once, &Simulation) -> Result<(), Violation>) {
         }
         deeds += once.deeds();
     }
-    assert!(deeds > 500, "{deeds} deeds are too few to show anything");
+    assert!(deeds > 300, "{deeds} deeds are too few to show anything");
 }
