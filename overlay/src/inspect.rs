@@ -3,7 +3,7 @@
 //! Nothing here changes anything, and nothing of the protocol depends on it.
 
 use crate::overlay::Overlay;
-use crate::{Node, Side, Span};
+use crate::{Contact, Node, Side, Span};
 
 /// How much one peer holds; every part is bounded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +25,12 @@ impl Overlay {
         self.line.lookup.is_some()
     }
 
+    /// The other end of the gap that our router stands at: the successor, unless the tree is still that of the line as
+    /// it was; none without a router.
+    pub fn gap(&self) -> Option<&Contact> {
+        self.tree.gap.as_ref().map(|(succ, _)| succ)
+    }
+
     /// The part of the line that a node of ours covers and reports; none while a child is missing.
     pub fn span(&self, node: Node) -> Option<&Span> {
         self.tree.uplinks[node as usize].tree.as_ref().map(|tree| &tree.span)
@@ -33,6 +39,11 @@ impl Overlay {
     /// The part of the line that a linked child covers.
     pub fn child_span(&self, side: Side) -> Option<&Span> {
         self.tree.slots[side as usize].as_ref().map(|slot| &slot.tree.span)
+    }
+
+    /// What a node of ours published last; empty before.
+    pub fn published(&self, node: Node) -> &[u8] {
+        &self.tree.uplinks[node as usize].load.bytes
     }
 
     /// How much this peer holds.

@@ -23,6 +23,7 @@ pub mod condition;
 pub mod eval;
 pub mod event_queue;
 mod host;
+pub mod invariant;
 pub mod network;
 pub mod overlay;
 pub mod random;
@@ -33,8 +34,9 @@ mod scenario;
 mod simulation;
 pub mod slab;
 mod store;
+pub mod swarm;
 pub mod workload;
 
 pub use report::{MessageCount, Report};
 pub use scenario::Scenario;
-pub use simulation::{Progress, Simulation};
+pub use simulation::{Deed, Progress, Simulation};

@@ -1,6 +1,6 @@
 //! `simnet`: runs simulations from the command line, and checks the scheduler's arithmetic.
 //!
-//! Exit codes: 0 all went well; 1 a task was lost; 2 bad usage or input.
+//! Exit codes: 0 all went well; 1 a task was lost or an invariant broken; 2 bad usage or input.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use idlewood_simnet::availability::Availability;
 use idlewood_simnet::overlay::experiment::{Experiment, Replay};
 use idlewood_simnet::reproduce::{News, Reproduction, Summary};
-use idlewood_simnet::{Progress, Report, Scenario, Simulation, eval};
+use idlewood_simnet::{Progress, Report, Scenario, Simulation, eval, swarm};
 
 /// Deterministic simulation of idlewood grids.
 #[derive(Parser)]
@@ -39,6 +39,24 @@ enum Command {
     /// "r": s, "w": Mop, "a": Mop}]}. Output: {"max_stretch": s/Mop, "max_stretch_exact": s/Mop, "answers": [{"h":
     /// Mop, "n": tasks}]}. With several slots h and n are lower bounds.
     Eval,
+    /// Run many small random worlds with all kinds of faults, and look for a broken invariant.
+    Swarm(SwarmArguments),
+}
+
+#[derive(Args)]
+struct SwarmArguments {
+    /// Cases: their seeds follow one another.
+    #[arg(long, default_value_t = 1000)]
+    cases: u64,
+    /// Seed of the first case.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Run this case alone, and say what it is.
+    #[arg(long, value_name = "SEED", conflicts_with_all = ["cases", "seed"])]
+    case: Option<u64>,
+    /// How the result is printed; json: one object on the last line.
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    output: Output,
 }
 
 #[derive(Subcommand)]
@@ -197,6 +215,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => arguments,
         Command::Reproduce(Reproduce::Overlay(arguments)) => return reproduce_overlay(arguments),
         Command::Eval => return evaluate(),
+        Command::Swarm(arguments) => return swarm(&arguments),
     };
     let simulation = match Simulation::new(arguments.scenario()) {
         Ok(simulation) => simulation,
@@ -216,6 +235,62 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// `simnet swarm`.
+fn swarm(arguments: &SwarmArguments) -> ExitCode {
+    let seeds: Vec<u64> = match arguments.case {
+        Some(seed) => vec![seed],
+        None => (0..arguments.cases).map(|number| arguments.seed.wrapping_add(number)).collect(),
+    };
+    if let Some(seed) = arguments.case {
+        eprint!("{}", swarm::Case::draw(seed));
+    }
+    let mut line = ProgressLine::new();
+    let mut told = 0;
+    let summary = swarm::run(&seeds, |summary| {
+        // At once: a long run may be interrupted.
+        for failure in &summary.failures[told..] {
+            line.finish();
+            eprintln!("error: {}\n    {}", failure.what, failure.command());
+        }
+        told = summary.failures.len();
+        let (done, cases, failed) = (summary.cases, seeds.len(), summary.failures.len());
+        line.say(format_args!("{done}/{cases} cases, {failed} failed, {} events ", summary.events));
+    });
+    let wall_s = line.finish();
+    eprintln!("{} events in {wall_s:.2} s", summary.events);
+    let settled_s = |share| summary.settled_within(share).map(|time: Duration| time.as_secs_f64());
+    let text = match arguments.output {
+        Output::Text => format!(
+            "{} cases, {} faults, {} failed; settled after {:.1?} s (median), {:.1?} s (p99), {:.1?} s (last)",
+            summary.cases,
+            summary.faults,
+            summary.failures.len(),
+            settled_s(0.5).unwrap_or(0.0),
+            settled_s(0.99).unwrap_or(0.0),
+            settled_s(1.0).unwrap_or(0.0),
+        ),
+        Output::Json => {
+            let failure = |failure: &swarm::Failure| {
+                serde_json::json!({
+                    "seed": failure.seed, "invariant": failure.invariant, "at_s": failure.at_s,
+                    "what": failure.what, "command": failure.command(),
+                })
+            };
+            serde_json::json!({
+                "cases": summary.cases, "seed": seeds.first(), "failed": summary.failures.len(), "faults": summary.faults,
+                "events": summary.events, "settled_p50_s": settled_s(0.5), "settled_p99_s": settled_s(0.99),
+                "settled_max_s": settled_s(1.0), "failures": summary.failures.iter().map(failure).collect::<Vec<_>>(),
+            })
+            .to_string()
+        }
+    };
+    if let Err(error) = writeln!(std::io::stdout().lock(), "{text}") {
+        eprintln!("error: the result cannot be printed: {error}");
+        return ExitCode::FAILURE;
+    }
+    if summary.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// `simnet reproduce overlay`.
@@ -410,6 +485,11 @@ impl ProgressLine {
     }
 
     fn show(&mut self, progress: Progress) {
+        let Progress { now, bags_closed, bags, events } = progress;
+        self.say(format_args!("{bags_closed}/{bags} bags, {:.0} s simulated, {events} events ", now.as_secs_f64()));
+    }
+
+    fn say(&mut self, text: std::fmt::Arguments<'_>) {
         if !self.is_terminal || self.started.elapsed() < Duration::from_secs(1) {
             return;
         }
@@ -418,8 +498,7 @@ impl ProgressLine {
         }
         self.shown = Instant::now();
         self.is_dirty = true;
-        let Progress { now, bags_closed, bags, events } = progress;
-        eprint!("\r{bags_closed}/{bags} bags, {:.0} s simulated, {events} events ", now.as_secs_f64());
+        eprint!("\r{text}");
     }
 
     /// Clears the line; wall-clock seconds since the start.

@@ -12,4 +12,4 @@ mod world;
 
 pub use survey::{Paths, Watch, paths};
 pub use truth::{Child, Router, Tree, Truth};
-pub use world::{Memory, Settings, Step, Traffic, Wire, World};
+pub use world::{Delivery, Memory, Settings, Step, Traffic, Wire, World};

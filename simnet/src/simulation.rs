@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use idlewood_overlay::{Body, PeerId, Time};
+use idlewood_overlay::{Body, GridId, PeerId, Time};
 use idlewood_scheduler::{
-    BagId, BlobId, Change, Effect, Event, Message, Notice, Record as StoreRecord, Submission, TaskId, TaskOutcome,
+    BagId, BlobId, Change, Effect, Event, Message, Notice, Path, Record as StoreRecord, Submission, TaskId, TaskOutcome,
 };
 use rand::RngExt;
 use rand::rngs::ChaCha8Rng;
@@ -14,7 +14,7 @@ use crate::condition::Pause;
 use crate::event_queue::{EventQueue, HostIndex, Key};
 use crate::host::{Host, host_index};
 use crate::network::Network;
-use crate::random::stream;
+use crate::random::{digest, stream};
 use crate::record::{Record, TaskRecord};
 use crate::report::{MessageCount, Report};
 use crate::scenario::Scenario;
@@ -89,6 +89,27 @@ struct Due {
     put_off: bool,
 }
 
+/// What a peer did about a request, as the simulator saw it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Deed {
+    /// A leaf started a task.
+    Started {
+        /// Which.
+        task: TaskId,
+        /// Of its issue: rises when the submitter issues the task again.
+        attempt: u32,
+    },
+    /// A router sent a part of a request down.
+    SentDown {
+        /// Of which bag.
+        bag: BagId,
+        /// Number of the request.
+        number: u64,
+        /// Way of the part.
+        path: Path,
+    },
+}
+
 /// How far a run has come.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
@@ -122,6 +143,7 @@ pub struct Simulation {
     fetches: BTreeMap<(HostIndex, u64), TaskId>,
     fetch_serial: u64,
     effects: Vec<Effect>,
+    deeds: Vec<(HostIndex, Deed)>,
     trace: Vec<u8>,
     events: u64,
     crashes: u64,
@@ -154,6 +176,7 @@ impl Simulation {
             fetches: BTreeMap::new(),
             fetch_serial: 0,
             effects: Vec::new(),
+            deeds: Vec::new(),
             trace: Vec::new(),
             events: 0,
             crashes: 0,
@@ -203,8 +226,39 @@ impl Simulation {
             return false;
         };
         self.now = at;
+        self.deeds.clear();
         self.meet(target, due);
         true
+    }
+
+    /// What defines the run.
+    pub fn scenario(&self) -> &Scenario {
+        &self.scenario
+    }
+
+    /// Which grid this is.
+    pub fn grid(&self) -> GridId {
+        GridId(digest(self.scenario.seed, "grid", 0))
+    }
+
+    /// Simulated time.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// What peers did about requests in the last step.
+    pub fn deeds(&self) -> &[(HostIndex, Deed)] {
+        &self.deeds
+    }
+
+    /// Counts the starts of a machine: names its present life.
+    pub fn life(&self, host: HostIndex) -> u32 {
+        self.hosts[host as usize].life
+    }
+
+    /// Machines that are up, in no particular order.
+    pub fn up(&self) -> &[HostIndex] {
+        &self.up
     }
 
     /// How far the run has come.
@@ -606,7 +660,13 @@ impl Simulation {
         let machine = &mut self.hosts[host as usize];
         let life = machine.life;
         match effect {
-            Effect::Send { to, message } => self.send(host, to.peer, &message),
+            Effect::Send { to, message } => {
+                if let Message::Request { request, climbing: false, .. } = &message {
+                    let (bag, number, path) = (request.bag.id, request.number, request.path.clone());
+                    self.deeds.push((host, Deed::SentDown { bag, number, path }));
+                }
+                self.send(host, to.peer, &message);
+            }
             Effect::Persist { ticket, changes } => {
                 for change in &changes {
                     trace_change(&mut self.trace, change);
@@ -617,7 +677,8 @@ impl Simulation {
                 let at = machine.durable;
                 self.cause(host, at, host, Occurrence::Durable { life });
             }
-            Effect::StartTask { place, task, bag, .. } => {
+            Effect::StartTask { place, task, bag, attempt } => {
+                self.deeds.push((host, Deed::Started { task, attempt }));
                 self.record.started(task);
                 let work_mops = self.record.bags()[self.record.number(bag.id)].bag.task_mops;
                 if let Some((at, serial)) = machine.run(place, task, work_mops, now) {

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idlewood_overlay::{
-    Config, Contact, Effect, Event, GridId, Message, Notice, Overlay, PayloadCodec, PeerId, PositionKey, State, Time,
+    Body, Config, Contact, Effect, Event, GridId, Message, Notice, Overlay, PayloadCodec, PeerId, PositionKey, State,
+    Time,
 };
 use rand::{Rng, RngExt};
 
@@ -91,6 +92,19 @@ pub enum Step {
     },
     /// Nothing that a peer noticed.
     Nothing,
+}
+
+/// A message that a peer was given, as the world saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// The machine that was given it.
+    pub to: HostIndex,
+    /// Who really sent it.
+    pub from: PeerId,
+    /// In which life, by what its sender wrote.
+    pub incarnation: u64,
+    /// It answers a ping.
+    pub is_answer: bool,
 }
 
 /// What was sent.
@@ -235,6 +249,7 @@ pub struct World {
     held: BTreeMap<HostIndex, Vec<Due>>,
     network: Network,
     effects: Vec<Effect>,
+    delivery: Option<Delivery>,
     traffic: Traffic,
     sequence: u64,
     events: u64,
@@ -274,6 +289,7 @@ impl World {
             held: BTreeMap::new(),
             network: Network::new(settings.quality.clone()),
             effects: Vec::new(),
+            delivery: None,
             traffic: Traffic { kinds: [("", MessageCount::default()); KINDS_MAX], lost: 0, in_vain: 0 },
             sequence: 0,
             events: 0,
@@ -334,6 +350,16 @@ impl World {
     /// When the present life of a machine began.
     pub fn started(&self, host: HostIndex) -> Time {
         self.hosts[host as usize].started
+    }
+
+    /// Counts the starts of a machine: names its present life.
+    pub fn life(&self, host: HostIndex) -> u32 {
+        self.hosts[host as usize].life
+    }
+
+    /// The message that the last step delivered, if it was one.
+    pub fn delivery(&self) -> Option<&Delivery> {
+        self.delivery.as_ref()
     }
 
     /// Messages that a machine sent or received in its present life.
@@ -597,6 +623,7 @@ impl World {
     }
 
     fn meet(&mut self, host: HostIndex, due: Due) -> Step {
+        self.delivery = None;
         if let Due::Plan(code) = due {
             return Step::Planned { host, code };
         }
@@ -662,6 +689,12 @@ impl World {
             return Step::Nothing;
         }
         machine.messages += 1;
+        self.delivery = Some(Delivery {
+            to: host,
+            from,
+            incarnation: message.incarnation,
+            is_answer: matches!(message.body, Body::Ack { .. }),
+        });
         self.give(host, Event::Received { from, message }, digest);
         Step::Handled(host)
     }

@@ -1,0 +1,162 @@
+//! I8: the summary of each router is what the leaves below it published, added up, within the stated staleness.
+//!
+//! Source: Celaya and Marchal 2010, §5.2 and §5.3 (summaries are added at each router, and travel under a rate limit);
+//! `overlay.md`, `design.md` ("at most 20 % in total at the root of 10⁶ leaves"). Why: the global scheduler trusts it. A
+//! leaf that is missing idles; one that is counted twice, or was forgotten to be taken out, is promised work it cannot do.
+//!
+//! When it must hold: for a router whose leaves have published nothing new for [`staleness`], while the tree was the true
+//! one and no request was sent down (what was sent down is taken off until the next report). Then what its two
+//! children's payloads say, added up, must have exactly the leaves and the speed of the leaves below it, by the oracle,
+//! and of every sample request no more than they can take, and no less than four fifths of it: the most that rounding
+//! down at every level may cost.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use idlewood_overlay::{Node, Overlay, PositionKey, Time};
+use idlewood_scheduler::summary::{STRETCHES, Summary};
+
+use super::{Invariant, Violation, i6_tree};
+use crate::Simulation;
+use crate::event_queue::HostIndex;
+use crate::overlay::Tree;
+use crate::simulation::Deed;
+
+/// I8.
+pub const RULE: Invariant =
+    Invariant { name: "I8", rule: "each router's summary is that of the leaves below it, within the staleness" };
+
+/// What rounding down at every level may cost.
+const LOSS_MAX: f64 = 0.2;
+/// Sizes of sample requests, in Mop: a task, and the whole bag.
+const SAMPLES: [(f64, f64); 6] = [(1e3, 1e5), (3e4, 3e6), (2.4e5, 2.4e6), (2.4e5, 2.4e8), (1e6, 1e7), (1e4, 1e9)];
+
+/// How old a summary may be: on each level a report may have to wait for the rate limit and be repeated once after a
+/// loss; a second for both, and two heartbeats for what goes wrong beside that. Requests that were sent down are taken
+/// off for as long as placements may take.
+pub fn staleness(simulation: &Simulation, height: u32) -> Duration {
+    let policy = &simulation.scenario().peer;
+    let heartbeats = Duration::from_millis(2 * policy.overlay.heartbeat_ms);
+    policy.placement_timeout + heartbeats + Duration::from_secs(1) * height
+}
+
+/// Since when everything stands still.
+#[derive(Debug)]
+pub struct Summaries {
+    published: BTreeMap<HostIndex, (Vec<u8>, Time)>,
+    /// When the tree was last wrong, or a request was last sent down.
+    disturbed: Time,
+    /// Routers that were compared.
+    pub compared: u64,
+}
+
+impl Default for Summaries {
+    fn default() -> Self {
+        Self { published: BTreeMap::new(), disturbed: Time::ZERO, compared: 0 }
+    }
+}
+
+/// All peers that are up.
+fn members(simulation: &Simulation) -> Vec<(HostIndex, PositionKey, &Overlay)> {
+    let member = |host: &HostIndex| {
+        let overlay = simulation.peer(*host)?.overlay_view();
+        Some((*host, PositionKey::new(simulation.grid(), overlay.me().peer), overlay))
+    };
+    simulation.up().iter().filter_map(member).collect()
+}
+
+impl Summaries {
+    /// Takes note of the simulation's last step.
+    pub fn stepped(&mut self, simulation: &Simulation) {
+        if simulation.deeds().iter().any(|(_, deed)| matches!(deed, Deed::SentDown { .. })) {
+            self.disturbed = simulation.now();
+        }
+    }
+
+    /// Looks at the whole grid: to be called now and then, at least once a second.
+    ///
+    /// # Errors
+    /// Which router's summary is not what is below it.
+    pub fn check(&mut self, simulation: &Simulation) -> Result<(), Violation> {
+        let (now, members) = (simulation.now(), members(simulation));
+        let hosts = simulation.scenario().nodes;
+        for (host, _, overlay) in &members {
+            let payload = overlay.published(Node::Leaf);
+            let known = self.published.entry(*host).or_insert_with(|| (Vec::new(), now));
+            if known.0 != payload {
+                *known = (payload.to_vec(), now);
+            }
+        }
+        if i6_tree::check(&members, hosts).is_err() {
+            self.disturbed = now;
+            return Ok(());
+        }
+        let tree = Tree::of(members.iter().map(|(host, key, _)| (*key, *host)), hosts);
+        let still_since = now - staleness(simulation, tree.height);
+        if members.len() < 2 || self.disturbed > still_since {
+            return Ok(());
+        }
+        for (host, _, overlay) in &members {
+            let mut leaves = Vec::new();
+            leaves_below(&tree, *host, &mut leaves);
+            if leaves.is_empty() || leaves.iter().any(|leaf| self.published[leaf].1 > still_since) {
+                continue;
+            }
+            let below = leaves.iter().map(|leaf| read(&self.published[leaf].0));
+            let held = overlay.children().into_iter().flatten().map(|child| read(child.payload));
+            compare(&sum(held), &sum(below)).map_err(|what| Violation {
+                invariant: RULE,
+                at: now,
+                host: Some(*host),
+                what: format!("{what}; {} leaves are below it", leaves.len()),
+            })?;
+            self.compared += 1;
+        }
+        Ok(())
+    }
+}
+
+/// A summary; one that says nothing stands for a machine that takes no work.
+fn read(payload: &[u8]) -> Summary {
+    Summary::decode(payload).unwrap_or_else(|_| Summary::unavailable())
+}
+
+fn sum(summaries: impl Iterator<Item = Summary>) -> Summary {
+    summaries.fold(Summary::empty(), |mut sum, summary| {
+        sum.merge(&summary);
+        sum
+    })
+}
+
+/// Machines whose leaf is below the router on `host`; none where there is no router.
+fn leaves_below(tree: &Tree, host: HostIndex, leaves: &mut Vec<HostIndex>) {
+    let Some(router) = tree.truth(host).and_then(|truth| truth.router.as_ref()) else { return };
+    for child in router.children {
+        match child.node {
+            Node::Leaf => leaves.push(child.host),
+            Node::Router => leaves_below(tree, child.host, leaves),
+        }
+    }
+}
+
+/// Whether `held` is what `below` rounds down to.
+fn compare(held: &Summary, below: &Summary) -> Result<(), String> {
+    if (held.leaves, held.speed_mops) != (below.leaves, below.speed_mops) {
+        return Err(format!(
+            "it has {} leaves with {} Mop/s, below it are {} with {}",
+            held.leaves, held.speed_mops, below.leaves, below.speed_mops
+        ));
+    }
+    for (task_mops, size_mops) in SAMPLES {
+        for (s_index, stretch) in STRETCHES.iter().enumerate() {
+            let tasks = |summary: &Summary| summary.tasks(s_index, 0.0, size_mops, task_mops);
+            let (held, below) = (tasks(held), tasks(below));
+            if held > below || (held as f64) < (below as f64 * (1.0 - LOSS_MAX)).floor() {
+                return Err(format!(
+                    "of tasks of {task_mops} Mop in {size_mops} at stretch {stretch:e} it offers {held}, not {below}"
+                ));
+            }
+        }
+    }
+    Ok(())
+}

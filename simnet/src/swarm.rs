@@ -1,0 +1,549 @@
+//! The swarm: thousands of small random worlds, each with its own machines, settings, faults and schedule.
+//!
+//! A case is its seed and nothing else. Phase one: machines start, and the faults that the case has drawn from the
+//! catalogue befall links and machines at random moments, while every safety invariant is looked at after every event.
+//! Phase two: all faults stop, everybody is started again, and the tree must become the true one within
+//! [`i6_tree::bound`], and stay so for a while. Whatever breaks is told with the invariant, the moment, and the seed;
+//! the same seed does the same again.
+//!
+//! Every machine knows a contact that is never replaced by another machine, as an agent's list of contacts has it: no
+//! protocol finds machines again of which nobody knows. Large worlds and long times are for the experiments.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use idlewood_overlay::{Config, Time};
+use rand::rngs::ChaCha8Rng;
+use rand::{Rng, RngExt};
+
+use crate::condition::Pause;
+use crate::event_queue::HostIndex;
+use crate::invariant::{Invariant, Safety, Violation, i6_tree};
+use crate::network::Quality;
+use crate::overlay::{Memory, Settings, World};
+use crate::random::{exponential, happens, log_uniform, stream};
+
+/// Fewest and most machines of a case.
+pub const HOSTS: (u32, u32) = (3, 64);
+/// Machines that are never replaced by others, and that everybody has among its contacts.
+const CONTACTS: HostIndex = 2;
+/// While faults have stopped, the whole tree is compared with the oracle so often.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// The catalogue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// All messages take longer, up to a second.
+    Delay,
+    /// Latencies vary, up to their own length.
+    Jitter,
+    /// Up to two messages in five are lost.
+    Loss,
+    /// Up to a third of all messages arrives twice.
+    Duplication,
+    /// Up to half of all messages is held back, for up to three seconds.
+    Reordering,
+    /// Groups of machines cannot send to others, in one direction or in both.
+    Partition,
+    /// Machines crash, one or many at once, and come back with what they know.
+    Crash,
+    /// Machines that crashed come back without their last incarnation.
+    Amnesia,
+    /// Machines that crashed come back with an incarnation before their last.
+    Stale,
+    /// Other machines come in the place of those that crashed.
+    Stranger,
+    /// Machines leave in good order, and come back.
+    Leave,
+    /// Lids are shut, and opened again.
+    Pause,
+    /// Machines handle everything up to three seconds late.
+    Slow,
+    /// Clocks jump, up to two hours either way.
+    ClockJump,
+}
+
+/// All of it.
+pub const CATALOGUE: [Fault; 14] = [
+    Fault::Delay,
+    Fault::Jitter,
+    Fault::Loss,
+    Fault::Duplication,
+    Fault::Reordering,
+    Fault::Partition,
+    Fault::Crash,
+    Fault::Amnesia,
+    Fault::Stale,
+    Fault::Stranger,
+    Fault::Leave,
+    Fault::Pause,
+    Fault::Slow,
+    Fault::ClockJump,
+];
+
+/// One world and what befalls it.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// Of everything.
+    pub seed: u64,
+    /// Machines.
+    pub hosts: u32,
+    /// Of all peers.
+    pub config: Config,
+    /// What can befall it.
+    pub faults: Vec<Fault>,
+    /// Links while nothing befalls them.
+    pub quality: Quality,
+    /// The machines start at random moments in it.
+    pub start_window: Duration,
+    /// How long faults go on.
+    pub faulty: Duration,
+    /// Mean time between two.
+    pub pause: Duration,
+}
+
+/// How a case ended.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What was broken first.
+    pub violation: Option<Violation>,
+    /// When the tree was the true one again after the last fault, for good.
+    pub settled: Option<Duration>,
+    /// Events that were looked at.
+    pub events: u64,
+    /// Faults that befell it.
+    pub faults: u32,
+}
+
+fn pick<T: Copy>(rng: &mut impl Rng, options: &[T]) -> T {
+    options[rng.random_range(0..options.len())]
+}
+
+/// Settings at the edges of what is allowed, half of the time; else the default.
+fn draw_config(rng: &mut impl Rng) -> Config {
+    if happens(rng, 50.0) {
+        return Config::default();
+    }
+    let heartbeat_ms = pick(rng, &[250, 1_000, 1_000, 5_000, 5_000, 12_000]);
+    let probe_timeout_ms_max = pick(rng, &[200, 1_000, 1_000, 3_000, 10_000]);
+    let nack_retry_ms = pick(rng, &[10, 50, 300, heartbeat_ms]).min(heartbeat_ms);
+    let at_least_heartbeat = |ms: u64| ms.max(heartbeat_ms);
+    Config {
+        heartbeat_ms,
+        jitter_percent: pick(rng, &[0, 5, 50]),
+        probe_timeout_ms_min: pick(rng, &[10, 250, probe_timeout_ms_max]).min(probe_timeout_ms_max),
+        probe_timeout_ms_max,
+        probe_tries: pick(rng, &[2, 3, 3, 6]),
+        leaf_set_side_len: pick(rng, &[2, 2, 3, 8, 32]),
+        child_lease_ms: pick(rng, &[2 * heartbeat_ms, 3 * heartbeat_ms, 60_000.max(2 * heartbeat_ms)]),
+        nack_retry_ms,
+        report_spacing_ms: pick(rng, &[0, 50, nack_retry_ms]).min(nack_retry_ms),
+        exchange_ms: at_least_heartbeat(pick(rng, &[1_000, 30_000, 60_000])),
+        lookup_ms: pick(rng, &[1_000, 10_000, 60_000]),
+        tombstone_ms: at_least_heartbeat(pick(rng, &[1_000, 10_000, 60_000])),
+        graveyard_len: pick(rng, &[2, 8, 64]),
+        graveyard_probe_ms: at_least_heartbeat(pick(rng, &[1_000, 10_000, 30_000])),
+        fingers_per_bucket: pick(rng, &[1, 4, 16]),
+        leave_linger_ms: pick(rng, &[0, 1_000]),
+        root_push_ms: pick(rng, &[10, 1_000, 10_000]),
+        ..Config::default()
+    }
+}
+
+/// Longest latency with which such settings can work at all: a try of a look-up, over a path that nobody knows, waits
+/// for two round trips; and a child's report, which follows a heartbeat after the last answer, arrives within its lease.
+fn latency_us_max(config: &Config) -> u64 {
+    let heartbeat_us = config.heartbeat_ms * 10 * (100 + config.jitter_percent);
+    let lease_us = config.child_lease_ms * 1_000 - heartbeat_us;
+    (config.probe_timeout_ms_max * 100).min(lease_us / 4).min(300_000)
+}
+
+impl Case {
+    /// The case of this seed.
+    pub fn draw(seed: u64) -> Self {
+        let mut rng = stream(seed, "swarm case", 0);
+        let share = pick(&mut rng, &[15.0, 40.0, 80.0]);
+        let faults = CATALOGUE.into_iter().filter(|_| happens(&mut rng, share)).collect();
+        Self::with(seed, faults, &mut rng)
+    }
+
+    /// The case of this seed, with every fault of the catalogue.
+    pub fn with_all_faults(seed: u64) -> Self {
+        Self::with(seed, CATALOGUE.to_vec(), &mut stream(seed, "swarm case", 1))
+    }
+
+    fn with(seed: u64, faults: Vec<Fault>, rng: &mut ChaCha8Rng) -> Self {
+        let (fewest, most) = (f64::from(HOSTS.0), f64::from(HOSTS.1));
+        let hosts = log_uniform(rng, fewest, most + 1.0).min(most) as u32;
+        let config = draw_config(rng);
+        let latency_us = rng.random_range(1_000..=latency_us_max(&config));
+        let quality = Quality { latency_us, jitter_us: latency_us / 10, ..Quality::default() };
+        let start_window = Duration::from_millis(pick(rng, &[1, 2_000, 20_000]));
+        let faulty = Duration::from_secs(rng.random_range(20..=180));
+        let pause = Duration::from_millis(pick(rng, &[300, 2_000, 10_000]));
+        Self { seed, hosts, config, faults, quality, start_window, faulty, pause }
+    }
+
+    /// Lets it happen, and looks at these invariants; none: at all.
+    pub fn run(&self, watched: &[Invariant]) -> Outcome {
+        let settings = Settings {
+            config: self.config.clone(),
+            quality: self.quality.clone(),
+            ..Settings::new(self.hosts, self.seed)
+        };
+        let world = World::new(settings);
+        let mut run = Run {
+            case: self,
+            rng: stream(self.seed, "swarm run", 0),
+            safety: Safety::new(&self.config, world.grid(), self.hosts).watching(watched),
+            world,
+            paused: Vec::new(),
+            faults: 0,
+        };
+        let outcome = run.faults_befall().and_then(|()| run.settle(watched));
+        let (violation, settled) = match outcome {
+            Ok(settled) => (None, settled),
+            Err(violation) => (Some(violation), None),
+        };
+        Outcome { violation, settled, events: run.world.events(), faults: run.faults }
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, hosts, faults, quality, start_window, faulty, pause, config } = self;
+        writeln!(formatter, "case {seed}: {hosts} machines start in {start_window:?}, {faults:?}")?;
+        writeln!(formatter, "for {faulty:?}, one every {pause:?}; latency {} µs", quality.latency_us)?;
+        if *config != Config::default() {
+            writeln!(formatter, "{config:?}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A case under way.
+struct Run<'a> {
+    case: &'a Case,
+    rng: ChaCha8Rng,
+    safety: Safety,
+    world: World,
+    paused: Vec<HostIndex>,
+    faults: u32,
+}
+
+impl Run<'_> {
+    /// Lets everything up to a moment happen, and looks at each step.
+    fn run_until(&mut self, until: Time) -> Result<(), Violation> {
+        while let Some(step) = self.world.step(until) {
+            self.safety.stepped(&self.world, step)?;
+        }
+        Ok(())
+    }
+
+    fn disturbed(&mut self, host: HostIndex) -> Result<(), Violation> {
+        self.safety.disturbed(&self.world, host)
+    }
+
+    // ---- phase one ----
+
+    fn faults_befall(&mut self) -> Result<(), Violation> {
+        let window = self.case.start_window.as_micros() as u64;
+        let mut starts: Vec<_> = (0..self.case.hosts).map(|host| (self.rng.random_range(0..window), host)).collect();
+        starts.sort_unstable();
+        for (at, host) in starts {
+            self.run_until(Time::from_micros(at as i64))?;
+            self.start(host, Memory::Kept)?;
+        }
+        let end = self.world.now() + self.case.faulty;
+        loop {
+            let pause = exponential(&mut self.rng, self.case.pause.as_micros() as u64);
+            let at = self.world.now() + Duration::from_micros(pause);
+            self.run_until(at.min(end))?;
+            if at >= end {
+                return Ok(());
+            }
+            if !self.case.faults.is_empty() {
+                let fault = pick(&mut self.rng, &self.case.faults);
+                self.faults += 1;
+                self.befall(fault)?;
+            }
+            self.recover()?;
+        }
+    }
+
+    /// Starts a machine and gives it the contacts that everybody has.
+    fn start(&mut self, host: HostIndex, memory: Memory) -> Result<(), Violation> {
+        self.world.start(host, memory);
+        for contact in (0..CONTACTS).filter(|contact| *contact != host) {
+            self.world.introduce(host, contact);
+        }
+        self.disturbed(host)
+    }
+
+    fn befall(&mut self, fault: Fault) -> Result<(), Violation> {
+        let mut quality = self.world.network().quality().clone();
+        match fault {
+            Fault::Delay => {
+                quality.latency_us = if happens(&mut self.rng, 50.0) {
+                    self.case.quality.latency_us
+                } else {
+                    self.rng.random_range(1_000..=1_000_000)
+                };
+                quality.jitter_us = quality.jitter_us.min(quality.latency_us);
+            }
+            Fault::Jitter => quality.jitter_us = self.rng.random_range(0..=quality.latency_us),
+            Fault::Loss => quality.loss_percent = pick(&mut self.rng, &[0.0, 2.0, 10.0, 40.0]),
+            Fault::Duplication => quality.duplicate_percent = pick(&mut self.rng, &[0.0, 5.0, 33.0]),
+            Fault::Reordering => {
+                quality.reorder_percent = pick(&mut self.rng, &[0.0, 10.0, 50.0]);
+                quality.reorder_us = self.rng.random_range(0..=3_000_000);
+            }
+            Fault::Partition => self.partition(),
+            Fault::Crash | Fault::Amnesia | Fault::Stale | Fault::Stranger => self.crash_some(),
+            Fault::Leave => {
+                if let Some(host) = self.somebody_up() {
+                    self.world.leave(host);
+                    self.disturbed(host)?;
+                }
+            }
+            Fault::Pause => {
+                if let Some(host) = self.somebody_up() {
+                    let pause = pick(&mut self.rng, &[Pause::Lose, Pause::Queue]);
+                    self.world.pause(host, pause);
+                    self.paused.push(host);
+                }
+            }
+            Fault::Slow => {
+                let host = self.rng.random_range(0..self.case.hosts);
+                let by = if happens(&mut self.rng, 50.0) { 0 } else { self.rng.random_range(0..=3_000_000) };
+                self.world.slow_down(host, Duration::from_micros(by));
+            }
+            Fault::ClockJump => {
+                let host = self.rng.random_range(0..self.case.hosts);
+                let by_us = log_uniform(&mut self.rng, 1e5, 7.2e9) as i64;
+                self.world.jump_clock(host, if happens(&mut self.rng, 50.0) { by_us } else { -by_us });
+            }
+        }
+        self.world.network_mut().set_quality(quality);
+        Ok(())
+    }
+
+    fn partition(&mut self) {
+        let network = self.world.network_mut();
+        network.heal();
+        if happens(&mut self.rng, 30.0) {
+            return;
+        }
+        let groups = self.rng.random_range(2..=4);
+        for host in 0..self.case.hosts {
+            network.put_into(self.rng.random_range(0..groups), host);
+        }
+        for one in 0..groups {
+            for other in (0..groups).filter(|other| *other != one) {
+                if happens(&mut self.rng, 60.0) {
+                    network.cut(one, other);
+                }
+            }
+        }
+    }
+
+    fn crash_some(&mut self) {
+        let share = pick(&mut self.rng, &[0.0, 0.0, 0.0, 0.2, 0.5, 0.9]);
+        let count = ((self.world.up().len() as f64 * share) as usize).max(1);
+        for _ in 0..count {
+            if let Some(host) = self.somebody_up() {
+                self.world.crash(host);
+            }
+        }
+    }
+
+    fn somebody_up(&mut self) -> Option<HostIndex> {
+        let up = self.world.up();
+        (!up.is_empty()).then(|| up[self.rng.random_range(0..up.len())])
+    }
+
+    /// Now and then somebody comes back, or a lid is opened.
+    fn recover(&mut self) -> Result<(), Violation> {
+        if !self.paused.is_empty() && happens(&mut self.rng, 40.0) {
+            let host = self.paused.swap_remove(self.rng.random_range(0..self.paused.len()));
+            self.resume(host);
+        }
+        let down: Vec<_> = (0..self.case.hosts).filter(|host| self.world.overlay(*host).is_none()).collect();
+        if down.is_empty() || happens(&mut self.rng, 40.0) {
+            return Ok(());
+        }
+        let host = pick(&mut self.rng, &down);
+        let memory = self.memory(host);
+        self.start(host, memory)
+    }
+
+    fn resume(&mut self, host: HostIndex) {
+        self.world.resume(host);
+        self.safety.resumed(&self.world, host);
+    }
+
+    /// What a machine remembers that comes back.
+    fn memory(&mut self, host: HostIndex) -> Memory {
+        let has = |fault| self.case.faults.contains(&fault);
+        let mut options = vec![Memory::Kept];
+        options.extend(has(Fault::Amnesia).then_some(Memory::Lost));
+        options.extend(has(Fault::Stale).then_some(Memory::Stale));
+        options.extend((has(Fault::Stranger) && host >= CONTACTS).then_some(Memory::Stranger));
+        pick(&mut self.rng, &options)
+    }
+
+    // ---- phase two ----
+
+    /// Ends all faults, brings everybody back, and waits for the true tree.
+    fn settle(&mut self, watched: &[Invariant]) -> Result<Option<Duration>, Violation> {
+        self.world.network_mut().heal();
+        self.world.network_mut().set_quality(self.case.quality.clone());
+        for host in 0..self.case.hosts {
+            self.world.slow_down(host, Duration::ZERO);
+            self.resume(host);
+        }
+        // Who is leaving is given the time for it.
+        let linger = Duration::from_millis(self.case.config.leave_linger_ms) + LOOK;
+        self.run_until(self.world.now() + linger)?;
+        for host in 0..self.case.hosts {
+            if self.world.overlay(host).is_none() {
+                let memory = self.memory(host);
+                self.start(host, memory)?;
+            }
+        }
+        let healed = self.world.now();
+        let bound = i6_tree::bound(&self.case.config, self.case.faulty);
+        let calm = Duration::from_millis(self.case.config.child_lease_ms + 2 * self.case.config.heartbeat_ms);
+        let mut right_since = None;
+        loop {
+            self.run_until(self.world.now() + LOOK)?;
+            let now = self.world.now();
+            match self.compare() {
+                Ok(()) => {
+                    let since = *right_since.get_or_insert(now);
+                    if now.since(since) >= calm {
+                        return Ok(Some(since.since(healed)));
+                    }
+                }
+                Err((host, what)) => {
+                    right_since = None;
+                    if now.since(healed) > bound {
+                        if !watched.is_empty() && !watched.contains(&i6_tree::RULE) {
+                            return Ok(None);
+                        }
+                        let what = format!("{what}, {bound:?} after the last fault");
+                        return Err(Violation { invariant: i6_tree::RULE, at: now, host, what });
+                    }
+                }
+            }
+        }
+    }
+
+    fn compare(&self) -> Result<(), (Option<HostIndex>, String)> {
+        let world = &self.world;
+        let member = |host: &HostIndex| Some((*host, world.position(*host), world.overlay(*host)?));
+        let members: Vec<_> = world.up().iter().filter_map(member).collect();
+        i6_tree::check(&members, world.hosts())
+    }
+}
+
+/// A case that broke something.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// Of the case.
+    pub seed: u64,
+    /// The invariant, or `panic`.
+    pub invariant: String,
+    /// In seconds of the case; none for a panic.
+    pub at_s: Option<f64>,
+    /// What was seen.
+    pub what: String,
+}
+
+impl Failure {
+    /// What repeats it.
+    pub fn command(&self) -> String {
+        format!("simnet swarm --case {}", self.seed)
+    }
+}
+
+/// What a swarm came to.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// Cases run.
+    pub cases: u64,
+    /// Events that were looked at.
+    pub events: u64,
+    /// Faults that befell them.
+    pub faults: u64,
+    /// Times until the tree was right again, ascending.
+    pub settled: Vec<Duration>,
+    /// Cases that broke something, by seed.
+    pub failures: Vec<Failure>,
+}
+
+impl Summary {
+    /// The time within which this share of the cases had settled.
+    pub fn settled_within(&self, share: f64) -> Option<Duration> {
+        let last = self.settled.len().checked_sub(1)?;
+        Some(self.settled[(last as f64 * share).round() as usize])
+    }
+
+    fn add(&mut self, seed: u64, outcome: Result<Outcome, String>) {
+        self.cases += 1;
+        match outcome {
+            Ok(outcome) => {
+                self.events += outcome.events;
+                self.faults += u64::from(outcome.faults);
+                self.settled.extend(outcome.settled);
+                self.failures.extend(outcome.violation.map(|violation| Failure {
+                    seed,
+                    invariant: violation.invariant.name.into(),
+                    at_s: Some(violation.at.as_secs_f64()),
+                    what: violation.to_string(),
+                }));
+            }
+            Err(what) => self.failures.push(Failure { seed, invariant: "panic".into(), at_s: None, what }),
+        }
+    }
+}
+
+/// Runs one case; `Err`: it panicked.
+fn attempt(seed: u64) -> Result<Outcome, String> {
+    catch_unwind(AssertUnwindSafe(|| Case::draw(seed).run(&[]))).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
+    })
+}
+
+/// Runs the cases of these seeds, on all cores. The order in which they end has no influence on the result.
+pub fn run(seeds: &[u64], mut progress: impl FnMut(&Summary)) -> Summary {
+    let next = AtomicUsize::new(0);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let (sender, receiver) = mpsc::sync_channel(threads);
+    let mut summary = Summary::default();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            let (next, sender) = (&next, sender.clone());
+            scope.spawn(move || {
+                loop {
+                    let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
+                    if sender.send((*seed, attempt(*seed))).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        for (seed, outcome) in receiver {
+            summary.add(seed, outcome);
+            progress(&summary);
+        }
+    });
+    summary.settled.sort_unstable();
+    summary.failures.sort_by_key(|failure| failure.seed);
+    summary
+}
