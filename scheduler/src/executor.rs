@@ -16,6 +16,8 @@
 
 mod held;
 mod schedule;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -448,81 +450,5 @@ impl Executor {
             unacknowledged: held.outbox.len() as u64,
         });
         views.collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use idlewood_overlay::WallTime;
-
-    use super::*;
-    use crate::queue::Entry;
-
-    fn contact(number: u8) -> Contact {
-        Contact { peer: PeerId([number; 32]), incarnation: 1, address: "/a".into() }
-    }
-
-    /// An executor at 1000 Mop/s with a bag of two tasks of 100 s, one of which ran for 40 s, and then a bag of one
-    /// task of 10 s that came ahead and ran for 5 s.
-    fn executor(config: &Config) -> (Executor, Io) {
-        let mut executor = Executor::new(config);
-        let mut io = Io::new(Time::ZERO, WallTime(1_700_000_000_000_000), contact(2));
-        for (number, tasks, task_mops, size_mops, runs_s) in [(1, 2, 1e5, 1e9, 40), (2, 1, 1e4, 1e5, 5)] {
-            let bag = BagHeader {
-                id: BagId([number; 32]),
-                submitter: contact(1),
-                tasks,
-                task_mops,
-                application_size_mops: size_mops,
-                declared: true,
-            };
-            let ranges = IntervalSet::from(0..tasks);
-            let (age, path) = (Duration::ZERO, Path::default());
-            executor.accept(Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0 }, &mut io, config);
-            executor.dispatch(&mut io);
-            io.now += Duration::from_secs(runs_s);
-        }
-        (executor, io)
-    }
-
-    #[test]
-    fn with_preemption_what_was_begun_is_left_of_its_bag() {
-        let (executor, io) = executor(&Config::default());
-        let (load, _) = executor.load(io.now, |_| true);
-        assert_eq!(load.validate(), Ok(()));
-        assert!(load.preemptive && load.running_mops.is_empty());
-        let left: Vec<f64> = load.entries.iter().map(|entry| entry.left).collect();
-        assert!((left[0] - 1.6).abs() < 1e-9 && (left[1] - 0.5).abs() < 1e-9, "{left:?}");
-    }
-
-    #[test]
-    fn where_no_more_can_be_frozen_what_runs_comes_first() {
-        let (executor, io) = executor(&Config { frozen_max: 1, ..Config::default() });
-        let (load, _) = executor.load(io.now, |_| true);
-        assert_eq!((load.validate(), load.preemptive), (Ok(()), false));
-        assert!((load.running_mops[0] - 5000.0).abs() < 1e-6, "{:?}", load.running_mops);
-        assert!((load.entries[0].left - 1.6).abs() < 1e-9 && load.entries[1].left == 0.0, "{:?}", load.entries);
-    }
-
-    #[test]
-    fn without_preemption_what_runs_comes_first() {
-        let (executor, io) = executor(&Config { preemptive: false, ..Config::default() });
-        let (load, _) = executor.load(io.now, |_| true);
-        assert_eq!((load.validate(), load.preemptive), (Ok(()), false));
-        assert!((load.running_mops[0] - 55_000.0).abs() < 1e-6, "{:?}", load.running_mops);
-        assert_eq!(load.entries.iter().map(|entry| entry.left).collect::<Vec<_>>(), [1.0, 1.0]);
-    }
-
-    #[test]
-    fn on_several_slots_each_part_is_an_entry() {
-        let (executor, io) = executor(&Config { slots: 2, ..Config::default() });
-        let (load, bags) = executor.load(io.now, |_| true);
-        assert_eq!(load.validate(), Ok(()));
-        // Both tasks of the first bag began; the second bag froze one of them.
-        let entries: Vec<_> = load.entries.iter().zip(&bags).map(|(entry, bag)| (bag.0[0], entry.left)).collect();
-        assert_eq!(entries, [(1, 0.0), (2, 0.0), (1, 1.0), (1, 1.0), (2, 1.0)]);
-        let work: f64 = load.entries.iter().map(Entry::left_mops).sum();
-        assert!((work - (55_000.0 + 60_000.0 + 5_000.0)).abs() < 1e-6, "{work}");
-        assert_eq!(executor.order, [BagId([2; 32]), BagId([1; 32])]);
     }
 }
