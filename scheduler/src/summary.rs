@@ -14,7 +14,7 @@
 //!   available; an idle leaf is a single row from index 0, since at a given T its availability does not depend on S.
 //!
 //! A cell is a lower bound for every request that maps to it: S and T are rounded down, a up. Requests outside the
-//! grids: T below 1 s or a above 2^32 Mop finds nothing; T beyond the last horizon (48 days) finds what there is by
+//! grids: T below 1 s or a above 2^36 Mop finds nothing; T beyond the last horizon (48 days) finds what there is by
 //! then; a below 1 Mop counts as 1 Mop. The bound is that of real numbers; floating point may exceed it by what
 //! changes a stretch in the twelfth digit.
 //!
@@ -63,10 +63,15 @@ pub struct Summary {
     /// Routers on the longest way from a leaf up to and with the subtree's own: how often a cell was rounded, and so how
     /// finely it still has to be.
     pub height: u8,
+    /// Most slots of a leaf that takes work; 0 where none does.
+    pub slots: u32,
+    /// The largest task, in Mop, that was queued or sent to a leaf with several slots; 0 where there is none.
+    pub largest_mops: f64,
     /// (index of the stretch from which on it holds, row): ascending, no row equal to the one before it, the first
     /// not all zero.
     rows: Vec<(u8, Row)>,
 }
+
 impl Summary {
     /// What no leaf at all offers: the neutral element of [`Self::merge`].
     pub fn empty() -> Self {
@@ -76,6 +81,8 @@ impl Summary {
             speed_mops: 0.0,
             leaves: 0,
             height: 0,
+            slots: 0,
+            largest_mops: 0.0,
             rows: Vec::new(),
         }
     }
@@ -93,6 +100,7 @@ impl Summary {
         let capacity = Capacity::new(load);
         let mut jobs = Jobs::new(load);
         let own_stretch = jobs.max_stretch(&capacity);
+        let largest_mops = jobs.0.iter().map(|job| job.task_mops).fold(0.0, f64::max);
         let steps = (load.speed_mops * f64::from(load.slots) / SPEED_STEP_MOPS).floor().max(1.0);
         let mut rows = Rows::default();
         if let Some(first) = stretch_at_least(own_stretch) {
@@ -115,6 +123,8 @@ impl Summary {
             speed_mops: (steps * SPEED_STEP_MOPS).min(SPEED_SUM_MOPS_MAX),
             leaves: 1,
             height: 0,
+            slots: load.slots,
+            largest_mops: if capacity.depends_on_tasks() { largest_mops } else { 0.0 },
             rows: rows.0,
         }
     }
@@ -135,6 +145,8 @@ impl Summary {
         self.speed_mops = (self.speed_mops + other.speed_mops).min(SPEED_SUM_MOPS_MAX);
         self.leaves = self.leaves.saturating_add(other.leaves).min(LEAVES_MAX);
         self.height = self.height.max(other.height);
+        self.slots = self.slots.max(other.slots);
+        self.largest_mops = self.largest_mops.max(other.largest_mops);
         if other.rows.is_empty() {
             return;
         }
@@ -211,17 +223,26 @@ impl Summary {
     /// next report comes (paper §5.3). Cells never rise.
     ///
     /// At this stretch and above, cells lose ⌈n·a_new/a⌉, and one more for each leaf that may have got some: those
-    /// leaves round on their own. For leaves with one slot that keeps the lower bound. Below, cells are estimates:
-    /// they lose as much, and at least the share of the leaves that may have got some, since such a leaf offers
-    /// nothing below its own maximum stretch, which is now near this one.
+    /// leaves round on their own. On a leaf with k slots the last tasks of a queue leave up to k − 1 slots idle for as
+    /// long as the largest of them takes (`Capacity`), and what was sent may be what makes that count: such a leaf may
+    /// lose so much more. That keeps the lower bound. Below, cells are estimates: they lose as much, and at least the
+    /// share of the leaves that may have got some, since such a leaf offers nothing below its own maximum stretch, which
+    /// is now near this one.
     pub fn reserve(&mut self, s_index: usize, n: u64, task_mops: f64) {
         if n == 0 || self.rows.is_empty() {
             return;
         }
         let touched = n.min(self.leaves);
-        let work_mops = if task_mops > 0.0 { n as f64 * task_mops } else { 0.0 };
-        // The cast saturates.
-        let losses = TASK_SIZES_MOPS.map(|size| ((work_mops / size).ceil() as u64).saturating_add(touched));
+        let task_mops = if task_mops > 0.0 { task_mops } else { 0.0 };
+        if self.slots > 1 {
+            self.largest_mops = self.largest_mops.max(task_mops);
+        }
+        let others = f64::from(self.slots.saturating_sub(1));
+        let losses = TASK_SIZES_MOPS.map(|size| {
+            let idle_mops = touched as f64 * others * self.largest_mops.max(size);
+            // The cast saturates.
+            (((n as f64 * task_mops + idle_mops) / size).ceil() as u64).saturating_add(touched)
+        });
         let untouched = self.leaves - touched;
         let mut booked = Rows::default();
         let old = std::mem::take(&mut self.rows);
@@ -280,6 +301,7 @@ impl Cell {
         Some(Self { horizon, size })
     }
 }
+
 /// The row of a leaf whose jobs are sorted for one stretch: for each horizon h, for each task size ⌊h/a⌋.
 fn leaf_cells(jobs: &Jobs, capacity: &Capacity, slack: &mut Slack) -> Cells {
     let mut cells = [0; CELLS];

@@ -6,7 +6,7 @@ pub const STRETCH_COUNT: usize = 105;
 /// Number of horizons.
 pub const HORIZON_COUNT: usize = 23;
 /// Number of task sizes.
-pub const TASK_SIZE_COUNT: usize = 17;
+pub const TASK_SIZE_COUNT: usize = 19;
 /// Number of release times: one, the moment of the report. Kept in the format.
 pub const AGES: usize = 1;
 
@@ -14,8 +14,9 @@ pub const AGES: usize = 1;
 pub const STRETCHES: [f64; STRETCH_COUNT] = geometric(1.0 / (1_u64 << 44) as f64, 1.5);
 /// Samples of the horizon T, seconds: powers of 2 from 1 s to 2^22 s (48 days).
 pub const HORIZONS_S: [f64; HORIZON_COUNT] = geometric(1.0, 2.0);
-/// Samples of the task size a, Mop: powers of 4 from 1 to 2^32.
+/// Samples of the task size a, Mop: powers of 4 from 1 to 2^36 (a day at 8·10^5 Mop/s).
 pub const TASK_SIZES_MOPS: [f64; TASK_SIZE_COUNT] = geometric(1.0, 4.0);
+
 /// first, first·step, first·step² …, by repeated multiplication: the same on every machine.
 const fn geometric<const N: usize>(first: f64, step: f64) -> [f64; N] {
     let mut values = [first; N];
