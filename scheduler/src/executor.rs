@@ -25,18 +25,19 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, PeerId, Time};
 
 use self::held::Held;
-use crate::bag::{AGE_MAX, BagHeader, BagId, Path, Request, TaskId, TaskResult};
+use crate::bag::{AGE_MAX, BagHeader, BagId, HELD_INTERVALS_MAX, Path, Request, TaskId, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::message::Message;
 use crate::peer::{Effect, TaskOutcome};
 use crate::ranges::IntervalSet;
-use crate::record::{Change, Record, RecordKey};
+use crate::record::{Change, RecordKey};
 
 /// How many requests are remembered so that none is executed twice (invariant I7).
 const SEEN_MAX: usize = 4096;
 /// Starts of a bag that may fail in a row before its tasks go to another machine. Our choice.
 const NOT_STARTED_MAX: u32 = 3;
+
 /// A task that has begun.
 #[derive(Debug)]
 struct Running {
@@ -164,6 +165,7 @@ impl Executor {
         config: &Config,
     ) {
         let held = self.held.entry(bag.id).or_insert_with(|| Held::new(bag, released, config));
+        held.confirmed = true;
         held.attempt = held.attempt.max(attempt);
         held.waiting.extend_with(ranges);
         self.order_stale = true;
@@ -172,19 +174,32 @@ impl Executor {
     /// Takes back what was finished before a restart.
     pub(crate) fn restore_result(&mut self, bag: BagHeader, released: Time, result: TaskResult, config: &Config) {
         let held = self.held.entry(bag.id).or_insert_with(|| Held::new(bag, released, config));
+        held.confirmed = true;
         held.waiting.remove_index(result.index);
         held.outbox.insert(result.index, result);
     }
 
-    /// A request reached this leaf: everything new in it joins the queue. Never refused (paper §6).
+    /// A request reached this leaf: everything new in it joins the queue. However much there is to do it is not refused
+    /// (paper §6), but where it cannot be what it says, or would leave more to account for than a message holds: then
+    /// its submitter issues it again.
     pub(crate) fn accept(&mut self, request: Request, io: &mut Io, config: &Config) {
         let id = request.bag.id;
+        if let Some(held) = self.held.get(&id).filter(|held| !held.agrees_with(&request.bag)) {
+            if held.confirmed {
+                return;
+            }
+            // One of the two is not the bag. The first has not been spoken for by its submitter; the next may be.
+            let invented = held.ranges();
+            self.seen.retain(|seen| seen.0 != id);
+            self.give_up(id, &invented, io);
+        }
+        let intervals = self.held.get(&id).map_or(0, |held| held.ranges().intervals());
+        if intervals + request.ranges.intervals() > HELD_INTERVALS_MAX {
+            return;
+        }
         let released = io.now - request.age.min(AGE_MAX);
         let submitter = request.bag.submitter.clone();
         let held = self.held.entry(id).or_insert_with(|| Held::new(request.bag, released, config));
-        if submitter.peer == held.bag.submitter.peer && submitter.incarnation > held.bag.submitter.incarnation {
-            held.bag.submitter = submitter;
-        }
         let key = (id, request.number, request.path);
         let mut changes = Vec::new();
         if !self.seen.contains(&key) {
@@ -199,7 +214,11 @@ impl Executor {
         held.holding_wait = config.repeat_after;
         changes.push(held.change(io));
         self.version += 1;
-        let (to, message) = (held.bag.submitter.clone(), held.holding(self.version, io, config));
+        // A request may know better where its submitter is, or lie: it is answered there once, and what comes back tells.
+        let known = &held.bag.submitter;
+        let is_known = held.confirmed && submitter.incarnation <= known.incarnation;
+        let to = if is_known { known.clone() } else { submitter };
+        let message = held.holding(self.version, io, config);
         io.persist_held(id, changes, vec![Then::Send(to, message)]);
         if self.suspended && self.vacate_at.is_none() {
             self.vacate_at = Some(io.now + config.vacate_after);
@@ -215,6 +234,7 @@ impl Executor {
         if let Some(submitter) = submitter.filter(|submitter| submitter.peer == from) {
             held.bag.submitter = submitter;
         }
+        held.confirmed = true;
         // An answer to an older word is no reason to speak again, since the newer word is on its way: two of them would
         // keep each other alive for ever.
         if version == 0 {
@@ -230,7 +250,13 @@ impl Executor {
             }
             return;
         }
-        held.waiting.subtract(&drop);
+        self.give_up(bag, &drop, io);
+    }
+
+    /// Forgets these tasks of a bag, whatever they have come to.
+    fn give_up(&mut self, bag: BagId, drop: &IntervalSet, io: &mut Io) {
+        let Some(held) = self.held.get_mut(&bag) else { return };
+        held.waiting.subtract(drop);
         let mut changes: Vec<Change> = Vec::new();
         held.outbox.retain(|&index, _| {
             let keep = !drop.contains(index);
@@ -298,26 +324,9 @@ impl Executor {
         held.running.remove_index(task.index);
         match outcome {
             TaskOutcome::Finished { success, output, output_bytes, work_mops } => {
-                let result = TaskResult {
-                    index: task.index,
-                    attempt: running.attempt,
-                    success,
-                    output,
-                    output_bytes,
-                    work_mops,
-                };
-                held.not_started = 0;
-                held.finished.0 += 1;
-                held.finished.1 += work_mops;
-                if held.outbox.is_empty() {
-                    held.results_due = io.now + held.results_wait;
-                }
-                held.outbox.insert(task.index, result.clone());
-                let outbox =
-                    Record::Outbox { bag: held.bag.clone(), released: io.wall(held.released), result: result.clone() };
-                let results = Message::Results { bag: task.bag, executor: io.me.clone(), results: vec![result] };
-                let changes = vec![Change::Put(outbox), held.change(io)];
-                io.persist_held(task.bag, changes, vec![Then::Send(held.bag.submitter.clone(), results)]);
+                let (index, attempt) = (task.index, running.attempt);
+                let result = TaskResult { index, attempt, success, output, output_bytes, work_mops };
+                held.finished(result, io);
             }
             TaskOutcome::NotStarted { retry_after } => {
                 held.waiting.insert_index(task.index);

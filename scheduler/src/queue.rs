@@ -12,7 +12,7 @@ use std::cmp::Ordering;
 
 /// Most bags a load may hold: what [`Load::validate`] accepts.
 pub const ENTRIES_MAX: usize = 65_536;
-/// Most slots of one leaf.
+/// Most slots of one leaf that the arithmetic takes; the settings of a peer allow fewer.
 pub const SLOTS_MAX: u32 = 4_096;
 /// Slowest slot, Mop/s.
 pub const SPEED_MOPS_MIN: f64 = 1e-3;
@@ -21,9 +21,9 @@ pub const SPEED_MOPS_MAX: f64 = 1e12;
 /// Smallest task and application, Mop.
 pub const WORK_MOPS_MIN: f64 = 1e-6;
 /// Largest task, running rest and application, Mop: the bound of the arithmetic, far above that of a bag
-/// ([`crate::WORK_MOPS_MAX`]), so that an effective size or a sum of parts stays within it.
+/// ([`crate::BAG_WORK_MOPS_MAX`]), so that an effective size or a sum of parts stays within it.
 pub const WORK_MOPS_MAX: f64 = 1e24;
-/// Most tasks left of one bag: what a floating point number still counts; a bag has at most [`crate::TASKS_MAX`].
+/// Most tasks left of one bag: what a floating point number still counts; a bag has at most [`crate::BAG_TASKS_MAX`].
 pub const TASKS_MAX: f64 = 1e15;
 /// Furthest from its origin that a moment may lie, in seconds (about 30,000 years).
 pub const MOMENT_S_MAX: f64 = 1e12;
@@ -203,7 +203,7 @@ impl Prefix {
 /// would do so many of them one after the other, in whatever order, and no task would end earlier, since the list
 /// hands a longer task's successors to no earlier slot. The smaller of the two bounds holds; both grow with the prefix.
 ///
-/// That the bound depends on the set of the tasks alone, not on their order, and grows with it, is is all that
+/// That the bound depends on the set of the tasks alone, not on their order, and grows with it, is all that
 /// Propositions 1 and 2 and the optimality of the earliest deadline need: they hold for it as they hold on one slot,
 /// where it is exact.
 #[derive(Clone, Debug)]
@@ -344,7 +344,8 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Loads with `slots` slots and up to `bags` bags, with and without preemption: sizes spread over orders of magnitude, with ties.
+    /// Loads with `slots` slots and up to `bags` bags, with and without preemption: sizes spread over orders of
+    /// magnitude, with ties.
     pub(crate) fn loads(slots: impl Strategy<Value = u32>, bags: usize) -> impl Strategy<Value = Load> {
         let age_s = prop_oneof![0.0..1e5_f64, 0.0..100.0_f64];
         let entry = (age_s, 0_i32..14, 1_u32..5, 0.1..30.0_f64, prop::bool::ANY, 1.0..400.0_f64).prop_map(

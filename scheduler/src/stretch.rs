@@ -190,8 +190,10 @@ pub fn max_stretch(load: &Load, epsilon: f64) -> f64 {
     high
 }
 
-/// The smallest stretch, in s/Mop, at which all bags meet their deadlines: exact but for rounding, and feasible in
-/// the eyes of [`meets_deadlines`]. 0 for a queue without work, infinite for a load that does not validate.
+/// The smallest stretch, in s/Mop, at which all bags meet their deadlines: on one slot exact but for rounding, and
+/// feasible in the eyes of [`meets_deadlines`]. On more slots exact as to [`meets_deadlines`], which may be too careful:
+/// up to 1.08, 1.24 and 1.64 times what the list keeps on 2, 4 and 16 slots (at most 1.03 on average), measured on
+/// random queues. 0 for a queue without work, infinite for a load that does not validate.
 ///
 /// Ours. From a feasible stretch, serve by earliest deadline and take the largest stretch that results; repeat
 /// until nothing falls. Each step keeps feasibility. At the fixed point let the bag that attains the maximum end
