@@ -77,6 +77,75 @@ fn on_several_slots_each_part_is_an_entry() {
     assert_eq!(executor.order, [BagId([2; 32]), BagId([1; 32])]);
 }
 
+/// A bag of one task reaches an executor, with this age.
+fn give(executor: &mut Executor, io: &mut Io, number: u8, task_mops: f64, size_mops: f64, age_s: u64) {
+    let id = BagId([number; 32]);
+    let (submitter, declared) = (contact(1), number != 9);
+    let bag = BagHeader { id, submitter, tasks: 2, task_mops, application_size_mops: size_mops, declared };
+    let tasks = if declared { 1 } else { 2 };
+    let (ranges, age, path) = (IntervalSet::from(0..tasks), Duration::from_secs(age_s), Path::default());
+    let request = Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0 };
+    executor.accept(request, io, &Config::default());
+}
+
+fn empty(config: &Config) -> (Executor, Io) {
+    (Executor::new(config), Io::new(Time::ZERO, WallTime(1_700_000_000_000_000), contact(2)))
+}
+
+#[test]
+fn an_age_is_believed_up_to_its_bound() {
+    let (mut executor, mut io) = empty(&Config::default());
+    for (number, age_s, believed_s) in [(1, 1000, 1000.0), (2, 90 * 86_400, 7_776_000.0), (3, 1 << 40, 7_776_000.0)] {
+        give(&mut executor, &mut io, number, 1e5, 1e6, age_s);
+        let (load, bags) = executor.load(io.now, |_| true);
+        let position = bags.iter().position(|bag| bag.0[0] == number).unwrap();
+        assert_eq!(load.entries[position].release_s, -believed_s);
+    }
+}
+
+#[test]
+fn a_task_that_runs_for_too_long_still_counts() {
+    for preemptive in [true, false] {
+        let config = Config { preemptive, ..Config::default() };
+        let (mut executor, mut io) = empty(&config);
+        give(&mut executor, &mut io, 1, 1e5, 1e6, 0);
+        executor.dispatch(&mut io);
+        for (after_s, rest_mops) in [(50, 5e4), (89, 1.1e4), (95, 1e4), (10_000, 1e4)] {
+            let (load, _) = executor.load(Time::ZERO + Duration::from_secs(after_s), |_| true);
+            let rest = if preemptive { load.entries[0].left_mops() } else { load.running_mops[0] };
+            assert!((rest - rest_mops).abs() < 1e-6, "{rest} Mop after {after_s} s");
+        }
+    }
+}
+
+#[test]
+fn a_hopeless_bag_decides_the_order_of_the_others_only_in_the_plain_order() {
+    for (lexicographic, expected) in [(false, [1, 2, 3]), (true, [1, 3, 2])] {
+        let (mut executor, mut io) = empty(&Config { lexicographic, ..Config::default() });
+        // At the stretch of the first the others stand by their sizes, at the least behind it by their ages.
+        give(&mut executor, &mut io, 1, 1e5, 1e3, 0);
+        give(&mut executor, &mut io, 2, 1e5, 1e6, 0);
+        give(&mut executor, &mut io, 3, 1e5, 2e6, 1000);
+        executor.dispatch(&mut io);
+        assert_eq!(executor.order, expected.map(|number| BagId([number; 32])), "lexicographic: {lexicographic}");
+    }
+}
+
+#[test]
+fn finished_tasks_correct_a_work_that_nobody_declared() {
+    for (number, expected) in [(9, 3e5), (1, 1e5)] {
+        let config = Config::default();
+        let (mut executor, mut io) = empty(&config);
+        give(&mut executor, &mut io, number, 1e5, 1e6, 0);
+        executor.dispatch(&mut io);
+        let task = TaskId { bag: BagId([number; 32]), index: 0 };
+        let output = crate::bag::BlobId([1; 32]);
+        let outcome = TaskOutcome::Finished { success: true, output, output_bytes: 1, work_mops: 3e5 };
+        executor.ended(task, outcome, &mut io, &config);
+        assert_eq!(executor.load(io.now, |_| true).0.entries[0].task_mops, expected);
+    }
+}
+
 /// A machine whose tasks take as long as they say, and the stretch that each bag was promised: that at which it was
 /// taken, or a later and larger one, since whoever comes raises everybody's up to the stretch that is granted.
 struct Machine {
