@@ -214,7 +214,7 @@ impl Executor {
         held.holding_wait = config.repeat_after;
         changes.push(held.change(io));
         self.version += 1;
-        // A request may know better where its submitter is, or lie: it is answered there once, and what comes back tells.
+        // A request may know better where its submitter is, or lie: it is answered there once, and the answer tells.
         let known = &held.bag.submitter;
         let is_known = held.confirmed && submitter.incarnation <= known.incarnation;
         let to = if is_known { known.clone() } else { submitter };

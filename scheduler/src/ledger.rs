@@ -59,7 +59,7 @@ pub(crate) struct Ledger {
     closed: Option<(Closing, Time)>,
     /// Durable, measured, and so to be issued.
     open: bool,
-    /// Whether anybody can hold tasks of it: not before the first are issued, in this life of the machine or an earlier.
+    /// Whether anybody can hold tasks of it: not before the first are issued, in this life or an earlier.
     may_be_held: bool,
     unissued: IntervalSet,
     issued: Vec<Issue>,

@@ -138,12 +138,6 @@ impl Load {
         Ok(())
     }
 
-    /// When a bag must be done for its stretch to be at most `stretch`: d = r + S·w, in seconds from the origin
-    /// of [`Load::now_s`] (paper §4, Equation 1).
-    pub fn deadline(entry: &Entry, stretch: f64) -> f64 {
-        entry.release_s + stretch * entry.application_size_mops
-    }
-
     /// The indices of all bags, earliest deadline at `stretch` first; ties by smaller application, then by index.
     pub fn order(&self, stretch: f64) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.entries.len()).collect();
@@ -157,7 +151,8 @@ impl Load {
         order
     }
 
-    /// Deadline of a bag in seconds from now: reckoned from its age, which loses less to rounding.
+    /// When a bag must be done for its stretch to be at most `stretch`: d = r + S·w (paper §4, Equation 1), in seconds
+    /// from now: reckoned from its age, which loses less to rounding.
     pub(crate) fn due_in(&self, entry: &Entry, stretch: f64) -> f64 {
         stretch * entry.application_size_mops - (self.now_s - entry.release_s)
     }
@@ -442,7 +437,7 @@ pub(crate) mod tests {
         let entry = |release_s, w| Entry { release_s, application_size_mops: w, task_mops: 1.0, left: 1.0 };
         let entries = vec![entry(0.0, 30.0), entry(5.0, 20.0), entry(5.0, 20.0), entry(8.0, 17.0), entry(1.0, 29.0)];
         let load = Load { now_s: 10.0, speed_mops: 1.0, slots: 1, preemptive: false, running_mops: vec![], entries };
-        assert_eq!(Load::deadline(&load.entries[3], 2.0), 42.0);
+        assert_eq!(load.due_in(&load.entries[3], 2.0), 32.0);
         // At 0.5: 15, 15, 15, 16.5, 15.5; at 1: 30, 25, 25, 25, 30.
         assert_eq!(load.order(0.5), [1, 2, 0, 4, 3]);
         assert_eq!(load.order(1.0), [3, 1, 2, 4, 0]);

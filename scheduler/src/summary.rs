@@ -34,7 +34,6 @@ use crate::stretch::Jobs;
 pub use encoding::{DecodeError, ENCODED_BYTES_MAX, apply, diff, report};
 pub use grid::{
     AGES, HORIZON_COUNT, HORIZONS_S, STRETCH_COUNT, STRETCHES, TASK_SIZE_COUNT, TASK_SIZES_MOPS, stretch_at_least,
-    stretch_at_most,
 };
 use grid::{at_least, at_most};
 use matrix::{CELLS, Cells, Row, Rows};
@@ -65,8 +64,6 @@ pub struct Summary {
     pub height: u8,
     /// Most slots of a leaf that takes work; 0 where none does.
     pub slots: u32,
-    /// The largest task, in Mop, that was queued or sent to a leaf with several slots; 0 where there is none.
-    pub largest_mops: f64,
     /// (index of the stretch from which on it holds, row): ascending, no row equal to the one before it, the first
     /// not all zero.
     rows: Vec<(u8, Row)>,
@@ -82,7 +79,6 @@ impl Summary {
             leaves: 0,
             height: 0,
             slots: 0,
-            largest_mops: 0.0,
             rows: Vec::new(),
         }
     }
@@ -100,7 +96,6 @@ impl Summary {
         let capacity = Capacity::new(load);
         let mut jobs = Jobs::new(load);
         let own_stretch = jobs.max_stretch(&capacity);
-        let largest_mops = jobs.0.iter().map(|job| job.task_mops).fold(0.0, f64::max);
         let steps = (load.speed_mops * f64::from(load.slots) / SPEED_STEP_MOPS).floor().max(1.0);
         let mut rows = Rows::default();
         if let Some(first) = stretch_at_least(own_stretch) {
@@ -124,7 +119,6 @@ impl Summary {
             leaves: 1,
             height: 0,
             slots: load.slots,
-            largest_mops: if capacity.depends_on_tasks() { largest_mops } else { 0.0 },
             rows: rows.0,
         }
     }
@@ -146,7 +140,6 @@ impl Summary {
         self.leaves = self.leaves.saturating_add(other.leaves).min(LEAVES_MAX);
         self.height = self.height.max(other.height);
         self.slots = self.slots.max(other.slots);
-        self.largest_mops = self.largest_mops.max(other.largest_mops);
         if other.rows.is_empty() {
             return;
         }
@@ -223,23 +216,21 @@ impl Summary {
     /// next report comes (paper §5.3). Cells never rise.
     ///
     /// At this stretch and above, cells lose ⌈n·a_new/a⌉, and one more for each leaf that may have got some: those
-    /// leaves round on their own. On a leaf with k slots the last tasks of a queue leave up to k − 1 slots idle for as
-    /// long as the largest of them takes (`Capacity`), and what was sent may be what makes that count: such a leaf may
-    /// lose so much more. That keeps the lower bound. Below, cells are estimates: they lose as much, and at least the
-    /// share of the leaves that may have got some, since such a leaf offers nothing below its own maximum stretch, which
-    /// is now near this one.
+    /// leaves round on their own. On such a leaf with k slots, of which the paper knows nothing, they lose k − 1 tasks
+    /// more of the larger of the two sizes: the bounds of `Capacity` on what the queue leaves, C − W of work in all, are
+    /// at least C − W − (k − 1)·p for tasks up to p, and at most (C − W)·a/p of it in tasks of size a where the queue is
+    /// reckoned in whole tasks, so that whichever holds afterwards is no further below the one before. That keeps the
+    /// lower bound. Below, cells are estimates: they lose as much, and at least the share of the leaves that may have
+    /// got some, since such a leaf offers nothing below its own maximum stretch, which is now near this one.
     pub fn reserve(&mut self, s_index: usize, n: u64, task_mops: f64) {
         if n == 0 || self.rows.is_empty() {
             return;
         }
         let touched = n.min(self.leaves);
         let task_mops = if task_mops > 0.0 { task_mops } else { 0.0 };
-        if self.slots > 1 {
-            self.largest_mops = self.largest_mops.max(task_mops);
-        }
         let others = f64::from(self.slots.saturating_sub(1));
         let losses = TASK_SIZES_MOPS.map(|size| {
-            let idle_mops = touched as f64 * others * self.largest_mops.max(size);
+            let idle_mops = touched as f64 * others * task_mops.max(size);
             // The cast saturates.
             (((n as f64 * task_mops + idle_mops) / size).ceil() as u64).saturating_add(touched)
         });

@@ -228,6 +228,15 @@ fn what_was_invented_gives_way_to_the_bag_itself() {
 }
 
 #[test]
+fn what_was_held_before_a_restart_does_not_give_way() {
+    let held = Record::Held { bag: bag(1), released: START, attempt: 0, ranges: IntervalSet::from(0..5) };
+    let mut host = Host::restore(2, Config::default(), vec![held]);
+    host.receive(5, forged(1, |request| request.bag.submitter = contact(5)));
+    assert_eq!((host.stopped.len(), host.peer.held()[0].waiting + host.peer.held()[0].running), (0, 5));
+    assert!(host.sent.iter().all(|(to, _)| to == &contact(1)));
+}
+
+#[test]
 fn only_the_submitter_itself_says_where_it_is() {
     let mut host = Host::new(2);
     host.receive(1, request(1, 0, 0..5));

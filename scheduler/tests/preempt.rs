@@ -324,7 +324,7 @@ fn a_frozen_task_that_comes_ahead_again_takes_the_slot_even_at_the_limit() {
     let mut machine = Machine::new(Config { frozen_max: 1, ..Config::default() });
     machine.receive(1, 1, 300.0, 2e6);
     machine.pass(seconds(250.0));
-    // The small one makes the stretch large, and with it the order that of the sizes; once it is gone, that of the ages.
+    // The small one makes the stretch large, and the order that of the sizes; once it is gone, it is that of the ages.
     machine.receive(3, 2, 5.0, 1e3);
     machine.receive(2, 1, 100.0, 1e6);
     machine.pass(seconds(9.0));
@@ -482,7 +482,8 @@ proptest! {
                 }
                 Happening::Drop { bag, index } => {
                     let task = TaskId { bag: bag_id(bag), index };
-                    let held = machine.bags.contains_key(&task.bag) && machine.peer.held().iter().any(|held| held.bag == task.bag);
+                    let held = machine.bags.contains_key(&task.bag)
+                        && machine.peer.held().iter().any(|held| held.bag == task.bag);
                     if held {
                         dropped.insert(task);
                     }

@@ -1,4 +1,4 @@
-//! Which task runs where: the order of the queue (paper §4), freezing for others, and what the queue leaves to newcomers.
+//! Which task runs where: the order of the queue (paper §4), freezing for others, and what is left to newcomers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -85,8 +85,6 @@ struct Scaled {
     leaves: u64,
     height: u8,
     slots: u32,
-    /// 0 where no leaf has several slots.
-    largest_mops: f32,
     /// Whether a cell is more than a quarter of the one before.
     is_loose: bool,
     rows: Vec<ScaledRow>,
@@ -186,12 +184,11 @@ impl Scaled {
         }
         Self {
             minimum_stretch: round_down(summary.minimum_stretch),
-            maximum_stretch: round_up(summary.maximum_stretch),
+            maximum_stretch: -round_down(-summary.maximum_stretch.min(f64::from(f32::MAX))),
             speed_mops: round_down(summary.speed_mops),
             leaves: summary.leaves,
             height: summary.height,
             slots: summary.slots,
-            largest_mops: if summary.slots > 1 { round_up(summary.largest_mops) } else { 0.0 },
             is_loose,
             rows,
         }
@@ -216,7 +213,6 @@ impl Scaled {
             leaves: self.leaves,
             height: self.height,
             slots: self.slots,
-            largest_mops: f64::from(self.largest_mops),
             rows: rows.0,
         }
     }
@@ -273,7 +269,6 @@ impl Scaled {
             leaves: self.leaves.saturating_add(other.leaves).min(LEAVES_MAX),
             height,
             slots: self.slots.max(other.slots),
-            largest_mops: self.largest_mops.max(other.largest_mops),
             is_loose: false,
             rows,
         };
@@ -311,9 +306,6 @@ impl Scaled {
         bytes.push(self.height);
         put(&mut bytes, self.leaves);
         put(&mut bytes, u64::from(self.slots));
-        if self.slots > 1 {
-            bytes.extend_from_slice(&self.largest_mops.to_le_bytes());
-        }
         let mut writer = Writer::new(bytes);
         let mut model = Model::new(self.height, self.is_loose, base);
         let mut rows = self.rows.iter().peekable();
@@ -339,13 +331,11 @@ impl Scaled {
         let [height] = take(&mut rest)?;
         let leaves = get(&mut rest)?;
         let slots = u32::try_from(get(&mut rest)?).map_err(|_| DecodeError::Range)?;
-        let largest_mops = if slots > 1 { f32::from_le_bytes(take(&mut rest)?) } else { 0.0 };
         let in_range = minimum_stretch >= 0.0
             && (0.0..f32::INFINITY).contains(&maximum_stretch)
             && (0.0..=SPEED_SUM_MOPS_MAX).contains(&f64::from(speed_mops))
             && leaves <= LEAVES_MAX
-            && slots <= SLOTS_MAX
-            && (0.0..f32::INFINITY).contains(&largest_mops);
+            && slots <= SLOTS_MAX;
         if !in_range {
             return Err(DecodeError::Range);
         }
@@ -360,8 +350,7 @@ impl Scaled {
                 return Err(DecodeError::Damaged);
             }
         }
-        let scaled =
-            Self { minimum_stretch, maximum_stretch, speed_mops, leaves, height, slots, largest_mops, is_loose, rows };
+        let scaled = Self { minimum_stretch, maximum_stretch, speed_mops, leaves, height, slots, is_loose, rows };
         // Whether it is loose has one answer, so that there is one way to write a summary.
         if !reader.is_done() || is_loose && !scaled.has_loose_cells() {
             return Err(DecodeError::Damaged);
@@ -677,11 +666,6 @@ impl<'a> Model<'a> {
 fn round_down(value: f64) -> f32 {
     let rounded = value as f32;
     if f64::from(rounded) > value { rounded.next_down() } else { rounded }
-}
-
-/// At most the largest number there is.
-fn round_up(value: f64) -> f32 {
-    -round_down(-value.min(f64::from(f32::MAX)))
 }
 
 /// Appends a number, seven bits to a byte, lowest first (LEB128).

@@ -7,7 +7,7 @@ pub const STRETCH_COUNT: usize = 105;
 pub const HORIZON_COUNT: usize = 23;
 /// Number of task sizes.
 pub const TASK_SIZE_COUNT: usize = 19;
-/// Number of release times: one, the moment of the report. Kept in the format.
+/// Number of release times: one, the moment of the report. More would be another version of the format.
 pub const AGES: usize = 1;
 
 /// Samples of the stretch S, s/Mop: 2^-44 (a second for 1.8·10^13 Mop) times powers of 1.5 up to 1.2·10^5.
@@ -26,11 +26,6 @@ const fn geometric<const N: usize>(first: f64, step: f64) -> [f64; N] {
         i += 1;
     }
     values
-}
-
-/// Index of the largest sample of the stretch that is at most `stretch`; `None` below the first.
-pub fn stretch_at_most(stretch: f64) -> Option<usize> {
-    at_most(&STRETCHES, stretch)
 }
 
 /// Index of the smallest sample of the stretch that is at least `stretch`; `None` above the last.
