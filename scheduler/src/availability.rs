@@ -250,7 +250,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_promised_is_kept(load in loads(prop_oneof![Just(1), Just(2), Just(4), Just(16)], 6), new in newcomers()) {
+        fn what_is_promised_is_kept(
+            load in loads(prop_oneof![Just(1), Just(2), Just(4), Just(16)], 6), new in newcomers(),
+        ) {
             let (factor, age_s, fitting, a) = new;
             let stretch = at(&load, factor);
             let w = size(&load, stretch, age_s, fitting, a);
@@ -402,7 +404,8 @@ mod tests {
     proptest! {
         #[test]
         fn the_queue_at_a_later_moment_is_what_list_scheduling_leaves(
-            load in loads(prop_oneof![Just(1), Just(2), Just(4), Just(16)], 6), factor in 0.3..3.0_f64, share in 0.0..1.3_f64,
+            load in loads(prop_oneof![Just(1), Just(2), Just(4), Just(16)], 6), factor in 0.3..3.0_f64,
+            share in 0.0..1.3_f64,
         ) {
             let stretch = at(&load, factor);
             let work: f64 = load.entries.iter().map(Entry::left_mops).chain(load.running_mops.iter().copied()).sum();

@@ -11,11 +11,14 @@ use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
 
 /// Most tasks a bag may have.
-pub const TASKS_MAX: u64 = 1 << 40;
+pub const BAG_TASKS_MAX: u64 = 1 << 40;
 /// Most intervals one request carries; what is more scattered travels in several requests.
 pub const REQUEST_INTERVALS_MAX: usize = 256;
 /// Largest accepted work, in Mop: ten thousand machines for three hundred years.
-pub const WORK_MOPS_MAX: f64 = 1e18;
+pub const BAG_WORK_MOPS_MAX: f64 = 1e18;
+/// Most intervals of one bag on one machine: so many that what is said of them fits in a message, also where the answer
+/// has three times as many.
+pub(crate) const HELD_INTERVALS_MAX: usize = 4096;
 /// Largest accepted age of a request. Older ones are clamped.
 pub const AGE_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
 /// Deepest path down the tree; position keys have 256 bits, and so has a trie over them levels.
@@ -76,9 +79,9 @@ pub struct BagHeader {
 impl BagHeader {
     /// Whether these numbers can be computed with.
     pub fn is_valid(&self) -> bool {
-        let sane = |mops: f64| mops.is_finite() && (WORK_MOPS_MIN..=WORK_MOPS_MAX).contains(&mops);
+        let sane = |mops: f64| mops.is_finite() && (WORK_MOPS_MIN..=BAG_WORK_MOPS_MAX).contains(&mops);
         self.submitter.is_valid()
-            && (1..=TASKS_MAX).contains(&self.tasks)
+            && (1..=BAG_TASKS_MAX).contains(&self.tasks)
             && sane(self.task_mops)
             && sane(self.application_size_mops)
     }
@@ -104,7 +107,7 @@ pub struct TaskResult {
 impl TaskResult {
     /// Whether what a remote peer sent can be used for a bag of `tasks` tasks.
     pub fn is_valid(&self, tasks: u64) -> bool {
-        self.index < tasks && self.work_mops.is_finite() && (0.0..=WORK_MOPS_MAX).contains(&self.work_mops)
+        self.index < tasks && self.work_mops.is_finite() && (0.0..=BAG_WORK_MOPS_MAX).contains(&self.work_mops)
     }
 }
 
@@ -147,7 +150,9 @@ pub struct Request {
     pub attempt: u32,
     /// Which tasks.
     pub ranges: IntervalSet,
-    /// g = now − r: time since the bag was submitted.
+    /// g = now − r: time since the bag was submitted, when its submitter sent it. A router passes a request on within the
+    /// very call that brings it, so that nothing is added there; what messages take on their way is not in it, and r
+    /// comes out later than it was by the latency of all hops, about one round trip of the tree.
     pub age: Duration,
     /// Splits so far.
     pub path: Path,

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 use crate::queue::{SPEED_MOPS_MAX, SPEED_MOPS_MIN};
 use crate::router::ClimbingRule;
 
+/// Most slots of one peer: each needs a worker. Fewer than the arithmetic takes ([`crate::queue::SLOTS_MAX`]).
+const SLOTS_MAX: u32 = 1024;
+
 /// Settings of one peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -99,7 +102,7 @@ impl Config {
         let within = |value: Duration, least: u64, most: u64| {
             value >= Duration::from_secs(least) && value <= Duration::from_secs(most)
         };
-        check((1..=1024).contains(&self.slots), "slots must be between 1 and 1024")?;
+        check((1..=SLOTS_MAX).contains(&self.slots), &format!("slots must be between 1 and {SLOTS_MAX}"))?;
         check(
             (SPEED_MOPS_MIN..=SPEED_MOPS_MAX).contains(&self.speed_mops),
             &format!("speed_mops must be between {SPEED_MOPS_MIN} and {SPEED_MOPS_MAX} Mop/s"),

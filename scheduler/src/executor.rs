@@ -16,6 +16,8 @@
 
 mod held;
 mod schedule;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -23,18 +25,19 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, PeerId, Time};
 
 use self::held::Held;
-use crate::bag::{AGE_MAX, BagHeader, BagId, Path, Request, TaskId, TaskResult};
+use crate::bag::{AGE_MAX, BagHeader, BagId, HELD_INTERVALS_MAX, Path, Request, TaskId, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::message::Message;
 use crate::peer::{Effect, TaskOutcome};
 use crate::ranges::IntervalSet;
-use crate::record::{Change, Record, RecordKey};
+use crate::record::{Change, RecordKey};
 
 /// How many requests are remembered so that none is executed twice (invariant I7).
 const SEEN_MAX: usize = 4096;
 /// Starts of a bag that may fail in a row before its tasks go to another machine. Our choice.
 const NOT_STARTED_MAX: u32 = 3;
+
 /// A task that has begun.
 #[derive(Debug)]
 struct Running {
@@ -162,6 +165,7 @@ impl Executor {
         config: &Config,
     ) {
         let held = self.held.entry(bag.id).or_insert_with(|| Held::new(bag, released, config));
+        held.confirmed = true;
         held.attempt = held.attempt.max(attempt);
         held.waiting.extend_with(ranges);
         self.order_stale = true;
@@ -170,19 +174,32 @@ impl Executor {
     /// Takes back what was finished before a restart.
     pub(crate) fn restore_result(&mut self, bag: BagHeader, released: Time, result: TaskResult, config: &Config) {
         let held = self.held.entry(bag.id).or_insert_with(|| Held::new(bag, released, config));
+        held.confirmed = true;
         held.waiting.remove_index(result.index);
         held.outbox.insert(result.index, result);
     }
 
-    /// A request reached this leaf: everything new in it joins the queue. Never refused (paper §6).
+    /// A request reached this leaf: everything new in it joins the queue. However much there is to do it is not refused
+    /// (paper §6), but where it cannot be what it says, or would leave more to account for than a message holds: then
+    /// its submitter issues it again.
     pub(crate) fn accept(&mut self, request: Request, io: &mut Io, config: &Config) {
         let id = request.bag.id;
+        if let Some(held) = self.held.get(&id).filter(|held| !held.agrees_with(&request.bag)) {
+            if held.confirmed {
+                return;
+            }
+            // One of the two is not the bag. The first has not been spoken for by its submitter; the next may be.
+            let invented = held.ranges();
+            self.seen.retain(|seen| seen.0 != id);
+            self.give_up(id, &invented, io);
+        }
+        let intervals = self.held.get(&id).map_or(0, |held| held.ranges().intervals());
+        if intervals + request.ranges.intervals() > HELD_INTERVALS_MAX {
+            return;
+        }
         let released = io.now - request.age.min(AGE_MAX);
         let submitter = request.bag.submitter.clone();
         let held = self.held.entry(id).or_insert_with(|| Held::new(request.bag, released, config));
-        if submitter.peer == held.bag.submitter.peer && submitter.incarnation > held.bag.submitter.incarnation {
-            held.bag.submitter = submitter;
-        }
         let key = (id, request.number, request.path);
         let mut changes = Vec::new();
         if !self.seen.contains(&key) {
@@ -197,7 +214,11 @@ impl Executor {
         held.holding_wait = config.repeat_after;
         changes.push(held.change(io));
         self.version += 1;
-        let (to, message) = (held.bag.submitter.clone(), held.holding(self.version, io, config));
+        // A request may know better where its submitter is, or lie: it is answered there once, and the answer tells.
+        let known = &held.bag.submitter;
+        let is_known = held.confirmed && submitter.incarnation <= known.incarnation;
+        let to = if is_known { known.clone() } else { submitter };
+        let message = held.holding(self.version, io, config);
         io.persist_held(id, changes, vec![Then::Send(to, message)]);
         if self.suspended && self.vacate_at.is_none() {
             self.vacate_at = Some(io.now + config.vacate_after);
@@ -213,6 +234,7 @@ impl Executor {
         if let Some(submitter) = submitter.filter(|submitter| submitter.peer == from) {
             held.bag.submitter = submitter;
         }
+        held.confirmed = true;
         // An answer to an older word is no reason to speak again, since the newer word is on its way: two of them would
         // keep each other alive for ever.
         if version == 0 {
@@ -228,7 +250,13 @@ impl Executor {
             }
             return;
         }
-        held.waiting.subtract(&drop);
+        self.give_up(bag, &drop, io);
+    }
+
+    /// Forgets these tasks of a bag, whatever they have come to.
+    fn give_up(&mut self, bag: BagId, drop: &IntervalSet, io: &mut Io) {
+        let Some(held) = self.held.get_mut(&bag) else { return };
+        held.waiting.subtract(drop);
         let mut changes: Vec<Change> = Vec::new();
         held.outbox.retain(|&index, _| {
             let keep = !drop.contains(index);
@@ -296,26 +324,9 @@ impl Executor {
         held.running.remove_index(task.index);
         match outcome {
             TaskOutcome::Finished { success, output, output_bytes, work_mops } => {
-                let result = TaskResult {
-                    index: task.index,
-                    attempt: running.attempt,
-                    success,
-                    output,
-                    output_bytes,
-                    work_mops,
-                };
-                held.not_started = 0;
-                held.finished.0 += 1;
-                held.finished.1 += work_mops;
-                if held.outbox.is_empty() {
-                    held.results_due = io.now + held.results_wait;
-                }
-                held.outbox.insert(task.index, result.clone());
-                let outbox =
-                    Record::Outbox { bag: held.bag.clone(), released: io.wall(held.released), result: result.clone() };
-                let results = Message::Results { bag: task.bag, executor: io.me.clone(), results: vec![result] };
-                let changes = vec![Change::Put(outbox), held.change(io)];
-                io.persist_held(task.bag, changes, vec![Then::Send(held.bag.submitter.clone(), results)]);
+                let (index, attempt) = (task.index, running.attempt);
+                let result = TaskResult { index, attempt, success, output, output_bytes, work_mops };
+                held.finished(result, io);
             }
             TaskOutcome::NotStarted { retry_after } => {
                 held.waiting.insert_index(task.index);
@@ -448,81 +459,5 @@ impl Executor {
             unacknowledged: held.outbox.len() as u64,
         });
         views.collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use idlewood_overlay::WallTime;
-
-    use super::*;
-    use crate::queue::Entry;
-
-    fn contact(number: u8) -> Contact {
-        Contact { peer: PeerId([number; 32]), incarnation: 1, address: "/a".into() }
-    }
-
-    /// An executor at 1000 Mop/s with a bag of two tasks of 100 s, one of which ran for 40 s, and then a bag of one
-    /// task of 10 s that came ahead and ran for 5 s.
-    fn executor(config: &Config) -> (Executor, Io) {
-        let mut executor = Executor::new(config);
-        let mut io = Io::new(Time::ZERO, WallTime(1_700_000_000_000_000), contact(2));
-        for (number, tasks, task_mops, size_mops, runs_s) in [(1, 2, 1e5, 1e9, 40), (2, 1, 1e4, 1e5, 5)] {
-            let bag = BagHeader {
-                id: BagId([number; 32]),
-                submitter: contact(1),
-                tasks,
-                task_mops,
-                application_size_mops: size_mops,
-                declared: true,
-            };
-            let ranges = IntervalSet::from(0..tasks);
-            let (age, path) = (Duration::ZERO, Path::default());
-            executor.accept(Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0 }, &mut io, config);
-            executor.dispatch(&mut io);
-            io.now += Duration::from_secs(runs_s);
-        }
-        (executor, io)
-    }
-
-    #[test]
-    fn with_preemption_what_was_begun_is_left_of_its_bag() {
-        let (executor, io) = executor(&Config::default());
-        let (load, _) = executor.load(io.now, |_| true);
-        assert_eq!(load.validate(), Ok(()));
-        assert!(load.preemptive && load.running_mops.is_empty());
-        let left: Vec<f64> = load.entries.iter().map(|entry| entry.left).collect();
-        assert!((left[0] - 1.6).abs() < 1e-9 && (left[1] - 0.5).abs() < 1e-9, "{left:?}");
-    }
-
-    #[test]
-    fn where_no_more_can_be_frozen_what_runs_comes_first() {
-        let (executor, io) = executor(&Config { frozen_max: 1, ..Config::default() });
-        let (load, _) = executor.load(io.now, |_| true);
-        assert_eq!((load.validate(), load.preemptive), (Ok(()), false));
-        assert!((load.running_mops[0] - 5000.0).abs() < 1e-6, "{:?}", load.running_mops);
-        assert!((load.entries[0].left - 1.6).abs() < 1e-9 && load.entries[1].left == 0.0, "{:?}", load.entries);
-    }
-
-    #[test]
-    fn without_preemption_what_runs_comes_first() {
-        let (executor, io) = executor(&Config { preemptive: false, ..Config::default() });
-        let (load, _) = executor.load(io.now, |_| true);
-        assert_eq!((load.validate(), load.preemptive), (Ok(()), false));
-        assert!((load.running_mops[0] - 55_000.0).abs() < 1e-6, "{:?}", load.running_mops);
-        assert_eq!(load.entries.iter().map(|entry| entry.left).collect::<Vec<_>>(), [1.0, 1.0]);
-    }
-
-    #[test]
-    fn on_several_slots_each_part_is_an_entry() {
-        let (executor, io) = executor(&Config { slots: 2, ..Config::default() });
-        let (load, bags) = executor.load(io.now, |_| true);
-        assert_eq!(load.validate(), Ok(()));
-        // Both tasks of the first bag began; the second bag froze one of them.
-        let entries: Vec<_> = load.entries.iter().zip(&bags).map(|(entry, bag)| (bag.0[0], entry.left)).collect();
-        assert_eq!(entries, [(1, 0.0), (2, 0.0), (1, 1.0), (1, 1.0), (2, 1.0)]);
-        let work: f64 = load.entries.iter().map(Entry::left_mops).sum();
-        assert!((work - (55_000.0 + 60_000.0 + 5_000.0)).abs() < 1e-6, "{work}");
-        assert_eq!(executor.order, [BagId([2; 32]), BagId([1; 32])]);
     }
 }

@@ -8,7 +8,8 @@
 //!
 //! Everything is in intervals, never in tasks, and what comes with each result or renewal costs no scan of the
 //! executors: the ledger counts the copies of each index, looks first at the executor that speaks, and keeps a moment
-//! before which no lease ends.
+//! before which no lease ends. What it does cost is a look at each request that is still on its way: few, unless much
+//! was scattered and is issued again, in one request per [`REQUEST_INTERVALS_MAX`] intervals.
 
 mod placements;
 #[cfg(test)]
@@ -21,7 +22,7 @@ use idlewood_overlay::{Contact, PeerId, Time};
 
 use self::placements::Placement;
 pub(crate) use self::placements::{Holding, refuse};
-use crate::bag::{BagHeader, REQUEST_INTERVALS_MAX, Request, TaskId, TaskResult};
+use crate::bag::{BAG_WORK_MOPS_MAX, BagHeader, REQUEST_INTERVALS_MAX, Request, TaskId, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::message::Message;
@@ -58,6 +59,8 @@ pub(crate) struct Ledger {
     closed: Option<(Closing, Time)>,
     /// Durable, measured, and so to be issued.
     open: bool,
+    /// Whether anybody can hold tasks of it: not before the first are issued, in this life or an earlier.
+    may_be_held: bool,
     unissued: IntervalSet,
     issued: Vec<Issue>,
     placed: BTreeMap<PeerId, Placement>,
@@ -130,6 +133,7 @@ impl Ledger {
             retries_max,
             closed: None,
             open: false,
+            may_be_held: false,
             unissued,
             issued: Vec::new(),
             placed: BTreeMap::new(),
@@ -152,6 +156,7 @@ impl Ledger {
 
     pub(crate) fn restore_attempt(&mut self, attempt: u32) {
         self.attempt = attempt;
+        self.may_be_held = true;
     }
 
     pub(crate) fn restore_closed(&mut self, closing: Closing, at: Time) {
@@ -357,7 +362,7 @@ impl Ledger {
             && !self.bag.declared
             && count > 0
         {
-            self.bag.task_mops = (sum / count as f64).max(WORK_MOPS_MIN);
+            self.bag.task_mops = (sum / count as f64).clamp(WORK_MOPS_MIN, BAG_WORK_MOPS_MAX);
         }
         while !self.unissued.is_empty() {
             let mut ranges = IntervalSet::new();
@@ -373,6 +378,7 @@ impl Ledger {
     /// A request for these tasks, which are on their way from now on.
     fn request(&mut self, ranges: IntervalSet, io: &Io, config: &Config) -> Request {
         self.number += 1;
+        self.may_be_held = true;
         let until = io.now + config.placement_timeout;
         self.ends_at(until);
         self.issued.push(Issue { ranges: ranges.clone(), until });

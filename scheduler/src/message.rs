@@ -7,10 +7,10 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, Node};
 use serde::{Deserialize, Serialize};
 
-use crate::bag::{BagId, Request, TaskResult};
+use crate::bag::{BagId, HELD_INTERVALS_MAX, Request, TaskResult};
 use crate::ranges::IntervalSet;
 
-/// Largest encoded message, in bytes. What would be larger is split by its sender.
+/// Largest encoded message, in bytes. What a sender has to say is bounded so that it fits, or split.
 pub const MESSAGE_BYTES_MAX: usize = 256 * 1024;
 /// Deepest nesting a message can have.
 const RECURSION_MAX: usize = 32;
@@ -51,7 +51,7 @@ pub enum Message {
         bag: BagId,
         /// The `Holding` it answers; 0 where it answers none.
         version: u64,
-        /// Where the submitter is now; only where this answers no `Holding`.
+        /// Where the submitter is now. Executors believe this, not requests, which anybody may have written.
         submitter: Option<Contact>,
         /// How long the rest is yours.
         term: Duration,
@@ -107,8 +107,12 @@ impl Message {
         if bytes.len() > MESSAGE_BYTES_MAX {
             return Err(DecodeError::TooLarge(bytes.len()));
         }
-        let message: Self = ciborium::de::from_reader_with_recursion_limit(bytes, RECURSION_MAX)
+        let mut rest = bytes;
+        let message: Self = ciborium::de::from_reader_with_recursion_limit(&mut rest, RECURSION_MAX)
             .map_err(|error| DecodeError::Malformed(error.to_string()))?;
+        if !rest.is_empty() {
+            return Err(DecodeError::Malformed(format!("{} bytes behind its end", rest.len())));
+        }
         message.validate()?;
         Ok(message)
     }
@@ -119,7 +123,9 @@ impl Message {
             Self::Overlay(_) | Self::ResultsAck { .. } => (true, ""),
             Self::Lease { submitter, .. } => (submitter.as_ref().is_none_or(Contact::is_valid), "lease"),
             Self::Request { request, .. } => (request.is_valid(), "request"),
-            Self::Holding { executor, .. } => (executor.is_valid(), "holding"),
+            Self::Holding { executor, ranges, .. } => {
+                (executor.is_valid() && ranges.intervals() <= HELD_INTERVALS_MAX, "holding")
+            }
             Self::Results { executor, results, .. } => (executor.is_valid() && results.len() <= RESULTS_MAX, "results"),
         };
         if valid { Ok(()) } else { Err(DecodeError::Invalid(what)) }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, GridId, Node, Overlay, PayloadCodec, PeerId, State, Time, WallTime};
 use serde::{Deserialize, Serialize};
 
-use crate::bag::{BagHeader, BagId, BlobId, Request, TASKS_MAX, TaskId, TaskResult, WORK_MOPS_MAX};
+use crate::bag::{BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, BlobId, Request, TaskId, TaskResult};
 use crate::config::Config;
 use crate::executor::{Executor, HeldView, Lease, RunningTask};
 use crate::io::{Io, Then, Ticket};
@@ -200,10 +200,12 @@ pub enum Notice {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SubmitError {
     /// No tasks, or too many.
-    #[error("a bag has between 1 and {TASKS_MAX} tasks, not {0}")]
+    #[error("a bag has between 1 and {BAG_TASKS_MAX} tasks, not {0}")]
     Tasks(u64),
     /// Not a number to compute with.
-    #[error("the work of a task must be at least {WORK_MOPS_MIN} Mop, and that of all at most {WORK_MOPS_MAX:e} Mop")]
+    #[error(
+        "the work of a task must be at least {WORK_MOPS_MIN} Mop, and that of all at most {BAG_WORK_MOPS_MAX:e} Mop"
+    )]
     Work,
     /// The same manifest again.
     #[error("this very bag was submitted before")]
@@ -416,10 +418,11 @@ impl Peer {
     /// # Errors
     /// [`SubmitError`]: what is wrong with it.
     pub fn check(&self, submission: &Submission) -> Result<(), SubmitError> {
-        if !(1..=TASKS_MAX).contains(&submission.tasks) {
+        if !(1..=BAG_TASKS_MAX).contains(&submission.tasks) {
             return Err(SubmitError::Tasks(submission.tasks));
         }
-        let sane = |work: f64| work >= WORK_MOPS_MIN && self.application_size(work, submission.tasks) <= WORK_MOPS_MAX;
+        let sane =
+            |work: f64| work >= WORK_MOPS_MIN && self.application_size(work, submission.tasks) <= BAG_WORK_MOPS_MAX;
         if submission.task_mops.is_some_and(|work| !sane(work)) {
             return Err(SubmitError::Work);
         }
@@ -557,10 +560,11 @@ impl Peer {
 
     fn measured(&mut self, bag: BagId, task_mops: f64, result: Option<TaskResult>) {
         let Some(tasks) = self.ledgers.get(&bag).map(|ledger| ledger.header().tasks) else { return };
-        let most = WORK_MOPS_MAX / self.application_size(1.0, tasks);
+        let most = BAG_WORK_MOPS_MAX / self.application_size(1.0, tasks);
         // NaN becomes the least, too.
         let task_mops = task_mops.max(WORK_MOPS_MIN).min(most);
-        let size = self.application_size(task_mops, tasks);
+        // The product may round to more than it was divided from.
+        let size = self.application_size(task_mops, tasks).min(BAG_WORK_MOPS_MAX);
         let Some(ledger) = self.ledgers.get_mut(&bag) else { return };
         if ledger.is_closed() || ledger.is_measured() {
             return;

@@ -12,7 +12,7 @@ use std::cmp::Ordering;
 
 /// Most bags a load may hold: what [`Load::validate`] accepts.
 pub const ENTRIES_MAX: usize = 65_536;
-/// Most slots of one leaf.
+/// Most slots of one leaf that the arithmetic takes; the settings of a peer allow fewer.
 pub const SLOTS_MAX: u32 = 4_096;
 /// Slowest slot, Mop/s.
 pub const SPEED_MOPS_MIN: f64 = 1e-3;
@@ -21,9 +21,9 @@ pub const SPEED_MOPS_MAX: f64 = 1e12;
 /// Smallest task and application, Mop.
 pub const WORK_MOPS_MIN: f64 = 1e-6;
 /// Largest task, running rest and application, Mop: the bound of the arithmetic, far above that of a bag
-/// ([`crate::WORK_MOPS_MAX`]), so that an effective size or a sum of parts stays within it.
+/// ([`crate::BAG_WORK_MOPS_MAX`]), so that an effective size or a sum of parts stays within it.
 pub const WORK_MOPS_MAX: f64 = 1e24;
-/// Most tasks left of one bag: what a floating point number still counts; a bag has at most [`crate::TASKS_MAX`].
+/// Most tasks left of one bag: what a floating point number still counts; a bag has at most [`crate::BAG_TASKS_MAX`].
 pub const TASKS_MAX: f64 = 1e15;
 /// Furthest from its origin that a moment may lie, in seconds (about 30,000 years).
 pub const MOMENT_S_MAX: f64 = 1e12;
@@ -138,12 +138,6 @@ impl Load {
         Ok(())
     }
 
-    /// When a bag must be done for its stretch to be at most `stretch`: d = r + S·w, in seconds from the origin
-    /// of [`Load::now_s`] (paper §4, Equation 1).
-    pub fn deadline(entry: &Entry, stretch: f64) -> f64 {
-        entry.release_s + stretch * entry.application_size_mops
-    }
-
     /// The indices of all bags, earliest deadline at `stretch` first; ties by smaller application, then by index.
     pub fn order(&self, stretch: f64) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.entries.len()).collect();
@@ -157,7 +151,8 @@ impl Load {
         order
     }
 
-    /// Deadline of a bag in seconds from now: reckoned from its age, which loses less to rounding.
+    /// When a bag must be done for its stretch to be at most `stretch`: d = r + S·w (paper §4, Equation 1), in seconds
+    /// from now: reckoned from its age, which loses less to rounding.
     pub(crate) fn due_in(&self, entry: &Entry, stretch: f64) -> f64 {
         stretch * entry.application_size_mops - (self.now_s - entry.release_s)
     }
@@ -203,7 +198,7 @@ impl Prefix {
 /// would do so many of them one after the other, in whatever order, and no task would end earlier, since the list
 /// hands a longer task's successors to no earlier slot. The smaller of the two bounds holds; both grow with the prefix.
 ///
-/// That the bound depends on the set of the tasks alone, not on their order, and grows with it, is is all that
+/// That the bound depends on the set of the tasks alone, not on their order, and grows with it, is all that
 /// Propositions 1 and 2 and the optimality of the earliest deadline need: they hold for it as they hold on one slot,
 /// where it is exact.
 #[derive(Clone, Debug)]
@@ -344,7 +339,8 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Loads with `slots` slots and up to `bags` bags, with and without preemption: sizes spread over orders of magnitude, with ties.
+    /// Loads with `slots` slots and up to `bags` bags, with and without preemption: sizes spread over orders of
+    /// magnitude, with ties.
     pub(crate) fn loads(slots: impl Strategy<Value = u32>, bags: usize) -> impl Strategy<Value = Load> {
         let age_s = prop_oneof![0.0..1e5_f64, 0.0..100.0_f64];
         let entry = (age_s, 0_i32..14, 1_u32..5, 0.1..30.0_f64, prop::bool::ANY, 1.0..400.0_f64).prop_map(
@@ -441,7 +437,7 @@ pub(crate) mod tests {
         let entry = |release_s, w| Entry { release_s, application_size_mops: w, task_mops: 1.0, left: 1.0 };
         let entries = vec![entry(0.0, 30.0), entry(5.0, 20.0), entry(5.0, 20.0), entry(8.0, 17.0), entry(1.0, 29.0)];
         let load = Load { now_s: 10.0, speed_mops: 1.0, slots: 1, preemptive: false, running_mops: vec![], entries };
-        assert_eq!(Load::deadline(&load.entries[3], 2.0), 42.0);
+        assert_eq!(load.due_in(&load.entries[3], 2.0), 32.0);
         // At 0.5: 15, 15, 15, 16.5, 15.5; at 1: 30, 25, 25, 25, 30.
         assert_eq!(load.order(0.5), [1, 2, 0, 4, 3]);
         assert_eq!(load.order(1.0), [3, 1, 2, 4, 0]);

@@ -3,6 +3,9 @@
 //! It keeps its children's latest summaries, takes off them what it sends down (paper §5.3), chooses the smallest
 //! stretch at which both together can take the whole request, and either splits the request or lets it climb.
 
+#[cfg(test)]
+mod tests;
+
 use idlewood_overlay::{Child, Contact, Node, Overlay, Side, Time};
 use serde::{Deserialize, Serialize};
 

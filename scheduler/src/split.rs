@@ -16,7 +16,7 @@ use crate::summary::{STRETCHES, Summary};
 ///
 /// # Panics
 /// When the three slices differ in length.
-pub fn proportional_split(n: u64, available: &[u64], speeds_mops: &[f64], leaves: &[u64]) -> Vec<u64> {
+fn proportional_split(n: u64, available: &[u64], speeds_mops: &[f64], leaves: &[u64]) -> Vec<u64> {
     assert!(
         available.len() == speeds_mops.len() && available.len() == leaves.len(),
         "one availability, speed and number of leaves for each child"
@@ -69,7 +69,7 @@ fn distribute(n: u64, weights: &[u64]) -> Vec<u64> {
     parts
 }
 
-/// Splits a request's tasks among children at the stretch that was chosen for it, by [`proportional_split`] with
+/// Splits a request's tasks among children at the stretch that was chosen for it, by `proportional_split` with
 /// what each child has available there; nothing is where `s_index` is `None`.
 pub fn split_tasks(children: &[&Summary], request: &Demand, s_index: Option<usize>) -> Vec<u64> {
     let available = |child: &&Summary| {

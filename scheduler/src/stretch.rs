@@ -190,8 +190,10 @@ pub fn max_stretch(load: &Load, epsilon: f64) -> f64 {
     high
 }
 
-/// The smallest stretch, in s/Mop, at which all bags meet their deadlines: exact but for rounding, and feasible in
-/// the eyes of [`meets_deadlines`]. 0 for a queue without work, infinite for a load that does not validate.
+/// The smallest stretch, in s/Mop, at which all bags meet their deadlines: on one slot exact but for rounding, and
+/// feasible in the eyes of [`meets_deadlines`]. On more slots exact as to [`meets_deadlines`], which may be too careful:
+/// up to 1.08, 1.24 and 1.64 times what the list keeps on 2, 4 and 16 slots (at most 1.03 on average), measured on
+/// random queues. 0 for a queue without work, infinite for a load that does not validate.
 ///
 /// Ours. From a feasible stretch, serve by earliest deadline and take the largest stretch that results; repeat
 /// until nothing falls. Each step keeps feasibility. At the fixed point let the bag that attains the maximum end
@@ -252,6 +254,38 @@ mod tests {
             (done_s + (load.now_s - entry.release_s)) / entry.application_size_mops
         });
         stretches.fold(0.0, f64::max)
+    }
+
+    /// The largest stretch of a bag in this order by the bound of `Capacity`, gathered task by task: on no slot anything
+    /// else runs until the largest task of the prefix begins; or all its tasks are as large, and few.
+    fn bounded_stretch(load: &Load, order: &[usize]) -> f64 {
+        let mut free_s = vec![0.0_f64; load.slots as usize];
+        for (slot, rest) in load.running_mops.iter().enumerate() {
+            free_s[slot] = rest / load.speed_mops;
+        }
+        let (mut tasks, mut largest, mut worst): (Vec<f64>, f64, f64) = (Vec::new(), 0.0, 0.0);
+        for &index in order {
+            let entry = &load.entries[index];
+            tasks.extend(tasks_of(entry));
+            largest = largest.max(entry.task_mops);
+            let work: f64 = tasks.iter().sum();
+            let last = largest.min(work);
+            // By when the slots have done all but the last, by halving.
+            let done = |t: f64| free_s.iter().map(|free| (t - free).max(0.0) * load.speed_mops).sum::<f64>();
+            let first = free_s.iter().copied().fold(f64::INFINITY, f64::min);
+            let (mut low, mut high) = (first, first + work / load.speed_mops + 1e-9);
+            for _ in 0..200 {
+                let middle = f64::midpoint(low, high);
+                if done(middle) >= work - last { high = middle } else { low = middle }
+            }
+            let mut done_s = high + last / load.speed_mops;
+            if tasks.len() <= 64 * free_s.len() {
+                let alike = vec![largest; tasks.len()];
+                done_s = done_s.min(simulate(load, &[alike])[0]);
+            }
+            worst = worst.max((done_s + (load.now_s - entry.release_s)) / entry.application_size_mops);
+        }
+        worst
     }
 
     /// All orders of 0..n.
@@ -315,6 +349,17 @@ mod tests {
             let best = permutations(load.entries.len())
                 .iter()
                 .map(|order| simulated_stretch(&load, order))
+                .fold(f64::INFINITY, f64::min);
+            let exact = max_stretch_exact(&load);
+            prop_assert!((exact - best).abs() <= 1e-9 * best, "{} and {}", exact, best);
+        }
+
+        #[test]
+        fn on_several_slots_no_order_has_a_smaller_bound(load in loads(2_u32..=5, 5)) {
+            prop_assume!(!load.entries.is_empty());
+            let best = permutations(load.entries.len())
+                .iter()
+                .map(|order| bounded_stretch(&load, order))
                 .fold(f64::INFINITY, f64::min);
             let exact = max_stretch_exact(&load);
             prop_assert!((exact - best).abs() <= 1e-9 * best, "{} and {}", exact, best);
@@ -398,10 +443,13 @@ mod tests {
         assert_agree(&two);
     }
 
-    #[test]
-    fn three_hundred_bags_agree() {
-        let entries = (0..300).map(|i| entry(f64::from(i % 10) * 10.0, 1000.0 * f64::from(1 + i % 7 * i), 5.0));
-        assert_agree(&single(entries.collect()));
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+
+        #[test]
+        fn three_hundred_bags_agree(load in loads(1_u32..=4, 300)) {
+            assert_agree(&load);
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@
 //!   available; an idle leaf is a single row from index 0, since at a given T its availability does not depend on S.
 //!
 //! A cell is a lower bound for every request that maps to it: S and T are rounded down, a up. Requests outside the
-//! grids: T below 1 s or a above 2^32 Mop finds nothing; T beyond the last horizon (48 days) finds what there is by
+//! grids: T below 1 s or a above 2^36 Mop finds nothing; T beyond the last horizon (48 days) finds what there is by
 //! then; a below 1 Mop counts as 1 Mop. The bound is that of real numbers; floating point may exceed it by what
 //! changes a stretch in the twelfth digit.
 //!
@@ -34,7 +34,6 @@ use crate::stretch::Jobs;
 pub use encoding::{DecodeError, ENCODED_BYTES_MAX, apply, diff, report};
 pub use grid::{
     AGES, HORIZON_COUNT, HORIZONS_S, STRETCH_COUNT, STRETCHES, TASK_SIZE_COUNT, TASK_SIZES_MOPS, stretch_at_least,
-    stretch_at_most,
 };
 use grid::{at_least, at_most};
 use matrix::{CELLS, Cells, Row, Rows};
@@ -63,10 +62,13 @@ pub struct Summary {
     /// Routers on the longest way from a leaf up to and with the subtree's own: how often a cell was rounded, and so how
     /// finely it still has to be.
     pub height: u8,
+    /// Most slots of a leaf that takes work; 0 where none does.
+    pub slots: u32,
     /// (index of the stretch from which on it holds, row): ascending, no row equal to the one before it, the first
     /// not all zero.
     rows: Vec<(u8, Row)>,
 }
+
 impl Summary {
     /// What no leaf at all offers: the neutral element of [`Self::merge`].
     pub fn empty() -> Self {
@@ -76,6 +78,7 @@ impl Summary {
             speed_mops: 0.0,
             leaves: 0,
             height: 0,
+            slots: 0,
             rows: Vec::new(),
         }
     }
@@ -115,6 +118,7 @@ impl Summary {
             speed_mops: (steps * SPEED_STEP_MOPS).min(SPEED_SUM_MOPS_MAX),
             leaves: 1,
             height: 0,
+            slots: load.slots,
             rows: rows.0,
         }
     }
@@ -135,6 +139,7 @@ impl Summary {
         self.speed_mops = (self.speed_mops + other.speed_mops).min(SPEED_SUM_MOPS_MAX);
         self.leaves = self.leaves.saturating_add(other.leaves).min(LEAVES_MAX);
         self.height = self.height.max(other.height);
+        self.slots = self.slots.max(other.slots);
         if other.rows.is_empty() {
             return;
         }
@@ -211,17 +216,24 @@ impl Summary {
     /// next report comes (paper §5.3). Cells never rise.
     ///
     /// At this stretch and above, cells lose ⌈n·a_new/a⌉, and one more for each leaf that may have got some: those
-    /// leaves round on their own. For leaves with one slot that keeps the lower bound. Below, cells are estimates:
-    /// they lose as much, and at least the share of the leaves that may have got some, since such a leaf offers
-    /// nothing below its own maximum stretch, which is now near this one.
+    /// leaves round on their own. On such a leaf with k slots, of which the paper knows nothing, they lose k − 1 tasks
+    /// more of the larger of the two sizes: the bounds of `Capacity` on what the queue leaves, C − W of work in all, are
+    /// at least C − W − (k − 1)·p for tasks up to p, and at most (C − W)·a/p of it in tasks of size a where the queue is
+    /// reckoned in whole tasks, so that whichever holds afterwards is no further below the one before. That keeps the
+    /// lower bound. Below, cells are estimates: they lose as much, and at least the share of the leaves that may have
+    /// got some, since such a leaf offers nothing below its own maximum stretch, which is now near this one.
     pub fn reserve(&mut self, s_index: usize, n: u64, task_mops: f64) {
         if n == 0 || self.rows.is_empty() {
             return;
         }
         let touched = n.min(self.leaves);
-        let work_mops = if task_mops > 0.0 { n as f64 * task_mops } else { 0.0 };
-        // The cast saturates.
-        let losses = TASK_SIZES_MOPS.map(|size| ((work_mops / size).ceil() as u64).saturating_add(touched));
+        let task_mops = if task_mops > 0.0 { task_mops } else { 0.0 };
+        let others = f64::from(self.slots.saturating_sub(1));
+        let losses = TASK_SIZES_MOPS.map(|size| {
+            let idle_mops = touched as f64 * others * task_mops.max(size);
+            // The cast saturates.
+            (((n as f64 * task_mops + idle_mops) / size).ceil() as u64).saturating_add(touched)
+        });
         let untouched = self.leaves - touched;
         let mut booked = Rows::default();
         let old = std::mem::take(&mut self.rows);
@@ -280,6 +292,7 @@ impl Cell {
         Some(Self { horizon, size })
     }
 }
+
 /// The row of a leaf whose jobs are sorted for one stretch: for each horizon h, for each task size ⌊h/a⌋.
 fn leaf_cells(jobs: &Jobs, capacity: &Capacity, slack: &mut Slack) -> Cells {
     let mut cells = [0; CELLS];

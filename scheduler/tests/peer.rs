@@ -6,8 +6,8 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, GridId, Node, PeerId, Time, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
-    BagHeader, BagId, BlobId, Config, Effect, Event, Message, Notice, Path, Peer, Record, Request, Submission, TaskId,
-    TaskOutcome,
+    BagHeader, BagId, BlobId, Config, Effect, Event, MESSAGE_BYTES_MAX, Message, Notice, Path, Peer, Record, Request,
+    Submission, TaskId, TaskOutcome, TaskResult,
 };
 
 const BAG: BagId = BagId([7; 32]);
@@ -165,6 +165,156 @@ fn a_bag_of_unknown_work_is_measured_first() {
     assert_eq!((host.measured.as_slice(), host.started.len()), (&[BAG][..], 0));
     host.give(Event::Measured { bag: BAG, task_mops: f64::NAN, result: None });
     assert_eq!(host.started.len(), 1, "whatever was measured, it goes on");
+}
+
+#[test]
+fn what_was_measured_makes_a_bag_that_others_take() {
+    // Dividing the most by the number of tasks, and multiplying again, may round up.
+    for tasks in [27, 229_581_046_562] {
+        let mut host = Host::new(1);
+        host.give(Event::Submitted(Submission { id: BAG, tasks, task_mops: None, retries_max: 0 }));
+        host.give(Event::Measured { bag: BAG, task_mops: f64::INFINITY, result: None });
+        let bag = host.peer.bag(BAG).unwrap().bag;
+        assert!(bag.is_valid() && bag.application_size_mops > 0.99e18, "{bag:?}");
+    }
+}
+
+/// A request as `request`, but for what is changed in it.
+fn forged(number: u64, change: impl FnOnce(&mut Request)) -> Message {
+    let Message::Request { mut request, node, climbing } = request(number, 0, 10..20) else { unreachable!() };
+    change(&mut request);
+    Message::Request { request, node, climbing }
+}
+
+impl Host {
+    /// Who was told last what is held.
+    fn told(&self) -> &Contact {
+        let told = self.sent.iter().rev().find(|(_, message)| matches!(message, Message::Holding { .. }));
+        &told.expect("somebody was told").0
+    }
+}
+
+#[test]
+fn what_contradicts_the_bag_is_refused() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..5));
+    host.receive(1, lease(host.holdings()[0].0, IntervalSet::new()));
+    let before = (host.peer.held(), host.holdings());
+    let changes: [fn(&mut Request); 5] = [
+        |request| request.bag.tasks = 1 << 40,
+        |request| request.bag.task_mops = 1.0,
+        |request| request.bag.application_size_mops = 1.0,
+        |request| request.bag.declared = false,
+        |request| request.bag.submitter.peer = PeerId([5; 32]),
+    ];
+    for (number, change) in (2..).zip(changes) {
+        host.receive(5, forged(number, change));
+        assert_eq!((host.peer.held(), host.holdings()), before, "request {number}");
+    }
+    host.receive(1, forged(9, |_| {}));
+    assert_eq!(host.peer.held()[0].waiting + host.peer.held()[0].running, 15);
+}
+
+#[test]
+fn what_was_invented_gives_way_to_the_bag_itself() {
+    let mut host = Host::new(2);
+    // The same number and path: else the true one would be taken for the same.
+    host.receive(5, forged(1, |request| request.bag.submitter = contact(5)));
+    assert_eq!((host.started.len(), host.told().peer), (1, PeerId([5; 32])));
+    host.receive(1, request(1, 0, 0..5));
+    assert_eq!((host.stopped.as_slice(), host.told()), (host.started.as_slice(), &contact(1)));
+    host.give(Event::TaskEnded { task: host.started[0], outcome: TaskOutcome::Stopped });
+    assert_eq!(host.peer.held().iter().map(|held| held.waiting + held.running).collect::<Vec<_>>(), [5]);
+}
+
+#[test]
+fn what_was_held_before_a_restart_does_not_give_way() {
+    let held = Record::Held { bag: bag(1), released: START, attempt: 0, ranges: IntervalSet::from(0..5) };
+    let mut host = Host::restore(2, Config::default(), vec![held]);
+    host.receive(5, forged(1, |request| request.bag.submitter = contact(5)));
+    assert_eq!((host.stopped.len(), host.peer.held()[0].waiting + host.peer.held()[0].running), (0, 5));
+    assert!(host.sent.iter().all(|(to, _)| to == &contact(1)));
+}
+
+#[test]
+fn only_the_submitter_itself_says_where_it_is() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..5));
+    host.receive(1, lease(host.holdings()[0].0, IntervalSet::new()));
+    let astray = Contact { incarnation: u64::MAX, address: "/nowhere".into(), ..contact(1) };
+    host.receive(5, forged(2, |request| request.bag.submitter = astray.clone()));
+    host.pass(seconds(30.0));
+    assert_eq!(host.told(), &contact(1));
+    // Somebody was first with a wrong address: the next request is answered where it comes from, and so is the rest.
+    let mut host = Host::new(2);
+    host.receive(5, forged(1, |request| request.bag.submitter = astray));
+    host.receive(1, request(2, 0, 0..5));
+    assert_eq!(host.told(), &contact(1));
+    let version = host.holdings().last().unwrap().0;
+    let (submitter, term) = (Some(contact(1)), Duration::from_secs(60));
+    host.receive(1, Message::Lease { bag: BAG, version, submitter, term, drop: IntervalSet::new() });
+    host.pass(seconds(30.0));
+    assert_eq!((host.told(), host.holdings().last().unwrap().0 > version), (&contact(1), true));
+}
+
+#[test]
+fn a_submitter_says_where_it_is_with_every_answer() {
+    let mut host = Host::new(1);
+    host.receive(
+        2,
+        Message::Holding { bag: BAG, executor: contact(2), version: 1, attempt: 0, ranges: IntervalSet::from(0..1) },
+    );
+    host.give(Event::Submitted(Submission { id: BAG, tasks: 3, task_mops: Some(1000.0), retries_max: 0 }));
+    host.receive(
+        2,
+        Message::Holding { bag: BAG, executor: contact(2), version: 2, attempt: 0, ranges: IntervalSet::from(0..1) },
+    );
+    let leases = host.sent.iter().map(|(_, message)| match message {
+        Message::Lease { submitter, drop, .. } => (submitter.as_ref().map(|submitter| submitter.peer), drop.len()),
+        other => panic!("{other:?}"),
+    });
+    let leases: Vec<_> = leases.collect();
+    // Of the bag that it does not know yet, nothing; and then it holds all of it itself.
+    assert_eq!(leases, [(None, 1), (Some(PeerId([1; 32])), 1)]);
+}
+
+#[test]
+fn what_is_held_can_always_be_said() {
+    let said = |host: &Host| {
+        for (_, message) in &host.sent {
+            let bytes = message.encode();
+            assert!(bytes.len() <= MESSAGE_BYTES_MAX, "{} bytes", bytes.len());
+            assert_eq!(Message::decode(&bytes).as_ref(), Ok(message));
+        }
+        host.holdings().len()
+    };
+    let mut host = Host::new(2);
+    for number in 0..100 {
+        host.receive(
+            1,
+            forged(number, |request| {
+                request.bag.tasks = 1 << 40;
+                let first = (1 << 39) + number * 512;
+                request.ranges = (0..256).map(|at| first + 2 * at..first + 2 * at + 1).collect();
+            }),
+        );
+    }
+    // Those beyond are refused, and issued again elsewhere.
+    assert_eq!((said(&host), host.peer.held()[0].waiting + 1), (16, 4096));
+    // Or what is left between results that were acknowledged.
+    let result = |index| TaskResult {
+        index,
+        attempt: 0,
+        success: true,
+        output: BlobId([1; 32]),
+        output_bytes: 1,
+        work_mops: 1000.0,
+    };
+    let bag = BagHeader { tasks: 1 << 40, ..bag(1) };
+    let records =
+        (0..20_000).map(|at| Record::Outbox { bag: bag.clone(), released: START, result: result((1 << 39) + 2 * at) });
+    let host = Host::restore(2, Config::default(), records.collect());
+    assert!(said(&host) > 0 && host.holdings().iter().all(|&(_, tasks)| tasks == 4096));
 }
 
 #[test]

@@ -122,6 +122,14 @@ fn impossible_messages_are_refused() {
             request.path = request.path.down(if step % 2 == 0 { Side::Left } else { Side::Right });
         }
     });
+    let ranges: IntervalSet = (0..4097).map(|at| 2 * at..2 * at + 1).collect();
+    let holding = Message::Holding { bag: bag().id, executor: contact(2), version: 1, attempt: 0, ranges };
+    assert_eq!(Message::decode(&holding.encode()), Err(DecodeError::Invalid("holding")));
+    for message in messages() {
+        let longer = [message.encode(), vec![0]].concat();
+        let error = DecodeError::Malformed("1 bytes behind its end".to_owned());
+        assert_eq!(Message::decode(&longer), Err(error), "{}", message.kind());
+    }
     assert!(matches!(Message::decode(&vec![0; 300 * 1024]), Err(DecodeError::TooLarge(_))));
     assert!(matches!(Message::decode(b"\xff\xff"), Err(DecodeError::Malformed(_))));
 }

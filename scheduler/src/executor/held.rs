@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use idlewood_overlay::Time;
 
-use crate::bag::{BagHeader, TaskResult};
+use crate::bag::{BagHeader, HELD_INTERVALS_MAX, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::message::{Message, RESULTS_MAX};
@@ -20,6 +20,8 @@ pub(super) struct Held {
     pub(super) bag: BagHeader,
     pub(super) released: Time,
     pub(super) attempt: u32,
+    /// Whether its submitter has spoken of it itself; else all there is may be somebody's invention.
+    pub(super) confirmed: bool,
     pub(super) waiting: IntervalSet,
     pub(super) running: IntervalSet,
     pub(super) outbox: BTreeMap<u64, TaskResult>,
@@ -45,6 +47,7 @@ impl Held {
             bag,
             released,
             attempt: 0,
+            confirmed: false,
             waiting: IntervalSet::new(),
             running: IntervalSet::new(),
             outbox: BTreeMap::new(),
@@ -58,6 +61,15 @@ impl Held {
             results_wait: config.repeat_after,
             results_from: 0,
         }
+    }
+
+    /// Whether this can be the same bag: nothing of it ever changes but where its submitter is, and a while it
+    /// is not declared.
+    pub(super) fn agrees_with(&self, bag: &BagHeader) -> bool {
+        let BagHeader { id, submitter, tasks, task_mops, application_size_mops, declared } = &self.bag;
+        (*id, submitter.peer, *tasks, *declared) == (bag.id, bag.submitter.peer, bag.tasks, bag.declared)
+            && *application_size_mops == bag.application_size_mops
+            && (!declared || *task_mops == bag.task_mops)
     }
 
     /// Everything this machine accounts for.
@@ -127,13 +139,9 @@ impl Held {
         self.version = version;
         self.holding_due = io.now + self.holding_wait;
         self.holding_wait = (self.holding_wait * 2).min(config.lease / 3);
-        Message::Holding {
-            bag: self.bag.id,
-            executor: io.me.clone(),
-            version,
-            attempt: self.attempt,
-            ranges: self.ranges(),
-        }
+        // What is acknowledged out of order may leave more intervals than came. What is not listed is issued again.
+        let ranges = self.ranges().ranges().take(HELD_INTERVALS_MAX).collect();
+        Message::Holding { bag: self.bag.id, executor: io.me.clone(), version, attempt: self.attempt, ranges }
     }
 
     /// Unstarted tasks go back to the submitter: the next `Holding` no longer lists them.
@@ -143,6 +151,22 @@ impl Held {
         let change = self.change(io);
         let (to, message) = (self.bag.submitter.clone(), self.holding(version, io, config));
         io.persist_held(self.bag.id, vec![change], vec![Then::Send(to, message)]);
+    }
+
+    /// A task ran to its end: its submitter hears of it once that is durable.
+    pub(super) fn finished(&mut self, result: TaskResult, io: &mut Io) {
+        self.not_started = 0;
+        self.finished.0 += 1;
+        self.finished.1 += result.work_mops;
+        if self.outbox.is_empty() {
+            self.results_due = io.now + self.results_wait;
+        }
+        self.outbox.insert(result.index, result.clone());
+        let (bag, released) = (self.bag.id, io.wall(self.released));
+        let outbox = Record::Outbox { bag: self.bag.clone(), released, result: result.clone() };
+        let results = Message::Results { bag, executor: io.me.clone(), results: vec![result] };
+        let changes = vec![Change::Put(outbox), self.change(io)];
+        io.persist_held(bag, changes, vec![Then::Send(self.bag.submitter.clone(), results)]);
     }
 
     /// Some of the unacknowledged results; the next call begins behind them.

@@ -1,4 +1,4 @@
-//! Which task runs where: the order of the queue (paper §4), freezing for others, and what the queue leaves to newcomers.
+//! Which task runs where: the order of the queue (paper §4), freezing for others, and what is left to newcomers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -127,7 +127,15 @@ impl Executor {
     /// Sorts the bags by the deadlines that the smallest feasible maximum stretch gives them (paper §4).
     fn reorder(&mut self, now: Time) {
         let (load, bags) = self.load(now, |_| true);
-        let order = if self.lexicographic { lexicographic_order(&load) } else { load.order(max_stretch_exact(&load)) };
+        let mut order =
+            if self.lexicographic { lexicographic_order(&load) } else { load.order(max_stretch_exact(&load)) };
+        if self.lexicographic {
+            // Of these nothing is left but what may run outside the load. It comes first there, so it does here: behind
+            // the others a frozen task would go on ahead of it, and the deadline of its bag be nobody's care.
+            let with_work: BTreeSet<BagId> =
+                load.entries.iter().zip(&bags).filter(|(entry, _)| entry.left > 0.0).map(|(_, &bag)| bag).collect();
+            order.sort_by_key(|&position| with_work.contains(&bags[position]));
+        }
         let mut seen = BTreeSet::new();
         self.order = order.into_iter().map(|position| bags[position]).filter(|&bag| seen.insert(bag)).collect();
     }

@@ -3,6 +3,10 @@
 //!
 //! The ledger counts the copies of each index, looks first at the executor that speaks, and keeps a moment before which
 //! no lease ends, so that what comes with each result or renewal costs no scan of the executors.
+//!
+//! Left out: proof that who says that it holds tasks was asked to. Any member may claim what is on its way, and whoever
+//! was asked is then told to drop it; what is placed stays with whom it is placed. Only a signature of the submitter
+//! under what it issues could tell (`design.md`, security model).
 
 use std::time::Duration;
 
@@ -210,11 +214,32 @@ impl Ledger {
         }
     }
 
+    /// What an executor that holds `mine` newly takes on with these ranges: of what is on its way or to be issued.
+    fn gained(&self, ranges: &IntervalSet, mine: &IntervalSet, attempt: u32) -> IntervalSet {
+        if !self.may_be_held {
+            return IntervalSet::new();
+        }
+        let mut gained = ranges.intersection(&self.unissued);
+        for issue in &self.issued {
+            gained.extend_with(&ranges.intersection(&issue.ranges));
+        }
+        gained.subtract(mine);
+        // What it still lists because it failed, and what was meanwhile to be tried again, is not a new placement.
+        for range in ranges.ranges() {
+            for (&index, failures) in self.failures.range(range) {
+                if attempt < failures.next_attempt {
+                    gained.remove_index(index);
+                }
+            }
+        }
+        gained
+    }
+
     /// An executor says what it accounts for. Answers with what it may keep, and for how long.
     pub(crate) fn holding(&mut self, holding: Holding, io: &mut Io, config: &Config) {
         let Holding { executor, version, attempt, ranges } = holding;
-        let term = self.term(config);
-        let lease = |drop| Message::Lease { bag: self.bag.id, version, submitter: None, term, drop };
+        let (term, submitter) = (self.term(config), Some(io.me.clone()));
+        let lease = |drop| Message::Lease { bag: self.bag.id, version, submitter, term, drop };
         if self.is_closed() {
             io.send(executor, lease(ranges));
             return;
@@ -224,19 +249,7 @@ impl Ledger {
             Some(known) => known.ranges.clone(),
             None => IntervalSet::new(),
         };
-        let mut gained = ranges.intersection(&self.unissued);
-        for issue in &self.issued {
-            gained.extend_with(&ranges.intersection(&issue.ranges));
-        }
-        gained.subtract(&mine);
-        // What it still lists because it failed, and what was meanwhile to be tried again, is not a new placement.
-        for range in ranges.ranges() {
-            for (&index, failures) in self.failures.range(range) {
-                if attempt < failures.next_attempt {
-                    gained.remove_index(index);
-                }
-            }
-        }
+        let gained = self.gained(&ranges, &mine, attempt);
         let lost = mine.difference(&ranges);
         let keep = mine.difference(&lost).union(&gained);
         let message = lease(ranges.difference(&keep));
@@ -290,7 +303,7 @@ impl Ledger {
 
     /// Requests for one more copy of each of these tasks that is placed, has fewer copies than replicas are allowed,
     /// and of which none is on its way.
-    #[cfg_attr(not(test), expect(dead_code, reason = "nothing asks for replicas yet; the ledger can hold them"))]
+    #[cfg_attr(not(test), expect(dead_code, reason = "what asks for replicas is yet to come; the ledger holds them"))]
     pub(super) fn replicate(&mut self, ranges: &IntervalSet, io: &Io, config: &Config) -> Vec<Request> {
         let mut more = self.copies.first().map_or_else(IntervalSet::new, |placed| placed.intersection(ranges));
         if let Some(most) = self.copies.get(self.replicas - 1) {

@@ -80,6 +80,26 @@ fn assert_accounted(ledger: &Ledger) {
     assert!(first.is_none_or(|first| ledger.deadline().is_some_and(|deadline| deadline <= first)));
 }
 
+#[test]
+fn nobody_holds_what_was_never_issued() {
+    let config = Config::default();
+    let mut io = io();
+    let mut ledger = ledger(&io, 1);
+    ledger.holding(said(1, 1, IntervalSet::from(0..10)), &mut io, &config);
+    assert_eq!(ledger.view().placed, 0);
+    // Once it was, whoever comes first with a word is believed, and nobody takes from another.
+    assert_eq!(ledger.issue(&io, &config).len(), 1);
+    ledger.holding(said(2, 1, IntervalSet::from(0..10)), &mut io, &config);
+    ledger.holding(said(1, 2, IntervalSet::from(0..30)), &mut io, &config);
+    let placed: Vec<_> = ledger.placements().map(|(executor, ranges)| (executor.peer.0[0], ranges.len())).collect();
+    assert_eq!(placed, [(1, 20), (2, 10)]);
+    // In a later life nobody knows what was issued.
+    let mut ledger = self::ledger(&io, 1);
+    ledger.restore_attempt(0);
+    ledger.holding(said(1, 1, IntervalSet::from(0..10)), &mut io, &config);
+    assert_eq!(ledger.view().placed, 10);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Replicate { start: u64, length: u64 },

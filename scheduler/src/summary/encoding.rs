@@ -17,12 +17,13 @@ use super::coder::{Chance, Coder, Number, Reader, Writer};
 use super::grid::{HORIZON_COUNT, STRETCH_COUNT, TASK_SIZE_COUNT};
 use super::matrix::{CELLS, Rows};
 use super::{CELL_MAX, LEAVES_MAX, SPEED_SUM_MOPS_MAX, Summary, scale};
+use crate::queue::SLOTS_MAX;
 
 /// Largest encoded summary, bytes.
 pub const ENCODED_BYTES_MAX: usize = 64 * 1024;
 
 /// Of the format and of the grids.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 const WHOLE: u8 = VERSION << 2;
 const DIFFERENCE: u8 = 1;
 const LOOSE: u8 = 2;
@@ -83,6 +84,7 @@ struct Scaled {
     speed_mops: f32,
     leaves: u64,
     height: u8,
+    slots: u32,
     /// Whether a cell is more than a quarter of the one before.
     is_loose: bool,
     rows: Vec<ScaledRow>,
@@ -186,6 +188,7 @@ impl Scaled {
             speed_mops: round_down(summary.speed_mops),
             leaves: summary.leaves,
             height: summary.height,
+            slots: summary.slots,
             is_loose,
             rows,
         }
@@ -209,6 +212,7 @@ impl Scaled {
             speed_mops: f64::from(self.speed_mops),
             leaves: self.leaves,
             height: self.height,
+            slots: self.slots,
             rows: rows.0,
         }
     }
@@ -264,6 +268,7 @@ impl Scaled {
             speed_mops: round_down((f64::from(self.speed_mops) + f64::from(other.speed_mops)).min(SPEED_SUM_MOPS_MAX)),
             leaves: self.leaves.saturating_add(other.leaves).min(LEAVES_MAX),
             height,
+            slots: self.slots.max(other.slots),
             is_loose: false,
             rows,
         };
@@ -300,6 +305,7 @@ impl Scaled {
         }
         bytes.push(self.height);
         put(&mut bytes, self.leaves);
+        put(&mut bytes, u64::from(self.slots));
         let mut writer = Writer::new(bytes);
         let mut model = Model::new(self.height, self.is_loose, base);
         let mut rows = self.rows.iter().peekable();
@@ -324,10 +330,12 @@ impl Scaled {
         let speed_mops = f32::from_le_bytes(take(&mut rest)?);
         let [height] = take(&mut rest)?;
         let leaves = get(&mut rest)?;
+        let slots = u32::try_from(get(&mut rest)?).map_err(|_| DecodeError::Range)?;
         let in_range = minimum_stretch >= 0.0
             && (0.0..f32::INFINITY).contains(&maximum_stretch)
             && (0.0..=SPEED_SUM_MOPS_MAX).contains(&f64::from(speed_mops))
-            && leaves <= LEAVES_MAX;
+            && leaves <= LEAVES_MAX
+            && slots <= SLOTS_MAX;
         if !in_range {
             return Err(DecodeError::Range);
         }
@@ -342,7 +350,7 @@ impl Scaled {
                 return Err(DecodeError::Damaged);
             }
         }
-        let scaled = Self { minimum_stretch, maximum_stretch, speed_mops, leaves, height, is_loose, rows };
+        let scaled = Self { minimum_stretch, maximum_stretch, speed_mops, leaves, height, slots, is_loose, rows };
         // Whether it is loose has one answer, so that there is one way to write a summary.
         if !reader.is_done() || is_loose && !scaled.has_loose_cells() {
             return Err(DecodeError::Damaged);

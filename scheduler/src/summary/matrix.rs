@@ -64,6 +64,7 @@ impl Row {
         cells
     }
 }
+
 /// Rows in the making: drops leading zeros and repetitions.
 #[derive(Default)]
 pub(super) struct Rows(pub(super) Vec<(u8, Row)>);

@@ -1,0 +1,254 @@
+//! Tests of the executor: what its load says, and that what it promises is kept.
+
+use std::collections::BTreeMap;
+
+use idlewood_overlay::WallTime;
+use proptest::prelude::*;
+
+use super::*;
+use crate::queue::Entry;
+use crate::summary::{STRETCH_COUNT, STRETCHES};
+
+fn contact(number: u8) -> Contact {
+    Contact { peer: PeerId([number; 32]), incarnation: 1, address: "/a".into() }
+}
+
+/// An executor at 1000 Mop/s with a bag of two tasks of 100 s, one of which ran for 40 s, and then a bag of one
+/// task of 10 s that came ahead and ran for 5 s.
+fn executor(config: &Config) -> (Executor, Io) {
+    let mut executor = Executor::new(config);
+    let mut io = Io::new(Time::ZERO, WallTime(1_700_000_000_000_000), contact(2));
+    for (number, tasks, task_mops, size_mops, runs_s) in [(1, 2, 1e5, 1e9, 40), (2, 1, 1e4, 1e5, 5)] {
+        let bag = BagHeader {
+            id: BagId([number; 32]),
+            submitter: contact(1),
+            tasks,
+            task_mops,
+            application_size_mops: size_mops,
+            declared: true,
+        };
+        let ranges = IntervalSet::from(0..tasks);
+        let (age, path) = (Duration::ZERO, Path::default());
+        executor.accept(Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0 }, &mut io, config);
+        executor.dispatch(&mut io);
+        io.now += Duration::from_secs(runs_s);
+    }
+    (executor, io)
+}
+
+#[test]
+fn with_preemption_what_was_begun_is_left_of_its_bag() {
+    let (executor, io) = executor(&Config::default());
+    let (load, _) = executor.load(io.now, |_| true);
+    assert_eq!(load.validate(), Ok(()));
+    assert!(load.preemptive && load.running_mops.is_empty());
+    let left: Vec<f64> = load.entries.iter().map(|entry| entry.left).collect();
+    assert!((left[0] - 1.6).abs() < 1e-9 && (left[1] - 0.5).abs() < 1e-9, "{left:?}");
+}
+
+#[test]
+fn where_no_more_can_be_frozen_what_runs_comes_first() {
+    let (executor, io) = executor(&Config { frozen_max: 1, ..Config::default() });
+    let (load, _) = executor.load(io.now, |_| true);
+    assert_eq!((load.validate(), load.preemptive), (Ok(()), false));
+    assert!((load.running_mops[0] - 5000.0).abs() < 1e-6, "{:?}", load.running_mops);
+    assert!((load.entries[0].left - 1.6).abs() < 1e-9 && load.entries[1].left == 0.0, "{:?}", load.entries);
+}
+
+#[test]
+fn without_preemption_what_runs_comes_first() {
+    let (executor, io) = executor(&Config { preemptive: false, ..Config::default() });
+    let (load, _) = executor.load(io.now, |_| true);
+    assert_eq!((load.validate(), load.preemptive), (Ok(()), false));
+    assert!((load.running_mops[0] - 55_000.0).abs() < 1e-6, "{:?}", load.running_mops);
+    assert_eq!(load.entries.iter().map(|entry| entry.left).collect::<Vec<_>>(), [1.0, 1.0]);
+}
+
+#[test]
+fn on_several_slots_each_part_is_an_entry() {
+    let (executor, io) = executor(&Config { slots: 2, ..Config::default() });
+    let (load, bags) = executor.load(io.now, |_| true);
+    assert_eq!(load.validate(), Ok(()));
+    // Both tasks of the first bag began; the second bag froze one of them.
+    let entries: Vec<_> = load.entries.iter().zip(&bags).map(|(entry, bag)| (bag.0[0], entry.left)).collect();
+    assert_eq!(entries, [(1, 0.0), (2, 0.0), (1, 1.0), (1, 1.0), (2, 1.0)]);
+    let work: f64 = load.entries.iter().map(Entry::left_mops).sum();
+    assert!((work - (55_000.0 + 60_000.0 + 5_000.0)).abs() < 1e-6, "{work}");
+    assert_eq!(executor.order, [BagId([2; 32]), BagId([1; 32])]);
+}
+
+/// A bag of one task reaches an executor, with this age.
+fn give(executor: &mut Executor, io: &mut Io, number: u8, task_mops: f64, size_mops: f64, age_s: u64) {
+    let id = BagId([number; 32]);
+    let (submitter, declared) = (contact(1), number != 9);
+    let bag = BagHeader { id, submitter, tasks: 2, task_mops, application_size_mops: size_mops, declared };
+    let tasks = if declared { 1 } else { 2 };
+    let (ranges, age, path) = (IntervalSet::from(0..tasks), Duration::from_secs(age_s), Path::default());
+    let request = Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0 };
+    executor.accept(request, io, &Config::default());
+}
+
+fn empty(config: &Config) -> (Executor, Io) {
+    (Executor::new(config), Io::new(Time::ZERO, WallTime(1_700_000_000_000_000), contact(2)))
+}
+
+#[test]
+fn an_age_is_believed_up_to_its_bound() {
+    let (mut executor, mut io) = empty(&Config::default());
+    for (number, age_s, believed_s) in [(1, 1000, 1000.0), (2, 90 * 86_400, 7_776_000.0), (3, 1 << 40, 7_776_000.0)] {
+        give(&mut executor, &mut io, number, 1e5, 1e6, age_s);
+        let (load, bags) = executor.load(io.now, |_| true);
+        let position = bags.iter().position(|bag| bag.0[0] == number).unwrap();
+        assert_eq!(load.entries[position].release_s, -believed_s);
+    }
+}
+
+#[test]
+fn a_task_that_runs_for_too_long_still_counts() {
+    for preemptive in [true, false] {
+        let config = Config { preemptive, ..Config::default() };
+        let (mut executor, mut io) = empty(&config);
+        give(&mut executor, &mut io, 1, 1e5, 1e6, 0);
+        executor.dispatch(&mut io);
+        for (after_s, rest_mops) in [(50, 5e4), (89, 1.1e4), (95, 1e4), (10_000, 1e4)] {
+            let (load, _) = executor.load(Time::ZERO + Duration::from_secs(after_s), |_| true);
+            let rest = if preemptive { load.entries[0].left_mops() } else { load.running_mops[0] };
+            assert!((rest - rest_mops).abs() < 1e-6, "{rest} Mop after {after_s} s");
+        }
+    }
+}
+
+#[test]
+fn a_hopeless_bag_decides_the_order_of_the_others_only_in_the_plain_order() {
+    for (lexicographic, expected) in [(false, [1, 2, 3]), (true, [1, 3, 2])] {
+        let (mut executor, mut io) = empty(&Config { lexicographic, ..Config::default() });
+        // At the stretch of the first the others stand by their sizes, at the least behind it by their ages.
+        give(&mut executor, &mut io, 1, 1e5, 1e3, 0);
+        give(&mut executor, &mut io, 2, 1e5, 1e6, 0);
+        give(&mut executor, &mut io, 3, 1e5, 2e6, 1000);
+        executor.dispatch(&mut io);
+        assert_eq!(executor.order, expected.map(|number| BagId([number; 32])), "lexicographic: {lexicographic}");
+    }
+}
+
+#[test]
+fn finished_tasks_correct_a_work_that_nobody_declared() {
+    for (number, expected) in [(9, 3e5), (1, 1e5)] {
+        let config = Config::default();
+        let (mut executor, mut io) = empty(&config);
+        give(&mut executor, &mut io, number, 1e5, 1e6, 0);
+        executor.dispatch(&mut io);
+        let task = TaskId { bag: BagId([number; 32]), index: 0 };
+        let output = crate::bag::BlobId([1; 32]);
+        let outcome = TaskOutcome::Finished { success: true, output, output_bytes: 1, work_mops: 3e5 };
+        executor.ended(task, outcome, &mut io, &config);
+        assert_eq!(executor.load(io.now, |_| true).0.entries[0].task_mops, expected);
+    }
+}
+
+/// A machine whose tasks take as long as they say, and the stretch that each bag was promised: that at which it was
+/// taken, or a later and larger one, since whoever comes raises everybody's up to the stretch that is granted.
+struct Machine {
+    executor: Executor,
+    io: Io,
+    config: Config,
+    /// By bag: when it came, w, the stretch it was promised, tasks that have not ended.
+    promised: BTreeMap<BagId, (Time, f64, f64, u64)>,
+    worst: f64,
+}
+
+impl Machine {
+    fn new(config: Config) -> Self {
+        let io = Io::new(Time::ZERO, WallTime(1_700_000_000_000_000), contact(2));
+        Self { executor: Executor::new(&config), io, config, promised: BTreeMap::new(), worst: 0.0 }
+    }
+
+    /// As many of these tasks as the summary has room for at the smallest stretch at which there is room for one.
+    fn receive(&mut self, number: u8, tasks: u64, task_s: f64, size_mops: f64) {
+        let task_mops = task_s * self.config.speed_mops;
+        let summary = self.executor.summary(self.io.now);
+        let most = |s_index: usize| summary.tasks(s_index, 0.0, size_mops, task_mops).min(tasks);
+        let Some(s_index) = (0..STRETCH_COUNT).find(|&s_index| most(s_index) > 0) else { return };
+        let tasks = most(s_index);
+        let id = BagId([number; 32]);
+        let stretch = STRETCHES[s_index];
+        for (_, _, promised, _) in self.promised.values_mut() {
+            *promised = promised.max(stretch);
+        }
+        self.promised.insert(id, (self.io.now, size_mops, stretch, tasks));
+        let bag =
+            BagHeader { id, submitter: contact(1), tasks, task_mops, application_size_mops: size_mops, declared: true };
+        let (ranges, age, path) = (IntervalSet::from(0..tasks), Duration::ZERO, Path::default());
+        let request = Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0 };
+        self.executor.accept(request, &mut self.io, &self.config);
+        self.executor.dispatch(&mut self.io);
+    }
+
+    /// Until then; what runs ends when it has run for as long as it says.
+    fn run_until(&mut self, end: Time) {
+        loop {
+            let now = self.io.now;
+            let next = self.executor.places.iter().flatten().filter(|running| running.runs()).map(|running| {
+                let mops = self.executor.held[&running.task.bag].bag.task_mops;
+                let whole = Duration::from_secs_f64(mops / self.config.speed_mops);
+                (now + whole.saturating_sub(running.active(now)), running.task)
+            });
+            let Some((at, task)) = next.min().filter(|(at, _)| *at <= end) else { break };
+            self.io.now = at.max(now);
+            let output = crate::bag::BlobId([1; 32]);
+            let outcome = TaskOutcome::Finished { success: true, output, output_bytes: 1, work_mops: 1.0 };
+            self.executor.ended(task, outcome, &mut self.io, &self.config);
+            let indices = IntervalSet::from(task.index..task.index + 1);
+            self.executor.acknowledged(PeerId([1; 32]), task.bag, &indices, &mut self.io, &self.config);
+            self.executor.dispatch(&mut self.io);
+            let (released, size_mops, promised, left) = self.promised.get_mut(&task.bag).unwrap();
+            *left -= 1;
+            if *left == 0 {
+                // A microsecond per event is lost to the clock.
+                let stretch = (self.io.now.since(*released).as_secs_f64() - 1e-3) / *size_mops;
+                self.worst = self.worst.max(stretch / *promised);
+                self.promised.remove(&task.bag);
+            }
+        }
+        self.io.now = end.max(self.io.now);
+        self.io.effects.clear();
+    }
+}
+
+fn kept(config: Config, bags: &[(f64, u64, f64, f64)]) -> f64 {
+    let mut machine = Machine::new(config);
+    for (number, &(wait_s, tasks, task_s, size_mops)) in (1..).zip(bags) {
+        machine.run_until(machine.io.now + Duration::from_secs_f64(wait_s));
+        machine.receive(number, tasks, task_s, size_mops);
+    }
+    machine.run_until(Time::ZERO + Duration::from_secs(1 << 40));
+    assert!(machine.promised.is_empty(), "{:?}", machine.promised);
+    machine.worst
+}
+
+#[test]
+fn what_runs_and_can_no_longer_be_frozen_is_not_frozen_for_what_thaws() {
+    // One task of the second bag is frozen when the only one of the third runs, which has nothing left to begin.
+    let bags = [(0.0, 1, 185.0, 185e3), (0.0, 2, 126.0, 15e6), (257.0, 1, 57.0, 57e3), (0.0, 1, 1.0, 1.1e7)];
+    for lexicographic in [false, true] {
+        let worst = kept(Config { frozen_max: 1, lexicographic, ..Config::default() }, &bags);
+        assert!(worst <= 1.0, "{worst} of what was promised, lexicographic: {lexicographic}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn what_the_summary_promises_the_executor_keeps(
+        bags in prop::collection::vec((0.0..300.0_f64, 1_u64..8, 1.0..200.0_f64, 0.0..14.0_f64), 1..12),
+        frozen_max in 0_u32..4, lexicographic in any::<bool>(), slots in prop_oneof![3 => Just(1_u32), 1 => 2_u32..4],
+    ) {
+        let bags: Vec<_> = bags
+            .into_iter()
+            .map(|(wait_s, tasks, task_s, log)| (wait_s, tasks, task_s, tasks as f64 * task_s * 1000.0 * log.exp2()))
+            .collect();
+        let worst = kept(Config { frozen_max, lexicographic, slots, ..Config::default() }, &bags);
+        prop_assert!(worst <= 1.0 + 1e-9, "{} of what was promised", worst);
+    }
+}

@@ -1,0 +1,282 @@
+//! Tests of the router, at the lower of the two routers of a grid of three machines.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use idlewood_overlay::{Effect, Event, GridId, PayloadCodec, PeerId};
+
+use super::*;
+use crate::bag::{BagHeader, BagId, Path};
+use crate::queue::{Entry, Load};
+use crate::ranges::IntervalSet;
+
+fn contact(number: u8) -> Contact {
+    Contact { peer: PeerId([number; 32]), incarnation: 1, address: "/a".into() }
+}
+
+/// Three overlays that hear each other at once.
+struct Grid {
+    overlays: Vec<Overlay>,
+    now: Time,
+}
+
+impl Grid {
+    /// Each leaf has published this summary.
+    fn new(leaf: &Summary) -> Self {
+        let codec = PayloadCodec { diff: summary::diff, apply: summary::apply };
+        let config = idlewood_overlay::Config::default();
+        let overlays = (0..3)
+            .map(|n| Overlay::new(config.clone(), GridId([9; 32]), contact(n), u64::from(n), Time::ZERO, codec))
+            .collect();
+        let mut grid = Self { overlays, now: Time::ZERO };
+        for index in 1..3 {
+            grid.give(index, Event::Bootstrap(contact(0)));
+        }
+        grid.run(Duration::from_secs(60));
+        for index in 0..3 {
+            grid.publish(index, leaf);
+        }
+        grid.run(Duration::from_secs(60));
+        grid
+    }
+
+    fn publish(&mut self, index: usize, leaf: &Summary) {
+        let mut effects = Vec::new();
+        self.overlays[index].publish(self.now, Node::Leaf, leaf.encode(), &mut effects);
+        self.carry_out(index, effects);
+    }
+
+    fn give(&mut self, index: usize, event: Event) {
+        let mut effects = Vec::new();
+        self.overlays[index].handle(self.now, event, &mut effects);
+        self.carry_out(index, effects);
+    }
+
+    fn carry_out(&mut self, index: usize, effects: Vec<Effect>) {
+        let mut all: VecDeque<_> = effects.into_iter().map(|effect| (index, effect)).collect();
+        while let Some((sender, effect)) = all.pop_front() {
+            let Effect::Send { to, message } = effect else { continue };
+            let index = usize::from(to.peer.0[0]);
+            let mut effects = Vec::new();
+            let event = Event::Received { from: contact(sender as u8).peer, message };
+            self.overlays[index].handle(self.now, event, &mut effects);
+            all.extend(effects.into_iter().map(|effect| (index, effect)));
+        }
+    }
+
+    fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some((at, index)) =
+            (0..3).filter_map(|n| Some((self.overlays[n].deadline()?, n))).min().filter(|(at, _)| *at <= end)
+        {
+            self.now = at.max(self.now);
+            self.give(index, Event::DeadlineReached);
+        }
+        self.now = end;
+    }
+
+    /// Whose router is below the other; both its children are leaves.
+    fn lower(&self) -> &Overlay {
+        let lower = self.overlays.iter().find(|overlay| overlay.parent(Node::Router).is_some());
+        let lower = lower.expect("one of two routers is not the root");
+        let children: Vec<_> = lower.children().into_iter().flatten().map(|child| child.node).collect();
+        assert_eq!(children, [Node::Leaf, Node::Leaf]);
+        lower
+    }
+}
+
+fn leaf(queued: f64) -> Summary {
+    let entry = Entry { release_s: 0.0, application_size_mops: 1e7, task_mops: 1024.0, left: queued };
+    let entries = if queued > 0.0 { vec![entry] } else { vec![] };
+    Summary::of_leaf(&Load {
+        now_s: 0.0,
+        speed_mops: 1024.0,
+        slots: 1,
+        preemptive: true,
+        running_mops: vec![],
+        entries,
+    })
+}
+
+fn request(tasks: u64) -> Request {
+    let bag = BagHeader {
+        id: BagId([7; 32]),
+        submitter: contact(2),
+        tasks: 1 << 40,
+        task_mops: 1024.0,
+        application_size_mops: 1e7,
+        declared: true,
+    };
+    let (ranges, age, path) = (IntervalSet::from(5..5 + tasks), Duration::ZERO, Path::default());
+    Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0 }
+}
+
+/// How many tasks each child gets, in its order; none where the request climbed.
+fn parts(sent: &[(Contact, Message)], asked: &Request) -> Option<Vec<u64>> {
+    let mut ranges = IntervalSet::new();
+    let mut parts = Vec::new();
+    for (_, message) in sent {
+        let Message::Request { request, node, climbing } = message else { panic!("{message:?}") };
+        if *climbing {
+            assert_eq!((sent.len(), *node, request.climbed), (1, Node::Router, asked.climbed + 1));
+            assert_eq!((&request.ranges, &request.path), (&asked.ranges, &asked.path));
+            return None;
+        }
+        assert_eq!((*node, request.path.len()), (Node::Leaf, asked.path.len() + 1));
+        assert!(ranges.intersection(&request.ranges).is_empty());
+        ranges.extend_with(&request.ranges);
+        parts.push(request.ranges.len());
+    }
+    assert_eq!(ranges, asked.ranges, "no task is lost");
+    Some(parts)
+}
+
+/// A request of so many tasks at a router that knows nothing else yet.
+fn routed(grid: &Grid, asked: &Request, climbing: bool, platform: &Platform, config: &Config) -> Option<Vec<u64>> {
+    let sent = Router::default().route(asked.clone(), climbing, grid.lower(), platform, grid.now, config);
+    parts(&sent, asked)
+}
+
+#[test]
+fn what_comes_from_above_is_never_refused() {
+    let config = Config::default();
+    // Nothing is good enough while a leaf somewhere is idle.
+    let platform = Platform::default();
+    for leaf in [leaf(0.0), leaf(100.0), Summary::unavailable()] {
+        let grid = Grid::new(&leaf);
+        for tasks in [1, 10, 1 << 39] {
+            let asked = request(tasks);
+            assert_eq!(routed(&grid, &asked, true, &platform, &config), None, "from below it climbs");
+            let from_above = routed(&grid, &asked, false, &platform, &config);
+            assert!(from_above.is_some_and(|parts| parts.iter().sum::<u64>() == tasks));
+        }
+    }
+}
+
+#[test]
+fn what_climbed_for_too_long_stays() {
+    let grid = Grid::new(&leaf(0.0));
+    for (climbed, stays) in [(CLIMBED_MAX - 1, false), (CLIMBED_MAX, true)] {
+        let asked = Request { climbed, ..request(10) };
+        let parts = routed(&grid, &asked, true, &Platform::default(), &Config::default());
+        assert_eq!(parts.is_some(), stays, "{climbed} routers");
+    }
+}
+
+#[test]
+fn without_children_nothing_is_sent() {
+    let alone = Grid::new(&leaf(0.0));
+    let last = alone.overlays.iter().find(|overlay| !overlay.hosts_router()).expect("the last on the line");
+    let sent = Router::default().route(request(1), false, last, &Platform::default(), alone.now, &Config::default());
+    assert!(sent.is_empty());
+}
+
+#[test]
+fn by_the_papers_rule_it_stays_up_to_b_times_the_least_stretch_of_a_leaf() {
+    let grid = Grid::new(&leaf(0.0));
+    let asked = request(64);
+    let children = [&leaf(0.0), &leaf(0.0)];
+    let s_index = Summary::smallest_stretch(&children, 64, 0.0, 1e7, 1024.0).unwrap();
+    for (share, stretch_bound, stays) in [(1.0, 1.0, true), (0.99, 1.0, false), (0.51, 2.0, true), (0.49, 2.0, false)] {
+        let platform = Platform { minimum_stretch: STRETCHES[s_index] * share, ..Platform::default() };
+        let config = Config { stretch_bound, ..Config::default() };
+        assert_eq!(routed(&grid, &asked, true, &platform, &config).is_some(), stays, "{share} {stretch_bound}");
+    }
+}
+
+#[test]
+fn by_the_whole_grids_rule_it_climbs_only_where_that_helps() {
+    let config = Config { climbing: ClimbingRule::WholeGrid, ..Config::default() };
+    let grid = Grid::new(&leaf(0.0));
+    let asked = request(640);
+    let told = |leaves: usize| {
+        let mut whole = Summary::empty();
+        (0..leaves).for_each(|_| whole.merge(&leaf(0.0)));
+        Platform::decode(&Platform::of(whole.encode(), config.climbing).encode())
+    };
+    assert!(routed(&grid, &asked, true, &told(2), &config).is_some(), "no more there than here");
+    assert_eq!(routed(&grid, &asked, true, &told(200), &config), None);
+    let generous = Config { stretch_bound: 1000.0, ..config.clone() };
+    assert!(routed(&grid, &asked, true, &told(200), &generous).is_some());
+    // Where even the whole grid has no room, and where nothing is known of it, the root decides.
+    assert_eq!(routed(&grid, &request(1 << 39), true, &told(2), &config), None);
+    assert_eq!(routed(&grid, &asked, true, &Platform::default(), &config), None);
+    let damaged = Platform::of(vec![1, 2, 3], config.climbing);
+    assert_eq!(routed(&grid, &asked, true, &damaged, &config), None);
+    // Only where routers ask for it does it travel.
+    assert!(Platform::of(leaf(0.0).encode(), ClimbingRule::Minimum).availability.is_empty());
+}
+
+fn available(router: &Router, grid: &Grid) -> u64 {
+    let report = Summary::decode(&router.report(grid.lower()).unwrap()).unwrap();
+    report.tasks(60, 0.0, 4096.0 / STRETCHES[60], 1024.0)
+}
+
+#[test]
+fn what_was_sent_is_taken_off_until_a_report_comes_or_it_is_given_up() {
+    let config = Config::default();
+    let mut grid = Grid::new(&leaf(0.0));
+    let mut router = Router::default();
+    router.refresh(grid.lower(), grid.now, &config);
+    assert!(router.take_changed() && !router.take_changed());
+    let whole = available(&router, &grid);
+    assert_eq!((whole, router.deadline(&config)), (8192, None));
+    let send = |router: &mut Router, grid: &Grid, now| {
+        let sent = router.route(request(200), false, grid.lower(), &Platform::default(), now, &config);
+        assert_eq!(parts(&sent, &request(200)), Some(vec![100, 100]));
+        assert!(router.take_changed());
+    };
+    let start = grid.now;
+    send(&mut router, &grid, start);
+    // One more for each child: leaves round on their own. Sums are rounded down, by less than 1 in 128.
+    let once = available(&router, &grid);
+    assert!((whole - 202 - whole / 128..=whole - 202).contains(&once), "{once}");
+    send(&mut router, &grid, start + Duration::from_secs(5));
+    let twice = available(&router, &grid);
+    assert!((whole - 404 - whole / 128..=whole - 404).contains(&twice), "{twice}");
+    // It is given up when the first should have arrived.
+    let end = start + config.placement_timeout;
+    assert_eq!(router.deadline(&config), Some(end));
+    router.refresh(grid.lower(), end - Duration::from_micros(1), &config);
+    assert!(!router.take_changed() && available(&router, &grid) == twice);
+    router.refresh(grid.lower(), end, &config);
+    assert!(router.take_changed() && available(&router, &grid) == whole);
+    assert_eq!(router.deadline(&config), None);
+    // Or when the child reports: it knows what it got.
+    send(&mut router, &grid, start);
+    for index in 0..3 {
+        grid.publish(index, &leaf(100.0));
+    }
+    grid.run(Duration::from_secs(10));
+    router.refresh(grid.lower(), start, &config);
+    assert!(router.take_changed());
+    let report = Summary::of_children(&[&leaf(100.0), &leaf(100.0)]).encode();
+    assert_eq!((router.report(grid.lower()), router.deadline(&config)), (Some(report), None));
+}
+
+#[test]
+fn the_next_request_goes_where_less_was_sent() {
+    let config = Config::default();
+    let mut grid = Grid::new(&leaf(0.0));
+    let lower = grid.lower();
+    let last: Vec<_> = lower.children().into_iter().flatten().map(|child| child.contact.peer.0[0]).collect();
+    grid.publish(usize::from(last[1]), &leaf(3000.0));
+    grid.run(Duration::from_secs(10));
+    let mut router = Router::default();
+    let mut parts_of = |tasks| {
+        let asked = request(tasks);
+        let sent = router.route(asked.clone(), false, grid.lower(), &Platform::default(), grid.now, &config);
+        let of = |peer: u8| {
+            let to = sent.iter().filter(|(to, _)| to.peer.0[0] == peer);
+            let sizes = to.map(|(_, message)| match message {
+                Message::Request { request, .. } => request.ranges.len(),
+                other => panic!("{other:?}"),
+            });
+            sizes.sum::<u64>()
+        };
+        (of(last[0]), of(last[1]))
+    };
+    assert_eq!(parts_of(2000), (2000, 0), "one is idle");
+    let (idle, busy) = parts_of(2000);
+    assert!(busy > 500 && idle + busy == 2000, "{idle} and {busy}");
+}
