@@ -487,6 +487,9 @@ impl Peer {
             // subtree, perhaps one machine. The submitter issues it again.
             return;
         }
+        if self.router.has_split(&request) {
+            return;
+        }
         let (platform, now) = (self.platform(), self.io.now);
         let sent = self.router.route(request.clone(), climbing, &self.overlay, &platform, now, &self.config);
         self.router_changed = true;

@@ -6,10 +6,12 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
+
 use idlewood_overlay::{Child, Contact, Node, Overlay, Side, Time};
 use serde::{Deserialize, Serialize};
 
-use crate::bag::Request;
+use crate::bag::{BagId, Path, Request};
 use crate::config::Config;
 use crate::message::Message;
 use crate::split::{self, choose, split_ranges, split_tasks};
@@ -17,6 +19,9 @@ use crate::summary::{self, STRETCHES, Summary};
 
 /// Routers a request may climb through before the one that has it keeps it: twice the height of a tree of a million.
 pub(crate) const CLIMBED_MAX: u16 = 64;
+
+/// Requests that a router remembers to have split: our choice, many times what arrives while one is under way.
+const SPLIT_MAX: usize = 4096;
 
 /// When a router keeps a request instead of letting it climb. In both, S is the smallest stretch at which the router's
 /// own subtree can take the request, and B is [`Config::stretch_bound`]; the root keeps everything.
@@ -119,6 +124,8 @@ pub(crate) struct Router {
     slots: [Option<Slot>; 2],
     /// Whether what the children offer has changed since the last report.
     changed: bool,
+    /// The latest requests that were split here, the oldest first.
+    split: VecDeque<(BagId, u64, Path)>,
 }
 
 impl Router {
@@ -171,6 +178,13 @@ impl Router {
         both.filter_map(read).collect()
     }
 
+    /// Whether this very request was split here already: it has arrived twice, or on two ways while the tree healed.
+    pub(crate) fn has_split(&self, request: &Request) -> bool {
+        self.split
+            .iter()
+            .any(|(bag, number, path)| (*bag, *number, path) == (request.bag.id, request.number, &request.path))
+    }
+
     /// Where this request goes next: to the parent, or in parts to the children. Nothing when there is no child.
     pub(crate) fn route(
         &mut self,
@@ -217,6 +231,10 @@ impl Router {
         overlay: &Overlay,
         now: Time,
     ) -> Vec<(Contact, Message)> {
+        if self.split.len() == SPLIT_MAX {
+            self.split.pop_front();
+        }
+        self.split.push_back((request.bag.id, request.number, request.path.clone()));
         let mut parts = split_ranges(request.ranges.clone(), parts).into_iter().zip(summaries);
         let mut sent = Vec::new();
         let sides = [Side::Left, Side::Right].into_iter().zip(overlay.children()).zip(&mut self.slots);

@@ -31,7 +31,6 @@ fn no_leaf_executes_a_request_twice_whatever_befalls_the_grid() {
 }
 
 #[test]
-#[ignore = "routers split a request again that reaches them twice: `scheduler::Peer` remembers none"]
 fn no_router_executes_a_request_twice_whatever_befalls_the_grid() {
     hold(Once::sent_down);
 }
