@@ -22,8 +22,10 @@ use crate::stretch::Jobs;
 /// `release_s` (r, in seconds from the origin of [`Load::now_s`]), may bring with nobody's stretch above `stretch`:
 /// the paper's h.
 ///
-/// On one slot exact but for rounding, whatever a; on more never too much, and less for larger tasks. 0 when somebody
-/// would miss, for a load that does not validate, and for arguments that are not finite.
+/// On one slot exact but for rounding, whatever a; on more never too much, and less for larger tasks: on random queues
+/// of up to six bags, on 2, 4 and 16 slots, 0.93 to 0.94 of what the list could still take on average, 0.88 to 0.91
+/// where that is less than eight tasks a slot and 0.97 above; on queues with tasks of more unequal sizes 0.83 to 0.89.
+/// 0 when somebody would miss, for a load that does not validate, and for arguments that are not finite.
 pub fn available_work(load: &Load, stretch: f64, release_s: f64, application_size_mops: f64, task_mops: f64) -> f64 {
     let arguments = [stretch, release_s, application_size_mops, task_mops];
     if load.validate().is_err() || !arguments.iter().all(|x| x.is_finite()) {
@@ -479,7 +481,9 @@ mod tests {
         let mut runner = TestRunner::deterministic();
         for slots in [1, 2, 4, 16] {
             for bags in [0, 1, 6] {
-                let (mut shares, mut count, mut mine, mut theirs) = (0.0, 0.0, 0, 0);
+                // Where the simulation takes few tasks and where many: sum of the shares, cases; and all tasks of both.
+                let mut strata = [(0.0, 0.0); 2];
+                let (mut mine, mut theirs) = (0, 0);
                 for _ in 0..400 {
                     let load = loads(Just(slots), bags).new_tree(&mut runner).unwrap().current();
                     let (factor, age_s, fitting, a) = newcomers().new_tree(&mut runner).unwrap().current();
@@ -489,17 +493,19 @@ mod tests {
                     let best = simulated_most(&load, stretch, age_s, w, a, 3200);
                     assert!(n <= best || best == 3200, "{n} promised, {best} possible");
                     if best > 0 && best < 3200 {
-                        shares += n as f64 / best as f64;
-                        count += 1.0;
+                        let stratum = &mut strata[usize::from(best >= 8 * u64::from(slots))];
+                        *stratum = (stratum.0 + n as f64 / best as f64, stratum.1 + 1.0);
                         mine += n;
                         theirs += best;
                     }
                 }
                 let total = mine as f64 / theirs as f64;
+                let [few, many] = strata.map(|(shares, count)| shares / count);
+                let mean = strata.iter().map(|stratum| stratum.0).sum::<f64>() / (strata[0].1 + strata[1].1);
                 println!(
-                    "{slots} slots, up to {bags} bags: mean share {:.3}, of all {total:.3}, {count} cases",
-                    shares / count
+                    "{slots} slots, up to {bags} bags: mean {mean:.3}, few {few:.3}, many {many:.3}, all {total:.3}"
                 );
+                assert!(mean >= 0.9 && many >= 0.9, "{slots} slots, up to {bags} bags: mean {mean}, of many {many}");
                 assert!(total >= 0.9, "{slots} slots, up to {bags} bags: {total}");
             }
         }
