@@ -190,8 +190,12 @@ impl Overlay {
         self.step_lookup();
     }
 
-    /// One far and one near peer: the far one notices if the line we know is not the whole line.
+    /// One far and one near peer: the far one notices if the line we know is not the whole line. Who lost all
+    /// neighbours asks everybody.
     fn random_seeds(&mut self) -> Vec<Contact> {
+        if self.line.leaf_set.len() == 0 {
+            return self.line.fingers.iter().map(|(_, contact)| contact.clone()).collect();
+        }
         let mut seeds = Vec::new();
         seeds.extend(self.random_finger());
         if !self.line.looked_up || seeds.is_empty() {

@@ -90,7 +90,7 @@ impl Overlay {
             let period = self.timers.lookup_period;
             self.timers.lookup = self.now + period * self.pace_percent() / 100;
             self.timers.lookup_period = (period * 2).min(longest);
-            if is_doubtful {
+            if is_doubtful && self.line.leaf_set.len() > 0 {
                 self.look_up_in_doubt();
             } else {
                 self.look_up_own_key(Vec::new());
