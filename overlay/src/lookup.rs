@@ -281,10 +281,12 @@ impl Overlay {
         // Nearest first.
         let mut sides: [Vec<(u64, &Contact)>; 2] = [Vec::new(), Vec::new()];
         for (head, contact) in leaf_set.chain(self.line.fingers.iter()).chain([me]) {
-            if Some(contact.peer) == without {
+            let side = &mut sides[usize::from(head >= place)];
+            // Most are farther than those that were found already.
+            let is_farther = |last: &(u64, &Contact)| last.0.abs_diff(place) < head.abs_diff(place);
+            if (side.len() == side_len && side.last().is_some_and(is_farther)) || Some(contact.peer) == without {
                 continue;
             }
-            let side = &mut sides[usize::from(head >= place)];
             let at = side.partition_point(|(other, _)| other.abs_diff(place) < head.abs_diff(place));
             if let Some((_, same)) = side.get_mut(at).filter(|(_, same)| same.peer == contact.peer) {
                 *same = if same.incarnation < contact.incarnation { contact } else { *same };
