@@ -42,7 +42,7 @@ impl fmt::Debug for GridId {
 }
 
 /// A place on the line: 256 bits, compared as a big-endian number.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PositionKey(#[serde(with = "serde_bytes")] pub [u8; 32]);
 
 impl PositionKey {
@@ -75,6 +75,19 @@ impl PositionKey {
             bits += 8;
         }
         bits
+    }
+}
+
+impl PartialOrd for PositionKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for PositionKey {
+    /// Two words decide almost always.
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.head().cmp(&other.head()).then_with(|| self.0.cmp(&other.0))
     }
 }
 

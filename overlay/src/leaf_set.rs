@@ -81,7 +81,8 @@ pub(crate) struct LeafSet {
     tags: Vec<u64>,
     /// By entry, when it is to be spoken to.
     due: Vec<Time>,
-    digest: u32,
+    /// None after a change: many come and go before anybody asks for it.
+    digest: Option<u32>,
 }
 
 /// Tells peers apart in most cases.
@@ -93,7 +94,7 @@ fn tag(peer: &PeerId) -> u64 {
 
 impl LeafSet {
     pub(crate) fn new(me: PositionKey, side_len: usize, silence: Silence) -> Self {
-        let mut set = Self {
+        Self {
             me,
             side_len,
             silence,
@@ -101,10 +102,8 @@ impl LeafSet {
             below_len: 0,
             tags: Vec::new(),
             due: Vec::new(),
-            digest: 0,
-        };
-        set.refresh_digest();
-        set
+            digest: None,
+        }
     }
 
     pub(crate) fn predecessor(&self) -> Option<&Neighbour> {
@@ -266,13 +265,15 @@ impl LeafSet {
             && *self.entries[place].member.contact.address != *address
         {
             self.entries[place].member.contact.address = address.into();
-            self.refresh_digest();
+            self.digest = None;
         }
     }
 
     /// Identifies the content; never 0.
-    pub(crate) fn digest(&self) -> u32 {
-        self.digest
+    pub(crate) fn digest(&mut self) -> u32 {
+        let digest = self.digest.unwrap_or_else(|| self.compute_digest());
+        self.digest = Some(digest);
+        digest
     }
 
     /// After peers came or went.
@@ -281,17 +282,17 @@ impl LeafSet {
         self.tags = tags.collect();
         self.due = vec![Time::MAX; self.entries.len()];
         (0..self.entries.len()).for_each(|place| self.refresh_due(place));
-        self.refresh_digest();
+        self.digest = None;
     }
 
-    fn refresh_digest(&mut self) {
+    fn compute_digest(&self) -> u32 {
         let mut hasher = blake3::Hasher::new();
         for neighbour in self.iter() {
             hasher.update(&neighbour.contact().peer.0);
             hasher.update(&neighbour.contact().incarnation.to_le_bytes());
             hasher.update(neighbour.contact().address.as_bytes());
         }
-        self.digest = short(&hasher);
+        short(&hasher)
     }
 }
 

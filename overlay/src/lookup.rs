@@ -56,6 +56,10 @@ impl Lookup {
         Self { key, nonce, candidates: BTreeMap::new(), asks: 0, answers: 0 }
     }
 
+    pub(crate) fn holds(&self, peer: PeerId) -> bool {
+        self.candidates.values().any(|candidate| candidate.contact.peer == peer)
+    }
+
     /// Adds a peer; one that is `known` need not be asked.
     pub(crate) fn add(&mut self, member: Member, known: bool) {
         if self.candidates.len() < CANDIDATES_MAX {
@@ -112,9 +116,9 @@ impl Lookup {
     }
 
     /// Whether `peer` was asked; it has answered now.
-    pub(crate) fn answered(&mut self, key: &PositionKey, peer: PeerId) -> bool {
-        match self.candidates.get_mut(key) {
-            Some(candidate) if candidate.contact.peer == peer && matches!(candidate.status, Status::Asked { .. }) => {
+    pub(crate) fn answered(&mut self, peer: PeerId) -> bool {
+        match self.candidates.values_mut().find(|candidate| candidate.contact.peer == peer) {
+            Some(candidate) if matches!(candidate.status, Status::Asked { .. }) => {
                 candidate.status = Status::Answered;
                 self.answers += 1;
                 true
@@ -281,10 +285,12 @@ impl Overlay {
         // Nearest first.
         let mut sides: [Vec<(u64, &Contact)>; 2] = [Vec::new(), Vec::new()];
         for (head, contact) in leaf_set.chain(self.line.fingers.iter()).chain([me]) {
-            if Some(contact.peer) == without {
+            let side = &mut sides[usize::from(head >= place)];
+            // Most are farther than those that were found already.
+            let is_farther = |last: &(u64, &Contact)| last.0.abs_diff(place) < head.abs_diff(place);
+            if (side.len() == side_len && side.last().is_some_and(is_farther)) || Some(contact.peer) == without {
                 continue;
             }
-            let side = &mut sides[usize::from(head >= place)];
             let at = side.partition_point(|(other, _)| other.abs_diff(place) < head.abs_diff(place));
             if let Some((_, same)) = side.get_mut(at).filter(|(_, same)| same.peer == contact.peer) {
                 *same = if same.incarnation < contact.incarnation { contact } else { *same };
@@ -297,9 +303,8 @@ impl Overlay {
     }
 
     pub(crate) fn on_found(&mut self, sender: &Contact, nonce: u32, near: Vec<Contact>) {
-        let sender_key = PositionKey::new(self.grid, sender.peer);
         let Some(lookup) = self.line.lookup.as_mut().filter(|lookup| lookup.nonce == nonce) else { return };
-        if !lookup.answered(&sender_key, sender.peer) {
+        if !lookup.answered(sender.peer) {
             return;
         }
         for contact in near {
@@ -307,10 +312,11 @@ impl Overlay {
                 self.consider(&contact);
                 continue;
             }
-            let known = self.line.leaf_set.get(contact.peer).is_some();
-            let member = Member::new(self.grid, contact);
-            if let Some(lookup) = &mut self.line.lookup {
-                lookup.add(member, known);
+            let known = self.line.leaf_set.get(contact.peer).map(|neighbour| neighbour.member.key);
+            // A key costs a hash: only those are computed that nobody holds.
+            if let Some(lookup) = self.line.lookup.as_mut().filter(|lookup| !lookup.holds(contact.peer)) {
+                let key = known.unwrap_or_else(|| PositionKey::new(self.grid, contact.peer));
+                lookup.add(Member { key, contact }, known.is_some());
             }
         }
         self.step_lookup();
@@ -337,12 +343,12 @@ mod tests {
         lookup.seed(member(10));
         assert_eq!(ask(&mut lookup), [10]);
         assert!(!lookup.is_done());
-        assert!(lookup.answered(&member(10).key, member(10).contact.peer));
+        assert!(lookup.answered(member(10).contact.peer));
         [50, 90, 120, 200].iter().for_each(|byte| lookup.add(member(*byte), false));
         assert_eq!(ask(&mut lookup), [90, 120]);
-        assert!(lookup.answered(&member(120).key, member(120).contact.peer));
+        assert!(lookup.answered(member(120).contact.peer));
         assert!(!lookup.is_done());
-        assert!(lookup.answered(&member(90).key, member(90).contact.peer));
+        assert!(lookup.answered(member(90).contact.peer));
         assert!(lookup.is_done());
     }
 
@@ -352,7 +358,7 @@ mod tests {
         [10, 90, 200].iter().for_each(|byte| lookup.seed(member(*byte)));
         assert_eq!(ask(&mut lookup), [10, 90, 200]);
         for byte in [90, 200] {
-            assert!(lookup.answered(&member(byte).key, member(byte).contact.peer));
+            assert!(lookup.answered(member(byte).contact.peer));
         }
         assert!(!lookup.is_done());
         lookup.expire(Time::from_micros(500_000), Duration::from_millis(500));

@@ -190,6 +190,8 @@ impl Overlay {
         }
         let is_news = match self.line.leaf_set.get(contact.peer) {
             Some(known) => known.contact().incarnation < contact.incarnation,
+            // It is being verified: its place need not be computed.
+            None if self.is_probed(contact) => false,
             None => {
                 let key = PositionKey::new(self.grid, contact.peer);
                 self.line.leaf_set.wants(&key) && (self.state != State::Joining || self.is_near(&key))
@@ -242,9 +244,7 @@ impl Overlay {
 
     /// The nonce with which the peer is to be asked, if it is.
     fn begin_probe(&mut self, contact: &Contact, tries_max: u32) -> Option<u32> {
-        if contact.peer == self.me.contact.peer
-            || self.line.probes.get(contact.peer).is_some_and(|probe| probe.contact.incarnation >= contact.incarnation)
-        {
+        if contact.peer == self.me.contact.peer || self.is_probed(contact) {
             return None;
         }
         let known = self.line.leaf_set.get(contact.peer);
@@ -259,6 +259,11 @@ impl Overlay {
             self.counters.probes_dropped += 1;
             None
         }
+    }
+
+    /// Whether a probe of this or a later life of the peer is under way.
+    fn is_probed(&self, contact: &Contact) -> bool {
+        self.line.probes.get(contact.peer).is_some_and(|probe| probe.contact.incarnation >= contact.incarnation)
     }
 
     /// Ends a probe, if there is one.

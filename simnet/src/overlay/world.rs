@@ -735,13 +735,14 @@ impl World {
             None => Time::from_micros(self.now.as_micros() - machine.started.as_micros()),
         };
         let mut effects = std::mem::take(&mut self.effects);
+        let from = overlay.me().peer;
         overlay.handle(clock, event, &mut effects);
         machine.deadline = overlay.deadline().unwrap_or(Time::MAX);
         machine.trace = mix(mix(machine.trace, self.now.as_micros() as u64), digest);
         let mut left = false;
         for effect in effects.drain(..) {
             match effect {
-                Effect::Send { to, message } => self.send(host, to.peer, message),
+                Effect::Send { to, message } => self.send(host, from, to.peer, message),
                 Effect::Notify(notice) => {
                     left |= notice == Notice::Left;
                     let machine = &mut self.hosts[host as usize];
@@ -757,7 +758,7 @@ impl World {
         }
     }
 
-    fn send(&mut self, host: HostIndex, to: PeerId, message: Message) {
+    fn send(&mut self, host: HostIndex, from: PeerId, to: PeerId, message: Message) {
         let (message, measure) = self.encode(message);
         self.traffic.note(&measure);
         let target = host_index(to);
@@ -773,7 +774,7 @@ impl World {
             self.traffic.in_vain += 1;
             return;
         }
-        let (digest, tag, from) = (measure.digest, tag(to), self.peer_id(host));
+        let (digest, tag) = (measure.digest, tag(to));
         if let Some(second) = arrivals.second {
             let letter = self.letters.insert(Letter { from, message: message.clone(), digest, tag });
             self.cause(host, self.now + second, target, Due::Deliver(letter));
