@@ -44,7 +44,9 @@ pub fn staleness(simulation: &Simulation, height: u32) -> Duration {
 #[derive(Debug)]
 pub struct Summaries {
     published: BTreeMap<HostIndex, (Vec<u8>, Time)>,
-    /// When the tree was last wrong, or a request was last sent down.
+    /// Who was up, in which life.
+    lives: Vec<(HostIndex, u64)>,
+    /// When the tree was last wrong, somebody came or went, or a request was last sent down.
     disturbed: Time,
     /// Routers that were compared.
     pub compared: u64,
@@ -52,7 +54,7 @@ pub struct Summaries {
 
 impl Default for Summaries {
     fn default() -> Self {
-        Self { published: BTreeMap::new(), disturbed: Time::ZERO, compared: 0 }
+        Self { published: BTreeMap::new(), lives: Vec::new(), disturbed: Time::ZERO, compared: 0 }
     }
 }
 
@@ -87,8 +89,10 @@ impl Summaries {
                 *known = (payload.to_vec(), now);
             }
         }
-        if i6_tree::check(&members, hosts).is_err() {
-            self.disturbed = now;
+        // Who comes back between two looks may be in the tree before its summary is.
+        let lives: Vec<_> = members.iter().map(|(host, _, overlay)| (*host, overlay.me().incarnation)).collect();
+        if i6_tree::check(&members, hosts).is_err() || lives != self.lives {
+            (self.disturbed, self.lives) = (now, lives);
             return Ok(());
         }
         let tree = Tree::of(members.iter().map(|(host, key, _)| (*key, *host)), hosts);
