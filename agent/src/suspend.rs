@@ -1,9 +1,8 @@
 //! Tells that the machine is about to sleep, and that it is awake again.
 //!
 //! On Linux systemd-logind knows, and waits for those that hold a *delay lock*: the time in which an agent says
-//! good-bye, five seconds at most by logind's own setting
-//! (<https://systemd.io/INHIBITOR_LOCKS/>). Without a system bus, or without logind on it, nothing is told; then the
-//! absence is noticed afterwards.
+//! good-bye, five seconds at most by logind's own setting (<https://systemd.io/INHIBITOR_LOCKS/>). Without a system bus, or
+//! without logind on it, nothing is told; then the absence is noticed afterwards.
 //!
 //! Left out: other systems, and shutdown, which reaches the agent as SIGTERM.
 
@@ -41,7 +40,7 @@ pub(crate) enum Sleep {
     #[default]
     Awake,
     /// It is, and waits for this lock until then.
-    Delayed(DelayLock, Instant),
+    Delayed { until: Instant, _lock: DelayLock },
     /// It may sleep at any time.
     Asleep,
 }
@@ -51,7 +50,7 @@ impl Sleep {
     pub(crate) fn begin(&mut self, lock: Option<DelayLock>, now: Instant) -> bool {
         let is_news = matches!(self, Self::Awake);
         if is_news {
-            *self = lock.map_or(Self::Asleep, |lock| Self::Delayed(lock, now + DELAY_MAX));
+            *self = lock.map_or(Self::Asleep, |lock| Self::Delayed { until: now + DELAY_MAX, _lock: lock });
         }
         is_news
     }
@@ -59,14 +58,14 @@ impl Sleep {
     /// When the machine has waited long enough, while it waits.
     pub(crate) fn release_at(&self) -> Option<Instant> {
         match self {
-            Self::Delayed(_, until) => Some(*until),
+            Self::Delayed { until, .. } => Some(*until),
             Self::Awake | Self::Asleep => None,
         }
     }
 
     /// Lets the machine sleep, where it waits.
     pub(crate) fn release(&mut self) {
-        if matches!(self, Self::Delayed(..)) {
+        if matches!(self, Self::Delayed { .. }) {
             *self = Self::Asleep;
         }
     }

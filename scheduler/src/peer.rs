@@ -393,8 +393,6 @@ impl Peer {
             return;
         }
         self.io.persist(vec![Change::Put(Record::Incarnation(self.overlay.me().incarnation))], Vec::new());
-        self.router = Router::default();
-        self.router_changed = true;
         self.executor.changed = true;
         self.summary_earliest = self.io.now;
         let expects_grid = had_neighbours || self.config.expects_grid;
