@@ -20,5 +20,6 @@ mod owner;
 pub mod speed;
 pub mod store;
 pub mod submit;
+mod suspend;
 pub mod tiles;
 pub mod worker;

@@ -39,7 +39,7 @@ use crate::net::{self, NetConfig, NetEvent};
 use crate::owner::OwnerProbe;
 use crate::store::{StateLock, Store};
 use crate::worker::{Pool, PoolConfig};
-use crate::{control, identity, speed};
+use crate::{control, identity, speed, suspend};
 
 /// Until there are certificates, all agents of a machine belong to one grid; its name is fixed.
 const LOOPBACK_GRID: &[u8] = b"idlewood loopback grid v1";
@@ -131,6 +131,9 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
     let handle = NodeHandle::new(commands);
     let control = control::start(&directory, options.control_port, handle, blobs.clone()).await?;
+    // Ends with the driver, which holds the other end.
+    let (suspend_sender, suspends) = mpsc::channel(4);
+    let following = tokio::spawn(suspend::follow(suspend_sender));
     let mut driver = driver::Driver::new(driver::Parts {
         peer,
         grid,
@@ -146,6 +149,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
         measurer,
         measure_events,
         commands: command_receiver,
+        suspends,
         probe: options.owner_probe.map_or(OwnerProbe::None, OwnerProbe::File),
         listen: address,
         neighbours,
@@ -153,7 +157,9 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
         kept,
     });
     let ran = driver.run().await;
-    driver.shut_down(control).await?;
+    let ended = driver.shut_down(control).await;
+    following.abort();
+    ended?;
     ran
 }
 

@@ -77,6 +77,9 @@ pub enum Event {
     ConnectionLost(PeerId),
     /// Leave the grid in good order: tells the neighbourhood; `Notice::Left` follows when it may stop.
     Leave,
+    /// Back after [`Event::Leave`], complete or not: a newer life, which joins through those it left and has published
+    /// nothing. Ignored unless it left.
+    Return,
     /// `deadline()` has come.
     DeadlineReached,
 }
@@ -122,7 +125,7 @@ pub enum State {
     Member,
     /// Told the neighbourhood; lingers for those who did not hear.
     Leaving,
-    /// Gone: every event is ignored.
+    /// Gone: every event but [`Event::Return`] is ignored.
     Left,
 }
 

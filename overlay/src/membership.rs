@@ -609,6 +609,25 @@ impl Overlay {
         told.into_iter().for_each(|contact| self.say_goodbye(contact));
     }
 
+    /// A newer life after a leave. The old one is over for those that heard of the leave, so nothing of its place is
+    /// kept but whom to join through.
+    pub(crate) fn come_back(&mut self) {
+        if !matches!(self.state, State::Leaving | State::Left) {
+            return;
+        }
+        let known: Vec<Contact> = self.neighbours().cloned().collect();
+        let incarnation = self.me.contact.incarnation.saturating_add(1);
+        let me = Contact { incarnation, ..self.me.contact.clone() };
+        let life = Self::new(self.config.clone(), self.grid, me, self.rng.random(), self.now, self.codec);
+        let last = std::mem::replace(self, life);
+        (self.outbox, self.counters, self.born) = (last.outbox, last.counters, last.born);
+        // The contacts that it was given come first: what it holds is bounded.
+        self.line.graveyard = last.line.graveyard;
+        (self.news.place, self.news.children, self.news.root) = (true, true, true);
+        known.into_iter().for_each(|contact| self.bootstrap(contact));
+        self.line.graveyard.ask_bootstraps_at(self.now, JOIN_RETRY_MIN);
+    }
+
     pub(crate) fn say_goodbye(&mut self, to: Contact) {
         let near = [self.predecessor(), self.successor()].into_iter().flatten().cloned().collect();
         self.send(to, Body::Leave(near));

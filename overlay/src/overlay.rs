@@ -213,7 +213,7 @@ impl Overlay {
     ///
     /// `now` never decreases. Infallible: what a remote peer does wrong is counted and ignored.
     pub fn handle(&mut self, now: Time, event: Event, effects: &mut Vec<Effect>) {
-        if self.state == State::Left {
+        if self.state == State::Left && !matches!(event, Event::Return) {
             return;
         }
         self.now = self.now.max(now);
@@ -224,6 +224,7 @@ impl Overlay {
             Event::Received { from, message } => self.receive(from, message),
             Event::ConnectionLost(peer) => self.doubt(peer),
             Event::Leave => self.leave(),
+            Event::Return => self.come_back(),
             Event::DeadlineReached => {}
         }
         self.settle();
@@ -266,7 +267,7 @@ impl Overlay {
     /// Work that is done late shows that we are slow ourselves; after a pause nobody's silence means anything.
     fn notice_lateness(&mut self) {
         let late = self.now.since(self.wake);
-        if late < LATE || self.state == State::Leaving {
+        if late < LATE || matches!(self.state, State::Leaving | State::Left) {
             return;
         }
         self.feel_slower(1);

@@ -8,7 +8,7 @@ use idlewood_overlay::{
     Body, Config, Contact, Effect, Event, GridId, Handover, HandoverChild, Message, Node, Overlay, Payload,
     PayloadCodec, PeerId, PositionKey, Span, State, Subtree, Time, Verdict,
 };
-use world::{GRID, World, in_line};
+use world::{GRID, World, in_line, oracle};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -424,4 +424,87 @@ fn a_parent_whose_successor_is_another_one_refuses() {
         refused += 1;
     }
     assert!(refused > 2);
+}
+
+/// Leaves, stays until `stay` has passed, and comes back. Nobody who heard of the leave waits for the tombstone to
+/// expire: a newer life counts at once.
+fn returns_after(stay: Duration, seed: u64) {
+    let mut world = started(seed, 24);
+    for index in [0, 7, 15] {
+        let before = me(&world, index);
+        world.feed(index, Event::Leave);
+        world.run_for(stay);
+        world.come_back(index);
+        let took = world.settle(SECOND * 10).unwrap();
+        println!("seed {seed}, {index} away for {stay:?}: exact after {took:?}");
+        let after = me(&world, index);
+        assert_eq!(after, Contact { incarnation: before.incarnation + 1, ..before.clone() });
+        for other in world.alive().into_iter().filter(|other| *other != index) {
+            let known = overlay(&world, other).neighbours().find(|contact| contact.peer == before.peer).cloned();
+            assert!(known.is_none_or(|known| known == after), "{other} knows the life that is over");
+        }
+        world.run_for(SECOND * 5);
+        assert_eq!(oracle::difference(&world), None, "and it stays so");
+    }
+}
+
+#[test]
+fn who_left_comes_back_in_a_newer_life_and_is_adopted_at_once() {
+    for seed in 0..3 {
+        // Before the leave was complete; while everybody has it for gone; when that is forgotten.
+        for millis in [200, 5_000, 200_000] {
+            returns_after(Duration::from_millis(millis), 130 + seed);
+        }
+    }
+}
+
+#[test]
+fn only_who_left_comes_back_and_what_was_to_be_sent_before_is_sent() {
+    let mut world = started(140, 6);
+    let now = world.now;
+    let overlay = world.machines[2].overlay.as_mut().unwrap();
+    let (before, left) = (overlay.me().clone(), overlay.neighbours().count());
+    let mut effects = Vec::new();
+    overlay.handle(now, Event::Return, &mut effects);
+    assert_eq!((overlay.me(), overlay.state(), effects.len()), (&before, State::Member, 0));
+    overlay.handle(now, Event::Leave, &mut effects);
+    let farewells = |effects: &[Effect]| {
+        let is_leave =
+            |effect: &&Effect| matches!(effect, Effect::Send { message, .. } if matches!(message.body, Body::Leave(_)));
+        effects.iter().filter(is_leave).count()
+    };
+    assert_eq!(farewells(&effects), left);
+    overlay.handle(now, Event::Return, &mut effects);
+    assert_eq!(farewells(&effects), left, "effects that wait for the driver stay");
+    assert_eq!(overlay.state(), State::Joining);
+}
+
+/// Hours later nothing of the life that is over is asked or said any more.
+#[test]
+fn who_returns_speaks_in_the_newer_life_alone() {
+    let mut world = started(141, 12);
+    let before = me(&world, 3);
+    world.feed(3, Event::Leave);
+    world.run_for(SECOND * 3600);
+    world.recorded = Some(Vec::new());
+    world.come_back(3);
+    world.settle(SECOND * 10).unwrap();
+    for (_, to, message) in world.recorded.take().unwrap().iter().filter(|(from, ..)| *from == 3) {
+        assert_eq!(message.incarnation, before.incarnation + 1, "to {to:?}");
+    }
+    assert_eq!(overlay(&world, 3).counters().pauses, 0, "it was gone, not late");
+}
+
+/// The machine wakes before its network does, and everybody it knew has moved on but the contact it was given.
+#[test]
+fn who_returns_to_silence_goes_on_asking() {
+    let mut world = started(142, 6);
+    world.feed(4, Event::Leave);
+    world.run_for(SECOND * 10);
+    world.machines[4].side = 1;
+    world.come_back(4);
+    world.run_for(SECOND * 40);
+    assert_eq!(overlay(&world, 4).state(), State::Alone);
+    world.machines[4].side = 0;
+    world.settle(SECOND * 30).unwrap();
 }

@@ -104,8 +104,10 @@ pub enum Event {
     OwnerReturned,
     /// The owner of the machine is away.
     OwnerLeft,
-    /// Leave the grid in good order.
+    /// Leave the grid in good order. Bags and tasks stay.
     Leave,
+    /// Back after a leave, in a newer life with the same bags and tasks. Ignored unless it left.
+    Return,
     /// [`Peer::deadline`] has come.
     DeadlineReached,
 }
@@ -376,11 +378,27 @@ impl Peer {
             Event::OwnerReturned => self.executor.suspend(&mut self.io, &self.config),
             Event::OwnerLeft => self.executor.resume(&mut self.io),
             Event::Leave => self.overlay(idlewood_overlay::Event::Leave),
+            Event::Return => self.come_back(),
             Event::DeadlineReached => self.overlay(idlewood_overlay::Event::DeadlineReached),
         }
         self.settle();
         self.deadline = self.next_deadline();
         effects.append(&mut self.io.effects);
+    }
+
+    /// Joins again in a newer life, which has published nothing, and which whoever restarts must be able to outlive.
+    fn come_back(&mut self) {
+        let incarnation = self.overlay.me().incarnation;
+        let had_neighbours = self.overlay.neighbours().next().is_some();
+        self.overlay(idlewood_overlay::Event::Return);
+        if self.overlay.me().incarnation == incarnation {
+            return;
+        }
+        self.io.persist(vec![Change::Put(Record::Incarnation(self.overlay.me().incarnation))], Vec::new());
+        self.executor.changed = true;
+        self.summary_earliest = self.io.now;
+        let expects_grid = had_neighbours || self.config.expects_grid;
+        self.alone_until = expects_grid.then(|| self.io.now + self.config.placement_timeout);
     }
 
     /// When `handle` next has timed work to do; `None` when only an event can wake it.

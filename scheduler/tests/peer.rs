@@ -3,11 +3,11 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use idlewood_overlay::{Contact, GridId, Node, PeerId, Time, WallTime};
+use idlewood_overlay::{Contact, GridId, Node, PeerId, State, Time, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
-    BagHeader, BagId, BlobId, Config, Effect, Event, MESSAGE_BYTES_MAX, Message, Notice, Path, Peer, Record, Request,
-    Submission, TaskId, TaskOutcome, TaskResult,
+    BagHeader, BagId, BlobId, Change, Config, Effect, Event, MESSAGE_BYTES_MAX, Message, Notice, Path, Peer, Record,
+    Request, Submission, TaskId, TaskOutcome, TaskResult,
 };
 
 const BAG: BagId = BagId([7; 32]);
@@ -31,6 +31,7 @@ struct Host {
     stopped: Vec<TaskId>,
     measured: Vec<BagId>,
     notices: Vec<Notice>,
+    persisted: Vec<Record>,
 }
 
 impl Host {
@@ -49,6 +50,7 @@ impl Host {
             stopped: Vec::new(),
             measured: Vec::new(),
             notices: Vec::new(),
+            persisted: Vec::new(),
         };
         host.give(Event::DeadlineReached);
         host
@@ -61,7 +63,13 @@ impl Host {
             self.peer.handle(self.now, event, &mut effects);
             for effect in effects {
                 match effect {
-                    Effect::Persist { ticket, .. } => events.push_back(Event::Persisted(ticket)),
+                    Effect::Persist { ticket, changes } => {
+                        self.persisted.extend(changes.into_iter().filter_map(|change| match change {
+                            Change::Put(record) => Some(record),
+                            Change::Delete(_) => None,
+                        }));
+                        events.push_back(Event::Persisted(ticket));
+                    }
                     Effect::Send { to, message } => self.sent.push((to, message)),
                     Effect::StartTask { task, .. } => self.started.push(task),
                     Effect::StopTask { task, .. } => self.stopped.push(task),
@@ -110,6 +118,27 @@ impl Host {
         });
         holdings.collect()
     }
+}
+
+/// Lets two hosts, 2 and 3, talk to each other.
+fn talk(host: &mut Host, other: &mut Host, seconds: u32) {
+    for _ in 0..seconds * 10 {
+        for one in [&mut *host, &mut *other] {
+            one.pass(Duration::from_millis(100));
+        }
+        let [to_other, to_host] = [&mut *host, &mut *other].map(|one| std::mem::take(&mut one.sent));
+        to_other.into_iter().for_each(|(_, message)| other.receive(2, message));
+        to_host.into_iter().for_each(|(_, message)| host.receive(3, message));
+    }
+}
+
+/// Two hosts that are a grid.
+fn pair() -> [Host; 2] {
+    let [mut host, mut other] = [Host::new(2), Host::new(3)];
+    host.give(Event::Bootstrap(contact(3)));
+    talk(&mut host, &mut other, 20);
+    assert_eq!([&host, &other].map(|one| one.peer.overlay_view().state()), [State::Member; 2]);
+    [host, other]
 }
 
 fn bag(submitter: u8) -> BagHeader {
@@ -470,4 +499,76 @@ fn a_retry_on_the_machine_that_failed_is_run_there() {
     host.finish(host.started[1], false);
     let view = host.peer.bag(BAG).unwrap();
     assert_eq!((view.failed, host.notices.last()), (1, Some(&Notice::BagClosed(BAG))));
+}
+
+/// A leave takes nothing from the machine, and a return goes on with it.
+#[test]
+fn queue_and_ledgers_survive_a_leave_and_a_return() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..5));
+    let own = BagId([8; 32]);
+    host.give(Event::Submitted(Submission { id: own, tasks: 3, task_mops: Some(1000.0), retries_max: 0 }));
+    let held = |host: &Host| host.peer.held().iter().map(|held| (held.waiting, held.running)).collect::<Vec<_>>();
+    let (before, running) = (held(&host), host.started.clone());
+    host.sent.clear();
+
+    host.give(Event::Leave);
+    host.pass(seconds(5.0));
+    assert_eq!(host.notices.last(), Some(&Notice::Left));
+    assert_eq!((held(&host), &host.started, host.stopped.len()), (before.clone(), &running, 0));
+    assert!(host.holdings().iter().all(|(_, held)| *held == 5), "nothing is handed back");
+
+    host.persisted.clear();
+    host.give(Event::Return);
+    let me = host.peer.me().clone();
+    assert_eq!(me, Contact { incarnation: contact(2).incarnation + 1, ..contact(2) });
+    assert!(host.persisted.contains(&Record::Incarnation(me.incarnation)), "else the next life might be older");
+    assert_eq!((held(&host), &host.started), (before, &running));
+    host.sent.clear();
+    host.finish(running[0], true);
+    let results = host.sent.iter().any(|(to, message)| {
+        to.peer == SUBMITTER
+            && matches!(message, Message::Results { executor, results, .. } if *executor == me && results.len() == 1)
+    });
+    assert!(results, "results flow on");
+    assert_eq!(host.peer.bag(own).unwrap().bag.tasks, 3);
+    for _ in 0..7 {
+        host.pass(seconds(10.0));
+        host.finish(*host.started.last().unwrap(), true);
+    }
+    assert_eq!(host.notices.last(), Some(&Notice::BagClosed(own)));
+}
+
+#[test]
+fn a_submitter_that_returns_waits_for_its_grid() {
+    let [mut host, _] = pair();
+    host.give(Event::Leave);
+    host.pass(seconds(5.0));
+    host.give(Event::Return);
+    host.give(Event::Submitted(Submission { id: BAG, tasks: 3, task_mops: Some(1000.0), retries_max: 0 }));
+    let timeout = Config::default().placement_timeout;
+    host.pass(timeout - seconds(1.0));
+    assert!(host.started.is_empty(), "it must not take everything on itself");
+    host.pass(seconds(1.5));
+    assert_eq!(host.started.len(), 1, "but not wait for ever either");
+}
+
+/// The root sums up what the leaves published.
+#[test]
+fn who_returns_publishes_anew() {
+    let [mut host, mut other] = pair();
+    let speeds = |hosts: [&Host; 2]| hosts.map(|host| host.peer.platform().speed_mops);
+    let both = speeds([&host, &other]);
+    assert!(both[0] > 0.0 && both[0] == both[1]);
+    for one in 0..2 {
+        let returning = if one == 0 { &mut host } else { &mut other };
+        returning.give(Event::Leave);
+        talk(&mut host, &mut other, 5);
+        let staying = if one == 0 { &other } else { &host };
+        assert_eq!(staying.peer.platform().speed_mops, both[0] / 2.0);
+        let returning = if one == 0 { &mut host } else { &mut other };
+        returning.give(Event::Return);
+        talk(&mut host, &mut other, 20);
+        assert_eq!(speeds([&host, &other]), both);
+    }
 }

@@ -852,6 +852,7 @@ fn trace_event(trace: &mut Vec<u8>, event: &Event) {
         Event::OwnerReturned => trace.push(b'o'),
         Event::OwnerLeft => trace.push(b'a'),
         Event::Leave => trace.push(b'l'),
+        Event::Return => trace.push(b'R'),
         Event::DeadlineReached => trace.push(b'd'),
     }
 }

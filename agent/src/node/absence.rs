@@ -3,7 +3,7 @@
 //! The others have taken it for dead by then, and what it knows of them is old. What follows is the overlay's matter;
 //! the agent says whom it knows, as after a start.
 //!
-//! Left out: telling the others before the machine sleeps.
+//! Left out: telling the others before the machine sleeps, which `suspend` does where somebody says when that is.
 
 use std::time::Duration;
 

@@ -34,6 +34,7 @@ use crate::manifest::Manifest;
 use crate::net::{self, NetEvent, NetHandle};
 use crate::owner::{OwnerProbe, PROBE_INTERVAL};
 use crate::store::{CommitError, CommitResult, Store};
+use crate::suspend::{Sleep, Suspend};
 use crate::worker::{Pool, WorkerEvent};
 
 /// Longest that leaving the grid may take.
@@ -61,6 +62,7 @@ pub(super) struct Parts {
     pub(super) measurer: Pool,
     pub(super) measure_events: mpsc::Receiver<WorkerEvent>,
     pub(super) commands: mpsc::Receiver<Command>,
+    pub(super) suspends: mpsc::Receiver<Suspend>,
     pub(super) probe: OwnerProbe,
     pub(super) listen: Multiaddr,
     pub(super) neighbours: Neighbours,
@@ -149,6 +151,8 @@ pub(super) struct Driver {
     pub(super) measurer: Pool,
     measure_events: mpsc::Receiver<WorkerEvent>,
     commands: mpsc::Receiver<Command>,
+    suspends: mpsc::Receiver<Suspend>,
+    sleep: Sleep,
     probe: OwnerProbe,
     pub(super) listen: Multiaddr,
     neighbours: Neighbours,
@@ -195,6 +199,8 @@ impl Driver {
             measurer: parts.measurer,
             measure_events: parts.measure_events,
             commands: parts.commands,
+            suspends: parts.suspends,
+            sleep: Sleep::default(),
             probe: parts.probe,
             listen: parts.listen,
             neighbours: parts.neighbours,
@@ -247,6 +253,8 @@ impl Driver {
                 self.ask_owner();
                 self.notice_absence();
             }
+            Some(suspend) = self.suspends.recv() => self.suspend(suspend),
+            () = sleep_until(self.sleep.release_at()) => self.sleep.release(),
             Some(event) = self.worker_events.recv() => self.worker_ended(event),
             Some(event) = self.measure_events.recv() => self.measure_ended(event),
             Some(result) = self.store_events.recv() => self.committed(&result),
@@ -323,7 +331,10 @@ impl Driver {
                 tracing::info!("member of the grid");
                 self.neighbours.save(self.peer.overlay_view().neighbours());
             }
-            Notice::Left => self.left = true,
+            Notice::Left => {
+                self.left = true;
+                self.sleep.release();
+            }
         }
     }
 
@@ -405,6 +416,26 @@ impl Driver {
         if let Some(away) = self.absence.look(self.clock.now()) {
             tracing::info!(away_s = away.as_secs(), "this agent did not run for a while; finding its place again");
             self.tell_contacts();
+        }
+    }
+
+    /// Leaves the grid while the machine sleeps. Tasks just stop with it, and go on where they were.
+    fn suspend(&mut self, suspend: Suspend) {
+        match suspend {
+            Suspend::Soon(lock) => {
+                if self.sleep.begin(lock, Instant::now()) {
+                    tracing::info!("this machine is about to sleep; leaving the grid");
+                    self.neighbours.save(self.peer.overlay_view().neighbours());
+                    self.feed(Event::Leave);
+                }
+            }
+            Suspend::Over => {
+                if self.sleep.end() {
+                    tracing::info!("this machine is awake; joining the grid again");
+                    self.left = false;
+                    self.feed(Event::Return);
+                }
+            }
         }
     }
 

@@ -34,6 +34,8 @@ pub(crate) struct Machine {
     pub(crate) id: PeerId,
     pub(crate) incarnation: u64,
     pub(crate) overlay: Option<Overlay>,
+    /// What it was when its leave was complete.
+    left: Option<Overlay>,
     pub(crate) notices: Vec<Notice>,
     /// Machines of different sides do not hear each other.
     pub(crate) side: u8,
@@ -100,6 +102,7 @@ impl World {
             id,
             incarnation: 0,
             overlay: None,
+            left: None,
             notices: Vec::new(),
             side: 0,
             asleep: false,
@@ -118,16 +121,25 @@ impl World {
         let me = Contact { peer: machine.id, incarnation: machine.incarnation, address: "".into() };
         let mut overlay = Overlay::new(self.config.clone(), GRID, me, seed, self.now, CODEC);
         let mut effects = Vec::new();
-        // The scheduler above would do the same; payloads name their origin, so that tests can trace them.
-        overlay.publish(self.now, Node::Leaf, payload(machine.id, Node::Leaf), &mut effects);
-        overlay.publish(self.now, Node::Router, payload(machine.id, Node::Router), &mut effects);
-        overlay.publish_root(self.now, machine.id.0.to_vec(), &mut effects);
+        publish(self.now, &mut overlay, &mut effects);
         machine.overlay = Some(overlay);
         self.carry_out(index, effects);
         if let Some(contact) = contact {
             let first = Contact { peer: self.machines[contact].id, incarnation: 0, address: "".into() };
             self.feed(index, Event::Bootstrap(first));
         }
+    }
+
+    /// Brings a machine back that is leaving or left.
+    pub(crate) fn come_back(&mut self, index: usize) {
+        let machine = &mut self.machines[index];
+        machine.notices.clear();
+        let mut overlay = machine.overlay.take().or_else(|| machine.left.take()).expect("it left");
+        let mut effects = Vec::new();
+        overlay.handle(self.now, Event::Return, &mut effects);
+        publish(self.now, &mut overlay, &mut effects);
+        machine.overlay = Some(overlay);
+        self.carry_out(index, effects);
     }
 
     /// Wakes a machine that was asleep.
@@ -163,7 +175,9 @@ impl World {
         let machine = &mut self.machines[index];
         if machine.notices.last() == Some(&Notice::Left) {
             assert_eq!(machine.overlay.as_ref().map(Overlay::state), Some(State::Left));
-            self.crash(index);
+            machine.incarnation =
+                machine.incarnation.max(machine.overlay.as_ref().map_or(0, |left| left.me().incarnation));
+            machine.left = machine.overlay.take();
             return;
         }
         if let Some(deadline) = machine.overlay.as_ref().and_then(Overlay::deadline)
@@ -330,6 +344,14 @@ impl Machine {
     pub(crate) fn is_up(&self) -> bool {
         self.overlay.as_ref().is_some_and(|overlay| !matches!(overlay.state(), State::Leaving | State::Left))
     }
+}
+
+/// The scheduler above would do the same; payloads name their origin, so that tests can trace them.
+fn publish(now: Time, overlay: &mut Overlay, effects: &mut Vec<Effect>) {
+    let id = overlay.me().peer;
+    overlay.publish(now, Node::Leaf, payload(id, Node::Leaf), effects);
+    overlay.publish(now, Node::Router, payload(id, Node::Router), effects);
+    overlay.publish_root(now, id.0.to_vec(), effects);
 }
 
 pub(crate) fn payload(peer: PeerId, node: Node) -> Vec<u8> {

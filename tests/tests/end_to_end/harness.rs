@@ -33,6 +33,8 @@ pub(crate) struct Agent {
 pub(crate) struct Grid {
     pub(crate) agents: Vec<Agent>,
     pub(crate) root: TempDir,
+    /// The system bus of the agents that are started from now on. None by default: that of the machine is its own.
+    pub(crate) bus: Option<String>,
     /// Dropped when the agents are.
     _turn: Box<dyn Any>,
 }
@@ -188,7 +190,7 @@ impl Grid {
             std::fs::create_dir(&dir).expect("our directory");
             Agent { dir, process: None }
         };
-        Self { agents: (0..count).map(agent).collect(), root, _turn: turn }
+        Self { agents: (0..count).map(agent).collect(), root, bus: None, _turn: turn }
     }
 
     /// Starts an agent, again or for the first time, joining through the others.
@@ -213,6 +215,7 @@ impl Grid {
             command.arg("--bootstrap").arg(address);
         }
         let process = command
+            .env("DBUS_SYSTEM_BUS_ADDRESS", self.bus.as_deref().unwrap_or("unix:path=/nowhere"))
             .env("IDLEWOOD_LOG", "info,idlewood=debug")
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a file"))

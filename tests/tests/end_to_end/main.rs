@@ -6,5 +6,6 @@ mod harness;
 mod mistakes;
 mod owner;
 mod places;
+mod sleep;
 mod solver;
 mod tree;

@@ -17,7 +17,7 @@ const LOG_LINES: usize = 60;
 
 /// Waits until every running agent sees its place as the oracle has it. `is_late` says when to give up; the time it
 /// took.
-fn wait_for_the_tree(grid: &Grid, mut is_late: impl FnMut(Duration) -> bool) -> Duration {
+pub(crate) fn wait_for_the_tree(grid: &Grid, mut is_late: impl FnMut(Duration) -> bool) -> Duration {
     let begin = Instant::now();
     let members: Vec<Member> = grid.running().into_iter().map(Member::of).collect();
     let places = expected(&members);
@@ -54,7 +54,7 @@ fn everybodys_words(agents: &[(&Agent, &Place)]) -> String {
     words.collect::<Vec<_>>().join("\n")
 }
 
-fn patiently(elapsed: Duration) -> bool {
+pub(crate) fn patiently(elapsed: Duration) -> bool {
     elapsed > PATIENCE
 }
 
