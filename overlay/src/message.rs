@@ -20,7 +20,7 @@ const COUNT_MAX: u64 = 1 << 40;
 /// One message of the overlay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// [`GridId::tag`]: messages of other grids are ignored.
+    /// [`GridId::tag`](crate::GridId::tag): messages of other grids are ignored.
     pub grid: u64,
     /// In which life the sender speaks.
     pub incarnation: u64,
