@@ -401,25 +401,20 @@ impl Run<'_> {
         for place in ["router", "leaf", "root"].iter().cycle().take(scaled(self.nodes, 12, 30) as usize) {
             let calm = self.some_seconds(2, 8);
             self.wait(calm);
-            let victim = loop {
-                let host = match (*place, tree.root) {
-                    ("root", Some(root)) => root,
-                    _ => self.somebody(),
-                };
-                let is_last = tree.truth(host).is_some_and(|truth| truth.succ.is_none());
-                match *place {
-                    "leaf" if !is_last => {
-                        let last = self
-                            .world
-                            .up()
-                            .iter()
-                            .find(|host| tree.truth(**host).is_some_and(|truth| truth.succ.is_none()));
-                        break *last.expect("a line has an end");
-                    }
-                    "router" if is_last || Some(host) == tree.root => {}
-                    _ => break host,
+            let is_last = |host: &HostIndex| tree.truth(*host).is_some_and(|truth| truth.succ.is_none());
+            let up = self.world.up();
+            let victim = match *place {
+                "root" => tree.root,
+                "leaf" => up.iter().copied().find(is_last),
+                _ => {
+                    let is_router = |host: &HostIndex| !is_last(host) && Some(*host) != tree.root;
+                    let routers: Vec<HostIndex> = up.iter().copied().filter(is_router).collect();
+                    let choice = self.rng.random_range(0..routers.len().max(1));
+                    routers.get(choice).copied()
                 }
             };
+            // Of two machines one is the root and one the last.
+            let Some(victim) = victim else { continue };
             if announced {
                 self.world.leave(victim);
             } else {
