@@ -74,7 +74,7 @@ impl Default for Config {
             placement_timeout: Duration::from_secs(15),
             vacate_after: Duration::from_secs(600),
             summary_interval: Duration::from_millis(250),
-            summary_refresh: Duration::from_secs(30),
+            summary_refresh: Duration::from_secs(10),
             repeat_after: Duration::from_secs(2),
         }
     }

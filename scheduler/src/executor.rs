@@ -316,12 +316,15 @@ impl Executor {
     pub(crate) fn ended(&mut self, task: TaskId, outcome: TaskOutcome, io: &mut Io, config: &Config) {
         let place = self.places.iter_mut().find(|place| place.as_ref().is_some_and(|running| running.task == task));
         let Some(running) = place.and_then(Option::take) else { return };
-        self.changed = true;
         if running.stopping {
+            self.changed = true;
             return;
         }
+        let as_expected = self.ends_as_expected(&running, io.now);
         let Some(held) = self.held.get_mut(&task.bag) else { return };
         held.running.remove_index(task.index);
+        let finished = matches!(outcome, TaskOutcome::Finished { .. });
+        self.changed |= !(finished && as_expected) || held.unfinished_is_empty();
         match outcome {
             TaskOutcome::Finished { success, output, output_bytes, work_mops } => {
                 let (index, attempt) = (task.index, running.attempt);

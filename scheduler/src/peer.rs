@@ -217,6 +217,11 @@ pub enum SubmitError {
 /// Reports tell what changed since the last one.
 const REPORTS: PayloadCodec = PayloadCodec { diff: summary::diff, apply: summary::apply };
 
+/// A leaf that works its queue off offers more again as time passes: it says so after this share of the time that the
+/// queue takes, but not later than that. What it said before stays a lower bound.
+const REFRESH_SHARE: u32 = 8;
+const REFRESH_MAX: Duration = Duration::from_secs(300);
+
 /// Why a peer cannot be rebuilt.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
@@ -238,6 +243,8 @@ pub struct Peer {
     summary_earliest: Time,
     summary_latest: Time,
     router_changed: bool,
+    /// When the router's may be published again.
+    router_earliest: Time,
     /// Until then a machine that is alone waits for the grid that it expects.
     alone_until: Option<Time>,
     /// When there is timed work next; found anew after each event.
@@ -281,6 +288,7 @@ impl Peer {
             summary_earliest: now,
             summary_latest: now,
             router_changed: false,
+            router_earliest: now,
             alone_until: None,
             deadline: Some(now),
         };
@@ -414,7 +422,7 @@ impl Peer {
         };
         let ledgers = self.ledgers.values().filter(|ledger| !ledger.is_closed()).filter_map(Ledger::deadline).min();
         let executor = self.executor.deadline(&self.io);
-        let router = if self.router_changed { Some(self.io.now) } else { self.router.deadline(&self.config) };
+        let router = if self.router_changed { Some(self.router_earliest.max(self.io.now)) } else { self.router.deadline(&self.config) };
         let alone = self.alone_until.filter(|&until| until > self.io.now);
         [self.overlay.deadline(), summary, ledgers, executor, router, alone].into_iter().flatten().min()
     }
@@ -670,7 +678,8 @@ impl Peer {
         if due <= now && (self.executor.changed || self.executor.has_work()) {
             self.executor.changed = false;
             self.summary_earliest = now + self.config.summary_interval;
-            self.summary_latest = now + self.config.summary_refresh;
+            let refresh = (self.executor.busy_for(now) / REFRESH_SHARE).min(REFRESH_MAX);
+            self.summary_latest = now + self.config.summary_refresh.max(refresh);
             let payload = self.executor.summary(now).encode();
             self.overlay.publish(now, Node::Leaf, payload, &mut self.overlay_effects);
             self.drain_overlay();
@@ -678,9 +687,11 @@ impl Peer {
             self.router_changed |= !self.overlay.hosts_router();
         }
         self.router_changed |= self.router.deadline(&self.config).is_some_and(|deadline| deadline <= now);
-        if !std::mem::take(&mut self.router_changed) {
+        if !self.router_changed || self.router_earliest > now {
             return;
         }
+        self.router_changed = false;
+        self.router_earliest = now + self.config.summary_interval;
         self.router.refresh(&self.overlay, now, &self.config);
         let changed = self.overlay.hosts_router() && self.router.take_changed();
         if !changed && !self.overlay.is_root() {

@@ -10,7 +10,7 @@ use super::{Executor, Running};
 use crate::bag::{BagId, TaskId};
 use crate::io::Io;
 use crate::peer::Effect;
-use crate::queue::{Load, WORK_MOPS_MIN};
+use crate::queue::{Entry, Load, WORK_MOPS_MIN};
 use crate::stretch::{lexicographic_order, max_stretch_exact};
 use crate::summary::Summary;
 
@@ -45,7 +45,6 @@ impl Executor {
         }
         while let Some(step) = self.next_step(io.now) {
             self.take_step(step, io);
-            self.changed = true;
         }
     }
 
@@ -181,6 +180,20 @@ impl Executor {
     fn rest_mops(&self, running: &Running, now: Time) -> f64 {
         let whole = self.held.get(&running.task.bag).map_or(0.0, Held::task_mops);
         (whole - running.active(now).as_secs_f64() * self.speed_mops).max(whole * OVERRUN_REST)
+    }
+
+    /// Whether a task that ends now took about as long as the summary has it: then time alone changes what this leaf offers.
+    pub(super) fn ends_as_expected(&self, running: &Running, now: Time) -> bool {
+        let Some(held) = self.held.get(&running.task.bag) else { return false };
+        let deviation = held.task_mops() - running.active(now).as_secs_f64() * self.speed_mops;
+        held.bag.declared && deviation.abs() <= held.task_mops() * OVERRUN_REST
+    }
+
+    /// How long it takes to do everything that is held.
+    pub(crate) fn busy_for(&self, now: Time) -> Duration {
+        let (load, _) = self.load(now, |_| true);
+        let queued_mops: f64 = load.entries.iter().map(Entry::left_mops).chain(load.running_mops).sum();
+        Duration::try_from_secs_f64(queued_mops / (load.speed_mops * f64::from(load.slots))).unwrap_or(Duration::MAX)
     }
 
     /// What this leaf offers now.
