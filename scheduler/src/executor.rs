@@ -28,7 +28,7 @@ use self::held::Held;
 use crate::bag::{AGE_MAX, BagHeader, BagId, HELD_INTERVALS_MAX, Path, Request, TaskId, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
-use crate::message::Message;
+use crate::message::{Message, RENEWALS_MAX};
 use crate::peer::{Effect, TaskOutcome};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, RecordKey};
@@ -240,9 +240,9 @@ impl Executor {
         if version == 0 {
             // Unasked: what the submitter knows may be older than what is here.
             held.holding_due = io.now;
+            held.agreed = false;
         } else if version == held.version {
-            held.holding_wait = config.repeat_after;
-            held.holding_due = io.now + term.max(Duration::from_secs(1)) / 3;
+            held.renewed(term, io, config);
         }
         if drop.is_empty() {
             if version == held.version {
@@ -251,6 +251,23 @@ impl Executor {
             return;
         }
         self.give_up(bag, &drop, io);
+    }
+
+    /// The submitter of these bags answers to a renewal.
+    pub(crate) fn renewed(
+        &mut self,
+        from: PeerId,
+        bags: &[(BagId, u64)],
+        term: Duration,
+        io: &mut Io,
+        config: &Config,
+    ) {
+        for (bag, version) in bags {
+            let held = self.held.get_mut(bag).filter(|held| held.bag.submitter.peer == from);
+            if let Some(held) = held.filter(|held| held.agreed && held.version == *version) {
+                held.renewed(term, io, config);
+            }
+        }
     }
 
     /// Forgets these tasks of a bag, whatever they have come to.
@@ -385,11 +402,19 @@ impl Executor {
     /// Does what is due: renewals, repetitions, handing back.
     pub(crate) fn tick(&mut self, io: &mut Io, config: &Config) {
         self.vacate_if_due(io, config);
+        let mut renewals: BTreeMap<PeerId, (Contact, Vec<(BagId, u64)>)> = BTreeMap::new();
         for held in self.held.values_mut() {
             if io.is_writing(held.bag.id) {
                 continue;
             }
-            if held.holding_due <= io.now {
+            if held.holding_due <= io.now && held.agreed {
+                let submitter = &held.bag.submitter;
+                let (_, bags) = renewals.entry(submitter.peer).or_insert_with(|| (submitter.clone(), Vec::new()));
+                if bags.len() < RENEWALS_MAX {
+                    bags.push((held.bag.id, held.version));
+                    held.speak(io, config);
+                }
+            } else if held.holding_due <= io.now {
                 self.version += 1;
                 let message = held.holding(self.version, io, config);
                 io.send(held.bag.submitter.clone(), message);
@@ -401,6 +426,26 @@ impl Executor {
                 let message = Message::Results { bag: held.bag.id, executor: io.me.clone(), results };
                 io.send(held.bag.submitter.clone(), message);
             }
+        }
+        self.renew(renewals, io, config);
+    }
+
+    /// One message to each submitter renews what is due, and with it what will be soon.
+    fn renew(&mut self, renewals: BTreeMap<PeerId, (Contact, Vec<(BagId, u64)>)>, io: &mut Io, config: &Config) {
+        for (peer, (submitter, mut bags)) in renewals {
+            for held in self.held.values_mut() {
+                let soon = held.agreed && held.holding_due > io.now && held.holding_due <= io.now + config.lease / 4;
+                if soon
+                    && held.bag.submitter.peer == peer
+                    && bags.len() < RENEWALS_MAX
+                    && !bags.iter().any(|(bag, _)| *bag == held.bag.id)
+                    && !io.is_writing(held.bag.id)
+                {
+                    bags.push((held.bag.id, held.version));
+                    held.speak(io, config);
+                }
+            }
+            io.send(submitter, Message::Renewal { executor: io.me.clone(), bags });
         }
     }
 

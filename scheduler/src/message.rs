@@ -14,6 +14,8 @@ use crate::ranges::IntervalSet;
 pub const MESSAGE_BYTES_MAX: usize = 256 * 1024;
 /// Deepest nesting a message can have.
 const RECURSION_MAX: usize = 32;
+/// Most bags in one renewal.
+pub(crate) const RENEWALS_MAX: usize = 512;
 /// Most results in one message.
 pub(crate) const RESULTS_MAX: usize = 512;
 
@@ -57,6 +59,21 @@ pub enum Message {
         term: Duration,
         /// Forget these: done, placed elsewhere, or the bag is closed.
         drop: IntervalSet,
+    },
+    /// Executor to submitter: of these bags I account for what my `Holding` of that version said, less what you have
+    /// acknowledged or had dropped since. Renews the leases in less space than `Holding`.
+    Renewal {
+        /// Who speaks, and where to answer.
+        executor: Contact,
+        /// Which bags, and the version of each.
+        bags: Vec<(BagId, u64)>,
+    },
+    /// Submitter to executor: the answer to `Renewal`. About bags that are not listed there is a `Lease` instead.
+    Renewed {
+        /// Which bags, and the version of each.
+        bags: Vec<(BagId, u64)>,
+        /// How long they are yours.
+        term: Duration,
     },
     /// Executor to submitter: finished tasks, until acknowledged.
     Results {
@@ -126,6 +143,8 @@ impl Message {
             Self::Holding { executor, ranges, .. } => {
                 (executor.is_valid() && ranges.intervals() <= HELD_INTERVALS_MAX, "holding")
             }
+            Self::Renewal { executor, bags } => (executor.is_valid() && bags.len() <= RENEWALS_MAX, "renewal"),
+            Self::Renewed { bags, .. } => (bags.len() <= RENEWALS_MAX, "renewed"),
             Self::Results { executor, results, .. } => (executor.is_valid() && results.len() <= RESULTS_MAX, "results"),
         };
         if valid { Ok(()) } else { Err(DecodeError::Invalid(what)) }
@@ -138,6 +157,8 @@ impl Message {
             Self::Request { .. } => "request",
             Self::Holding { .. } => "holding",
             Self::Lease { .. } => "lease",
+            Self::Renewal { .. } => "renewal",
+            Self::Renewed { .. } => "renewed",
             Self::Results { .. } => "results",
             Self::ResultsAck { .. } => "results_ack",
         }

@@ -485,15 +485,37 @@ impl Peer {
                     self.io.send(executor, Message::ResultsAck { bag, indices });
                 }
             },
+            Message::Renewal { executor, bags } if executor.peer == from => self.renewal(executor, bags),
             // Only the peer itself may speak of what it holds.
-            Message::Holding { .. } | Message::Results { .. } => {}
+            Message::Holding { .. } | Message::Renewal { .. } | Message::Results { .. } => {}
             Message::Lease { bag, version, submitter, term, drop } => {
                 let lease = Lease { bag, version, submitter, term, drop };
                 self.executor.lease(from, lease, &mut self.io, &self.config);
             }
+            Message::Renewed { bags, term } => {
+                self.executor.renewed(from, &bags, term, &mut self.io, &self.config);
+            }
             Message::ResultsAck { bag, indices } => {
                 self.executor.acknowledged(from, bag, &indices, &mut self.io, &self.config);
             }
+        }
+    }
+
+    /// An executor renews its leases. Where what it refers to is not what is known here it has to say what it holds, or to
+    /// forget it.
+    fn renewal(&mut self, executor: Contact, mut bags: Vec<(BagId, u64)>) {
+        let mut shortest: Option<Duration> = None;
+        bags.retain(|&(bag, version)| {
+            let Some(ledger) = self.ledgers.get_mut(&bag) else {
+                refuse(bag, executor.clone(), version, IntervalSet::from(0..BAG_TASKS_MAX), &mut self.io);
+                return false;
+            };
+            let term = ledger.renew(&executor, version, &mut self.io, &self.config);
+            shortest = shortest.into_iter().chain(term).min();
+            term.is_some()
+        });
+        if let Some(term) = shortest {
+            self.io.send(executor, Message::Renewed { bags, term });
         }
     }
 

@@ -33,6 +33,8 @@ pub(super) struct Held {
     pub(super) not_started: u32,
     /// Of the last `Holding` sent.
     pub(super) version: u64,
+    /// Whether its submitter has answered that one, so that the next word can be short.
+    pub(super) agreed: bool,
     pub(super) holding_due: Time,
     pub(super) holding_wait: Duration,
     pub(super) results_due: Time,
@@ -55,6 +57,7 @@ impl Held {
             blocked_until: Time::ZERO,
             not_started: 0,
             version: 0,
+            agreed: false,
             holding_due: Time::ZERO,
             holding_wait: config.repeat_after,
             results_due: Time::ZERO,
@@ -134,11 +137,24 @@ impl Held {
         })
     }
 
+    /// Its submitter hears of it now, and again unless it answers within a growing time.
+    pub(super) fn speak(&mut self, io: &Io, config: &Config) {
+        self.holding_due = io.now + self.holding_wait;
+        self.holding_wait = (self.holding_wait * 2).min(config.lease / 3);
+    }
+
+    /// The submitter says that the lease runs on: half of it is left for repetitions.
+    pub(super) fn renewed(&mut self, term: Duration, io: &Io, config: &Config) {
+        self.agreed = true;
+        self.holding_wait = config.repeat_after;
+        self.holding_due = io.now + term.max(Duration::from_secs(1)) / 2;
+    }
+
     /// The next `Holding`, whose answer is expected within a growing time.
     pub(super) fn holding(&mut self, version: u64, io: &Io, config: &Config) -> Message {
         self.version = version;
-        self.holding_due = io.now + self.holding_wait;
-        self.holding_wait = (self.holding_wait * 2).min(config.lease / 3);
+        self.agreed = false;
+        self.speak(io, config);
         // What is acknowledged out of order may leave more intervals than came. What is not listed is issued again.
         let ranges = self.ranges().ranges().take(HELD_INTERVALS_MAX).collect();
         Message::Holding { bag: self.bag.id, executor: io.me.clone(), version, attempt: self.attempt, ranges }
