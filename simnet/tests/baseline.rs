@@ -36,7 +36,7 @@ fn machines_are_up_in_the_instance_exactly_when_they_are_in_the_simulation() {
     let mut simulation = Simulation::new(scenario).expect("valid");
     let (mut downs, mut until) = (0, Time::ZERO);
     while until < Time::ZERO + Duration::from_secs(1500) {
-        until = until + Duration::from_millis(500);
+        until += Duration::from_millis(500);
         while simulation.step(until) {}
         let is_up = |host: &u32| {
             let sessions = &instance.machines[*host as usize].sessions;
