@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 pub mod availability;
+pub mod baseline;
 pub mod churn;
 pub mod condition;
 pub mod eval;

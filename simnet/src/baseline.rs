@@ -1,0 +1,146 @@
+//! What idlewood is measured against: centralised schedulers with perfect information, and a bound that no scheduler
+//! can pass (Celaya and Marchal 2010, §7).
+//!
+//! An [`Instance`] holds what a scenario means to a scheduler: the same machines with the same speeds and slots, the
+//! same bags at the same moments, the same machines down at the same moments. The centralised schedulers
+//! ([`schedule`]) know all of it at once and for free: no latency, no messages, no transfer of outputs, a centre
+//! that never fails. They lose only what runs on a machine that goes down; all that waits is at the centre.
+//!
+//! - [`Policy::MinCent`] is the paper's: at every arrival the smallest maximum stretch over all bags, then the
+//!   earliest deadline at that stretch first; without preemption.
+//! - [`Policy::Fcfs`] serves bags in the order of their arrival.
+//! - [`Policy::MinCentPlus`] is MinCent with idlewood's freedoms, the effective size and preemption by freezing.
+//! - [`offline_bound`] is the smallest maximum stretch of a clairvoyant preemptive schedule on one machine with the
+//!   speed of all.
+//!
+//! Left out: owners who come back without the machine going down.
+
+mod central;
+mod offline;
+mod plan;
+
+pub use central::schedule;
+pub use offline::offline_bound;
+
+use std::time::Duration;
+
+use idlewood_overlay::Time;
+use rand::RngExt;
+
+use crate::churn::Churn;
+use crate::random::stream;
+use crate::scenario::Scenario;
+use crate::workload::{self, Bag, speed_mops};
+
+/// A time during which a machine is up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// When it is switched on.
+    pub from: Time,
+    /// When it goes down.
+    pub to: Time,
+}
+
+/// A machine as a centralised scheduler sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    /// Speed of each slot, in Mop/s.
+    pub speed_mops: f64,
+    /// Tasks that it runs at the same time.
+    pub slots: u32,
+    /// When it is up, in order and without overlap.
+    pub sessions: Vec<Session>,
+}
+
+/// What is to be scheduled, and on what.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Instance {
+    /// All machines.
+    pub machines: Vec<Machine>,
+    /// All bags, in the order of their arrival.
+    pub bags: Vec<Bag>,
+    /// Nothing that happens later counts.
+    pub horizon: Time,
+}
+
+impl Instance {
+    /// The machines and bags of a scenario, up to its horizon: the very streams of chance that the simulation draws
+    /// from.
+    pub fn of(scenario: &Scenario) -> Self {
+        let horizon = Time::ZERO + scenario.horizon;
+        let window = u64::try_from(scenario.start_window().as_micros()).unwrap_or(u64::MAX);
+        let mut starts = stream(scenario.seed, "start", 0);
+        let machine = |host| {
+            let after = if host == 0 { 0 } else { starts.random_range(1..=window) };
+            let mut churn = Churn::new(scenario, host);
+            let mut from = Time::ZERO + Duration::from_micros(after);
+            let mut sessions = Vec::new();
+            while from < horizon {
+                let Some(session) = churn.session() else {
+                    sessions.push(Session { from, to: horizon });
+                    break;
+                };
+                let to = from + session;
+                sessions.push(Session { from, to });
+                // Where farewells are drawn at all, they are drawn between the two.
+                churn.leaves();
+                from = to + churn.downtime();
+            }
+            Machine { speed_mops: speed_mops(scenario, host), slots: scenario.slots, sessions }
+        };
+        Self { machines: (0..scenario.nodes).map(machine).collect(), bags: workload::bags(scenario), horizon }
+    }
+
+    /// Speed of all slots of all machines, up or down, in Mop/s.
+    pub fn speed_mops(&self) -> f64 {
+        self.machines.iter().map(|machine| machine.speed_mops * f64::from(machine.slots)).sum()
+    }
+
+    /// What a bag's time from release to completion is divided by, for each bag.
+    pub fn sizes(&self, measure: Measure) -> Vec<f64> {
+        let mut speeds: Vec<f64> = self.machines.iter().map(|machine| machine.speed_mops).collect();
+        speeds.sort_by(f64::total_cmp);
+        let median = speeds.get(speeds.len() / 2).copied().unwrap_or(1.0);
+        let (all, machines) = (self.speed_mops(), self.machines.len() as u64);
+        let size = |bag: &Bag| match measure {
+            Measure::Application => bag.application_size_mops(),
+            Measure::Effective => bag.tasks.max(machines) as f64 * bag.task_mops,
+            Measure::Dedicated => (bag.application_size_mops() / all).max(bag.task_mops / median),
+        };
+        self.bags.iter().map(size).collect()
+    }
+
+    /// The stretch of each bag by a measure; a bag that is not complete counts with the time up to the horizon.
+    pub fn stretches(&self, completed: &[Option<Time>], measure: Measure) -> Vec<f64> {
+        let sizes = self.sizes(measure);
+        let ends = completed.iter().map(|completed| completed.unwrap_or(self.horizon));
+        let times = self.bags.iter().zip(ends).map(|(bag, end)| end.since(bag.arrival).as_secs_f64());
+        times.zip(sizes).map(|(time_s, size)| time_s / size).collect()
+    }
+}
+
+/// What a stretch compares the time of a bag with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measure {
+    /// The paper's w = n·a, in Mop; stretches are in s/Mop.
+    Application,
+    /// w' = a·max(n, machines), in Mop; stretches are in s/Mop.
+    Effective,
+    /// The time that the bag would take alone, max(w/s, a/median speed), in seconds; stretches are plain numbers.
+    Dedicated,
+}
+
+/// How a centralised scheduler decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// The smallest maximum stretch by the paper's size, without preemption.
+    MinCent,
+    /// First come, first served, without preemption.
+    Fcfs,
+    /// The smallest maximum stretch by the effective size; a bag that comes ahead in the order freezes running tasks,
+    /// at most so many per slot, which go on later where they stopped.
+    MinCentPlus {
+        /// Most frozen tasks of a slot.
+        frozen_max: usize,
+    },
+}

@@ -1,0 +1,353 @@
+//! The centralised schedulers: one queue of bags, from which a task leaves only when a slot is free for it.
+//!
+//! What waits is counted, never listed: a decision takes the time of the number of bags, a task that of a heap of the
+//! slots. Where several slots are free the fastest is first.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+
+use idlewood_overlay::Time;
+
+use super::plan::{self, Job};
+use super::{Instance, Policy};
+
+/// Schedules the bags; when each was complete, none where it was not by the horizon.
+pub fn schedule(instance: &Instance, policy: Policy) -> Vec<Option<Time>> {
+    Centre::new(instance, policy).run()
+}
+
+/// What happens, in the order in which it does at one instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Occurrence {
+    TaskEnds { slot: usize, serial: u64 },
+    Down { machine: usize },
+    Up { machine: usize },
+    Arrival { bag: usize },
+}
+
+/// A task that has begun.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    bag: usize,
+    /// Time that it still takes, in µs, when it goes on (or went on) at `since`.
+    left_us: i64,
+    since: Time,
+}
+
+#[derive(Debug)]
+struct Slot {
+    speed_mops: f64,
+    running: Option<Run>,
+    frozen: Vec<Run>,
+    /// Which of the planned ends is that of the running task.
+    serial: u64,
+}
+
+/// A bag that has arrived.
+#[derive(Clone, Copy, Debug, Default)]
+struct Queued {
+    size: f64,
+    waiting: u64,
+    /// Running or frozen.
+    begun: u64,
+    /// Place in the order; the first is 0.
+    rank: usize,
+}
+
+struct Centre<'a> {
+    instance: &'a Instance,
+    policy: Policy,
+    now: Time,
+    occurrences: BinaryHeap<Reverse<(Time, Occurrence)>>,
+    /// First slot of each machine, and one past the last of all.
+    first_slots: Vec<usize>,
+    slots: Vec<Slot>,
+    /// Slots that are up and have nothing, the fastest first.
+    idle: BTreeSet<(Reverse<u64>, usize)>,
+    /// Machines that are up, their speed, and how many sessions each has begun.
+    up: u64,
+    up_mops: f64,
+    begun_sessions: Vec<usize>,
+    queue: Vec<Queued>,
+    /// Bags as last ordered; none before `head` waits.
+    order: Vec<usize>,
+    head: usize,
+    completed: Vec<Option<Time>>,
+    open: usize,
+}
+
+impl<'a> Centre<'a> {
+    fn new(instance: &'a Instance, policy: Policy) -> Self {
+        let mut centre = Self {
+            instance,
+            policy,
+            now: Time::ZERO,
+            occurrences: BinaryHeap::new(),
+            first_slots: vec![0],
+            slots: Vec::new(),
+            idle: BTreeSet::new(),
+            up: 0,
+            up_mops: 0.0,
+            begun_sessions: vec![0; instance.machines.len()],
+            queue: vec![Queued::default(); instance.bags.len()],
+            order: Vec::new(),
+            head: 0,
+            completed: vec![None; instance.bags.len()],
+            open: instance.bags.len(),
+        };
+        for (machine, description) in instance.machines.iter().enumerate() {
+            for _ in 0..description.slots {
+                let speed_mops = description.speed_mops;
+                centre.slots.push(Slot { speed_mops, running: None, frozen: Vec::new(), serial: 0 });
+            }
+            centre.first_slots.push(centre.slots.len());
+            if let Some(session) = description.sessions.first() {
+                centre.plan(session.from, Occurrence::Up { machine });
+            }
+        }
+        for (bag, description) in instance.bags.iter().enumerate() {
+            centre.plan(description.arrival, Occurrence::Arrival { bag });
+        }
+        centre
+    }
+
+    fn plan(&mut self, at: Time, occurrence: Occurrence) {
+        self.occurrences.push(Reverse((at, occurrence)));
+    }
+
+    fn run(mut self) -> Vec<Option<Time>> {
+        while self.open > 0 {
+            let Some(Reverse((at, occurrence))) = self.occurrences.pop() else { break };
+            if at >= self.instance.horizon {
+                break;
+            }
+            self.now = at;
+            match occurrence {
+                Occurrence::TaskEnds { slot, serial } => self.end_task(slot, serial),
+                Occurrence::Down { machine } => self.go_down(machine),
+                Occurrence::Up { machine } => self.go_up(machine),
+                Occurrence::Arrival { bag } => self.arrive(bag),
+            }
+        }
+        self.completed
+    }
+
+    // ---- what happens ----
+
+    fn arrive(&mut self, bag: usize) {
+        let description = &self.instance.bags[bag];
+        let width = match self.policy {
+            Policy::MinCentPlus { .. } => description.tasks.max(self.up),
+            Policy::MinCent | Policy::Fcfs => description.tasks,
+        };
+        let size = width as f64 * description.task_mops;
+        self.queue[bag] = Queued { size, waiting: description.tasks, begun: 0, rank: 0 };
+        self.replan();
+    }
+
+    fn go_up(&mut self, machine: usize) {
+        let description = &self.instance.machines[machine];
+        let session = description.sessions[self.begun_sessions[machine]];
+        self.begun_sessions[machine] += 1;
+        self.plan(session.to, Occurrence::Down { machine });
+        self.up += 1;
+        self.up_mops += description.speed_mops * f64::from(description.slots);
+        for slot in self.slots_of(machine) {
+            self.set_idle(slot);
+        }
+        self.fill();
+    }
+
+    fn go_down(&mut self, machine: usize) {
+        let description = &self.instance.machines[machine];
+        if let Some(session) = description.sessions.get(self.begun_sessions[machine]) {
+            self.plan(session.from, Occurrence::Up { machine });
+        }
+        self.up -= 1;
+        self.up_mops -= description.speed_mops * f64::from(description.slots);
+        let mut is_lost = false;
+        for index in self.slots_of(machine) {
+            let slot = &mut self.slots[index];
+            slot.serial += 1;
+            let key = (Reverse(slot.speed_mops.to_bits()), index);
+            for run in slot.running.take().into_iter().chain(slot.frozen.drain(..)) {
+                self.queue[run.bag].begun -= 1;
+                self.queue[run.bag].waiting += 1;
+                is_lost = true;
+            }
+            self.idle.remove(&key);
+        }
+        if is_lost {
+            self.replan();
+        }
+    }
+
+    fn end_task(&mut self, index: usize, serial: u64) {
+        let slot = &mut self.slots[index];
+        if slot.serial != serial {
+            return;
+        }
+        let Some(run) = slot.running.take() else { return };
+        let bag = &mut self.queue[run.bag];
+        bag.begun -= 1;
+        if bag.begun == 0 && bag.waiting == 0 {
+            self.completed[run.bag] = Some(self.now);
+            self.open -= 1;
+        }
+        self.occupy(index);
+    }
+
+    fn slots_of(&self, machine: usize) -> std::ops::Range<usize> {
+        self.first_slots[machine]..self.first_slots[machine + 1]
+    }
+
+    // ---- who runs ----
+
+    /// The first bag in the order that waits.
+    fn head(&mut self) -> Option<usize> {
+        while let Some(&bag) = self.order.get(self.head) {
+            if self.queue[bag].waiting > 0 {
+                return Some(bag);
+            }
+            self.head += 1;
+        }
+        None
+    }
+
+    /// Gives a slot that has just become free what comes first: a task frozen there, or one that waits.
+    fn occupy(&mut self, index: usize) {
+        let head = self.head();
+        let slot = &self.slots[index];
+        let frozen = (0..slot.frozen.len()).min_by_key(|&number| self.queue[slot.frozen[number].bag].rank);
+        let frozen = frozen.map(|number| (number, self.queue[slot.frozen[number].bag].rank));
+        match (frozen, head) {
+            (Some((_, rank)), Some(head)) if self.queue[head].rank < rank => self.begin(index, head),
+            (Some((number, _)), _) => self.thaw(index, number),
+            (None, Some(head)) => self.begin(index, head),
+            (None, None) => self.set_idle(index),
+        }
+    }
+
+    /// Lets tasks that wait go to idle slots.
+    fn fill(&mut self) {
+        while let Some(bag) = self.head() {
+            let Some((_, slot)) = self.idle.pop_first() else { return };
+            self.begin(slot, bag);
+        }
+    }
+
+    fn set_idle(&mut self, slot: usize) {
+        self.idle.insert((Reverse(self.slots[slot].speed_mops.to_bits()), slot));
+    }
+
+    fn begin(&mut self, index: usize, bag: usize) {
+        self.queue[bag].waiting -= 1;
+        self.queue[bag].begun += 1;
+        // The same rounding as on a simulated machine.
+        let seconds = self.instance.bags[bag].task_mops / self.slots[index].speed_mops;
+        let left_us = ((seconds * 1e6).round() as i64).max(1);
+        self.go_on(index, Run { bag, left_us, since: self.now });
+    }
+
+    fn thaw(&mut self, index: usize, number: usize) {
+        let run = self.slots[index].frozen.swap_remove(number);
+        self.go_on(index, Run { since: self.now, ..run });
+    }
+
+    fn go_on(&mut self, index: usize, run: Run) {
+        let slot = &mut self.slots[index];
+        slot.serial += 1;
+        slot.running = Some(run);
+        let (at, serial) = (Time::from_micros(self.now.as_micros() + run.left_us), slot.serial);
+        self.plan(at, Occurrence::TaskEnds { slot: index, serial });
+    }
+
+    fn freeze(&mut self, index: usize) {
+        let now = self.now;
+        let slot = &mut self.slots[index];
+        slot.serial += 1;
+        if let Some(run) = slot.running.take() {
+            let left_us = (run.left_us - (now.as_micros() - run.since.as_micros())).max(1);
+            slot.frozen.push(Run { left_us, ..run });
+        }
+    }
+
+    // ---- the order ----
+
+    /// Orders the bags anew, and lets that take effect.
+    fn replan(&mut self) {
+        let is_preemptive = matches!(self.policy, Policy::MinCentPlus { .. });
+        // What cannot be preempted has no place in the order.
+        let is_open = |bag: &Queued| bag.waiting > 0 || is_preemptive && bag.begun > 0;
+        let mut order: Vec<usize> = (0..self.queue.len()).filter(|&bag| is_open(&self.queue[bag])).collect();
+        match self.policy {
+            Policy::Fcfs => order.sort_unstable(),
+            Policy::MinCent | Policy::MinCentPlus { .. } => self.order_by_deadline(&mut order),
+        }
+        for (rank, bag) in order.iter().enumerate() {
+            self.queue[*bag].rank = rank;
+        }
+        self.order = order;
+        self.head = 0;
+        self.fill();
+        if let Policy::MinCentPlus { frozen_max } = self.policy {
+            self.preempt(frozen_max);
+        }
+    }
+
+    fn order_by_deadline(&self, order: &mut [usize]) {
+        let is_preemptive = matches!(self.policy, Policy::MinCentPlus { .. });
+        let mut begun_mops = vec![0.0; self.queue.len()];
+        for slot in &self.slots {
+            let mut add = |bag: usize, left_us: i64| begun_mops[bag] += left_us as f64 / 1e6 * slot.speed_mops;
+            if let Some(run) = &slot.running {
+                add(run.bag, run.left_us - (self.now.as_micros() - run.since.as_micros()));
+            }
+            slot.frozen.iter().for_each(|run| add(run.bag, run.left_us));
+        }
+        let ahead_mops = if is_preemptive { 0.0 } else { begun_mops.iter().sum() };
+        let job = |&bag: &usize| {
+            let Queued { size, waiting, .. } = self.queue[bag];
+            let waiting_mops = waiting as f64 * self.instance.bags[bag].task_mops;
+            let left_mops = waiting_mops + if is_preemptive { begun_mops[bag] } else { 0.0 };
+            Job { bag, release_s: self.instance.bags[bag].arrival.as_secs_f64(), size, left_mops }
+        };
+        let mut jobs: Vec<Job> = order.iter().map(job).collect();
+        // With no machine up any order is as good.
+        plan::order(&mut jobs, self.now.as_secs_f64(), self.up_mops.max(1.0), ahead_mops);
+        for (place, job) in order.iter_mut().zip(jobs) {
+            *place = job.bag;
+        }
+    }
+
+    /// Freezes what is later in the order than something that waits, or that is frozen at the same slot.
+    fn preempt(&mut self, frozen_max: usize) {
+        let mut running = Vec::new();
+        for index in 0..self.slots.len() {
+            let rank_of = |run: &Run| self.queue[run.bag].rank;
+            let slot = &self.slots[index];
+            let Some(rank) = slot.running.as_ref().map(rank_of) else { continue };
+            let first = (0..slot.frozen.len()).min_by_key(|&number| rank_of(&slot.frozen[number]));
+            let rank = match first.map(|number| (number, rank_of(&slot.frozen[number]))) {
+                Some((number, frozen)) if frozen < rank => {
+                    self.freeze(index);
+                    self.thaw(index, number);
+                    frozen
+                }
+                _ => rank,
+            };
+            running.push((Reverse(rank), Reverse(self.slots[index].speed_mops.to_bits()), index));
+        }
+        running.sort_unstable();
+        for (Reverse(rank), _, index) in running {
+            let Some(head) = self.head().filter(|&head| self.queue[head].rank < rank) else { return };
+            if self.slots[index].frozen.len() < frozen_max {
+                self.freeze(index);
+                self.begin(index, head);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,215 @@
+use idlewood_scheduler::BagId;
+use proptest::prelude::*;
+
+use super::*;
+use crate::baseline::{Machine, Measure, Session, offline_bound};
+use crate::workload::Bag;
+
+fn at(seconds: f64) -> Time {
+    Time::from_micros((seconds * 1e6).round() as i64)
+}
+
+fn bag(arrival_s: f64, tasks: u64, task_mops: f64) -> Bag {
+    Bag { id: BagId([0; 32]), arrival: at(arrival_s), tasks, task_mops }
+}
+
+/// One-slot machines with these speeds that are always up.
+fn instance(speeds: &[f64], bags: Vec<Bag>) -> Instance {
+    let horizon = at(1e7);
+    let sessions = vec![Session { from: Time::ZERO, to: horizon }];
+    let machine = |&speed_mops: &f64| Machine { speed_mops, slots: 1, sessions: sessions.clone() };
+    Instance { machines: speeds.iter().map(machine).collect(), bags, horizon }
+}
+
+fn seconds(completed: &[Option<Time>]) -> Vec<f64> {
+    completed.iter().map(|completed| completed.map_or(f64::NAN, |at| at.as_secs_f64())).collect()
+}
+
+const PLUS: Policy = Policy::MinCentPlus { frozen_max: 2 };
+
+#[test]
+fn one_machine_by_hand() {
+    // A long bag of four tasks of 10 s, a short one at 5 s of one task of 10 s, on 10 Mop/s.
+    let instance = instance(&[10.0], vec![bag(0.0, 4, 100.0), bag(5.0, 1, 100.0)]);
+    assert_eq!(seconds(&schedule(&instance, Policy::Fcfs)), [40.0, 50.0]);
+    // Until 10 s a task of the long one runs: then the short one (15 s for 100 Mop), then the rest (50 s for 400 Mop).
+    assert_eq!(seconds(&schedule(&instance, Policy::MinCent)), [50.0, 20.0]);
+    // Frozen at 5 s; goes on at 15 s. One machine: the effective size is the paper's.
+    assert_eq!(seconds(&schedule(&instance, PLUS)), [50.0, 15.0]);
+    assert_eq!(seconds(&schedule(&instance, Policy::MinCentPlus { frozen_max: 0 })), [50.0, 20.0]);
+}
+
+#[test]
+fn a_small_bag_overtakes_one_that_has_waited_longer() {
+    let instance = instance(&[10.0], vec![bag(0.0, 6, 100.0), bag(29.0, 4, 10.0)]);
+    // At 30 s, when a task ends, the second needs 4 s for 40 Mop and delays the first from 60 to 64 s for 600 Mop.
+    assert_eq!(seconds(&schedule(&instance, Policy::MinCent)), [64.0, 34.0]);
+}
+
+#[test]
+fn fast_machines_come_first_and_a_slow_one_is_used_when_free() {
+    let instance = instance(&[10.0, 20.0], vec![bag(0.0, 1, 100.0), bag(1.0, 2, 100.0)]);
+    // First at 20 Mop/s until 5 s; then the second at 10 Mop/s until 11 s, and at 20 Mop/s from 5 to 10 s.
+    assert_eq!(seconds(&schedule(&instance, Policy::Fcfs)), [5.0, 11.0]);
+}
+
+#[test]
+fn a_machine_that_goes_down_loses_what_runs_there_and_nothing_else() {
+    let mut instance = instance(&[10.0], vec![bag(0.0, 3, 100.0)]);
+    instance.machines[0].sessions =
+        vec![Session { from: at(0.0), to: at(15.0) }, Session { from: at(20.0), to: at(1e7) }];
+    for policy in [Policy::Fcfs, Policy::MinCent, PLUS] {
+        // 10 s, then 5 s in vain, 5 s down, and two tasks.
+        assert_eq!(seconds(&schedule(&instance, policy)), [40.0], "{policy:?}");
+    }
+}
+
+#[test]
+fn frozen_tasks_are_lost_with_their_machine_too() {
+    let mut instance = instance(&[10.0], vec![bag(0.0, 2, 1000.0), bag(50.0, 1, 10.0)]);
+    instance.machines[0].sessions =
+        vec![Session { from: at(0.0), to: at(50.5) }, Session { from: at(60.0), to: at(1e7) }];
+    assert_eq!(seconds(&schedule(&instance, PLUS)), [261.0, 61.0]);
+}
+
+#[test]
+fn a_bag_smaller_than_the_grid_is_as_wide_as_it_for_mincent_plus() {
+    // Two machines of 10 Mop/s, busy until 100 s with one task each of a bag of four. At 90 s come one task of 10 s and
+    // two tasks of 8 s each. By the paper's size 100 Mop against 160; by the effective one 200 against 160.
+    let bags = vec![bag(0.0, 2, 1000.0), bag(90.0, 1, 100.0), bag(90.0, 2, 80.0)];
+    let instance = instance(&[10.0, 10.0], bags);
+    let plain = seconds(&schedule(&instance, Policy::MinCent));
+    assert_eq!(plain, [100.0, 110.0, 116.0]);
+    let plus = seconds(&schedule(&instance, Policy::MinCentPlus { frozen_max: 0 }));
+    assert_eq!(plus, [100.0, 118.0, 108.0]);
+}
+
+#[test]
+fn what_is_not_complete_by_the_horizon_counts_with_the_time_so_far() {
+    let mut instance = instance(&[10.0], vec![bag(0.0, 2, 100.0), bag(5.0, 10, 100.0)]);
+    instance.horizon = at(30.0);
+    let completed = schedule(&instance, Policy::Fcfs);
+    assert_eq!(completed, [Some(at(20.0)), None]);
+    assert_eq!(instance.stretches(&completed, Measure::Application), [20.0 / 200.0, 25.0 / 1000.0]);
+}
+
+/// Each task in its order to the slot where it starts first, the fastest of those.
+fn list_schedule(speeds: &[f64], bags: &[Bag]) -> Vec<f64> {
+    let mut free = vec![0.0; speeds.len()];
+    let mut ends = Vec::new();
+    for bag in bags {
+        let mut end: f64 = 0.0;
+        for _ in 0..bag.tasks {
+            let start = |slot: &usize| f64::max(free[*slot], bag.arrival.as_secs_f64());
+            let first = (0..speeds.len()).map(|slot| start(&slot)).fold(f64::INFINITY, f64::min);
+            let slots = (0..speeds.len()).filter(|slot| start(slot) == first);
+            let slot = slots.reduce(|one, other| if speeds[other] > speeds[one] { other } else { one }).unwrap();
+            free[slot] = first + bag.task_mops / speeds[slot];
+            end = end.max(free[slot]);
+        }
+        ends.push(end);
+    }
+    ends
+}
+
+fn bags(most: usize) -> impl Strategy<Value = Vec<Bag>> {
+    let bag = (0.0..50.0_f64, 1_u64..9, 10.0..500.0_f64);
+    prop::collection::vec(bag, 1..most).prop_map(|mut list| {
+        list.sort_by(|one, other| one.0.total_cmp(&other.0));
+        list.into_iter().map(|(arrival_s, tasks, task_mops)| self::bag(arrival_s, tasks, task_mops)).collect()
+    })
+}
+
+/// Times up and down, one after the other, from the start.
+fn sessions() -> impl Strategy<Value = Vec<Session>> {
+    prop::collection::vec((20.0..200.0_f64, 1.0..60.0_f64), 0..4).prop_map(|list| {
+        let mut from = 0.0;
+        let mut sessions = Vec::new();
+        for (up_s, down_s) in list {
+            sessions.push(Session { from: at(from), to: at(from + up_s) });
+            from += up_s + down_s;
+        }
+        sessions.push(Session { from: at(from), to: at(1e7) });
+        sessions
+    })
+}
+
+fn instances() -> impl Strategy<Value = Instance> {
+    let machine = (1.0..40.0_f64, 1_u32..3, sessions());
+    (prop::collection::vec(machine, 1..5), bags(8)).prop_map(|(machines, bags)| {
+        let machine = |(speed_mops, slots, sessions)| Machine { speed_mops, slots, sessions };
+        Instance { machines: machines.into_iter().map(machine).collect(), bags, horizon: at(1e7) }
+    })
+}
+
+/// Whether the work that is released and due within any interval fits the machines' speed there (Horn 1974), with all
+/// of it reckoned from the sessions themselves.
+fn fits(instance: &Instance, sizes: &[f64], stretch: f64) -> bool {
+    let release = |number: usize| instance.bags[number].arrival.as_secs_f64();
+    let due = |number: usize| release(number) + stretch * sizes[number];
+    let overlap = |session: &Session, from: f64, to: f64| {
+        (session.to.as_secs_f64().min(to) - session.from.as_secs_f64().max(from)).max(0.0)
+    };
+    let numbers = || 0..instance.bags.len();
+    numbers().all(|first| {
+        numbers().all(|last| {
+            let (from, to) = (release(first), due(last));
+            let inside = numbers().filter(|&number| release(number) >= from && due(number) <= to);
+            let work: f64 = inside.map(|number| instance.bags[number].application_size_mops()).sum();
+            let all = instance.machines.iter().flat_map(|machine| {
+                let speed = machine.speed_mops * f64::from(machine.slots);
+                machine.sessions.iter().map(move |session| speed * overlap(session, from, to))
+            });
+            work <= all.sum::<f64>() * (1.0 + 1e-9)
+        })
+    })
+}
+
+proptest! {
+    #[test]
+    fn fcfs_is_list_scheduling(speeds in prop::collection::vec(1.0..40.0_f64, 1..5), bags in bags(6)) {
+        let expected = list_schedule(&speeds, &bags);
+        let found = seconds(&schedule(&instance(&speeds, bags), Policy::Fcfs));
+        for (found, expected) in found.iter().zip(&expected) {
+            prop_assert!((found - expected).abs() < 1e-4, "{} against {}", found, expected);
+        }
+    }
+
+    #[test]
+    fn the_bound_is_where_the_work_of_every_interval_just_fits(instance in instances(), measure in 0..3) {
+        let measure = [Measure::Application, Measure::Effective, Measure::Dedicated][measure as usize];
+        let sizes = instance.sizes(measure);
+        let bound = offline_bound(&instance, &sizes);
+        let fastest = instance.machines.iter().map(|machine| machine.speed_mops).fold(0.0, f64::max);
+        let alone = instance.bags.iter().zip(&sizes).map(|(bag, size)| bag.task_mops / fastest / size).fold(0.0, f64::max);
+        prop_assert!(bound >= alone);
+        prop_assert!(fits(&instance, &sizes, bound * (1.0 + 1e-6)), "too small");
+        prop_assert!(bound <= alone * (1.0 + 1e-9) || !fits(&instance, &sizes, bound * (1.0 - 1e-6)), "too large");
+    }
+
+    #[test]
+    fn nobody_beats_the_bound_and_all_complete(instance in instances()) {
+        for policy in [Policy::Fcfs, Policy::MinCent, PLUS, Policy::MinCentPlus { frozen_max: 0 }] {
+            let completed = schedule(&instance, policy);
+            prop_assert!(completed.iter().all(Option::is_some), "{:?} {:?}", policy, completed);
+            for measure in [Measure::Application, Measure::Effective, Measure::Dedicated] {
+                let bound = offline_bound(&instance, &instance.sizes(measure));
+                let worst = instance.stretches(&completed, measure).into_iter().fold(0.0, f64::max);
+                prop_assert!(worst >= bound * (1.0 - 1e-6), "{:?} {:?}: {} against {}", policy, measure, worst, bound);
+            }
+        }
+    }
+
+    /// On one machine whose tasks are tiny the order is all there is.
+    #[test]
+    fn with_tiny_tasks_mincent_is_nearly_offline_when_all_come_at_once(list in prop::collection::vec(100_u64..900, 1..6)) {
+        let bags = list.iter().map(|&tasks| bag(0.0, tasks, 1.0)).collect();
+        let instance = instance(&[10.0], bags);
+        let worst = |policy| {
+            instance.stretches(&schedule(&instance, policy), Measure::Application).into_iter().fold(0.0, f64::max)
+        };
+        let bound = offline_bound(&instance, &instance.sizes(Measure::Application));
+        prop_assert!(worst(Policy::MinCent) <= bound * 1.01);
+        prop_assert!(worst(PLUS) <= bound * 1.01);
+    }
+}
