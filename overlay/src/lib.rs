@@ -68,8 +68,9 @@ pub enum Event {
     Bootstrap(Contact),
     /// `from` is authenticated by the transport.
     Received {
-        /// Who sent it.
-        from: PeerId,
+        /// Who sent it. Only the identity counts; where the message says the rest as it stands here, the handle is
+        /// shared instead of copied.
+        from: Member,
         /// What was sent.
         message: Message,
     },
@@ -91,7 +92,7 @@ pub enum Effect {
     /// Send one message; loss, delay and duplication are tolerated.
     Send {
         /// To whom, and where.
-        to: Contact,
+        to: Member,
         /// What.
         message: Message,
     },
