@@ -89,6 +89,8 @@ struct Bootstrap {
     contact: Member,
     next: Time,
     period: Duration,
+    /// Asked, and has neither answered nor failed to.
+    is_asked: bool,
 }
 
 #[derive(Debug)]
@@ -133,7 +135,7 @@ impl Graveyard {
     }
 
     pub(crate) fn add_bootstrap(&mut self, contact: Member, next: Time, period: Duration) {
-        let bootstrap = Bootstrap { contact, next, period };
+        let bootstrap = Bootstrap { contact, next, period, is_asked: true };
         if let Some(known) = self.bootstrap(bootstrap.contact.peer) {
             *known = bootstrap;
         } else if self.bootstraps.len() < BOOTSTRAPS_MAX {
@@ -147,9 +149,12 @@ impl Graveyard {
         self.bootstraps.iter_mut().find(|bootstrap| bootstrap.contact.peer == peer)
     }
 
-    /// A bootstrap contact answered.
+    /// A bootstrap contact, if it is one and was asked as such, answered.
     pub(crate) fn bootstrap_answered(&mut self, contact: &Member, now: Time) -> bool {
         let Some(bootstrap) = self.bootstrap(contact.peer) else { return false };
+        if !std::mem::replace(&mut bootstrap.is_asked, false) {
+            return false;
+        }
         bootstrap.period = (bootstrap.period * 2).min(BOOTSTRAP_PERIOD_MAX);
         bootstrap.next = now + bootstrap.period;
         if bootstrap.contact.incarnation != contact.incarnation {
@@ -166,6 +171,7 @@ impl Graveyard {
         if let Some(bootstrap) = self.bootstrap(peer) {
             bootstrap.period = if is_lonely { (bootstrap.period * 2).min(longest) } else { longest };
             bootstrap.next = now + bootstrap.period;
+            bootstrap.is_asked = false;
             self.refresh();
         }
     }
@@ -181,7 +187,7 @@ impl Graveyard {
     /// A bootstrap contact to ask now; it is put off by its period.
     pub(crate) fn due_bootstrap(&mut self, now: Time) -> Option<Member> {
         let bootstrap = self.bootstraps.iter_mut().find(|bootstrap| bootstrap.next <= now)?;
-        bootstrap.next = now + bootstrap.period;
+        (bootstrap.next, bootstrap.is_asked) = (now + bootstrap.period, true);
         let contact = bootstrap.contact.clone();
         self.refresh();
         Some(contact)

@@ -34,8 +34,8 @@ pub use identity::{ADDRESS_BYTES_MAX, Contact, GridId, Member, PeerId, PositionK
 pub use inspect::Sizes;
 pub use link::Span;
 pub use message::{
-    Body, Handover, HandoverChild, Message, PAYLOAD_BYTES_MAX, Payload, PayloadCodec, Report, ReportAck, RootInfo,
-    Subtree, Verdict,
+    Body, Handover, HandoverChild, Leave, Message, PAYLOAD_BYTES_MAX, Payload, PayloadCodec, Report, ReportAck,
+    RootInfo, Subtree, Verdict,
 };
 pub use overlay::Overlay;
 pub use time::{Time, WallTime};

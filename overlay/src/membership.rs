@@ -8,6 +8,7 @@ use std::time::Duration;
 use rand::RngExt;
 
 use crate::leaf_set::{Neighbour, Path};
+use crate::message::Leave;
 use crate::overlay::{NODES, Overlay};
 use crate::probe::{Expired, Probe};
 use crate::{Body, Contact, Member, PeerId, PositionKey, State};
@@ -20,6 +21,8 @@ const FRESH: Duration = Duration::from_secs(1);
 const FRESH_SUSPECT: Duration = Duration::from_millis(300);
 /// Neighbours on either side that a joining peer verifies; the others follow once it is a member.
 const JOIN_SIDE_LEN: usize = 3;
+/// A new member completes its leaf set after so long: the links of its nodes come first. Our choice.
+const SETTLE_IN: Duration = Duration::from_secs(1);
 /// First wait of a lonely peer before it tries its contacts again; doubles from there.
 const JOIN_RETRY_MIN: Duration = Duration::from_secs(1);
 /// Longest such wait.
@@ -70,9 +73,10 @@ impl Overlay {
                     self.state = State::Member;
                     self.tree.changed = true;
                     self.news.joined = true;
-                    // Now the neighbours' leaf sets in full.
+                    // Now the neighbours' leaf sets in full; those next to us and the links come first.
                     self.forget_seen();
-                    self.spread_soon();
+                    self.join_until = self.now + self.pace(SETTLE_IN);
+                    self.timers.exchange = Some(self.join_until);
                 }
             }
             State::Alone | State::Member | State::Leaving | State::Left => {}
@@ -158,7 +162,9 @@ impl Overlay {
             return true;
         }
         let key = sender.key(self.grid);
-        if !is_talk && (self.line.leaf_set.wants(&key) || self.line.graveyard.holds(sender)) {
+        // Whom a joining peer needs it hears of in answers.
+        let is_needed = self.state != State::Joining && self.needs(&key);
+        if !is_talk && (is_needed || self.line.graveyard.holds(sender)) {
             self.probe(sender, self.config.probe_tries);
         }
         self.line.fingers.note(sender, key.head(), self.now);
@@ -188,14 +194,17 @@ impl Overlay {
             Some(known) => known.contact().incarnation < contact.incarnation,
             // It is being verified: its place need not be computed.
             None if self.is_probed(contact) => false,
-            None => {
-                let key = contact.key(self.grid);
-                self.line.leaf_set.wants(&key) && (self.state != State::Joining || self.is_near(&key))
-            }
+            None => self.needs(&contact.key(self.grid)),
         };
         if is_news {
             self.probe(contact, self.config.probe_tries);
         }
+    }
+
+    /// Whether a peer at `key` that is not in the leaf set should be verified to get into it.
+    fn needs(&self, key: &PositionKey) -> bool {
+        let arrives = self.state == State::Joining || self.now < self.join_until;
+        self.line.leaf_set.wants(key) && (!arrives || self.is_near(key))
     }
 
     /// Whether a joining peer needs this one at once: few stand, or are being verified, between.
@@ -471,9 +480,9 @@ impl Overlay {
         }
     }
 
-    /// The leaf set grew: tell some of it before long, so that two lines that met merge.
+    /// The leaf set grew: tell some of it before long, so that two lines that met merge. Who joins has nothing to tell.
     fn spread_soon(&mut self) {
-        if self.timers.exchange.is_none() {
+        if self.timers.exchange.is_none() && self.state != State::Joining {
             self.timers.exchange = Some(self.now + Duration::from_millis(self.rng.random_range(200..=400)));
         }
     }
@@ -567,17 +576,26 @@ impl Overlay {
         }
     }
 
-    pub(crate) fn on_leave(&mut self, sender: &Member, near: Vec<Member>) {
+    pub(crate) fn on_leave(&mut self, sender: &Member, Leave { near, ends }: Leave) {
         if self.line.leaf_set.get(sender.peer).is_some_and(|known| known.contact().incarnation > sender.incarnation) {
             self.counters.stale_life += 1;
             return;
         }
+        let sides = [self.pred(), self.succ()].map(|next| next.is_some_and(|next| next.peer == sender.peer));
         self.forget(sender.peer);
         self.end_probe(sender.peer);
+        self.inherit_ends(sides, ends);
         self.line.graveyard.forget(sender.peer);
         let until = self.now + Duration::from_millis(self.config.tombstone_ms);
         self.line.tombstones.set(sender, until, true);
         near.iter().for_each(|contact| self.consider(contact));
+    }
+
+    /// Who stood next to us, `was_next` on which side, leaves: where the line ended with it, it ends with us now.
+    fn inherit_ends(&mut self, was_next: [bool; 2], its: [bool; 2]) {
+        for (side, neighbours) in self.line.leaf_set.sides().iter().enumerate() {
+            self.line.ends[side] |= was_next[side] && its[side] && neighbours.is_empty();
+        }
     }
 
     // ---- leaving ----
@@ -626,7 +644,8 @@ impl Overlay {
 
     pub(crate) fn say_goodbye(&mut self, to: Member) {
         let near = [self.pred(), self.succ()].into_iter().flatten().cloned().collect();
-        self.send(to, Body::Leave(near));
+        let ends = self.line.ends;
+        self.send(to, Body::Leave(Leave { near, ends }));
     }
 
     pub(crate) fn linger(&mut self) {

@@ -92,10 +92,20 @@ pub enum Body {
     Suspect(Member),
     /// Peers that the receiver may want to know: it verifies them before it believes.
     Hint(Vec<Member>),
-    /// The sender leaves now. Its neighbours on the line, which become each other's.
-    Leave(Vec<Member>),
+    /// The sender leaves now.
+    Leave(Leave),
     /// The role of a router moved to the receiver, or is about to: what the sender knew of its children.
     Handover(Handover),
+}
+
+/// Where a peer stood that leaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leave {
+    /// Its neighbours on the line, which become each other's.
+    pub near: Vec<Member>,
+    /// By side, below and above: whether the line ended with it, as far as it made sure. The line ends with its other
+    /// neighbour then, who need not look.
+    pub ends: [bool; 2],
 }
 
 /// What the holder of a router's role knows of its children, for whom the role moves to.
@@ -286,7 +296,9 @@ impl Message {
         match &self.body {
             Body::Ping { .. } | Body::Find { .. } => Ok(()),
             Body::Ack { set, .. } => set.as_deref().map_or(Ok(()), check_list),
-            Body::Found { near: list, .. } | Body::Hint(list) | Body::Leave(list) => check_list(list),
+            Body::Found { near: list, .. } | Body::Hint(list) | Body::Leave(Leave { near: list, .. }) => {
+                check_list(list)
+            }
             Body::Dead(contact) | Body::Suspect(contact) => check_contacts([contact]),
             Body::Report(report) => check_report(report),
             Body::ReportAck(ack) => {

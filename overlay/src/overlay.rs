@@ -54,7 +54,7 @@ pub struct Overlay {
     pub(crate) rng: ChaCha8Rng,
     pub(crate) now: Time,
     pub(crate) state: State,
-    /// When a joining peer becomes a member even if candidates go on turning up.
+    /// When a joining peer becomes a member even if candidates go on turning up; then when it completes its leaf set.
     pub(crate) join_until: Time,
     /// When a leaving peer stops.
     pub(crate) leave_until: Time,
@@ -339,7 +339,7 @@ impl Overlay {
         }
         // These two may come from somebody who is gone by now.
         let body = match body {
-            Body::Leave(near) => return self.on_leave(&sender, near),
+            Body::Leave(leave) => return self.on_leave(&sender, leave),
             Body::Handover(handover) => return self.on_handover(&sender, handover),
             body => body,
         };
@@ -401,6 +401,11 @@ impl Overlay {
     /// The moment after a period with its spread.
     pub(crate) fn after_ms(&mut self, period_ms: u64) -> Time {
         self.now + Duration::from_millis(period_ms) * self.pace_percent() / 100
+    }
+
+    /// A duration with its spread.
+    pub(crate) fn pace(&mut self, duration: Duration) -> Duration {
+        duration * self.pace_percent() / 100
     }
 
     /// A random factor around 100 %.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
 use serde::ser::{Serialize, SerializeTuple, Serializer};
 
-use crate::message::{Body, Handover, HandoverChild, Payload, Report, ReportAck, RootInfo, Subtree, Verdict};
+use crate::message::{Body, Handover, HandoverChild, Leave, Payload, Report, ReportAck, RootInfo, Subtree, Verdict};
 use crate::{Contact, Member, Message, Span};
 
 /// Contacts within as lists of values.
@@ -289,8 +289,8 @@ list!(
 list!(
     Body,
     match value {
-        Body::Dead(_) | Body::Suspect(_) | Body::Hint(_) | Body::Leave(_) | Body::Handover(_) => 2,
-        Body::Find { .. } | Body::Found { .. } => 3,
+        Body::Dead(_) | Body::Suspect(_) | Body::Hint(_) | Body::Handover(_) => 2,
+        Body::Find { .. } | Body::Found { .. } | Body::Leave(_) => 3,
         Body::Ping { .. } => 4,
         Body::Ack { .. } | Body::RootChanged { .. } => 5,
         Body::Report(_) | Body::ReportAck(_) => 6,
@@ -354,9 +354,10 @@ list!(
             out.serialize_element(&number::HINT)?;
             out.serialize_element(&Flat(contacts))?;
         }
-        Body::Leave(near) => {
+        Body::Leave(Leave { near, ends }) => {
             out.serialize_element(&number::LEAVE)?;
             out.serialize_element(&Flat(near))?;
+            out.serialize_element(ends)?;
         }
         Body::Handover(handover) => {
             out.serialize_element(&number::HANDOVER)?;
@@ -391,7 +392,7 @@ list!(
         number::DEAD => Self::Dead(flat(list)?),
         number::SUSPECT => Self::Suspect(flat(list)?),
         number::HINT => Self::Hint(flat(list)?),
-        number::LEAVE => Self::Leave(flat(list)?),
+        number::LEAVE => Self::Leave(Leave { near: flat(list)?, ends: next(list)? }),
         number::HANDOVER => Self::Handover(Handover { children: next(list)? }),
         other => return Err(A::Error::custom(format_args!("no message {other}"))),
     }

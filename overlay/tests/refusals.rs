@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::{
-    Body, Config, Contact, Event, GridId, Handover, HandoverChild, Member, Message, Node, Overlay, PAYLOAD_BYTES_MAX,
-    Payload, PayloadCodec, PeerId, PositionKey, Report, ReportAck, RootInfo, Span, State, Subtree, Time, Verdict,
+    Body, Config, Contact, Event, GridId, Handover, HandoverChild, Leave, Member, Message, Node, Overlay,
+    PAYLOAD_BYTES_MAX, Payload, PayloadCodec, PeerId, PositionKey, Report, ReportAck, RootInfo, Span, State, Subtree,
+    Time, Verdict,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{FailurePersistence, FileFailurePersistence};
@@ -193,7 +194,7 @@ fn any_body() -> impl Strategy<Value = Body> {
         any_contact().prop_map(Body::Dead),
         any_contact().prop_map(Body::Suspect),
         contacts().prop_map(Body::Hint),
-        contacts().prop_map(Body::Leave),
+        (contacts(), any::<[bool; 2]>()).prop_map(|(near, ends)| Body::Leave(Leave { near, ends })),
         prop::collection::vec(any_handed(), 0..3).prop_map(|children| Body::Handover(Handover { children })),
     ];
     prop_oneof![talk, rumours, any_report().prop_map(Body::Report), any_report_ack().prop_map(Body::ReportAck)]

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use idlewood_overlay::{
-    Body, Contact, GridId, Handover, HandoverChild, Member, Message, Node, Payload, PeerId, PositionKey, Report,
+    Body, Contact, GridId, Handover, HandoverChild, Leave, Member, Message, Node, Payload, PeerId, PositionKey, Report,
     ReportAck, RootInfo, Span, Subtree, Verdict,
 };
 
@@ -43,7 +43,7 @@ fn every_body() -> Vec<Body> {
         Body::Dead(contact(1)),
         Body::Suspect(contact(1)),
         Body::Hint(vec![contact(1)]),
-        Body::Leave(vec![contact(1)]),
+        Body::Leave(Leave { near: vec![contact(1)], ends: [false, true] }),
         Body::Handover(Handover {
             children: vec![HandoverChild {
                 contact: contact(1),

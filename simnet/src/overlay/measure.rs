@@ -374,7 +374,7 @@ mod tests {
     use std::sync::Arc;
 
     use idlewood_overlay::{
-        Body, Contact, GridId, Handover, HandoverChild, Member, Message, Node, Payload, PeerId, PositionKey, Report,
+        Body, Contact, GridId, Handover, HandoverChild, Leave, Member, Message, Node, Payload, PeerId, PositionKey, Report,
         ReportAck, RootInfo, Span, Subtree, Verdict,
     };
 
@@ -415,7 +415,7 @@ mod tests {
             ack(Verdict::Refused { pred: None, succ: Some(contact(number)) }, None),
             Body::RootChanged { node, root: Some(root()), depth: None, edition: digest },
             Body::Dead(contact(number)),
-            Body::Leave(list()),
+            Body::Leave(Leave { near: list(), ends: [false, true] }),
             Body::Handover(Handover { children: vec![child] }),
         ]
     }
