@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::{Contact, Member, PeerId, PositionKey, Time};
+use crate::{Member, PeerId, PositionKey, Time};
 
 /// A finger that was silent for so long gives way to a newly heard peer.
 const STALE: Duration = Duration::from_secs(120);
@@ -18,18 +18,30 @@ const LEN_MIN: usize = 32;
 /// The key itself is left out: its beginning orders fingers, and they are the larger part of a quiet peer's memory.
 #[derive(Clone, Debug)]
 struct Finger {
-    contact: Contact,
+    contact: Member,
     /// Beginning of the key.
     head: u64,
-    bucket: u16,
+    /// Beginning of the peer id: what is compared first, without a look at the contact.
+    tag: u32,
     /// In seconds.
     heard_s: u32,
+}
+
+impl Finger {
+    fn is(&self, peer: PeerId) -> bool {
+        self.tag == tag(peer) && self.contact.peer == peer
+    }
+}
+
+/// Tells peers apart in most cases.
+fn tag(PeerId([a, b, c, d, ..]): PeerId) -> u32 {
+    u32::from_le_bytes([a, b, c, d])
 }
 
 #[derive(Debug)]
 pub(crate) struct Fingers {
     me: PositionKey,
-    per_bucket: usize,
+    per_bucket: u16,
     list: Vec<Finger>,
 }
 
@@ -39,22 +51,26 @@ fn seconds(now: Time) -> u32 {
 
 impl Fingers {
     pub(crate) fn new(me: PositionKey, per_bucket: usize) -> Self {
-        Self { me, per_bucket, list: Vec::new() }
+        Self { me, per_bucket: per_bucket.min(usize::from(u16::MAX)) as u16, list: Vec::new() }
     }
 
-    /// `member` spoke to us.
-    pub(crate) fn note(&mut self, member: &Member, now: Time) {
+    /// Length of the prefix that a key with this beginning shares with ours; 64 stands for all that share more.
+    fn bucket(&self, head: u64) -> u16 {
+        (head ^ self.me.head()).leading_zeros() as u16
+    }
+
+    /// `contact`, whose key begins with `head`, spoke to us.
+    pub(crate) fn note(&mut self, contact: &Member, head: u64, now: Time) {
         let heard_s = seconds(now);
-        let known = self.list.iter_mut().find(|known| known.contact.peer == member.contact.peer);
-        if let Some(known) = known {
+        if let Some(known) = self.list.iter_mut().find(|known| known.is(contact.peer)) {
             known.heard_s = heard_s;
-            if known.contact != member.contact {
-                known.contact = member.contact.clone();
+            if known.contact != *contact {
+                known.contact = contact.clone();
             }
             return;
         }
-        let bucket = self.me.common_prefix(&member.key);
-        let finger = || Finger { contact: member.contact.clone(), head: member.key.head(), bucket, heard_s };
+        let bucket = self.bucket(head);
+        let finger = || Finger { contact: contact.clone(), head, tag: tag(contact.peer), heard_s };
         let lacks = self.bucket_len(bucket) < self.per_bucket;
         if lacks
             && self.list.len() >= LEN_MIN
@@ -64,44 +80,42 @@ impl Fingers {
         } else if lacks || self.list.len() < LEN_MIN {
             self.list.reserve_exact(1);
             self.list.push(finger());
-        } else if let Some(oldest) =
-            self.list.iter_mut().filter(|known| known.bucket == bucket).min_by_key(|known| known.heard_s)
-            && u64::from(heard_s - oldest.heard_s.min(heard_s)) > STALE.as_secs()
+        } else if let Some(oldest) = (0..self.list.len())
+            .filter(|place| self.bucket(self.list[*place].head) == bucket)
+            .min_by_key(|place| self.list[*place].heard_s)
+            && u64::from(heard_s.saturating_sub(self.list[oldest].heard_s)) > STALE.as_secs()
         {
-            *oldest = finger();
+            self.list[oldest] = finger();
         }
     }
 
     /// One of a bucket that has more than its share.
     fn spare(&self) -> Option<usize> {
-        self.list.iter().position(|finger| self.bucket_len(finger.bucket) > self.per_bucket)
+        self.list.iter().position(|finger| self.bucket_len(self.bucket(finger.head)) > self.per_bucket)
     }
 
-    fn bucket_len(&self, bucket: u16) -> usize {
-        self.list.iter().filter(|finger| finger.bucket == bucket).count()
+    fn bucket_len(&self, bucket: u16) -> u16 {
+        self.list.iter().filter(|finger| self.bucket(finger.head) == bucket).count() as u16
     }
 
     pub(crate) fn remove(&mut self, peer: PeerId) {
-        self.list.retain(|finger| finger.contact.peer != peer);
+        self.list.retain(|finger| !finger.is(peer));
     }
 
     /// With the beginnings of their keys.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Contact)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Member)> {
         self.list.iter().map(|finger| (finger.head, &finger.contact))
     }
 
-    /// Whether this very contact is a finger: it spoke just now.
-    pub(crate) fn heard(&mut self, contact: &Contact, now: Time) -> bool {
-        let known = self.list.iter_mut().find(|known| known.contact == *contact);
-        known.map(|known| known.heard_s = seconds(now)).is_some()
+    /// Whether this very contact is a finger, which spoke just now; the beginning of its key.
+    pub(crate) fn heard(&mut self, contact: &Member, now: Time) -> Option<u64> {
+        let known = self.list.iter_mut().find(|known| known.is(contact.peer) && known.contact == *contact)?;
+        known.heard_s = seconds(now);
+        Some(known.head)
     }
 
-    pub(crate) fn get_head(&self, peer: PeerId) -> Option<u64> {
-        self.list.iter().find(|finger| finger.contact.peer == peer).map(|finger| finger.head)
-    }
-
-    pub(crate) fn get(&self, peer: PeerId) -> Option<&Contact> {
-        self.list.iter().find(|finger| finger.contact.peer == peer).map(|finger| &finger.contact)
+    pub(crate) fn get(&self, peer: PeerId) -> Option<&Member> {
+        self.list.iter().find(|finger| finger.is(peer)).map(|finger| &finger.contact)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -111,7 +125,7 @@ impl Fingers {
     /// A bucket up to `deepest` that has room; `pick` chooses among them.
     pub(crate) fn sparse_bucket(&self, deepest: u16, pick: usize) -> Option<u16> {
         let has_room = |bucket: &u16| self.bucket_len(*bucket) < self.per_bucket;
-        let sparse: Vec<u16> = (0..=deepest.min(255)).filter(has_room).collect();
+        let sparse: Vec<u16> = (0..=deepest.min(63)).filter(has_room).collect();
         if sparse.is_empty() { None } else { Some(sparse[pick % sparse.len()]) }
     }
 
@@ -132,14 +146,13 @@ mod tests {
     use super::*;
     use crate::GridId;
 
-    fn member(byte: u8) -> Member {
-        let contact = Contact { peer: PeerId([byte; 32]), incarnation: 1, address: "".into() };
-        Member::new(GridId([0; 32]), contact)
+    fn key(byte: u8) -> PositionKey {
+        Member::from(PeerId([byte; 32])).key(GridId([0; 32]))
     }
 
     #[test]
     fn a_place_in_a_bucket_shares_exactly_that_prefix() {
-        let me = member(1).key;
+        let me = key(1);
         let fingers = Fingers::new(me, 4);
         for bucket in 0..256 {
             for rest in [[0; 32], [0xff; 32], [0x5a; 32]] {
@@ -150,13 +163,16 @@ mod tests {
 
     #[test]
     fn a_full_bucket_keeps_those_it_has_until_they_are_stale() {
-        let mut fingers = Fingers::new(member(0).key, 1);
-        (1..=200).for_each(|byte| fingers.note(&member(byte), Time::ZERO));
+        let mut fingers = Fingers::new(key(0), 1);
+        let note = |fingers: &mut Fingers, byte: u8, now| {
+            fingers.note(&PeerId([byte; 32]).into(), key(byte).head(), now);
+        };
+        (1..=200).for_each(|byte| note(&mut fingers, byte, Time::ZERO));
         assert_eq!(fingers.len(), LEN_MIN);
         assert!((0..6).all(|bucket| fingers.bucket_len(bucket) > 0), "what a bucket lacks it gets");
         let contacts = |fingers: &Fingers| fingers.iter().map(|(_, contact)| contact.clone()).collect::<Vec<_>>();
         let first = contacts(&fingers);
-        (1..=200).rev().for_each(|byte| fingers.note(&member(byte), Time::ZERO + Duration::from_secs(1)));
+        (1..=200).rev().for_each(|byte| note(&mut fingers, byte, Time::ZERO + Duration::from_secs(1)));
         assert_eq!(contacts(&fingers), first);
         assert_eq!(fingers.len(), LEN_MIN);
     }

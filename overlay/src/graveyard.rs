@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::{Contact, PeerId, Time};
+use crate::{Contact, Member, PeerId, Time};
 
 const TOMBSTONES_MAX: usize = 512;
 const BOOTSTRAPS_MAX: usize = 32;
@@ -32,13 +32,13 @@ pub(crate) struct Tombstones {
 
 impl Tombstones {
     /// The tombstone of this or a later life of the peer.
-    pub(crate) fn covering(&self, contact: &Contact, now: Time) -> Option<&Tombstone> {
+    pub(crate) fn covering(&self, contact: &Member, now: Time) -> Option<&Tombstone> {
         let covers = |stone: &&Tombstone| stone.incarnation >= contact.incarnation && stone.until > now;
         self.by_peer.get(&contact.peer).filter(covers)
     }
 
     /// A peer that we never met did not answer. Says nothing where we know more.
-    pub(crate) fn set_candidate(&mut self, contact: &Contact, until: Time) {
+    pub(crate) fn set_candidate(&mut self, contact: &Member, until: Time) {
         let incarnation = contact.incarnation;
         let stone = Tombstone { incarnation, until, left: false, is_candidate: true };
         let known = self.by_peer.entry(contact.peer).or_insert(stone.clone());
@@ -48,7 +48,7 @@ impl Tombstones {
         self.shrink();
     }
 
-    pub(crate) fn set(&mut self, contact: &Contact, until: Time, left: bool) {
+    pub(crate) fn set(&mut self, contact: &Member, until: Time, left: bool) {
         let incarnation = contact.incarnation;
         let stone = Tombstone { incarnation, until, left, is_candidate: false };
         let known = self.by_peer.entry(contact.peer).or_insert(stone.clone());
@@ -80,15 +80,17 @@ impl Tombstones {
 
 #[derive(Clone, Debug)]
 struct Grave {
-    contact: Contact,
+    contact: Member,
     buried: Time,
 }
 
 #[derive(Clone, Debug)]
 struct Bootstrap {
-    contact: Contact,
+    contact: Member,
     next: Time,
     period: Duration,
+    /// Asked, and has neither answered nor failed to.
+    is_asked: bool,
 }
 
 #[derive(Debug)]
@@ -105,7 +107,7 @@ impl Graveyard {
         Self { len_max, graves: BTreeMap::new(), bootstraps: Vec::new(), next: None }
     }
 
-    pub(crate) fn bury(&mut self, contact: Contact, now: Time) {
+    pub(crate) fn bury(&mut self, contact: Member, now: Time) {
         self.graves.insert(contact.peer, Grave { contact, buried: now });
         if self.graves.len() > self.len_max
             && let Some(peer) = self.graves.iter().min_by_key(|(_, grave)| grave.buried).map(|(peer, _)| *peer)
@@ -115,7 +117,7 @@ impl Graveyard {
     }
 
     /// Whether this life, or an earlier one, of the peer is remembered as lost.
-    pub(crate) fn holds(&self, contact: &Contact) -> bool {
+    pub(crate) fn holds(&self, contact: &Member) -> bool {
         self.graves.get(&contact.peer).is_some_and(|grave| grave.contact.incarnation <= contact.incarnation)
     }
 
@@ -128,12 +130,12 @@ impl Graveyard {
         !self.graves.is_empty()
     }
 
-    pub(crate) fn graves(&self) -> Vec<Contact> {
+    pub(crate) fn graves(&self) -> Vec<Member> {
         self.graves.values().map(|grave| grave.contact.clone()).collect()
     }
 
-    pub(crate) fn add_bootstrap(&mut self, contact: Contact, next: Time, period: Duration) {
-        let bootstrap = Bootstrap { contact, next, period };
+    pub(crate) fn add_bootstrap(&mut self, contact: Member, next: Time, period: Duration) {
+        let bootstrap = Bootstrap { contact, next, period, is_asked: true };
         if let Some(known) = self.bootstrap(bootstrap.contact.peer) {
             *known = bootstrap;
         } else if self.bootstraps.len() < BOOTSTRAPS_MAX {
@@ -147,12 +149,18 @@ impl Graveyard {
         self.bootstraps.iter_mut().find(|bootstrap| bootstrap.contact.peer == peer)
     }
 
-    /// A bootstrap contact answered.
-    pub(crate) fn bootstrap_answered(&mut self, contact: &Contact, now: Time) -> bool {
+    /// A bootstrap contact, if it is one and was asked as such, answered.
+    pub(crate) fn bootstrap_answered(&mut self, contact: &Member, now: Time) -> bool {
         let Some(bootstrap) = self.bootstrap(contact.peer) else { return false };
+        if !std::mem::replace(&mut bootstrap.is_asked, false) {
+            return false;
+        }
         bootstrap.period = (bootstrap.period * 2).min(BOOTSTRAP_PERIOD_MAX);
         bootstrap.next = now + bootstrap.period;
-        bootstrap.contact.incarnation = contact.incarnation;
+        if bootstrap.contact.incarnation != contact.incarnation {
+            let known = (*bootstrap.contact).clone();
+            bootstrap.contact = Contact { incarnation: contact.incarnation, ..known }.into();
+        }
         self.refresh();
         true
     }
@@ -163,6 +171,7 @@ impl Graveyard {
         if let Some(bootstrap) = self.bootstrap(peer) {
             bootstrap.period = if is_lonely { (bootstrap.period * 2).min(longest) } else { longest };
             bootstrap.next = now + bootstrap.period;
+            bootstrap.is_asked = false;
             self.refresh();
         }
     }
@@ -176,9 +185,9 @@ impl Graveyard {
     }
 
     /// A bootstrap contact to ask now; it is put off by its period.
-    pub(crate) fn due_bootstrap(&mut self, now: Time) -> Option<Contact> {
+    pub(crate) fn due_bootstrap(&mut self, now: Time) -> Option<Member> {
         let bootstrap = self.bootstraps.iter_mut().find(|bootstrap| bootstrap.next <= now)?;
-        bootstrap.next = now + bootstrap.period;
+        (bootstrap.next, bootstrap.is_asked) = (now + bootstrap.period, true);
         let contact = bootstrap.contact.clone();
         self.refresh();
         Some(contact)
@@ -198,8 +207,8 @@ impl Graveyard {
 mod tests {
     use super::*;
 
-    fn contact(byte: u8, incarnation: u64) -> Contact {
-        Contact { peer: PeerId([byte; 32]), incarnation, address: "".into() }
+    fn contact(byte: u8, incarnation: u64) -> Member {
+        Contact { peer: PeerId([byte; 32]), incarnation, address: "".into() }.into()
     }
 
     #[test]

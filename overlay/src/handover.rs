@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::link::{Slot, refit};
 use crate::message::{Handover, HandoverChild, Payload};
 use crate::overlay::Overlay;
-use crate::{Body, Contact, PeerId, Time};
+use crate::{Body, Member, PeerId, Time};
 
 /// What was handed over waits so long for the role.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -29,15 +29,15 @@ pub(crate) struct Handed {
 
 impl Overlay {
     /// Sends what we know of our children to whom the role, or part of it, moves.
-    pub(crate) fn hand_over(&mut self, to: Contact) {
-        let linked = self.tree.slots.iter().flatten().filter(|slot| slot.contact.peer != self.me.contact.peer);
+    pub(crate) fn hand_over(&mut self, to: Member) {
+        let linked = self.tree.slots.iter().flatten().filter(|slot| slot.contact.peer != self.me.peer);
         let children: Vec<_> = linked.map(|slot| handed_child(slot)).collect();
         if !children.is_empty() {
             self.send(to, Body::Handover(Handover { children }));
         }
     }
 
-    pub(crate) fn on_handover(&mut self, sender: &Contact, handover: Handover) {
+    pub(crate) fn on_handover(&mut self, sender: &Member, handover: Handover) {
         // Only a neighbour had the role; one that joins, or lost a neighbour just now, does not know its own yet.
         let is_near = self.line.leaf_set.get(sender.peer).map(|neighbour| neighbour.contact().incarnation);
         let has_left = self.line.tombstones.covering(sender, self.now).is_some_and(|stone| stone.left);
@@ -45,8 +45,7 @@ impl Overlay {
             self.counters.stale_life += 1;
             return;
         }
-        if is_near.is_none() && !has_left && !self.line.leaf_set.wants(&crate::PositionKey::new(self.grid, sender.peer))
-        {
+        if is_near.is_none() && !has_left && !self.line.leaf_set.wants(&sender.key(self.grid)) {
             return;
         }
         let until = self.now + PATIENCE;
@@ -59,7 +58,7 @@ impl Overlay {
     pub(crate) fn fill_slots(&mut self, old: Vec<Slot>) {
         let Some((succ, gap)) = self.tree.gap.clone() else { return };
         for slot in old {
-            let Some((side, tree, prefixes)) = refit(self.grid, &self.me.contact, &succ, gap, &slot.tree) else {
+            let Some((side, tree, prefixes)) = refit(self.grid, &self.me, &succ, gap, &slot.tree) else {
                 continue;
             };
             if self.tree.slots[side as usize].is_none() {
@@ -72,7 +71,7 @@ impl Overlay {
         self.forget_handed();
         let Some(handed) = self.tree.handed.take() else { return };
         for child in &handed.children {
-            if child.contact.peer != self.me.contact.peer && child.contact.peer != handed.from {
+            if child.contact.peer != self.me.peer && child.contact.peer != handed.from {
                 self.take_handed(child, &succ, gap);
             }
         }
@@ -86,8 +85,8 @@ impl Overlay {
         }
     }
 
-    fn take_handed(&mut self, child: &HandoverChild, succ: &Contact, gap: u16) {
-        let Some((side, tree, prefixes)) = refit(self.grid, &self.me.contact, succ, gap, &child.tree) else { return };
+    fn take_handed(&mut self, child: &HandoverChild, succ: &Member, gap: u16) {
+        let Some((side, tree, prefixes)) = refit(self.grid, &self.me, succ, gap, &child.tree) else { return };
         if self.tree.slots[side as usize].is_some() {
             return;
         }

@@ -2,6 +2,8 @@
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 
@@ -124,39 +126,58 @@ impl fmt::Debug for Contact {
     }
 }
 
-/// A contact with its position key, ordered along the line.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Member {
-    /// Place on the line.
-    pub key: PositionKey,
-    /// Who stands there.
-    pub contact: Contact,
+/// A handle to a contact and, once it was asked for, its place on the line.
+///
+/// Clones share both: whoever speaks of a peer passes a pointer on, and the hash that its place costs is computed once
+/// for all of them. The place never travels; what comes from another machine begins without one.
+#[derive(Clone)]
+pub struct Member(Arc<Shared>);
+
+struct Shared {
+    contact: Contact,
+    /// The grid that was asked for, and the key in it.
+    place: OnceLock<(GridId, PositionKey)>,
 }
 
 impl Member {
-    /// Places a contact on the line of `grid`.
-    pub fn new(grid: GridId, contact: Contact) -> Self {
-        Self { key: PositionKey::new(grid, contact.peer), contact }
+    /// The place of this peer on the line of `grid`.
+    pub fn key(&self, grid: GridId) -> PositionKey {
+        let (known, key) = self.0.place.get_or_init(|| (grid, PositionKey::new(grid, self.peer)));
+        if *known == grid { *key } else { PositionKey::new(grid, self.peer) }
     }
 }
 
-impl PartialOrd for Member {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
+impl From<Contact> for Member {
+    fn from(contact: Contact) -> Self {
+        Self(Arc::new(Shared { contact, place: OnceLock::new() }))
     }
 }
 
-impl Ord for Member {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.key
-            .cmp(&other.key)
-            .then(self.contact.incarnation.cmp(&other.contact.incarnation))
-            .then_with(|| self.contact.address.cmp(&other.contact.address))
+impl From<PeerId> for Member {
+    /// Of whom nothing but the identity is known.
+    fn from(peer: PeerId) -> Self {
+        Contact { peer, incarnation: 0, address: "".into() }.into()
     }
 }
+
+impl Deref for Member {
+    type Target = Contact;
+
+    fn deref(&self) -> &Contact {
+        &self.0.contact
+    }
+}
+
+impl PartialEq for Member {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || **self == **other
+    }
+}
+
+impl Eq for Member {}
 
 impl fmt::Debug for Member {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{:?}/{:?}", self.key, self.contact)
+        (**self).fmt(formatter)
     }
 }

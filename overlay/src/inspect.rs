@@ -28,7 +28,7 @@ impl Overlay {
     /// The other end of the gap that our router stands at: the successor, unless the tree is still that of the line as
     /// it was; none without a router.
     pub fn gap(&self) -> Option<&Contact> {
-        self.tree.gap.as_ref().map(|(succ, _)| succ)
+        self.tree.gap.as_ref().map(|(succ, _)| &**succ)
     }
 
     /// The part of the line that a node of ours covers and reports; none while a child is missing.

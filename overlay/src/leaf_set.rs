@@ -5,13 +5,14 @@
 
 use std::time::Duration;
 
-use crate::message::short;
+use crate::message::Digest;
 use crate::{Contact, Member, PeerId, PositionKey, Time};
 
 /// A verified neighbour.
 #[derive(Clone, Debug)]
 pub(crate) struct Neighbour {
-    pub(crate) member: Member,
+    pub(crate) contact: Member,
+    pub(crate) key: PositionKey,
     /// When anything last came from it.
     pub(crate) heard: Time,
     /// When digests were last compared.
@@ -26,8 +27,8 @@ pub(crate) struct Neighbour {
 }
 
 impl Neighbour {
-    pub(crate) fn contact(&self) -> &Contact {
-        &self.member.contact
+    pub(crate) fn contact(&self) -> &Member {
+        &self.contact
     }
 }
 
@@ -132,7 +133,7 @@ impl LeafSet {
     fn place(&self, peer: PeerId) -> Option<usize> {
         let tag = tag(&peer);
         let is_it = |(place, other): (usize, &u64)| {
-            (*other == tag && self.entries[place].member.contact.peer == peer).then_some(place)
+            (*other == tag && self.entries[place].contact.peer == peer).then_some(place)
         };
         self.tags.iter().enumerate().find_map(is_it)
     }
@@ -155,7 +156,7 @@ impl LeafSet {
     }
 
     /// One that is to be spoken to.
-    pub(crate) fn due(&self, now: Time) -> Option<&Contact> {
+    pub(crate) fn due(&self, now: Time) -> Option<&Member> {
         self.due.iter().position(|due| *due <= now).map(|place| self.entries[place].contact())
     }
 
@@ -174,7 +175,7 @@ impl LeafSet {
     }
 
     /// The peer on the other side of `peer`, where `peer` stands next to us.
-    pub(crate) fn beyond(&self, peer: PeerId) -> Option<&Contact> {
+    pub(crate) fn beyond(&self, peer: PeerId) -> Option<&Member> {
         let adjacent = |side: &&[Neighbour]| side.first().is_some_and(|first| first.contact().peer == peer);
         self.sides().iter().find(|side| adjacent(side)).and_then(|side| side.get(1)).map(Neighbour::contact)
     }
@@ -187,7 +188,7 @@ impl LeafSet {
         let few = self.sides().iter().any(|side| side.len() < SIDE_LEN_MIN);
         let wide = self.sides().iter().any(|side| {
             let [first, .., last] = side else { return false };
-            let far = |neighbour: &Neighbour| neighbour.member.key.head().abs_diff(self.me.head());
+            let far = |neighbour: &Neighbour| neighbour.key.head().abs_diff(self.me.head());
             let mean = (far(last) - far(first)) / (side.len() as u64 - 1);
             far(first) / WIDE > mean
         });
@@ -204,38 +205,35 @@ impl LeafSet {
         let side = self.sides()[usize::from(*key > self.me)];
         *key != self.me
             && (side.len() < self.side_len
-                || side
-                    .last()
-                    .is_some_and(|last| (*key < self.me) == (last.member.key < *key) && last.member.key != *key))
+                || side.last().is_some_and(|last| (*key < self.me) == (last.key < *key) && last.key != *key))
     }
 
     /// Whether a peer whose key begins like this may belong into the set.
     pub(crate) fn may_want(&self, head: u64) -> bool {
         let [below, above] = self.sides().map(|side| side.last().filter(|_| side.len() == self.side_len));
-        below.is_none_or(|last| head >= last.member.key.head())
-            && above.is_none_or(|last| head <= last.member.key.head())
+        below.is_none_or(|last| head >= last.key.head()) && above.is_none_or(|last| head <= last.key.head())
     }
 
     /// The deepest bucket of fingers that reaches beyond the leaf set; none when the leaf set is the whole line.
     pub(crate) fn deepest_bucket_beyond(&self) -> Option<u16> {
         let full = self.sides().into_iter().filter(|side| side.len() == self.side_len);
-        full.filter_map(<[Neighbour]>::last).map(|farthest| farthest.member.key.common_prefix(&self.me)).min()
+        full.filter_map(<[Neighbour]>::last).map(|farthest| farthest.key.common_prefix(&self.me)).min()
     }
 
     /// Puts a peer in, in place of an older life of it. The farthest one of a full side drops out.
     pub(crate) fn insert(&mut self, neighbour: Neighbour) {
-        let key = neighbour.member.key;
+        let key = neighbour.key;
         if key == self.me {
             return;
         }
-        if let Some(place) = self.place(neighbour.member.contact.peer) {
+        if let Some(place) = self.place(neighbour.contact.peer) {
             self.take(place);
         }
         let is_below = key < self.me;
         let (start, len) =
             if is_below { (0, self.below_len) } else { (self.below_len, self.entries.len() - self.below_len) };
         let side = &self.entries[start..start + len];
-        let place = start + side.partition_point(|other| (other.member.key > key) == is_below);
+        let place = start + side.partition_point(|other| (other.key > key) == is_below);
         if place == start + self.side_len {
             return;
         }
@@ -262,9 +260,10 @@ impl LeafSet {
     /// Takes over the address that a neighbour gives itself.
     pub(crate) fn readdress(&mut self, peer: PeerId, address: &str) {
         if let Some(place) = self.place(peer)
-            && *self.entries[place].member.contact.address != *address
+            && *self.entries[place].contact.address != *address
         {
-            self.entries[place].member.contact.address = address.into();
+            let contact = &mut self.entries[place].contact;
+            *contact = Contact { address: address.into(), ..(**contact).clone() }.into();
             self.digest = None;
         }
     }
@@ -286,26 +285,20 @@ impl LeafSet {
     }
 
     fn compute_digest(&self) -> u32 {
-        let mut hasher = blake3::Hasher::new();
-        for neighbour in self.iter() {
-            hasher.update(&neighbour.contact().peer.0);
-            hasher.update(&neighbour.contact().incarnation.to_le_bytes());
-            hasher.update(neighbour.contact().address.as_bytes());
-        }
-        short(&hasher)
+        let mut digest = Digest::default();
+        self.iter().for_each(|neighbour| digest.add_contact(neighbour.contact()));
+        digest.short()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::GridId;
 
     fn neighbour(byte: u8) -> Neighbour {
-        let contact = Contact { peer: PeerId([byte; 32]), incarnation: 1, address: "".into() };
-        let member = Member { key: PositionKey([byte; 32]), ..Member::new(GridId([0; 32]), contact) };
+        let (contact, key) = (PeerId([byte; 32]).into(), PositionKey([byte; 32]));
         let (heard, exchanged, path) = (Time::ZERO, Time::ZERO, Path::default());
-        Neighbour { member, heard, exchanged, path, seen: 0, pace_percent: 100, probed: false }
+        Neighbour { contact, key, heard, exchanged, path, seen: 0, pace_percent: 100, probed: false }
     }
 
     fn empty(side_len: usize) -> LeafSet {
@@ -314,7 +307,7 @@ mod tests {
     }
 
     fn bytes(set: &LeafSet) -> Vec<u8> {
-        set.iter().map(|neighbour| neighbour.member.key.0[0]).collect()
+        set.iter().map(|neighbour| neighbour.key.0[0]).collect()
     }
 
     #[test]
@@ -324,8 +317,8 @@ mod tests {
             set.insert(neighbour(byte));
         }
         assert_eq!(bytes(&set), [99, 90, 101, 150]);
-        assert_eq!(set.predecessor().map(|n| n.member.key.0[0]), Some(99));
-        assert_eq!(set.successor().map(|n| n.member.key.0[0]), Some(101));
+        assert_eq!(set.predecessor().map(|n| n.key.0[0]), Some(99));
+        assert_eq!(set.successor().map(|n| n.key.0[0]), Some(101));
     }
 
     #[test]

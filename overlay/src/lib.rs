@@ -34,8 +34,8 @@ pub use identity::{ADDRESS_BYTES_MAX, Contact, GridId, Member, PeerId, PositionK
 pub use inspect::Sizes;
 pub use link::Span;
 pub use message::{
-    Body, Handover, HandoverChild, Message, PAYLOAD_BYTES_MAX, Payload, PayloadCodec, Report, ReportAck, RootInfo,
-    Subtree, Verdict,
+    Body, Handover, HandoverChild, Leave, Message, PAYLOAD_BYTES_MAX, Payload, PayloadCodec, Report, ReportAck,
+    RootInfo, Subtree, Verdict,
 };
 pub use overlay::Overlay;
 pub use time::{Time, WallTime};
@@ -68,8 +68,9 @@ pub enum Event {
     Bootstrap(Contact),
     /// `from` is authenticated by the transport.
     Received {
-        /// Who sent it.
-        from: PeerId,
+        /// Who sent it. Only the identity counts; where the message says the rest as it stands here, the handle is
+        /// shared instead of copied.
+        from: Member,
         /// What was sent.
         message: Message,
     },
@@ -91,7 +92,7 @@ pub enum Effect {
     /// Send one message; loss, delay and duplication are tolerated.
     Send {
         /// To whom, and where.
-        to: Contact,
+        to: Member,
         /// What.
         message: Message,
     },

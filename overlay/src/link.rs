@@ -6,7 +6,7 @@
 //! Each accepted link strictly shortens the prefix (I4), so accepted links never form a cycle, whatever changes.
 
 use crate::message::{PAYLOAD_BYTES_MAX, Payload, PayloadCodec, Subtree};
-use crate::{Contact, GridId, Node, PositionKey, Side, Time};
+use crate::{GridId, Member, Node, Side, Time};
 
 /// Every so many payloads one travels whole, so that whatever went wrong with a difference ends. Our choice.
 pub(crate) const WHOLE_EVERY: u32 = 16;
@@ -15,13 +15,13 @@ pub(crate) const WHOLE_EVERY: u32 = 16;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
     /// The neighbour below the first leaf.
-    pub lo: Option<Contact>,
+    pub lo: Option<Member>,
     /// The first leaf.
-    pub l: Contact,
+    pub l: Member,
     /// The last leaf.
-    pub r: Contact,
+    pub r: Member,
     /// The neighbour above the last leaf.
-    pub ro: Option<Contact>,
+    pub ro: Option<Member>,
 }
 
 /// The lengths of prefixes that decide everything about a span, in bits.
@@ -38,7 +38,7 @@ pub(crate) struct Prefixes {
 impl Prefixes {
     /// None when the span is out of order.
     pub(crate) fn of(grid: GridId, span: &Span) -> Option<Self> {
-        let key = |contact: &Contact| PositionKey::new(grid, contact.peer);
+        let key = |contact: &Member| contact.key(grid);
         let (l, r) = (key(&span.l), key(&span.r));
         let (lo, ro) = (span.lo.as_ref().map(key), span.ro.as_ref().map(key));
         let in_order = l <= r && lo.is_none_or(|lo| lo < l) && ro.is_none_or(|ro| r < ro);
@@ -61,7 +61,7 @@ impl Prefixes {
 
 impl Span {
     /// The machine of the parent.
-    pub(crate) fn parent(&self, prefixes: &Prefixes) -> Option<&Contact> {
+    pub(crate) fn parent(&self, prefixes: &Prefixes) -> Option<&Member> {
         match prefixes.side()? {
             Side::Right => self.lo.as_ref(),
             Side::Left => Some(&self.r),
@@ -70,8 +70,8 @@ impl Span {
 }
 
 /// The accept rule of the router on `me` with successor `succ`: which child such a node is, if any.
-pub(crate) fn fence(me: &Contact, succ: &Contact, gap: u16, span: &Span, prefixes: &Prefixes) -> Option<Side> {
-    let is = |contact: Option<&Contact>, other: &Contact| contact.is_some_and(|contact| contact.peer == other.peer);
+pub(crate) fn fence(me: &Member, succ: &Member, gap: u16, span: &Span, prefixes: &Prefixes) -> Option<Side> {
+    let is = |contact: Option<&Member>, other: &Member| contact.is_some_and(|contact| contact.peer == other.peer);
     let agrees = match prefixes.side()? {
         Side::Left => span.r.peer == me.peer && is(span.ro.as_ref(), succ),
         Side::Right => is(span.lo.as_ref(), me) && span.l.peer == succ.peer,
@@ -85,13 +85,13 @@ pub(crate) fn fence(me: &Contact, succ: &Contact, gap: u16, span: &Span, prefixe
 /// The child will say so itself; until then this is what its report will be, but for the height.
 pub(crate) fn refit(
     grid: GridId,
-    me: &Contact,
-    succ: &Contact,
+    me: &Member,
+    succ: &Member,
     gap: u16,
     tree: &Subtree,
 ) -> Option<(Side, Subtree, Prefixes)> {
     let own = Prefixes::of(grid, &tree.span)?.own;
-    let key = |contact: &Contact| PositionKey::new(grid, contact.peer);
+    let key = |contact: &Member| contact.key(grid);
     let refits = [Side::Left, Side::Right].map(|side| {
         let mut tree = tree.clone();
         let (inner, outer) = match side {
@@ -119,7 +119,7 @@ pub(crate) fn refit(
 /// A linked child, as last reported.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
-    pub(crate) contact: Contact,
+    pub(crate) contact: Member,
     pub(crate) node: Node,
     pub(crate) version: u64,
     pub(crate) tree: Subtree,
@@ -137,7 +137,7 @@ pub(crate) struct Slot {
 /// A child that was refused: perhaps the line here is behind what it knows.
 #[derive(Clone, Debug)]
 pub(crate) struct Refused {
-    pub(crate) contact: Contact,
+    pub(crate) contact: Member,
     pub(crate) node: Node,
     pub(crate) version: u64,
 }
@@ -174,11 +174,15 @@ pub(crate) struct Uplink {
     /// What there is to report; none while a child is missing or there is no such node.
     pub(crate) tree: Option<Box<Subtree>>,
     /// The parent's machine by the rule; ourselves for the leaf below the own router.
-    pub(crate) target: Option<Contact>,
+    pub(crate) target: Option<Member>,
     /// Version that the target acknowledged last, while it keeps the link.
     pub(crate) acked: Option<u64>,
     /// Depth of the parent's router.
     pub(crate) parent_depth: Option<u32>,
+    /// The parent's life and edition that the depth is of.
+    pub(crate) depth_edition: (u64, u32),
+    /// The same of the last news of the root.
+    pub(crate) root_edition: (u64, u32),
     /// The newest payload published; version 0 is none.
     pub(crate) load: Payload,
     /// Version of the payload that the parent holds.
@@ -208,6 +212,8 @@ impl Uplink {
             target: None,
             acked: None,
             parent_depth: None,
+            depth_edition: (0, 0),
+            root_edition: (0, 0),
             load: Payload::default(),
             load_acked: 0,
             load_sent: Payload::default(),
@@ -222,12 +228,12 @@ impl Uplink {
     }
 
     /// The parent's machine once it took us.
-    pub(crate) fn parent(&self) -> Option<&Contact> {
+    pub(crate) fn parent(&self) -> Option<&Member> {
         self.acked.and(self.target.as_ref())
     }
 
     /// Begins anew with another parent, or none.
-    pub(crate) fn retarget(&mut self, now: Time, target: Option<Contact>) {
+    pub(crate) fn retarget(&mut self, now: Time, target: Option<Member>) {
         *self = Self {
             version: self.version,
             tree: self.tree.take(),
@@ -235,6 +241,20 @@ impl Uplink {
             load: std::mem::take(&mut self.load),
             ..Self::new(now)
         };
+    }
+
+    /// The parent tells its depth: taken unless something newer came before.
+    pub(crate) fn take_depth(&mut self, depth: Option<u32>, edition: (u64, u32)) {
+        if edition >= self.depth_edition {
+            (self.parent_depth, self.depth_edition) = (depth, edition);
+        }
+    }
+
+    /// Whether news of the root is newer than what the parent told before.
+    pub(crate) fn is_news(&mut self, edition: (u64, u32)) -> bool {
+        let is_news = edition >= self.root_edition;
+        self.root_edition = self.root_edition.max(edition);
+        is_news
     }
 
     /// The newest payload as it goes out now: the difference to what the parent holds where that is known and the
@@ -271,19 +291,18 @@ impl Uplink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::PeerId;
+    use crate::{Contact, PeerId};
 
     const GRID: GridId = GridId([9; 32]);
 
     /// Contacts in the order of the line.
-    fn line(len: u8) -> Vec<Contact> {
-        let mut line: Vec<_> =
-            (0..len).map(|byte| Contact { peer: PeerId([byte; 32]), incarnation: 1, address: "".into() }).collect();
-        line.sort_by_key(|contact| PositionKey::new(GRID, contact.peer));
+    fn line(len: u8) -> Vec<Member> {
+        let mut line: Vec<Member> = (0..len).map(|byte| PeerId([byte; 32]).into()).collect();
+        line.sort_by_key(|contact| contact.key(GRID));
         line
     }
 
-    fn span(line: &[Contact], l: usize, r: usize) -> Span {
+    fn span(line: &[Member], l: usize, r: usize) -> Span {
         let lo = l.checked_sub(1).map(|lo| line[lo].clone());
         Span { lo, l: line[l].clone(), r: line[r].clone(), ro: line.get(r + 1).cloned() }
     }
@@ -296,7 +315,7 @@ mod tests {
             let prefixes = Prefixes::of(GRID, &span).unwrap();
             let parent = span.parent(&prefixes).unwrap();
             for pair in line.windows(2) {
-                let key = |contact: &Contact| PositionKey::new(GRID, contact.peer);
+                let key = |contact: &Member| contact.key(GRID);
                 let gap = key(&pair[0]).common_prefix(&key(&pair[1]));
                 let side = fence(&pair[0], &pair[1], gap, &span, &prefixes);
                 assert_eq!(side.is_some(), pair[0] == *parent);
@@ -341,12 +360,12 @@ mod tests {
         let line = line(10);
         let tree = Subtree { span: span(&line, 4, 4), count: 1, height: 0 };
         let gap = |one: usize| {
-            let key = |contact: &Contact| PositionKey::new(GRID, contact.peer);
+            let key = |contact: &Member| contact.key(GRID);
             key(&line[one]).common_prefix(&key(&line[one + 1]))
         };
-        let fits = |me: &Contact, succ: &Contact, gap: u16| refit(GRID, me, succ, gap, &tree).is_some();
+        let fits = |me: &Member, succ: &Member, gap: u16| refit(GRID, me, succ, gap, &tree).is_some();
         assert!(fits(&line[3], &line[4], gap(3)) || fits(&line[4], &line[5], gap(4)));
-        let reborn = Contact { incarnation: 2, ..line[4].clone() };
+        let reborn = Contact { incarnation: 2, ..(*line[4]).clone() }.into();
         assert!(!fits(&line[3], &reborn, gap(3)) && !fits(&reborn, &line[5], gap(4)));
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rand::RngExt;
 
 use crate::overlay::{LOOKUP_PERIOD_MIN, Overlay};
-use crate::{Body, Contact, Member, PeerId, PositionKey, Time};
+use crate::{Body, Member, PeerId, PositionKey, Time};
 
 /// Neighbours of the place that an answer names on either side.
 const FOUND_SIDE_LEN: usize = 3;
@@ -35,7 +35,7 @@ enum Status {
 
 #[derive(Clone, Debug)]
 struct Candidate {
-    contact: Contact,
+    contact: Member,
     status: Status,
     /// Asked however near others are.
     is_seed: bool,
@@ -61,22 +61,22 @@ impl Lookup {
     }
 
     /// Adds a peer; one that is `known` need not be asked.
-    pub(crate) fn add(&mut self, member: Member, known: bool) {
+    pub(crate) fn add(&mut self, key: PositionKey, contact: Member, known: bool) {
         if self.candidates.len() < CANDIDATES_MAX {
             let status = if known { Status::Answered } else { Status::New };
-            let candidate = Candidate { contact: member.contact, status, is_seed: false };
-            self.candidates.entry(member.key).or_insert(candidate);
+            let candidate = Candidate { contact, status, is_seed: false };
+            self.candidates.entry(key).or_insert(candidate);
         }
     }
 
     /// Adds a peer that must be asked even if it was known.
-    pub(crate) fn seed(&mut self, member: Member) {
-        let candidate = Candidate { contact: member.contact, status: Status::New, is_seed: true };
-        self.candidates.insert(member.key, candidate);
+    pub(crate) fn seed(&mut self, key: PositionKey, contact: Member) {
+        let candidate = Candidate { contact, status: Status::New, is_seed: true };
+        self.candidates.insert(key, candidate);
     }
 
     /// The nearest candidate on either side that neither failed nor is late with its answer.
-    pub(crate) fn nearest(&self) -> impl Iterator<Item = &Contact> {
+    pub(crate) fn nearest(&self) -> impl Iterator<Item = &Member> {
         self.nearest_keys().into_iter().flatten().filter_map(|key| Some(&self.candidates.get(&key)?.contact))
     }
 
@@ -89,7 +89,7 @@ impl Lookup {
     }
 
     /// Whom to ask now; they count as asked until `expires`.
-    pub(crate) fn ask(&mut self, expires: Time) -> Vec<Contact> {
+    pub(crate) fn ask(&mut self, expires: Time) -> Vec<Member> {
         let mut asked = Vec::new();
         let nearest = self.nearest_keys();
         for (key, candidate) in &mut self.candidates {
@@ -136,7 +136,7 @@ impl Lookup {
     }
 
     /// Candidates whose answer is overdue: to be asked again, and those given up.
-    pub(crate) fn expire(&mut self, now: Time, timeout: Duration) -> (Vec<Contact>, Vec<PeerId>) {
+    pub(crate) fn expire(&mut self, now: Time, timeout: Duration) -> (Vec<Member>, Vec<PeerId>) {
         let (mut again, mut failed) = (Vec::new(), Vec::new());
         for candidate in self.candidates.values_mut() {
             let Status::Asked { tries, expires } = candidate.status else { continue };
@@ -157,9 +157,9 @@ impl Lookup {
 
 impl Overlay {
     /// Looks the own key up, beginning with these peers (or somebody at random).
-    pub(crate) fn look_up_own_key(&mut self, seeds: Vec<Contact>) {
+    pub(crate) fn look_up_own_key(&mut self, seeds: Vec<Member>) {
         let seeds = if seeds.is_empty() { self.random_seeds() } else { seeds };
-        let own = self.me.key;
+        let own = self.key;
         if self.line.lookup.as_ref().is_none_or(|lookup| lookup.key != own) {
             self.line.lookup = Some(Lookup::new(own, self.rng.random()));
         }
@@ -181,34 +181,34 @@ impl Overlay {
         let Some(bucket) = self.line.fingers.sparse_bucket(deepest, pick) else { return };
         let key = self.line.fingers.place_in(bucket, self.rng.random());
         let mut seeds = self.nearest_known(&key, 1, None);
-        seeds.retain(|contact| contact.peer != self.me.contact.peer);
+        seeds.retain(|contact| contact.peer != self.me.peer);
         self.line.lookup = Some(Lookup::new(key, self.rng.random()));
         self.seed_lookup(seeds);
     }
 
-    fn seed_lookup(&mut self, seeds: Vec<Contact>) {
+    fn seed_lookup(&mut self, seeds: Vec<Member>) {
         let Some(lookup) = &mut self.line.lookup else { return };
         for contact in seeds {
-            lookup.seed(Member::new(self.grid, contact));
+            lookup.seed(contact.key(self.grid), contact);
         }
         self.step_lookup();
     }
 
     /// One far and one near peer: the far one notices if the line we know is not the whole line. Who lost all
     /// neighbours asks everybody.
-    fn random_seeds(&mut self) -> Vec<Contact> {
+    fn random_seeds(&mut self) -> Vec<Member> {
         if self.line.leaf_set.len() == 0 {
             return self.line.fingers.iter().map(|(_, contact)| contact.clone()).collect();
         }
         let mut seeds = Vec::new();
         seeds.extend(self.random_finger());
         if !self.line.looked_up || seeds.is_empty() {
-            seeds.extend(self.neighbours().cloned());
+            seeds.extend(self.near().cloned());
         }
         seeds
     }
 
-    fn random_finger(&mut self) -> Option<Contact> {
+    fn random_finger(&mut self) -> Option<Member> {
         let fingers = self.line.fingers.len();
         let pick = self.rng.random_range(0..fingers.max(1));
         self.line.fingers.iter().nth(pick).map(|(_, contact)| contact.clone())
@@ -217,11 +217,11 @@ impl Overlay {
     /// Looks the own key up at once, since we may have lost sight of part of the line. Several are asked first, near
     /// and far, since many may be gone.
     pub(crate) fn look_up_in_doubt(&mut self) {
-        if self.line.lookup.as_ref().is_some_and(|lookup| lookup.key == self.me.key) {
+        if self.line.lookup.as_ref().is_some_and(|lookup| lookup.key == self.key) {
             return;
         }
-        let mut seeds: Vec<Contact> = [self.predecessor(), self.successor()].into_iter().flatten().cloned().collect();
-        seeds.extend(self.nearest_known(&self.me.key, 1, Some(self.me.contact.peer)));
+        let mut seeds: Vec<Member> = [self.pred(), self.succ()].into_iter().flatten().cloned().collect();
+        seeds.extend(self.nearest_known(&self.key, 1, Some(self.me.peer)));
         (0..DOUBT_FINGERS).for_each(|_| seeds.extend(self.random_finger()));
         if !seeds.is_empty() {
             self.look_up_own_key(seeds);
@@ -238,7 +238,7 @@ impl Overlay {
         asked.into_iter().for_each(|to| self.send(to, Body::Find { nonce, key }));
         if is_done {
             let answered = self.line.lookup.take().is_some_and(|lookup| lookup.answers > 0);
-            if key == self.me.key {
+            if key == self.key {
                 self.line.looked_up |= answered;
                 self.believe_ends(&nearest);
             }
@@ -247,9 +247,9 @@ impl Overlay {
     }
 
     /// Where nobody was found on a side and nobody is there, the line ends.
-    fn believe_ends(&mut self, nearest: &[Contact]) {
-        let keys: Vec<_> = nearest.iter().map(|contact| PositionKey::new(self.grid, contact.peer)).collect();
-        let found = [keys.iter().any(|key| *key < self.me.key), keys.iter().any(|key| *key > self.me.key)];
+    fn believe_ends(&mut self, nearest: &[Member]) {
+        let keys: Vec<_> = nearest.iter().map(|contact| contact.key(self.grid)).collect();
+        let found = [keys.iter().any(|key| *key < self.key), keys.iter().any(|key| *key > self.key)];
         for ((end, side), found) in self.line.ends.iter_mut().zip(self.line.leaf_set.sides()).zip(found) {
             *end = side.is_empty() && !found;
         }
@@ -272,22 +272,22 @@ impl Overlay {
         self.timers.lookup = self.timers.lookup.min(self.now + LOOKUP_PERIOD_MIN);
     }
 
-    pub(crate) fn on_find(&mut self, sender: Contact, nonce: u32, key: &PositionKey) {
+    pub(crate) fn on_find(&mut self, sender: Member, nonce: u32, key: &PositionKey) {
         let near = self.nearest_known(key, FOUND_SIDE_LEN, Some(sender.peer));
         self.send(sender, Body::Found { nonce, near });
     }
 
     /// The peers nearest to a place on either side that we know, ourselves included.
-    fn nearest_known(&self, key: &PositionKey, side_len: usize, without: Option<PeerId>) -> Vec<Contact> {
-        let leaf_set = self.line.leaf_set.iter().map(|neighbour| (neighbour.member.key.head(), neighbour.contact()));
-        let me = (self.me.key.head(), &self.me.contact);
+    fn nearest_known(&self, key: &PositionKey, side_len: usize, without: Option<PeerId>) -> Vec<Member> {
+        let leaf_set = self.line.leaf_set.iter().map(|neighbour| (neighbour.key.head(), neighbour.contact()));
+        let me = (self.key.head(), &self.me);
         let place = key.head();
         // Nearest first.
-        let mut sides: [Vec<(u64, &Contact)>; 2] = [Vec::new(), Vec::new()];
+        let mut sides: [Vec<(u64, &Member)>; 2] = [Vec::new(), Vec::new()];
         for (head, contact) in leaf_set.chain(self.line.fingers.iter()).chain([me]) {
             let side = &mut sides[usize::from(head >= place)];
             // Most are farther than those that were found already.
-            let is_farther = |last: &(u64, &Contact)| last.0.abs_diff(place) < head.abs_diff(place);
+            let is_farther = |last: &(u64, &Member)| last.0.abs_diff(place) < head.abs_diff(place);
             if (side.len() == side_len && side.last().is_some_and(is_farther)) || Some(contact.peer) == without {
                 continue;
             }
@@ -302,21 +302,21 @@ impl Overlay {
         sides.iter().flatten().map(|(_, contact)| (*contact).clone()).collect()
     }
 
-    pub(crate) fn on_found(&mut self, sender: &Contact, nonce: u32, near: Vec<Contact>) {
+    pub(crate) fn on_found(&mut self, sender: &Member, nonce: u32, near: Vec<Member>) {
         let Some(lookup) = self.line.lookup.as_mut().filter(|lookup| lookup.nonce == nonce) else { return };
         if !lookup.answered(sender.peer) {
             return;
         }
         for contact in near {
-            if contact.peer == self.me.contact.peer || self.line.tombstones.covering(&contact, self.now).is_some() {
+            if contact.peer == self.me.peer || self.line.tombstones.covering(&contact, self.now).is_some() {
                 self.consider(&contact);
                 continue;
             }
-            let known = self.line.leaf_set.get(contact.peer).map(|neighbour| neighbour.member.key);
+            let known = self.line.leaf_set.get(contact.peer).map(|neighbour| neighbour.key);
             // A key costs a hash: only those are computed that nobody holds.
             if let Some(lookup) = self.line.lookup.as_mut().filter(|lookup| !lookup.holds(contact.peer)) {
-                let key = known.unwrap_or_else(|| PositionKey::new(self.grid, contact.peer));
-                lookup.add(Member { key, contact }, known.is_some());
+                let key = known.unwrap_or_else(|| contact.key(self.grid));
+                lookup.add(key, contact, known.is_some());
             }
         }
         self.step_lookup();
@@ -326,11 +326,17 @@ impl Overlay {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::GridId;
 
-    fn member(byte: u8) -> Member {
-        let contact = Contact { peer: PeerId([byte; 32]), incarnation: 1, address: "".into() };
-        Member { key: PositionKey([byte; 32]), ..Member::new(GridId([0; 32]), contact) }
+    fn peer(byte: u8) -> PeerId {
+        PeerId([byte; 32])
+    }
+
+    fn seed(lookup: &mut Lookup, byte: u8) {
+        lookup.seed(PositionKey([byte; 32]), peer(byte).into());
+    }
+
+    fn add(lookup: &mut Lookup, byte: u8) {
+        lookup.add(PositionKey([byte; 32]), peer(byte).into(), false);
     }
 
     fn ask(lookup: &mut Lookup) -> Vec<u8> {
@@ -340,25 +346,25 @@ mod tests {
     #[test]
     fn asks_the_nearest_on_either_side_until_they_have_answered() {
         let mut lookup = Lookup::new(PositionKey([100; 32]), 1);
-        lookup.seed(member(10));
+        seed(&mut lookup, 10);
         assert_eq!(ask(&mut lookup), [10]);
         assert!(!lookup.is_done());
-        assert!(lookup.answered(member(10).contact.peer));
-        [50, 90, 120, 200].iter().for_each(|byte| lookup.add(member(*byte), false));
+        assert!(lookup.answered(peer(10)));
+        [50, 90, 120, 200].iter().for_each(|byte| add(&mut lookup, *byte));
         assert_eq!(ask(&mut lookup), [90, 120]);
-        assert!(lookup.answered(member(120).contact.peer));
+        assert!(lookup.answered(peer(120)));
         assert!(!lookup.is_done());
-        assert!(lookup.answered(member(90).contact.peer));
+        assert!(lookup.answered(peer(90)));
         assert!(lookup.is_done());
     }
 
     #[test]
     fn asks_every_one_that_it_was_given_however_far() {
         let mut lookup = Lookup::new(PositionKey([100; 32]), 1);
-        [10, 90, 200].iter().for_each(|byte| lookup.seed(member(*byte)));
+        [10, 90, 200].iter().for_each(|byte| seed(&mut lookup, *byte));
         assert_eq!(ask(&mut lookup), [10, 90, 200]);
         for byte in [90, 200] {
-            assert!(lookup.answered(member(byte).contact.peer));
+            assert!(lookup.answered(peer(byte)));
         }
         assert!(!lookup.is_done());
         lookup.expire(Time::from_micros(500_000), Duration::from_millis(500));
@@ -368,7 +374,7 @@ mod tests {
     #[test]
     fn passes_over_those_that_do_not_answer() {
         let mut lookup = Lookup::new(PositionKey([100; 32]), 1);
-        [50, 90].iter().for_each(|byte| lookup.add(member(*byte), false));
+        [50, 90].iter().for_each(|byte| add(&mut lookup, *byte));
         assert_eq!(ask(&mut lookup), [90]);
         let timeout = Duration::from_millis(500);
         assert_eq!(lookup.expire(Time::from_micros(500_000), timeout).0.len(), 1);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rand::RngExt;
 
 use crate::leaf_set::{Neighbour, Path};
+use crate::message::Leave;
 use crate::overlay::{NODES, Overlay};
 use crate::probe::{Expired, Probe};
 use crate::{Body, Contact, Member, PeerId, PositionKey, State};
@@ -20,6 +21,8 @@ const FRESH: Duration = Duration::from_secs(1);
 const FRESH_SUSPECT: Duration = Duration::from_millis(300);
 /// Neighbours on either side that a joining peer verifies; the others follow once it is a member.
 const JOIN_SIDE_LEN: usize = 3;
+/// A new member completes its leaf set after so long: the links of its nodes come first. Our choice.
+const SETTLE_IN: Duration = Duration::from_secs(1);
 /// First wait of a lonely peer before it tries its contacts again; doubles from there.
 const JOIN_RETRY_MIN: Duration = Duration::from_secs(1);
 /// Longest such wait.
@@ -33,8 +36,8 @@ const JOIN_MAX: Duration = Duration::from_secs(5);
 impl Overlay {
     // ---- joining and state ----
 
-    pub(crate) fn bootstrap(&mut self, contact: Contact) {
-        if contact.peer == self.me.contact.peer || !contact.is_valid() || self.state == State::Leaving {
+    pub(crate) fn bootstrap(&mut self, contact: Member) {
+        if contact.peer == self.me.peer || !contact.is_valid() || self.state == State::Leaving {
             return;
         }
         self.line.graveyard.add_bootstrap(contact.clone(), self.now + JOIN_RETRY_MIN, JOIN_RETRY_MIN);
@@ -70,9 +73,10 @@ impl Overlay {
                     self.state = State::Member;
                     self.tree.changed = true;
                     self.news.joined = true;
-                    // Now the neighbours' leaf sets in full.
+                    // Now the neighbours' leaf sets in full; those next to us and the links come first.
                     self.forget_seen();
-                    self.spread_soon();
+                    self.join_until = self.now + self.pace(SETTLE_IN);
+                    self.timers.exchange = Some(self.join_until);
                 }
             }
             State::Alone | State::Member | State::Leaving | State::Left => {}
@@ -94,13 +98,9 @@ impl Overlay {
     fn awaits_neighbour(&self) -> bool {
         let nearer = |key: PositionKey| {
             let (pred, succ) = (self.line.leaf_set.predecessor(), self.line.leaf_set.successor());
-            if key < self.me.key {
-                pred.is_none_or(|pred| pred.member.key < key)
-            } else {
-                succ.is_none_or(|succ| key < succ.member.key)
-            }
+            if key < self.key { pred.is_none_or(|pred| pred.key < key) } else { succ.is_none_or(|succ| key < succ.key) }
         };
-        self.line.probes.iter().any(|probe| nearer(PositionKey::new(self.grid, probe.contact.peer)))
+        self.line.probes.iter().any(|probe| nearer(probe.contact.key(self.grid)))
     }
 
     // ---- hearing ----
@@ -109,7 +109,7 @@ impl Overlay {
     ///
     /// An answer to a probe is left to [`Self::on_ack`], which still needs that probe, and a stranger's ping to
     /// [`Self::on_ping`].
-    pub(crate) fn hear(&mut self, sender: &Contact, is_new_address: bool, body: &Body) -> bool {
+    pub(crate) fn hear(&mut self, sender: &Member, is_new_address: bool, body: &Body) -> bool {
         let is_ack = matches!(body, Body::Ack { .. });
         let Some(known) = self.line.leaf_set.get(sender.peer) else {
             return self.hear_other(sender, is_ack || matches!(body, Body::Ping { .. }));
@@ -142,12 +142,12 @@ impl Overlay {
     }
 
     /// The same for one that is not a neighbour.
-    fn hear_other(&mut self, sender: &Contact, is_talk: bool) -> bool {
+    fn hear_other(&mut self, sender: &Member, is_talk: bool) -> bool {
         if let Some(stone) = self.line.tombstones.covering(sender, self.now)
             && (stone.left || stone.incarnation > sender.incarnation)
             && !stone.is_candidate
         {
-            let latest = Contact { incarnation: stone.incarnation, ..sender.clone() };
+            let latest = Contact { incarnation: stone.incarnation, ..(**sender).clone() }.into();
             self.counters.stale_life += 1;
             self.send(sender.clone(), Body::Hint(vec![latest]));
             return false;
@@ -155,22 +155,24 @@ impl Overlay {
         if self.is_linked(sender) {
             return true;
         }
-        if self.line.fingers.heard(sender, self.now)
+        if let Some(head) = self.line.fingers.heard(sender, self.now)
             && !self.line.graveyard.holds(sender)
-            && !self.line.fingers.get_head(sender.peer).is_none_or(|head| self.line.leaf_set.may_want(head))
+            && !self.line.leaf_set.may_want(head)
         {
             return true;
         }
-        let member = Member::new(self.grid, sender.clone());
-        if !is_talk && (self.line.leaf_set.wants(&member.key) || self.line.graveyard.holds(sender)) {
+        let key = sender.key(self.grid);
+        // Whom a joining peer needs it hears of in answers.
+        let is_needed = self.state != State::Joining && self.needs(&key);
+        if !is_talk && (is_needed || self.line.graveyard.holds(sender)) {
             self.probe(sender, self.config.probe_tries);
         }
-        self.line.fingers.note(&member, self.now);
+        self.line.fingers.note(sender, key.head(), self.now);
         true
     }
 
     /// Whether a peer that is not a neighbour is a parent or child of ours, far enough away to be no candidate.
-    fn is_linked(&self, sender: &Contact) -> bool {
+    fn is_linked(&self, sender: &Member) -> bool {
         let slots = self.tree.slots.iter().flatten().map(|slot| &slot.contact);
         let parents = self.tree.uplinks.iter().filter_map(|uplink| uplink.parent());
         let is_full = self.line.leaf_set.sides().iter().all(|side| side.len() == self.config.leaf_set_side_len);
@@ -178,9 +180,9 @@ impl Overlay {
     }
 
     /// Takes note of a peer by hearsay: verifies it if it belongs next to us.
-    pub(crate) fn consider(&mut self, contact: &Contact) {
-        if contact.peer == self.me.contact.peer {
-            if contact.incarnation > self.me.contact.incarnation {
+    pub(crate) fn consider(&mut self, contact: &Member) {
+        if contact.peer == self.me.peer {
+            if contact.incarnation > self.me.incarnation {
                 self.rise_above(contact.incarnation);
             }
             return;
@@ -192,25 +194,27 @@ impl Overlay {
             Some(known) => known.contact().incarnation < contact.incarnation,
             // It is being verified: its place need not be computed.
             None if self.is_probed(contact) => false,
-            None => {
-                let key = PositionKey::new(self.grid, contact.peer);
-                self.line.leaf_set.wants(&key) && (self.state != State::Joining || self.is_near(&key))
-            }
+            None => self.needs(&contact.key(self.grid)),
         };
         if is_news {
             self.probe(contact, self.config.probe_tries);
         }
     }
 
+    /// Whether a peer at `key` that is not in the leaf set should be verified to get into it.
+    fn needs(&self, key: &PositionKey) -> bool {
+        let arrives = self.state == State::Joining || self.now < self.join_until;
+        self.line.leaf_set.wants(key) && (!arrives || self.is_near(key))
+    }
+
     /// Whether a joining peer needs this one at once: few stand, or are being verified, between.
     fn is_near(&self, key: &PositionKey) -> bool {
-        let me = self.me.key;
+        let me = self.key;
         let between = |other: &PositionKey| (*key < *other && *other < me) || (me < *other && *other < *key);
-        let known = self.line.leaf_set.iter().filter(|neighbour| between(&neighbour.member.key)).count();
+        let known = self.line.leaf_set.iter().filter(|neighbour| between(&neighbour.key)).count();
         known < JOIN_SIDE_LEN && {
             let probed = self.line.probes.iter().filter(|probe| {
-                self.line.leaf_set.get(probe.contact.peer).is_none()
-                    && between(&PositionKey::new(self.grid, probe.contact.peer))
+                self.line.leaf_set.get(probe.contact.peer).is_none() && between(&probe.contact.key(self.grid))
             });
             known + probed.count() < JOIN_SIDE_LEN
         }
@@ -227,7 +231,7 @@ impl Overlay {
             self.counters.incarnations_refused += 1;
             return;
         }
-        self.me.contact.incarnation = incarnation.saturating_add(1);
+        self.me = Contact { incarnation: incarnation.saturating_add(1), ..(*self.me).clone() }.into();
         self.counters.risen += 1;
         self.tree.changed = true;
         self.probe_leaf_set();
@@ -236,15 +240,15 @@ impl Overlay {
     // ---- probing ----
 
     /// Asks a peer for an answer unless that is under way.
-    pub(crate) fn probe(&mut self, contact: &Contact, tries_max: u32) {
+    pub(crate) fn probe(&mut self, contact: &Member, tries_max: u32) {
         if let Some(nonce) = self.begin_probe(contact, tries_max) {
             self.ping(contact.clone(), nonce, false);
         }
     }
 
     /// The nonce with which the peer is to be asked, if it is.
-    fn begin_probe(&mut self, contact: &Contact, tries_max: u32) -> Option<u32> {
-        if contact.peer == self.me.contact.peer || self.is_probed(contact) {
+    fn begin_probe(&mut self, contact: &Member, tries_max: u32) -> Option<u32> {
+        if contact.peer == self.me.peer || self.is_probed(contact) {
             return None;
         }
         let known = self.line.leaf_set.get(contact.peer);
@@ -262,7 +266,7 @@ impl Overlay {
     }
 
     /// Whether a probe of this or a later life of the peer is under way.
-    fn is_probed(&self, contact: &Contact) -> bool {
+    fn is_probed(&self, contact: &Member) -> bool {
         self.line.probes.get(contact.peer).is_some_and(|probe| probe.contact.incarnation >= contact.incarnation)
     }
 
@@ -272,7 +276,7 @@ impl Overlay {
         self.line.probes.end(peer)
     }
 
-    fn ping(&mut self, to: Contact, nonce: u32, again: bool) {
+    fn ping(&mut self, to: Member, nonce: u32, again: bool) {
         let seen = self.line.leaf_set.get(to.peer).map_or(0, |neighbour| neighbour.seen);
         let mine = self.line.leaf_set.digest();
         let body = Body::Ping { nonce, mine, seen };
@@ -280,7 +284,7 @@ impl Overlay {
     }
 
     /// Pings who is being probed once more, of our own accord.
-    pub(crate) fn ping_again(&mut self, to: Contact) {
+    pub(crate) fn ping_again(&mut self, to: Member) {
         if let Some(nonce) = self.line.probes.get(to.peer).map(|probe| probe.nonce) {
             self.ping(to, nonce, true);
         }
@@ -311,7 +315,7 @@ impl Overlay {
     }
 
     /// A parent missed an answer to a report, which counts for a try: is it there at all?
-    pub(crate) fn miss(&mut self, parent: &Contact) {
+    pub(crate) fn miss(&mut self, parent: &Member) {
         if self.line.probes.get(parent.peer).is_none() {
             self.probe(parent, self.config.probe_tries.saturating_sub(1).max(1));
             self.suspect(parent);
@@ -319,7 +323,7 @@ impl Overlay {
     }
 
     /// A peer missed an answer: whoever stands on its other side should look too, so that both find out at once.
-    fn suspect(&mut self, silent: &Contact) {
+    fn suspect(&mut self, silent: &Member) {
         if let Some(beyond) = self.line.leaf_set.beyond(silent.peer).cloned() {
             self.send_short(beyond, Body::Suspect(silent.clone()));
         } else if self.line.leaf_set.get(silent.peer).is_none() {
@@ -342,7 +346,7 @@ impl Overlay {
         }
     }
 
-    pub(crate) fn known_contact(&self, peer: PeerId) -> Option<&Contact> {
+    pub(crate) fn known_contact(&self, peer: PeerId) -> Option<&Member> {
         if let Some(neighbour) = self.line.leaf_set.get(peer) {
             return Some(neighbour.contact());
         }
@@ -352,7 +356,7 @@ impl Overlay {
         slots.chain(parents).chain(probed).find(|contact| contact.peer == peer)
     }
 
-    pub(crate) fn on_ping(&mut self, sender: Contact, nonce: u32, mine: u32, seen: u32) {
+    pub(crate) fn on_ping(&mut self, sender: Member, nonce: u32, mine: u32, seen: u32) {
         let digest = self.line.leaf_set.digest();
         // Whoever is too far away to be a neighbour has no use for our leaf set.
         let (mut is_near, mut ask) = (true, None);
@@ -374,7 +378,7 @@ impl Overlay {
                 }
             }
             None => {
-                is_near = self.line.leaf_set.wants(&PositionKey::new(self.grid, sender.peer));
+                is_near = self.line.leaf_set.wants(&sender.key(self.grid));
                 if is_near || self.line.graveyard.holds(&sender) {
                     ask = self.begin_probe(&sender, self.config.probe_tries);
                 }
@@ -383,14 +387,14 @@ impl Overlay {
         self.answer(sender, nonce, seen != digest && is_near, ask);
     }
 
-    fn answer(&mut self, to: Contact, nonce: u32, with_set: bool, ask: Option<u32>) {
-        let set = with_set.then(|| self.neighbours().cloned().collect());
+    fn answer(&mut self, to: Member, nonce: u32, with_set: bool, ask: Option<u32>) {
+        let set = with_set.then(|| self.near().cloned().collect());
         let is_terse = !with_set && ask.is_none();
         let body = Body::Ack { nonce, mine: self.line.leaf_set.digest(), set, ask: ask.unwrap_or(0) };
         if is_terse { self.send_short(to, body) } else { self.send(to, body) }
     }
 
-    pub(crate) fn on_ack(&mut self, sender: &Contact, nonce: u32, mine: u32, set: Option<Vec<Contact>>, ask: u32) {
+    pub(crate) fn on_ack(&mut self, sender: &Member, nonce: u32, mine: u32, set: Option<Vec<Member>>, ask: u32) {
         if ask > 0 {
             self.answer(sender.clone(), ask, true, None);
         }
@@ -414,7 +418,7 @@ impl Overlay {
     }
 
     /// `sender` answered our probe: it lives, at this incarnation.
-    fn adopt(&mut self, sender: &Contact, probe: &Probe) {
+    fn adopt(&mut self, sender: &Member, probe: &Probe) {
         let sample = (probe.tries == 1).then(|| self.now.since(probe.sent));
         self.line.tombstones.clear(sender.peer);
         let was_lost = self.line.graveyard.forget(sender.peer);
@@ -426,7 +430,7 @@ impl Overlay {
                 }
             }),
             Some(false) => self.insert(sender, sample),
-            None if self.line.leaf_set.wants(&PositionKey::new(self.grid, sender.peer)) => self.insert(sender, sample),
+            None if self.line.leaf_set.wants(&sender.key(self.grid)) => self.insert(sender, sample),
             None => {}
         }
         if was_lost {
@@ -441,19 +445,20 @@ impl Overlay {
         }
     }
 
-    fn insert(&mut self, contact: &Contact, round_trip: Option<Duration>) {
-        let member = Member::new(self.grid, contact.clone());
+    fn insert(&mut self, contact: &Member, round_trip: Option<Duration>) {
+        let (contact, key) = (contact.clone(), contact.key(self.grid));
         let pace_percent = self.pace_percent() as u8;
         let (heard, exchanged) = (self.now, self.now);
         let mut path = Path::default();
         if let Some(round_trip) = round_trip {
             path.sample(round_trip);
         }
-        let neighbour = Neighbour { member, heard, exchanged, path, seen: 0, pace_percent, probed: false };
+        let peer = contact.peer;
+        let neighbour = Neighbour { contact, key, heard, exchanged, path, seen: 0, pace_percent, probed: false };
         self.line.leaf_set.insert(neighbour);
-        self.line.fingers.remove(contact.peer);
+        self.line.fingers.remove(peer);
         self.spread_soon();
-        if self.line.leaf_set.is_adjacent(contact.peer) {
+        if self.line.leaf_set.is_adjacent(peer) {
             self.line_changed();
             self.look_up_soon();
         }
@@ -469,22 +474,22 @@ impl Overlay {
 
     /// The next pings ask for leaf sets whatever we know of them.
     pub(crate) fn forget_seen(&mut self) {
-        let neighbours: Vec<_> = self.neighbours().map(|contact| contact.peer).collect();
+        let neighbours: Vec<_> = self.near().map(|contact| contact.peer).collect();
         for peer in neighbours {
             self.line.leaf_set.update(peer, |neighbour| neighbour.seen = 0);
         }
     }
 
-    /// The leaf set grew: tell some of it before long, so that two lines that met merge.
+    /// The leaf set grew: tell some of it before long, so that two lines that met merge. Who joins has nothing to tell.
     fn spread_soon(&mut self) {
-        if self.timers.exchange.is_none() {
+        if self.timers.exchange.is_none() && self.state != State::Joining {
             self.timers.exchange = Some(self.now + Duration::from_millis(self.rng.random_range(200..=400)));
         }
     }
 
     // ---- losing ----
 
-    fn probe_failed(&mut self, contact: &Contact) {
+    fn probe_failed(&mut self, contact: &Member) {
         let is_lonely = self.line.leaf_set.len() == 0;
         let longest = if is_lonely { JOIN_RETRY_MAX } else { Duration::from_millis(self.config.graveyard_probe_ms) };
         self.line.graveyard.bootstrap_failed(contact.peer, self.now, is_lonely, longest);
@@ -505,28 +510,28 @@ impl Overlay {
     }
 
     /// A neighbour crashed: unlink it, and tell everybody whom that concerns, itself too in case that we are wrong.
-    fn mourn(&mut self, lost: &Contact) {
+    fn mourn(&mut self, lost: &Member) {
         self.bury(lost);
         self.send(lost.clone(), Body::Dead(lost.clone()));
-        let others: Vec<_> = self.neighbours().cloned().collect();
+        let others: Vec<_> = self.near().cloned().collect();
         others.into_iter().for_each(|to| self.send_short(to, Body::Dead(lost.clone())));
         self.probe_leaf_set();
     }
 
     /// A parent out of our sight fell silent: whoever stands next to it should look.
-    fn suspect_parent(&mut self, lost: &Contact) {
+    fn suspect_parent(&mut self, lost: &Member) {
         for node in NODES {
             let uplink = &self.tree.uplinks[node as usize];
             let Some(tree) = uplink.tree.as_ref().filter(|_| uplink.target.as_ref() == Some(lost)) else { continue };
             let span = &tree.span;
             let beside = if span.r.peer == lost.peer { span.ro.clone() } else { Some(span.l.clone()) };
-            if let Some(beside) = beside.filter(|beside| beside.peer != self.me.contact.peer) {
+            if let Some(beside) = beside.filter(|beside| beside.peer != self.me.peer) {
                 self.send(beside, Body::Suspect(lost.clone()));
             }
         }
     }
 
-    fn bury(&mut self, contact: &Contact) {
+    fn bury(&mut self, contact: &Member) {
         self.forget(contact.peer);
         let until = self.now + Duration::from_millis(self.config.tombstone_ms);
         self.line.tombstones.set(contact, until, false);
@@ -548,9 +553,9 @@ impl Overlay {
         }
     }
 
-    pub(crate) fn on_dead(&mut self, sender: &Contact, contact: &Contact) {
-        if contact.peer == self.me.contact.peer {
-            if contact.incarnation >= self.me.contact.incarnation {
+    pub(crate) fn on_dead(&mut self, sender: &Member, contact: &Member) {
+        if contact.peer == self.me.peer {
+            if contact.incarnation >= self.me.incarnation {
                 self.feel_slower(1);
                 self.rise_above(contact.incarnation);
             }
@@ -571,17 +576,26 @@ impl Overlay {
         }
     }
 
-    pub(crate) fn on_leave(&mut self, sender: &Contact, near: Vec<Contact>) {
+    pub(crate) fn on_leave(&mut self, sender: &Member, Leave { near, ends }: Leave) {
         if self.line.leaf_set.get(sender.peer).is_some_and(|known| known.contact().incarnation > sender.incarnation) {
             self.counters.stale_life += 1;
             return;
         }
+        let sides = [self.pred(), self.succ()].map(|next| next.is_some_and(|next| next.peer == sender.peer));
         self.forget(sender.peer);
         self.end_probe(sender.peer);
+        self.inherit_ends(sides, ends);
         self.line.graveyard.forget(sender.peer);
         let until = self.now + Duration::from_millis(self.config.tombstone_ms);
         self.line.tombstones.set(sender, until, true);
         near.iter().for_each(|contact| self.consider(contact));
+    }
+
+    /// Who stood next to us, `was_next` on which side, leaves: where the line ended with it, it ends with us now.
+    fn inherit_ends(&mut self, was_next: [bool; 2], its: [bool; 2]) {
+        for (side, neighbours) in self.line.leaf_set.sides().iter().enumerate() {
+            self.line.ends[side] |= was_next[side] && its[side] && neighbours.is_empty();
+        }
     }
 
     // ---- leaving ----
@@ -590,15 +604,15 @@ impl Overlay {
         if self.state == State::Leaving {
             return;
         }
-        let mut told: Vec<Contact> = self.neighbours().cloned().collect();
+        let mut told: Vec<Member> = self.near().cloned().collect();
         let slots = self.tree.slots.iter().flatten().map(|slot| &slot.contact);
         let parents = self.tree.uplinks.iter().filter_map(|uplink| uplink.target.as_ref());
         for contact in slots.chain(parents) {
-            if contact.peer != self.me.contact.peer && told.iter().all(|other| other.peer != contact.peer) {
+            if contact.peer != self.me.peer && told.iter().all(|other| other.peer != contact.peer) {
                 told.push(contact.clone());
             }
         }
-        if let Some(pred) = self.predecessor().cloned() {
+        if let Some(pred) = self.pred().cloned() {
             self.hand_over(pred);
         }
         self.state = State::Leaving;
@@ -615,9 +629,9 @@ impl Overlay {
         if !matches!(self.state, State::Leaving | State::Left) {
             return;
         }
-        let known: Vec<Contact> = self.neighbours().cloned().collect();
-        let incarnation = self.me.contact.incarnation.saturating_add(1);
-        let me = Contact { incarnation, ..self.me.contact.clone() };
+        let known: Vec<Member> = self.near().cloned().collect();
+        let incarnation = self.me.incarnation.saturating_add(1);
+        let me = Contact { incarnation, ..(*self.me).clone() };
         let life = Self::new(self.config.clone(), self.grid, me, self.rng.random(), self.now, self.codec);
         let last = std::mem::replace(self, life);
         (self.outbox, self.counters, self.born) = (last.outbox, last.counters, last.born);
@@ -628,9 +642,10 @@ impl Overlay {
         self.line.graveyard.ask_bootstraps_at(self.now, JOIN_RETRY_MIN);
     }
 
-    pub(crate) fn say_goodbye(&mut self, to: Contact) {
-        let near = [self.predecessor(), self.successor()].into_iter().flatten().cloned().collect();
-        self.send(to, Body::Leave(near));
+    pub(crate) fn say_goodbye(&mut self, to: Member) {
+        let near = [self.pred(), self.succ()].into_iter().flatten().cloned().collect();
+        let ends = self.line.ends;
+        self.send(to, Body::Leave(Leave { near, ends }));
     }
 
     pub(crate) fn linger(&mut self) {

@@ -5,8 +5,10 @@
 //! are tolerated. What a remote peer sends is checked by [`Message::check`] before anything looks inside. How a message
 //! looks as bytes is in `wire`.
 
+use std::sync::Arc;
+
 use crate::link::Span;
-use crate::{ADDRESS_BYTES_MAX, Contact, Node, PositionKey};
+use crate::{ADDRESS_BYTES_MAX, Contact, Member, Node, PositionKey};
 
 /// Longest payload of a report or of the root, in bytes.
 pub const PAYLOAD_BYTES_MAX: usize = 64 * 1024;
@@ -50,7 +52,7 @@ pub enum Body {
         /// Digest of the sender's leaf set.
         mine: u32,
         /// The sender's leaf set, unless the ping showed that it is known.
-        set: Option<Vec<Contact>>,
+        set: Option<Vec<Member>>,
         /// A ping by the way: asks for an answer with this nonce; 0 asks for none. Saves a message where two strangers
         /// verify each other.
         ask: u32,
@@ -67,7 +69,7 @@ pub enum Body {
         /// Of the find.
         nonce: u32,
         /// The nearest peers that the sender knows on either side, itself included.
-        near: Vec<Contact>,
+        near: Vec<Member>,
     },
     /// A node reports to the router that it takes for its parent.
     Report(Report),
@@ -78,20 +80,32 @@ pub enum Body {
         /// Which node of the receiver is the child.
         node: Node,
         /// The news; none when only the depth changed.
-        root: Option<Box<RootInfo>>,
+        root: Option<Arc<RootInfo>>,
         /// Depth of the sender's router; none while it is not attached.
         depth: Option<u32>,
+        /// See [`ReportAck::edition`].
+        edition: u32,
     },
     /// The sender probed this peer in vain and unlinked it. Also sent to that peer itself, which refutes it.
-    Dead(Contact),
+    Dead(Member),
     /// The sender has reason to doubt that this peer lives; who stands next to it should probe it.
-    Suspect(Contact),
+    Suspect(Member),
     /// Peers that the receiver may want to know: it verifies them before it believes.
-    Hint(Vec<Contact>),
-    /// The sender leaves now. Its neighbours on the line, which become each other's.
-    Leave(Vec<Contact>),
+    Hint(Vec<Member>),
+    /// The sender leaves now.
+    Leave(Leave),
     /// The role of a router moved to the receiver, or is about to: what the sender knew of its children.
     Handover(Handover),
+}
+
+/// Where a peer stood that leaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leave {
+    /// Its neighbours on the line, which become each other's.
+    pub near: Vec<Member>,
+    /// By side, below and above: whether the line ended with it, as far as it made sure. The line ends with its other
+    /// neighbour then, who need not look.
+    pub ends: [bool; 2],
 }
 
 /// What the holder of a router's role knows of its children, for whom the role moves to.
@@ -105,7 +119,7 @@ pub struct Handover {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandoverChild {
     /// Its machine.
-    pub contact: Contact,
+    pub contact: Member,
     /// Which node of that machine.
     pub node: Node,
     /// Of the report.
@@ -163,7 +177,10 @@ pub struct ReportAck {
     /// Whether the link stands.
     pub verdict: Verdict,
     /// What the root tells, unless the report showed that it is known.
-    pub root: Option<Box<RootInfo>>,
+    pub root: Option<Arc<RootInfo>>,
+    /// Rises with every change of what the sender tells its children (the root, its depth), within one life of it: what
+    /// was said earlier and comes later is passed over.
+    pub edition: u32,
 }
 
 /// Whether a parent takes the child.
@@ -181,9 +198,9 @@ pub enum Verdict {
     /// The sender is not the parent of such a node; these are its neighbours.
     Refused {
         /// Its predecessor.
-        pred: Option<Contact>,
+        pred: Option<Member>,
         /// Its successor.
-        succ: Option<Contact>,
+        succ: Option<Member>,
     },
 }
 
@@ -191,7 +208,7 @@ pub enum Verdict {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RootInfo {
     /// The machine of the root.
-    pub contact: Contact,
+    pub contact: Member,
     /// Rises with every change, within one life of the root.
     pub stamp: u64,
     /// Leaves in the whole tree.
@@ -221,11 +238,10 @@ impl PayloadCodec {
 impl RootInfo {
     /// Identifies this very news in few bytes; never 0.
     pub(crate) fn digest(&self) -> u32 {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&self.contact.peer.0);
-        hasher.update(&self.contact.incarnation.to_le_bytes());
-        hasher.update(&self.stamp.to_le_bytes());
-        short(&hasher)
+        let mut digest = Digest::default();
+        digest.add_contact(&self.contact);
+        digest.add(self.stamp);
+        digest.short()
     }
 
     fn check(&self) -> Result<(), Refusal> {
@@ -235,12 +251,31 @@ impl RootInfo {
     }
 }
 
-/// The first four bytes of a hash, never 0. Short, since every heartbeat carries some: where two contents happen to
-/// look the same, the next change or the next look-up of the own key makes up for it.
-pub(crate) fn short(hasher: &blake3::Hasher) -> u32 {
-    let mut first = [0; 4];
-    first.copy_from_slice(&hasher.finalize().as_bytes()[..4]);
-    u32::from_le_bytes(first).max(1)
+/// A digest of what a peer says of itself, for those who ask whether they know it already. It need not withstand an
+/// attack: a liar about its own state only misleads itself, and could as well say nothing.
+#[derive(Default)]
+pub(crate) struct Digest(u64);
+
+impl Digest {
+    pub(crate) fn add(&mut self, word: u64) {
+        // Rotate, multiply by an odd constant (2⁶⁴ divided by the golden ratio) and fold: every bit reaches all others.
+        let mixed = (self.0.rotate_left(26) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ mixed >> 32;
+    }
+
+    pub(crate) fn add_contact(&mut self, contact: &Contact) {
+        let (words, _) = contact.peer.0.as_chunks::<8>();
+        words.iter().for_each(|word| self.add(u64::from_le_bytes(*word)));
+        self.add(contact.incarnation);
+        self.add(contact.address.len() as u64);
+        contact.address.bytes().for_each(|byte| self.add(u64::from(byte)));
+    }
+
+    /// Never 0. Short, since every heartbeat carries some: where two contents happen to look the same, the next change
+    /// or the next look-up of the own key makes up for it.
+    pub(crate) fn short(&self) -> u32 {
+        (self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).max(1) as u32
+    }
 }
 
 /// Why a message is not looked at.
@@ -261,7 +296,9 @@ impl Message {
         match &self.body {
             Body::Ping { .. } | Body::Find { .. } => Ok(()),
             Body::Ack { set, .. } => set.as_deref().map_or(Ok(()), check_list),
-            Body::Found { near: list, .. } | Body::Hint(list) | Body::Leave(list) => check_list(list),
+            Body::Found { near: list, .. } | Body::Hint(list) | Body::Leave(Leave { near: list, .. }) => {
+                check_list(list)
+            }
             Body::Dead(contact) | Body::Suspect(contact) => check_contacts([contact]),
             Body::Report(report) => check_report(report),
             Body::ReportAck(ack) => {
@@ -321,13 +358,13 @@ fn check_payload(bytes: &[u8]) -> Result<(), Refusal> {
     if bytes.len() <= PAYLOAD_BYTES_MAX { Ok(()) } else { Err(Refusal::Oversized) }
 }
 
-fn check_list(list: &[Contact]) -> Result<(), Refusal> {
+fn check_list(list: &[Member]) -> Result<(), Refusal> {
     if list.len() > CONTACTS_MAX {
         return Err(Refusal::Oversized);
     }
     check_contacts(list)
 }
 
-fn check_contacts<'a>(contacts: impl IntoIterator<Item = &'a Contact>) -> Result<(), Refusal> {
-    if contacts.into_iter().all(Contact::is_valid) { Ok(()) } else { Err(Refusal::Oversized) }
+fn check_contacts<'a>(contacts: impl IntoIterator<Item = &'a Member>) -> Result<(), Refusal> {
+    if contacts.into_iter().all(|member| member.is_valid()) { Ok(()) } else { Err(Refusal::Oversized) }
 }

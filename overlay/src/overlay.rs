@@ -11,6 +11,7 @@
 //! two for each child, four for each node of ours, and two of the root. Nothing is queued: what waits is a deadline
 //! in the state.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::rngs::ChaCha8Rng;
@@ -19,14 +20,14 @@ use rand::{RngExt, SeedableRng};
 use crate::finger::Fingers;
 use crate::graveyard::{Graveyard, Tombstones};
 use crate::handover::Handed;
-use crate::leaf_set::{LeafSet, Silence};
+use crate::leaf_set::{LeafSet, Neighbour, Silence};
 use crate::link::{Refused, Slot, Uplink};
 use crate::lookup::Lookup;
 use crate::message::{PAYLOAD_BYTES_MAX, PayloadCodec, Refusal};
 use crate::probe::Probes;
 use crate::{
-    Body, Child, Config, Contact, Counters, Effect, Event, GridId, Member, Message, Node, Notice, RootInfo, Side,
-    State, Time,
+    Body, Child, Config, Contact, Counters, Effect, Event, GridId, Member, Message, Node, Notice, PositionKey,
+    RootInfo, Side, State, Time,
 };
 
 /// Wait before a look-up that follows a change; doubles from there.
@@ -44,14 +45,16 @@ const SLOWNESS_MAX: u32 = 8;
 /// The overlay of one peer. Deterministic: the same seed and events give the same effects.
 #[derive(Debug)]
 pub struct Overlay {
-    pub(crate) config: Config,
+    pub(crate) config: Arc<Config>,
     pub(crate) grid: GridId,
     pub(crate) codec: PayloadCodec,
     pub(crate) me: Member,
+    /// Our place on the line.
+    pub(crate) key: PositionKey,
     pub(crate) rng: ChaCha8Rng,
     pub(crate) now: Time,
     pub(crate) state: State,
-    /// When a joining peer becomes a member even if candidates go on turning up.
+    /// When a joining peer becomes a member even if candidates go on turning up; then when it completes its leaf set.
     pub(crate) join_until: Time,
     /// When a leaving peer stops.
     pub(crate) leave_until: Time,
@@ -107,17 +110,19 @@ pub(crate) struct Tree {
     /// By side: left, right.
     pub(crate) slots: [Option<Box<Slot>>; 2],
     pub(crate) generation: u64,
-    pub(crate) root: Option<Box<RootInfo>>,
+    pub(crate) root: Option<Arc<RootInfo>>,
     /// Of `root`; 0 is none.
     pub(crate) root_digest: u32,
     pub(crate) root_stamp: u64,
     pub(crate) root_payload: Vec<u8>,
     /// The other end of our router's gap, and the gap's prefix: the router whose children and parent these are.
-    pub(crate) gap: Option<(Contact, u16)>,
+    pub(crate) gap: Option<(Member, u16)>,
     /// The line or a child changed since the tree was derived.
     pub(crate) changed: bool,
     /// What children are told: digest of the root, depth of our router.
     pub(crate) told: (u32, Option<u32>),
+    /// Rises with every change of `told`.
+    pub(crate) edition: u32,
     /// Children that were refused and may be right before long.
     pub(crate) refused: Vec<Refused>,
     /// What came with a role that we have or are about to have.
@@ -142,15 +147,23 @@ impl Overlay {
     ///
     /// `seed` is the only source of randomness: derive it from (run seed, peer, incarnation). `config` is taken as
     /// it is; whoever read it from outside calls [`Config::validate`]. All peers of a grid need the same `codec`.
-    pub fn new(config: Config, grid: GridId, me: Contact, seed: u64, now: Time, codec: PayloadCodec) -> Self {
-        let me = Member::new(grid, me);
+    pub fn new(
+        config: impl Into<Arc<Config>>,
+        grid: GridId,
+        me: impl Into<Member>,
+        seed: u64,
+        now: Time,
+        codec: PayloadCodec,
+    ) -> Self {
+        let (config, me) = (config.into(), me.into());
+        let key = me.key(grid);
         let silence = Silence {
             adjacent: Duration::from_millis(config.heartbeat_ms) / 2,
             others: Duration::from_millis(config.exchange_ms),
         };
         let line = Line {
-            leaf_set: LeafSet::new(me.key, config.leaf_set_side_len, silence),
-            fingers: Fingers::new(me.key, config.fingers_per_bucket),
+            leaf_set: LeafSet::new(key, config.leaf_set_side_len, silence),
+            fingers: Fingers::new(key, config.fingers_per_bucket),
             probes: Probes::default(),
             tombstones: Tombstones::default(),
             graveyard: Graveyard::new(config.graveyard_len),
@@ -178,6 +191,7 @@ impl Overlay {
             gap: None,
             changed: true,
             told: (0, None),
+            edition: 0,
             refused: Vec::new(),
             handed: None,
         };
@@ -185,8 +199,9 @@ impl Overlay {
             config,
             grid,
             codec,
-            born: (now, me.contact.incarnation),
+            born: (now, me.incarnation),
             me,
+            key,
             rng: ChaCha8Rng::seed_from_u64(seed),
             now,
             state: State::Alone,
@@ -220,7 +235,7 @@ impl Overlay {
         std::mem::swap(&mut self.outbox, effects);
         self.notice_lateness();
         match event {
-            Event::Bootstrap(contact) => self.bootstrap(contact),
+            Event::Bootstrap(contact) => self.bootstrap(contact.into()),
             Event::Received { from, message } => self.receive(from, message),
             Event::ConnectionLost(peer) => self.doubt(peer),
             Event::Leave => self.leave(),
@@ -289,12 +304,12 @@ impl Overlay {
     }
 
     /// Checks a message and hands it to its part of the protocol.
-    fn receive(&mut self, from: crate::PeerId, message: Message) {
+    fn receive(&mut self, from: Member, message: Message) {
         if message.grid != self.grid.tag() {
             self.counters.foreign_grid += 1;
             return;
         }
-        if from == self.me.contact.peer {
+        if from.peer == self.me.peer {
             self.counters.forged_sender += 1;
             return;
         }
@@ -311,12 +326,11 @@ impl Overlay {
         }
         let Message { incarnation, address, body, .. } = message;
         let is_new_address = address.is_some();
-        let Some(address) = address.or_else(|| self.address_of(from)) else {
+        let Some(sender) = self.sender(from, incarnation, address) else {
             // It takes us for somebody who knows it; when nothing comes back it says more.
             self.counters.unknown_sender += 1;
             return;
         };
-        let sender = Contact { peer: from, incarnation, address };
         if self.state == State::Leaving {
             if !matches!(body, Body::Leave(_) | Body::Handover(_) | Body::Ack { .. } | Body::ReportAck(_)) {
                 self.say_goodbye(sender);
@@ -325,7 +339,7 @@ impl Overlay {
         }
         // These two may come from somebody who is gone by now.
         let body = match body {
-            Body::Leave(near) => return self.on_leave(&sender, near),
+            Body::Leave(leave) => return self.on_leave(&sender, leave),
             Body::Handover(handover) => return self.on_handover(&sender, handover),
             body => body,
         };
@@ -339,7 +353,9 @@ impl Overlay {
             Body::Found { nonce, near } => self.on_found(&sender, nonce, near),
             Body::Report(report) => self.on_report(sender, report),
             Body::ReportAck(ack) => self.on_report_ack(&sender, ack),
-            Body::RootChanged { node, root, depth } => self.on_root_changed(&sender, node, root, depth),
+            Body::RootChanged { node, root, depth, edition } => {
+                self.on_root_changed(&sender, node, root, depth, edition)
+            }
             Body::Dead(contact) => self.on_dead(&sender, &contact),
             Body::Suspect(contact) => self.on_suspect(contact.peer),
             Body::Hint(contacts) => contacts.iter().for_each(|contact| self.consider(contact)),
@@ -347,31 +363,49 @@ impl Overlay {
         }
     }
 
-    /// Where this peer was reached or heard of last.
-    fn address_of(&self, peer: crate::PeerId) -> Option<Box<str>> {
-        let contact = self.known_contact(peer).or_else(|| self.line.fingers.get(peer));
-        contact.map(|contact| contact.address.clone())
+    /// Who sent a message: where it gives no address, where this peer was reached or heard of last. None where we do not
+    /// know it.
+    fn sender(&self, from: Member, incarnation: u64, address: Option<Box<str>>) -> Option<Member> {
+        let says = |contact: &Member, address: &str| contact.incarnation == incarnation && *contact.address == *address;
+        if let Some(address) = address {
+            return Some(if says(&from, &address) {
+                from
+            } else {
+                Contact { peer: from.peer, incarnation, address }.into()
+            });
+        }
+        let known = self.known_contact(from.peer).or_else(|| self.line.fingers.get(from.peer))?;
+        Some(if says(known, &known.address) {
+            known.clone()
+        } else {
+            Contact { peer: from.peer, incarnation, address: known.address.clone() }.into()
+        })
     }
 
     /// Says something with our address.
-    pub(crate) fn send(&mut self, to: Contact, body: Body) {
-        let address = Some(self.me.contact.address.clone());
+    pub(crate) fn send(&mut self, to: Member, body: Body) {
+        let address = Some(self.me.address.clone());
         self.send_as(to, address, body);
     }
 
     /// Says something to a peer that knows our address.
-    pub(crate) fn send_short(&mut self, to: Contact, body: Body) {
+    pub(crate) fn send_short(&mut self, to: Member, body: Body) {
         self.send_as(to, None, body);
     }
 
-    fn send_as(&mut self, to: Contact, address: Option<Box<str>>, body: Body) {
-        let message = Message { grid: self.grid.tag(), incarnation: self.me.contact.incarnation, address, body };
+    fn send_as(&mut self, to: Member, address: Option<Box<str>>, body: Body) {
+        let message = Message { grid: self.grid.tag(), incarnation: self.me.incarnation, address, body };
         self.outbox.push(Effect::Send { to, message });
     }
 
     /// The moment after a period with its spread.
     pub(crate) fn after_ms(&mut self, period_ms: u64) -> Time {
         self.now + Duration::from_millis(period_ms) * self.pace_percent() / 100
+    }
+
+    /// A duration with its spread.
+    pub(crate) fn pace(&mut self, duration: Duration) -> Duration {
+        duration * self.pace_percent() / 100
     }
 
     /// A random factor around 100 %.
@@ -389,12 +423,17 @@ impl Overlay {
 
     /// This peer. Its incarnation rises when somebody knows a higher one, or believes it dead.
     pub fn me(&self) -> &Contact {
-        &self.me.contact
+        &self.me
+    }
+
+    /// The same as a handle: what drivers of many peers in one process share with whom it speaks to.
+    pub fn handle_of_me(&self) -> &Member {
+        &self.me
     }
 
     /// The own dialable address became known or changed; the next messages spread it.
     pub fn set_address(&mut self, address: Box<str>) {
-        self.me.contact.address = address;
+        self.me = Contact { address, ..(*self.me).clone() }.into();
         self.tree.changed = true;
         self.tree.uplinks.iter_mut().for_each(|uplink| uplink.acked = None);
         self.forget_seen();
@@ -407,17 +446,29 @@ impl Overlay {
 
     /// The peer next below on the line.
     pub fn predecessor(&self) -> Option<&Contact> {
-        self.line.leaf_set.predecessor().map(|neighbour| neighbour.contact())
+        self.pred().map(|contact| &**contact)
     }
 
     /// The peer next above on the line.
     pub fn successor(&self) -> Option<&Contact> {
-        self.line.leaf_set.successor().map(|neighbour| neighbour.contact())
+        self.succ().map(|contact| &**contact)
     }
 
     /// The leaf set: predecessors, then successors, nearest first.
     pub fn neighbours(&self) -> impl Iterator<Item = &Contact> {
-        self.line.leaf_set.iter().map(|neighbour| neighbour.contact())
+        self.near().map(|contact| &**contact)
+    }
+
+    pub(crate) fn pred(&self) -> Option<&Member> {
+        self.line.leaf_set.predecessor().map(Neighbour::contact)
+    }
+
+    pub(crate) fn succ(&self) -> Option<&Member> {
+        self.line.leaf_set.successor().map(Neighbour::contact)
+    }
+
+    pub(crate) fn near(&self) -> impl Iterator<Item = &Member> {
+        self.line.leaf_set.iter().map(Neighbour::contact)
     }
 
     /// Whether this machine has a routing node: every member but the last on the line.
@@ -442,7 +493,7 @@ impl Overlay {
     /// The machine of the acknowledged parent, ourselves where the leaf hangs below the own router; none for the
     /// root, alone, or while the node is not attached.
     pub fn parent(&self, node: Node) -> Option<&Contact> {
-        self.tree.uplinks[node as usize].parent()
+        self.tree.uplinks[node as usize].parent().map(|parent| &**parent)
     }
 
     /// The children of our router, left and right. The leaf of this machine appears here too where it is one.
@@ -471,7 +522,7 @@ impl Overlay {
         }
         let uplink = &self.tree.uplinks[node as usize];
         let parent = uplink.parent()?;
-        if parent.peer == self.me.contact.peer {
+        if parent.peer == self.me.peer {
             return self.depth(Node::Router).map(|depth| depth.saturating_add(1));
         }
         uplink.parent_depth.map(|depth| depth.saturating_add(1))

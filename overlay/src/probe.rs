@@ -6,14 +6,14 @@
 
 use std::time::Duration;
 
-use crate::{Contact, PeerId, Time};
+use crate::{Member, PeerId, Time};
 
 /// More at once are not begun: candidates come again by hearsay, neighbours by their heartbeat.
 const PROBES_MAX: usize = 256;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Probe {
-    pub(crate) contact: Contact,
+    pub(crate) contact: Member,
     pub(crate) nonce: u32,
     /// Pings sent.
     pub(crate) tries: u32,
@@ -93,7 +93,7 @@ impl Probes {
     }
 
     /// Time passed in which nobody could have answered: all that is under way begins anew.
-    pub(crate) fn begin_anew(&mut self, now: Time) -> Vec<Contact> {
+    pub(crate) fn begin_anew(&mut self, now: Time) -> Vec<Member> {
         for probe in &mut self.list {
             (probe.tries, probe.sent) = (1, now);
             probe.expires = now + probe.timeout;
@@ -124,9 +124,9 @@ impl Probes {
 #[derive(Debug)]
 pub(crate) enum Expired {
     /// Ping again, for which time.
-    Again { to: Contact, nonce: u32, tries: u32 },
+    Again { to: Member, nonce: u32, tries: u32 },
     /// No try was answered.
-    Failed(Contact),
+    Failed(Member),
 }
 
 #[cfg(test)]
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_silent_target_fails_after_its_tries() {
-        let contact = Contact { peer: PeerId([1; 32]), incarnation: 1, address: "".into() };
+        let contact = PeerId([1; 32]).into();
         let timeout = Duration::from_millis(250);
         let mut probes = Probes::default();
         let expires = Time::ZERO + timeout;

@@ -128,7 +128,7 @@ impl Overlay {
         for side in SIDES {
             let slot = &mut self.tree.slots[side as usize];
             let ended = |slot: &&mut Box<crate::link::Slot>| {
-                slot.contact.peer != self.me.contact.peer && slot.heard + lease <= self.now
+                slot.contact.peer != self.me.peer && slot.heard + lease <= self.now
             };
             if slot.as_mut().filter(ended).is_some() {
                 *slot = None;
@@ -142,7 +142,7 @@ impl Overlay {
         let lease = Duration::from_millis(self.config.child_lease_ms);
         let told = self.tree.told;
         let mut next = Time::MAX;
-        for slot in self.tree.slots.iter().flatten().filter(|slot| slot.contact.peer != self.me.contact.peer) {
+        for slot in self.tree.slots.iter().flatten().filter(|slot| slot.contact.peer != self.me.peer) {
             next = next.min(slot.heard + lease);
             if slot.lags(told) {
                 next = next.min(slot.push_after);
@@ -150,7 +150,7 @@ impl Overlay {
         }
         if self.state == State::Member {
             for uplink in NODES.map(|node| &self.tree.uplinks[node as usize]) {
-                if uplink.reports_to(self.me.contact.peer) {
+                if uplink.reports_to(self.me.peer) {
                     next = next.min(uplink.next);
                 }
             }

@@ -5,12 +5,13 @@
 //! most once a second per child, when it changed. A refused child learns whom the other takes for its neighbours,
 //! tells its boundary, and tries again soon.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::link::{Prefixes, Refused, Slot, Span, Uplink, fence};
 use crate::message::Payload;
 use crate::overlay::{NODES, Overlay, SIDES};
-use crate::{Body, Contact, Node, PeerId, Report, ReportAck, RootInfo, Side, State, Subtree, Verdict};
+use crate::{Body, Member, Node, PeerId, Report, ReportAck, RootInfo, Side, State, Subtree, Verdict};
 
 /// Refused children that are called back when our gap changes.
 const REFUSED_MAX: usize = 4;
@@ -34,11 +35,11 @@ impl Overlay {
             // We may have lost sight of the rest of the line; `believe_ends` comes back here.
             return;
         }
-        let pred = self.predecessor().filter(|_| member).cloned();
-        let succ = self.successor().filter(|_| member).cloned();
+        let pred = self.pred().filter(|_| member).cloned();
+        let succ = self.succ().filter(|_| member).cloned();
         let prefixes = self.leaf_prefixes();
         let old = self.derive_gap(succ.clone().zip(prefixes.after));
-        let me = self.me.contact.clone();
+        let me = self.me.clone();
         let span = Span { lo: pred, l: me.clone(), r: me.clone(), ro: succ };
         let target = span.parent(&prefixes).cloned();
         let leaf = Box::new(Subtree { span, count: 1, height: 0 });
@@ -57,7 +58,7 @@ impl Overlay {
     fn leaf_prefixes(&self) -> Prefixes {
         let member = self.state == State::Member;
         let prefix = |neighbour: Option<&crate::leaf_set::Neighbour>| {
-            neighbour.filter(|_| member).map(|neighbour| neighbour.member.key.common_prefix(&self.me.key))
+            neighbour.filter(|_| member).map(|neighbour| neighbour.key.common_prefix(&self.key))
         };
         let (pred, succ) = (self.line.leaf_set.predecessor(), self.line.leaf_set.successor());
         Prefixes { before: prefix(pred), own: 256, after: prefix(succ) }
@@ -65,9 +66,9 @@ impl Overlay {
 
     /// Another gap: what the router knew of its parent is void, unless the prefix and so the node is the same. What it
     /// knew of its children is returned, and given to a successor that came between.
-    fn derive_gap(&mut self, gap: Option<(Contact, u16)>) -> Vec<Slot> {
-        let succ = |gap: &Option<(Contact, u16)>| gap.as_ref().map(|(succ, _)| succ.peer);
-        let prefix = |gap: &Option<(Contact, u16)>| gap.as_ref().map(|(_, prefix)| *prefix);
+    fn derive_gap(&mut self, gap: Option<(Member, u16)>) -> Vec<Slot> {
+        let succ = |gap: &Option<(Member, u16)>| gap.as_ref().map(|(succ, _)| succ.peer);
+        let prefix = |gap: &Option<(Member, u16)>| gap.as_ref().map(|(_, prefix)| *prefix);
         let (old, new) = (&self.tree.gap, &gap);
         if succ(old) == succ(new) {
             self.tree.gap = gap;
@@ -87,10 +88,10 @@ impl Overlay {
         self.tree.gap = gap;
         for Refused { contact, node, version } in std::mem::take(&mut self.tree.refused) {
             // It reports again at once, and may be right now.
-            let ack = ReportAck { node, version, verdict: Verdict::Unknown, root: None };
+            let ack = ReportAck { node, version, verdict: Verdict::Unknown, root: None, edition: self.tree.edition };
             self.send_short(contact, Body::ReportAck(ack));
         }
-        let remote = |slot: &Slot| slot.contact.peer != self.me.contact.peer;
+        let remote = |slot: &Slot| slot.contact.peer != self.me.peer;
         let old: Vec<Slot> =
             SIDES.into_iter().filter_map(|side| self.tree.slots[side as usize].take()).map(|slot| *slot).collect();
         self.news.children |= !old.is_empty();
@@ -102,14 +103,14 @@ impl Overlay {
         uplink.acked = Some(uplink.version);
         let (version, load) = (uplink.version, uplink.load.clone());
         let slot = &mut self.tree.slots[Side::Left as usize];
-        let same = slot.as_ref().is_some_and(|slot| slot.contact.peer == self.me.contact.peer);
+        let same = slot.as_ref().is_some_and(|slot| slot.contact.peer == self.me.peer);
         if same && slot.as_ref().is_some_and(|slot| slot.tree == tree && slot.load.version == load.version) {
             return;
         }
         self.tree.generation += 1;
         self.news.children = true;
         *slot = Some(Box::new(Slot {
-            contact: self.me.contact.clone(),
+            contact: self.me.clone(),
             node: Node::Leaf,
             version,
             tree,
@@ -126,7 +127,7 @@ impl Overlay {
     fn revalidate_slots(&mut self) {
         for side in SIDES {
             let Some(slot) = &self.tree.slots[side as usize] else { continue };
-            let is_own = slot.contact.peer == self.me.contact.peer;
+            let is_own = slot.contact.peer == self.me.peer;
             let own_moved = is_own && self.leaf_prefixes().side() != Some(Side::Left);
             if own_moved || self.accepts(&slot.tree.span, &slot.prefixes) != Some(side) {
                 self.tree.slots[side as usize] = None;
@@ -137,7 +138,7 @@ impl Overlay {
 
     fn accepts(&self, span: &Span, prefixes: &Prefixes) -> Option<Side> {
         let (succ, gap) = self.tree.gap.as_ref()?;
-        fence(&self.me.contact, succ, *gap, span, prefixes)
+        fence(&self.me, succ, *gap, span, prefixes)
     }
 
     /// The router's own subtree and parent follow from its children.
@@ -157,7 +158,7 @@ impl Overlay {
         self.update_uplink(Node::Router, Box::new(Subtree { span, count, height }), target);
     }
 
-    fn update_uplink(&mut self, node: Node, tree: Box<Subtree>, target: Option<Contact>) {
+    fn update_uplink(&mut self, node: Node, tree: Box<Subtree>, target: Option<Member>) {
         let spacing = Duration::from_millis(self.config.report_spacing_ms);
         let uplink = &mut self.tree.uplinks[node as usize];
         if uplink.target.as_ref().map(|target| target.peer) != target.as_ref().map(|target| target.peer) {
@@ -190,7 +191,7 @@ impl Overlay {
     pub(crate) fn send_reports(&mut self) {
         for node in NODES {
             let uplink = &self.tree.uplinks[node as usize];
-            let is_due = uplink.next <= self.now && uplink.reports_to(self.me.contact.peer);
+            let is_due = uplink.next <= self.now && uplink.reports_to(self.me.peer);
             if is_due && self.state == State::Member {
                 self.send_report(node);
             }
@@ -226,14 +227,15 @@ impl Overlay {
         }
     }
 
-    pub(crate) fn on_report_ack(&mut self, sender: &Contact, ack: ReportAck) {
+    pub(crate) fn on_report_ack(&mut self, sender: &Member, ack: ReportAck) {
         let heartbeat = self.after_ms(self.config.heartbeat_ms);
         if self.tree.uplinks[ack.node as usize].target.as_ref().map(|target| target.peer) != Some(sender.peer) {
             return;
         }
+        let edition = (sender.incarnation, ack.edition);
         // Even an answer to an earlier report brings news of the root, and will not bring it again.
         if let Some(root) = ack.root {
-            self.take_root(ack.node, root);
+            self.take_root(ack.node, root, edition);
         }
         let uplink = &mut self.tree.uplinks[ack.node as usize];
         if uplink.version != ack.version {
@@ -251,7 +253,7 @@ impl Overlay {
                 self.news.place |= uplink.acked.is_none();
                 uplink.acked = Some(ack.version);
                 uplink.refusals = 0;
-                uplink.parent_depth = depth;
+                uplink.take_depth(depth, edition);
                 uplink.load_is_held(load);
                 uplink.next = heartbeat;
                 if uplink.owes_load() {
@@ -266,7 +268,7 @@ impl Overlay {
         }
     }
 
-    fn on_refused(&mut self, sender: &Contact, node: Node, pred: Option<Contact>, succ: Option<Contact>) {
+    fn on_refused(&mut self, sender: &Member, node: Node, pred: Option<Member>, succ: Option<Member>) {
         let heartbeat = Duration::from_millis(self.config.heartbeat_ms);
         let uplink = &mut self.tree.uplinks[node as usize];
         self.news.place |= uplink.acked.is_some();
@@ -277,7 +279,7 @@ impl Overlay {
         let boundary = uplink.tree.as_ref().map(|tree| tree.span.l.clone());
         pred.iter().chain(&succ).for_each(|contact| self.consider(contact));
         if let Some(boundary) = boundary
-            && boundary.peer != self.me.contact.peer
+            && boundary.peer != self.me.peer
             && boundary.peer != sender.peer
         {
             let hint = std::iter::once(sender.clone()).chain(succ).collect();
@@ -287,7 +289,7 @@ impl Overlay {
 
     // ---- children ----
 
-    pub(crate) fn on_report(&mut self, sender: Contact, report: Report) {
+    pub(crate) fn on_report(&mut self, sender: Member, report: Report) {
         let Report { node, version, tree, load, root } = report;
         let verdict = match tree {
             Some(tree) => {
@@ -306,13 +308,14 @@ impl Overlay {
         };
         let linked = matches!(verdict, Verdict::Linked { .. });
         let root = if linked && self.tree.root_digest != root { self.tree.root.clone() } else { None };
-        self.send_short(sender, Body::ReportAck(ReportAck { node, version, verdict, root }));
+        let edition = self.tree.edition;
+        self.send_short(sender, Body::ReportAck(ReportAck { node, version, verdict, root, edition }));
     }
 
     /// Accepts the child, or says why not. What follows from it for the tree may end the link again.
     fn link_child(
         &mut self,
-        sender: &Contact,
+        sender: &Member,
         node: Node,
         version: u64,
         tree: Subtree,
@@ -325,7 +328,7 @@ impl Overlay {
             self.tree.refused.retain(|refused| (refused.contact.peer, refused.node) != (sender.peer, node));
             self.tree.refused.truncate(REFUSED_MAX - 1);
             self.tree.refused.insert(0, Refused { contact: sender.clone(), node, version });
-            return Err(Verdict::Refused { pred: self.predecessor().cloned(), succ: self.successor().cloned() });
+            return Err(Verdict::Refused { pred: self.pred().cloned(), succ: self.succ().cloned() });
         };
         let slot = &mut self.tree.slots[side as usize];
         match slot {
@@ -334,7 +337,7 @@ impl Overlay {
                     // Versions mean nothing across lives, those of payloads neither.
                     return Err(Verdict::Unknown);
                 }
-                let order = |contact: &Contact, version| (contact.incarnation, version);
+                let order = |contact: &Member, version| (contact.incarnation, version);
                 if order(sender, version) < order(&slot.contact, slot.version) {
                     return Ok(());
                 }
@@ -368,7 +371,7 @@ impl Overlay {
     }
 
     /// The child says that nothing changed since `version`.
-    fn renew_child(&mut self, sender: &Contact, node: Node, version: u64) -> Result<(), Verdict> {
+    fn renew_child(&mut self, sender: &Member, node: Node, version: u64) -> Result<(), Verdict> {
         let now = self.now;
         let slot = self.slot_of(sender, node).filter(|slot| slot.version == version).ok_or(Verdict::Unknown)?;
         slot.heard = now;
@@ -376,14 +379,14 @@ impl Overlay {
     }
 
     /// The slot that holds this node of the sender's present life.
-    fn slot_of(&mut self, sender: &Contact, node: Node) -> Option<&mut Slot> {
-        let life = |contact: &Contact| (contact.peer, contact.incarnation);
+    fn slot_of(&mut self, sender: &Member, node: Node) -> Option<&mut Slot> {
+        let life = |contact: &Member| (contact.peer, contact.incarnation);
         let mut slots = self.tree.slots.iter_mut().flatten().map(Box::as_mut);
         slots.find(|slot| slot.node == node && life(&slot.contact) == life(sender))
     }
 
     /// Takes the payload of a linked child, and notes what the answer will have told it.
-    fn load_child(&mut self, sender: &Contact, node: Node, load: Option<Payload>) -> Verdict {
+    fn load_child(&mut self, sender: &Member, node: Node, load: Option<Payload>) -> Verdict {
         let (told, codec, generation) = (self.told(), self.codec, self.tree.generation + 1);
         let Some(slot) = self.slot_of(sender, node) else { return Verdict::Unknown };
         slot.told = told;
@@ -403,12 +406,15 @@ impl Overlay {
 
     // ---- the root ----
 
-    /// What a child is told: digest of the root, depth of our router.
-    pub(crate) fn told(&self) -> (u32, Option<u32>) {
-        (self.tree.root_digest, self.depth(Node::Router))
+    /// What a child is told now: digest of the root, depth of our router.
+    fn told(&mut self) -> (u32, Option<u32>) {
+        let told = (self.tree.root_digest, self.depth(Node::Router));
+        self.tree.edition += u32::from(told != self.tree.told);
+        self.tree.told = told;
+        told
     }
 
-    fn set_root(&mut self, root: Box<RootInfo>) {
+    fn set_root(&mut self, root: Arc<RootInfo>) {
         self.tree.root_digest = root.digest();
         self.tree.root = Some(root);
         self.news.root = true;
@@ -421,16 +427,15 @@ impl Overlay {
         let top = &self.tree.uplinks[Node::Router as usize].tree;
         let (count, height) = top.as_ref().map_or((1, 0), |tree| (tree.count, tree.height));
         let is_current = self.tree.root.as_ref().is_some_and(|root| {
-            (&root.contact, root.count, root.height, root.stamp)
-                == (&self.me.contact, count, height, self.tree.root_stamp)
+            (&root.contact, root.count, root.height, root.stamp) == (&self.me, count, height, self.tree.root_stamp)
                 && root.payload == self.tree.root_payload
         });
         if is_current {
             return;
         }
         self.tree.root_stamp += 1;
-        self.set_root(Box::new(RootInfo {
-            contact: self.me.contact.clone(),
+        self.set_root(Arc::new(RootInfo {
+            contact: self.me.clone(),
             stamp: self.tree.root_stamp,
             count,
             height,
@@ -441,41 +446,46 @@ impl Overlay {
     /// Tells the children at once, within the limit, what changed above.
     pub(crate) fn push_root(&mut self) {
         let told = self.told();
-        self.tree.told = told;
         let pause = Duration::from_millis(self.config.root_push_ms);
         for side in SIDES {
             let Some(slot) = &mut self.tree.slots[side as usize] else { continue };
-            if slot.contact.peer == self.me.contact.peer || !slot.lags(told) || slot.push_after > self.now {
+            if slot.contact.peer == self.me.peer || !slot.lags(told) || slot.push_after > self.now {
                 continue;
             }
             let is_news = slot.told.0 != told.0;
             (slot.told, slot.push_after) = (told, slot.push_after.max(self.now - pause * PUSH_BURST) + pause);
             let (to, node) = (slot.contact.clone(), slot.node);
             let root = self.tree.root.clone().filter(|_| is_news);
-            self.send_short(to, Body::RootChanged { node, root, depth: told.1 });
+            let edition = self.tree.edition;
+            self.send_short(to, Body::RootChanged { node, root, depth: told.1, edition });
         }
     }
 
     pub(crate) fn on_root_changed(
         &mut self,
-        sender: &Contact,
+        sender: &Member,
         node: Node,
-        root: Option<Box<RootInfo>>,
+        root: Option<Arc<RootInfo>>,
         depth: Option<u32>,
+        edition: u32,
     ) {
+        let edition = (sender.incarnation, edition);
         let uplink = &mut self.tree.uplinks[node as usize];
         // Also before its first acknowledgement has come: this may be faster.
         if uplink.target.as_ref().is_none_or(|target| target.peer != sender.peer) {
             return;
         }
-        uplink.parent_depth = depth;
+        uplink.take_depth(depth, edition);
         if let Some(root) = root {
-            self.take_root(node, root);
+            self.take_root(node, root, edition);
         }
     }
 
     /// The router's parent is believed first; the leaf's only while the router has none.
-    fn take_root(&mut self, node: Node, root: Box<RootInfo>) {
+    fn take_root(&mut self, node: Node, root: Arc<RootInfo>, edition: (u64, u32)) {
+        if !self.tree.uplinks[node as usize].is_news(edition) {
+            return;
+        }
         let attached = self.tree.uplinks[Node::Router as usize].parent().is_some();
         if self.is_root() || (node == Node::Leaf && attached) {
             return;
@@ -492,7 +502,7 @@ impl Overlay {
 
 impl Span {
     /// Whether such a node can stand on the machine of `sender`.
-    fn holds(&self, sender: &Contact, node: Node) -> bool {
+    fn holds(&self, sender: &Member, node: Node) -> bool {
         match node {
             Node::Leaf => self.l.peer == sender.peer && self.r.peer == sender.peer,
             Node::Router => self.r.peer != sender.peer,

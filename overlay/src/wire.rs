@@ -6,64 +6,65 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
 use serde::ser::{Serialize, SerializeTuple, Serializer};
 
-use crate::message::{Body, Handover, HandoverChild, Payload, Report, ReportAck, RootInfo, Subtree, Verdict};
-use crate::{Contact, Message, Span};
+use crate::message::{Body, Handover, HandoverChild, Leave, Payload, Report, ReportAck, RootInfo, Subtree, Verdict};
+use crate::{Contact, Member, Message, Span};
 
 /// Contacts within as lists of values.
 struct Flat<T>(T);
 
-impl Serialize for Flat<&Contact> {
+impl Serialize for Flat<&Member> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         (&self.0.peer, self.0.incarnation, &self.0.address).serialize(serializer)
     }
 }
 
-impl<'de> Deserialize<'de> for Flat<Contact> {
+impl<'de> Deserialize<'de> for Flat<Member> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let (peer, incarnation, address) = Deserialize::deserialize(deserializer)?;
-        Ok(Self(Contact { peer, incarnation, address }))
+        Ok(Self(Contact { peer, incarnation, address }.into()))
     }
 }
 
-impl Serialize for Flat<&Option<Contact>> {
+impl Serialize for Flat<&Option<Member>> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.as_ref().map(Flat).serialize(serializer)
     }
 }
 
-impl<'de> Deserialize<'de> for Flat<Option<Contact>> {
+impl<'de> Deserialize<'de> for Flat<Option<Member>> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let contact: Option<Flat<Contact>> = Deserialize::deserialize(deserializer)?;
+        let contact: Option<Flat<Member>> = Deserialize::deserialize(deserializer)?;
         Ok(Self(contact.map(|contact| contact.0)))
     }
 }
 
-impl Serialize for Flat<&Vec<Contact>> {
+impl Serialize for Flat<&Vec<Member>> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.0.iter().map(Flat))
     }
 }
 
-impl<'de> Deserialize<'de> for Flat<Vec<Contact>> {
+impl<'de> Deserialize<'de> for Flat<Vec<Member>> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let contacts: Vec<Flat<Contact>> = Deserialize::deserialize(deserializer)?;
+        let contacts: Vec<Flat<Member>> = Deserialize::deserialize(deserializer)?;
         Ok(Self(contacts.into_iter().map(|contact| contact.0).collect()))
     }
 }
 
-impl Serialize for Flat<&Option<Vec<Contact>>> {
+impl Serialize for Flat<&Option<Vec<Member>>> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.as_ref().map(Flat).serialize(serializer)
     }
 }
 
-impl<'de> Deserialize<'de> for Flat<Option<Vec<Contact>>> {
+impl<'de> Deserialize<'de> for Flat<Option<Vec<Member>>> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let contacts: Option<Flat<Vec<Contact>>> = Deserialize::deserialize(deserializer)?;
+        let contacts: Option<Flat<Vec<Member>>> = Deserialize::deserialize(deserializer)?;
         Ok(Self(contacts.map(|contacts| contacts.0)))
     }
 }
@@ -226,6 +227,10 @@ list!(
     }
 );
 
+fn shared(root: &Option<Arc<RootInfo>>) -> Option<&RootInfo> {
+    root.as_deref()
+}
+
 fn is_router(node: crate::Node) -> bool {
     node == crate::Node::Router
 }
@@ -284,11 +289,11 @@ list!(
 list!(
     Body,
     match value {
-        Body::Dead(_) | Body::Suspect(_) | Body::Hint(_) | Body::Leave(_) | Body::Handover(_) => 2,
-        Body::Find { .. } | Body::Found { .. } => 3,
-        Body::Ping { .. } | Body::RootChanged { .. } => 4,
-        Body::Ack { .. } | Body::ReportAck(_) => 5,
-        Body::Report(_) => 6,
+        Body::Dead(_) | Body::Suspect(_) | Body::Hint(_) | Body::Handover(_) => 2,
+        Body::Find { .. } | Body::Found { .. } | Body::Leave(_) => 3,
+        Body::Ping { .. } => 4,
+        Body::Ack { .. } | Body::RootChanged { .. } => 5,
+        Body::Report(_) | Body::ReportAck(_) => 6,
     },
     |value, out| match value {
         Body::Ping { nonce, mine, seen } => {
@@ -327,13 +332,15 @@ list!(
             out.serialize_element(&is_router(ack.node))?;
             out.serialize_element(&ack.version)?;
             out.serialize_element(&ack.verdict)?;
-            out.serialize_element(&ack.root)?;
+            out.serialize_element(&shared(&ack.root))?;
+            out.serialize_element(&ack.edition)?;
         }
-        Body::RootChanged { node, root, depth } => {
+        Body::RootChanged { node, root, depth, edition } => {
             out.serialize_element(&number::ROOT_CHANGED)?;
             out.serialize_element(&is_router(*node))?;
-            out.serialize_element(root)?;
+            out.serialize_element(&shared(root))?;
             out.serialize_element(depth)?;
+            out.serialize_element(edition)?;
         }
         Body::Dead(contact) => {
             out.serialize_element(&number::DEAD)?;
@@ -347,9 +354,10 @@ list!(
             out.serialize_element(&number::HINT)?;
             out.serialize_element(&Flat(contacts))?;
         }
-        Body::Leave(near) => {
+        Body::Leave(Leave { near, ends }) => {
             out.serialize_element(&number::LEAVE)?;
             out.serialize_element(&Flat(near))?;
+            out.serialize_element(ends)?;
         }
         Body::Handover(handover) => {
             out.serialize_element(&number::HANDOVER)?;
@@ -372,13 +380,19 @@ list!(
             node: node(next(list)?),
             version: next(list)?,
             verdict: next(list)?,
-            root: next(list)?,
+            root: next::<Option<RootInfo>, _>(list)?.map(Arc::new),
+            edition: next(list)?,
         }),
-        number::ROOT_CHANGED => Self::RootChanged { node: node(next(list)?), root: next(list)?, depth: next(list)? },
+        number::ROOT_CHANGED => Self::RootChanged {
+            node: node(next(list)?),
+            root: next::<Option<RootInfo>, _>(list)?.map(Arc::new),
+            depth: next(list)?,
+            edition: next(list)?,
+        },
         number::DEAD => Self::Dead(flat(list)?),
         number::SUSPECT => Self::Suspect(flat(list)?),
         number::HINT => Self::Hint(flat(list)?),
-        number::LEAVE => Self::Leave(flat(list)?),
+        number::LEAVE => Self::Leave(Leave { near: flat(list)?, ends: next(list)? }),
         number::HANDOVER => Self::Handover(Handover { children: next(list)? }),
         other => return Err(A::Error::custom(format_args!("no message {other}"))),
     }

@@ -93,9 +93,11 @@ fn a_crash_and_a_leave_are_repaired_in_time() {
     println!("crash p50 {:?} max {:?}", crashes[crashes.len() / 2], crashes[crashes.len() - 1]);
     println!("leave p50 {:?} max {:?}", leaves[leaves.len() / 2], leaves[leaves.len() - 1]);
     // These include that the last leaf heard how many there are now.
-    // One in some hundred waits for a child's lease.
-    assert!(crashes[crashes.len() / 2] < SECOND * 5 && crashes[crashes.len() - 1] < SECOND * 16);
-    assert!(leaves[leaves.len() / 2] < Duration::from_millis(1_500) && leaves[leaves.len() - 1] < SECOND * 3);
+    assert!(crashes[crashes.len() / 2] < SECOND * 5 && crashes[crashes.len() - 1] < SECOND * 9);
+    assert!(
+        leaves[leaves.len() / 2] < Duration::from_millis(1_500)
+            && leaves[leaves.len() - 1] < Duration::from_millis(2_500)
+    );
 }
 
 /// The contact that everybody joined through is gone, so only graveyards and fingers know the other side;

@@ -144,7 +144,7 @@ fn a_difference_that_leads_nowhere_is_answered_by_asking_for_the_whole() {
         let message = world::message(sender, Body::Report(report));
         let (now, overlay) = (world.now, world.machines[parent].overlay.as_mut().unwrap());
         let mut effects = Vec::new();
-        overlay.handle(now, Event::Received { from: sender.peer, message }, &mut effects);
+        overlay.handle(now, Event::Received { from: sender.peer.into(), message }, &mut effects);
         let counted = overlay.counters().differences_refused;
         let answers = effects.into_iter().filter_map(|effect| match effect {
             Effect::Send { message: Message { body: Body::ReportAck(ack), .. }, .. } => Some(ack.verdict),
@@ -175,7 +175,7 @@ fn version(world: &mut World, child: usize) -> u64 {
         let report = Report { node: Node::Leaf, version, tree: None, load: None, root: 0 };
         let message = world::message(&sender, Body::Report(report));
         let mut effects = Vec::new();
-        parent.handle(now, Event::Received { from: sender.peer, message }, &mut effects);
+        parent.handle(now, Event::Received { from: sender.peer.into(), message }, &mut effects);
         let linked = effects.iter().any(|effect| {
             let Effect::Send { message: Message { body: Body::ReportAck(ack), .. }, .. } = effect else { return false };
             matches!(ack.verdict, Verdict::Linked { .. })
@@ -224,7 +224,7 @@ fn a_parent_keeps_the_newer_of_two_payloads() {
         let load = Payload { version: older, base: None, bytes: b"older".to_vec() };
         let report = Report { node: Node::Leaf, version: structure, tree: None, load: Some(load), root: 0 };
         let message = world::message(&sender, Body::Report(report));
-        world.feed(parent, Event::Received { from: sender.peer, message });
+        world.feed(parent, Event::Received { from: sender.peer.into(), message });
         assert_eq!(held(&world), before);
     }
 }

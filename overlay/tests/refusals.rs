@@ -2,11 +2,13 @@
 
 mod world;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::{
-    Body, Config, Contact, Event, GridId, Handover, HandoverChild, Message, Node, Overlay, PAYLOAD_BYTES_MAX, Payload,
-    PayloadCodec, PeerId, PositionKey, Report, ReportAck, RootInfo, Span, State, Subtree, Time, Verdict,
+    Body, Config, Contact, Event, GridId, Handover, HandoverChild, Leave, Member, Message, Node, Overlay,
+    PAYLOAD_BYTES_MAX, Payload, PayloadCodec, PeerId, PositionKey, Report, ReportAck, RootInfo, Span, State, Subtree,
+    Time, Verdict,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{FailurePersistence, FileFailurePersistence};
@@ -24,7 +26,7 @@ fn alone() -> Overlay {
 
 fn told(overlay: &mut Overlay, from: u8, message: Message) -> usize {
     let mut effects = Vec::new();
-    overlay.handle(Time::ZERO, Event::Received { from: PeerId([from; 32]), message }, &mut effects);
+    overlay.handle(Time::ZERO, Event::Received { from: PeerId([from; 32]).into(), message }, &mut effects);
     effects.len()
 }
 
@@ -36,7 +38,7 @@ fn strangers_forgers_and_oversized_messages_are_counted_and_ignored() {
     assert_eq!(told(&mut overlay, 2, foreign), 0);
     let forged = world::message(&contact(1, 1), body.clone());
     assert_eq!(told(&mut overlay, 1, forged), 0);
-    let flood = world::message(&contact(2, 1), Body::Hint(vec![contact(4, 1); 65]));
+    let flood = world::message(&contact(2, 1), Body::Hint(vec![contact(4, 1).into(); 65]));
     assert_eq!(told(&mut overlay, 2, flood), 0);
     let long = Contact { address: "x".repeat(257).into(), ..contact(2, 1) };
     assert_eq!(told(&mut overlay, 2, world::message(&long, Body::Hint(Vec::new()))), 0);
@@ -61,7 +63,7 @@ fn payloads_over_the_cap_are_not_published() {
 #[test]
 fn who_is_said_to_be_dead_begins_a_newer_life() {
     let mut overlay = alone();
-    let dead = world::message(&contact(2, 1), Body::Dead(contact(1, 5)));
+    let dead = world::message(&contact(2, 1), Body::Dead(contact(1, 5).into()));
     told(&mut overlay, 2, dead.clone());
     assert_eq!(overlay.me().incarnation, 6);
     told(&mut overlay, 2, dead);
@@ -95,9 +97,9 @@ fn a_crashed_peer_does_not_come_back_by_hearsay() {
     for round in 0..50 {
         let liar = world.machines[1].id;
         let sender = world.machines[1].overlay.as_ref().unwrap().me().clone();
-        let message = world::message(&sender, Body::Hint(vec![victim.clone()]));
+        let message = world::message(&sender, Body::Hint(vec![victim.clone().into()]));
         for index in [0, 2, 3, 4] {
-            world.feed(index, Event::Received { from: liar, message: message.clone() });
+            world.feed(index, Event::Received { from: liar.into(), message: message.clone() });
         }
         world.run_for(Duration::from_millis(100 * (round % 30)));
         assert_eq!(world.settle(Duration::ZERO), Ok(Duration::ZERO));
@@ -116,9 +118,9 @@ fn a_live_peer_that_was_buried_by_mistake_is_taken_back() {
     println!("taken back after {:?}", world.settle(SECOND * 60).unwrap());
 }
 
-fn any_contact() -> impl Strategy<Value = Contact> {
+fn any_contact() -> impl Strategy<Value = Member> {
     // Few peers and lives, so that what is said often concerns peers that are known.
-    (0..20_u8, 0..8_u64).prop_map(|(byte, incarnation)| contact(byte, incarnation))
+    (0..20_u8, 0..8_u64).prop_map(|(byte, incarnation)| contact(byte, incarnation).into())
 }
 
 fn any_root() -> impl Strategy<Value = RootInfo> {
@@ -156,8 +158,16 @@ fn any_report_ack() -> impl Strategy<Value = ReportAck> {
     let refused = (prop::option::of(any_contact()), prop::option::of(any_contact()));
     let refused = refused.prop_map(|(pred, succ)| Verdict::Refused { pred, succ });
     let node = prop_oneof![Just(Node::Leaf), Just(Node::Router)];
-    (node, 0..6_u64, prop_oneof![linked, refused, Just(Verdict::Unknown)], prop::option::of(any_root()))
-        .prop_map(|(node, version, verdict, root)| ReportAck { node, version, verdict, root: root.map(Box::new) })
+    let verdict = prop_oneof![linked, refused, Just(Verdict::Unknown)];
+    (node, 0..6_u64, verdict, prop::option::of(any_root()), any::<u32>()).prop_map(
+        |(node, version, verdict, root, edition)| ReportAck {
+            node,
+            version,
+            verdict,
+            root: root.map(Arc::new),
+            edition,
+        },
+    )
 }
 
 fn any_body() -> impl Strategy<Value = Body> {
@@ -173,17 +183,18 @@ fn any_body() -> impl Strategy<Value = Body> {
         }),
         (any::<u32>(), any::<[u8; 32]>()).prop_map(|(nonce, key)| Body::Find { nonce, key: PositionKey(key) }),
         (any::<u32>(), contacts()).prop_map(|(nonce, near)| Body::Found { nonce, near }),
-        (prop::option::of(any_root()), depth).prop_map(|(root, depth)| Body::RootChanged {
+        (prop::option::of(any_root()), depth, any::<u32>()).prop_map(|(root, depth, edition)| Body::RootChanged {
             node: Node::Router,
-            root: root.map(Box::new),
-            depth
+            root: root.map(Arc::new),
+            depth,
+            edition
         }),
     ];
     let rumours = prop_oneof![
         any_contact().prop_map(Body::Dead),
         any_contact().prop_map(Body::Suspect),
         contacts().prop_map(Body::Hint),
-        contacts().prop_map(Body::Leave),
+        (contacts(), any::<[bool; 2]>()).prop_map(|(near, ends)| Body::Leave(Leave { near, ends })),
         prop::collection::vec(any_handed(), 0..3).prop_map(|children| Body::Handover(Handover { children })),
     ];
     prop_oneof![talk, rumours, any_report().prop_map(Body::Report), any_report_ack().prop_map(Body::ReportAck)]
@@ -208,7 +219,7 @@ proptest! {
         for (place, (byte, incarnation, body, pause_ms)) in talk.into_iter().enumerate() {
             let sender = contact(byte, incarnation);
             let message = world::message(&sender, body);
-            world.feed(place % 4, Event::Received { from: sender.peer, message });
+            world.feed(place % 4, Event::Received { from: sender.peer.into(), message });
             world.run_for(Duration::from_millis(pause_ms));
         }
         world.settle(SECOND * 90).map_err(TestCaseError::fail)?;

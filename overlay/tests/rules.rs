@@ -2,11 +2,12 @@
 
 mod world;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::{
-    Body, Config, Contact, Effect, Event, GridId, Handover, HandoverChild, Message, Node, Overlay, Payload,
-    PayloadCodec, PeerId, PositionKey, Span, State, Subtree, Time, Verdict,
+    Body, Config, Contact, Effect, Event, GridId, Handover, HandoverChild, Leave, Member, Message, Node, Overlay,
+    Payload, PayloadCodec, PeerId, PositionKey, ReportAck, RootInfo, Span, State, Subtree, Time, Verdict,
 };
 use world::{GRID, World, in_line, oracle};
 
@@ -31,8 +32,8 @@ fn overlay(world: &World, index: usize) -> &Overlay {
     world.machines[index].overlay.as_ref().unwrap()
 }
 
-fn me(world: &World, index: usize) -> Contact {
-    overlay(world, index).me().clone()
+fn me(world: &World, index: usize) -> Member {
+    overlay(world, index).me().clone().into()
 }
 
 fn key(world: &World, index: usize) -> PositionKey {
@@ -57,7 +58,7 @@ fn hearsay_brings_nobody_back_from_the_dead() {
         let liar = me(&world, 1);
         for index in world.alive() {
             let message = world::message(&liar, Body::Hint(vec![victim.clone()]));
-            world.feed(index, Event::Received { from: liar.peer, message });
+            world.feed(index, Event::Received { from: liar.peer.into(), message });
             let near = overlay(&world, index).neighbours().any(|contact| contact.peer == victim.peer);
             assert!(!near, "{index} took a dead peer for a neighbour");
         }
@@ -195,7 +196,7 @@ fn the_grids_of_strangers_never_merge() {
             overlays[to].handle(now, event, &mut effects);
             for effect in effects {
                 if let Effect::Send { message, .. } = effect {
-                    mail.push((1 - to, Event::Received { from: contact(to as u8).peer, message }));
+                    mail.push((1 - to, Event::Received { from: contact(to as u8).peer.into(), message }));
                 }
             }
         }
@@ -237,7 +238,7 @@ fn contacts_that_do_not_answer_are_tried_again() {
     world.crash(second);
     world.settle(SECOND * 10).unwrap();
     let third = world.start(Some(second));
-    let contact = me(&world, first);
+    let contact = overlay(&world, first).me().clone();
     world.feed(third, Event::Bootstrap(contact));
     println!("joined after {:?}", world.settle(SECOND * 3).unwrap());
 }
@@ -249,16 +250,18 @@ fn forged_incarnations_lock_nobody_out() {
     let (liar, victim) = (me(&world, 1), me(&world, 5));
     let stranger = PeerId([77; 32]);
     let forged = [u64::MAX, u64::MAX - 1, 1 << 60].into_iter().flat_map(|incarnation| {
-        let of = |peer| Contact { peer, incarnation, address: "".into() };
+        let of = |peer| Member::from(Contact { peer, incarnation, address: "".into() });
         [of(victim.peer), of(stranger)]
     });
     let forged: Vec<_> = forged.collect();
     for index in world.alive() {
         let dead = forged.iter().map(|contact| Body::Dead(contact.clone()));
-        for body in dead.chain([Body::Hint(forged.clone()), Body::Leave(forged.clone())]) {
+        for body in
+            dead.chain([Body::Hint(forged.clone()), Body::Leave(Leave { near: forged.clone(), ends: [true; 2] })])
+        {
             if !matches!(body, Body::Leave(_)) {
                 let message = world::message(&liar, body);
-                world.feed(index, Event::Received { from: liar.peer, message });
+                world.feed(index, Event::Received { from: liar.peer.into(), message });
             }
         }
     }
@@ -283,8 +286,8 @@ fn what_a_peer_rises_to_is_bounded() {
     let mut overlay = Overlay::new(Config::default(), GRID, me.clone(), 1, Time::ZERO, PayloadCodec::WHOLE);
     let mut lie = |lead: u64| {
         let known = Contact { incarnation: overlay.me().incarnation.saturating_add(lead), ..me.clone() };
-        let message = world::message(&liar, Body::Dead(known));
-        overlay.handle(Time::ZERO, Event::Received { from: liar.peer, message }, &mut Vec::new());
+        let message = world::message(&liar, Body::Dead(known.into()));
+        overlay.handle(Time::ZERO, Event::Received { from: liar.peer.into(), message }, &mut Vec::new());
         overlay.me().incarnation
     };
     assert_eq!(lie(5), me.incarnation + 6);
@@ -372,7 +375,7 @@ fn a_forged_handover_changes_no_child() {
         };
         let before = seen(&world);
         let (pred, succ) = (me(&world, line[place - 1]), me(&world, line[place + 1]));
-        let stranger = Contact { peer: PeerId([99; 32]), incarnation: 1, address: "".into() };
+        let stranger: Member = Contact { peer: PeerId([99; 32]), incarnation: 1, address: "".into() }.into();
         for (l, r) in [(&pred, &me(&world, index)), (&succ, &succ), (&stranger, &stranger)] {
             let span = Span { lo: Some(pred.clone()), l: l.clone(), r: r.clone(), ro: Some(succ.clone()) };
             let child = HandoverChild {
@@ -385,7 +388,7 @@ fn a_forged_handover_changes_no_child() {
             for sender in [&pred, &succ, &stranger] {
                 let body = Body::Handover(Handover { children: vec![child.clone(), child.clone()] });
                 let message = world::message(sender, body);
-                world.feed(index, Event::Received { from: sender.peer, message });
+                world.feed(index, Event::Received { from: sender.peer.into(), message });
                 assert_eq!(seen(&world), before);
             }
         }
@@ -419,7 +422,7 @@ fn a_parent_whose_successor_is_another_one_refuses() {
         let report = idlewood_overlay::Report { node: Node::Leaf, version: 1 << 40, tree, load: None, root: 0 };
         let before = overlay(&world, line[place - 1]).counters().links_refused;
         let message: Message = world::message(&sender, Body::Report(report));
-        world.feed(line[place - 1], Event::Received { from: sender.peer, message });
+        world.feed(line[place - 1], Event::Received { from: sender.peer.into(), message });
         assert_eq!(overlay(&world, line[place - 1]).counters().links_refused, before + 1);
         refused += 1;
     }
@@ -438,10 +441,10 @@ fn returns_after(stay: Duration, seed: u64) {
         let took = world.settle(SECOND * 10).unwrap();
         println!("seed {seed}, {index} away for {stay:?}: exact after {took:?}");
         let after = me(&world, index);
-        assert_eq!(after, Contact { incarnation: before.incarnation + 1, ..before.clone() });
+        assert_eq!(*after, Contact { incarnation: before.incarnation + 1, ..(*before).clone() });
         for other in world.alive().into_iter().filter(|other| *other != index) {
             let known = overlay(&world, other).neighbours().find(|contact| contact.peer == before.peer).cloned();
-            assert!(known.is_none_or(|known| known == after), "{other} knows the life that is over");
+            assert!(known.is_none_or(|known| known == *after), "{other} knows the life that is over");
         }
         world.run_for(SECOND * 5);
         assert_eq!(oracle::difference(&world), None, "and it stays so");
@@ -507,4 +510,40 @@ fn who_returns_to_silence_goes_on_asking() {
     assert_eq!(overlay(&world, 4).state(), State::Alone);
     world.machines[4].side = 0;
     world.settle(SECOND * 30).unwrap();
+}
+
+/// A parent that has just found its own place says so while its answer to a report, written before, is still under
+/// way. The answer comes last, and is old.
+#[test]
+fn what_a_parent_said_earlier_and_comes_later_is_passed_over() {
+    let mut world = started(143, 20);
+    // The last on the line has no router, and so hears of the root through its leaf's parent.
+    let child = in_line(&world)[19];
+    let parent = overlay(&world, child).parent(Node::Leaf).unwrap().clone();
+    world.recorded = Some(Vec::new());
+    world.run_for(SECOND * 12);
+    let recorded = world.recorded.take().unwrap();
+    let answer = |(_, to, message): &(usize, PeerId, Message)| match &message.body {
+        Body::ReportAck(ack) if *to == world.machines[child].id && ack.node == Node::Leaf => Some(ack.clone()),
+        _ => None,
+    };
+    let ack = recorded.iter().rev().find_map(answer).unwrap();
+    let root = |stamp| Some(Arc::new(RootInfo { stamp, ..overlay(&world, child).root().unwrap().clone() }));
+    let (older, newer) = (root(u64::MAX / 2), root(u64::MAX / 4));
+    let tell = |world: &mut World, body| {
+        let message = world::message(&parent, body);
+        world.feed(child, Event::Received { from: parent.peer.into(), message });
+        overlay(world, child).depth(Node::Leaf)
+    };
+    let edition = ack.edition;
+    let depth = overlay(&world, child).depth(Node::Leaf);
+    let verdict = |depth| Verdict::Linked { load: 1, depth };
+    let late =
+        |depth, edition, root| Body::ReportAck(ReportAck { verdict: verdict(depth), edition, root, ..ack.clone() });
+    let news = Body::RootChanged { node: Node::Leaf, root: newer, depth: Some(30), edition: edition + 2 };
+    assert_eq!(tell(&mut world, news), Some(31));
+    assert_eq!(tell(&mut world, late(None, edition, older.clone())), Some(31), "an answer that was overtaken");
+    assert_eq!(tell(&mut world, late(Some(3), edition + 1, older)), Some(31));
+    assert_eq!(overlay(&world, child).root().map(|root| root.stamp), Some(u64::MAX / 4));
+    assert_eq!(tell(&mut world, late(depth.map(|depth| depth - 1), edition + 3, None)), depth);
 }

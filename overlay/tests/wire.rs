@@ -1,19 +1,20 @@
 //! Golden bytes: every message as it travels. A change here is a change of the protocol.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use idlewood_overlay::{
-    Body, Contact, GridId, Handover, HandoverChild, Message, Node, Payload, PeerId, PositionKey, Report, ReportAck,
-    RootInfo, Span, Subtree, Verdict,
+    Body, Contact, GridId, Handover, HandoverChild, Leave, Member, Message, Node, Payload, PeerId, PositionKey, Report,
+    ReportAck, RootInfo, Span, Subtree, Verdict,
 };
 
-fn contact(byte: u8) -> Contact {
-    Contact { peer: PeerId([byte; 32]), incarnation: u64::from(byte), address: "/a".into() }
+fn contact(byte: u8) -> Member {
+    Contact { peer: PeerId([byte; 32]), incarnation: u64::from(byte), address: "/a".into() }.into()
 }
 
 fn every_body() -> Vec<Body> {
     let root = RootInfo { contact: contact(9), stamp: 1, count: 2, height: 1, payload: vec![1, 2] };
-    let root = Box::new(root);
+    let root = Arc::new(root);
     let span = Span { lo: None, l: contact(1), r: contact(2), ro: Some(contact(3)) };
     let report = Report {
         node: Node::Router,
@@ -22,7 +23,7 @@ fn every_body() -> Vec<Body> {
         load: Some(Payload { version: 1, base: None, bytes: vec![5] }),
         root: 7,
     };
-    let ack = |verdict, root| Body::ReportAck(ReportAck { node: Node::Leaf, version: 3, verdict, root });
+    let ack = |verdict, root| Body::ReportAck(ReportAck { node: Node::Leaf, version: 3, verdict, root, edition: 4 });
     vec![
         Body::Ping { nonce: 1, mine: 2, seen: 3 },
         Body::Ack { nonce: 1, mine: 2, set: Some(vec![contact(1)]), ask: 6 },
@@ -38,11 +39,11 @@ fn every_body() -> Vec<Body> {
         ack(Verdict::Linked { load: 1, depth: Some(2) }, Some(root.clone())),
         ack(Verdict::Unknown, None),
         ack(Verdict::Refused { pred: None, succ: Some(contact(2)) }, None),
-        Body::RootChanged { node: Node::Leaf, root: Some(root), depth: None },
+        Body::RootChanged { node: Node::Leaf, root: Some(root), depth: None, edition: 5 },
         Body::Dead(contact(1)),
         Body::Suspect(contact(1)),
         Body::Hint(vec![contact(1)]),
-        Body::Leave(vec![contact(1)]),
+        Body::Leave(Leave { near: vec![contact(1)], ends: [false, true] }),
         Body::Handover(Handover {
             children: vec![HandoverChild {
                 contact: contact(1),
@@ -59,7 +60,7 @@ fn every_body() -> Vec<Body> {
 fn messages_keep_their_bytes() {
     let mut golden = String::new();
     for (place, body) in every_body().into_iter().enumerate() {
-        let address = (place > 0).then(|| contact(8).address);
+        let address = (place > 0).then(|| contact(8).address.clone());
         let message = Message { grid: GridId([7; 32]).tag(), incarnation: 1_790_000_000_000, address, body };
         let mut bytes = Vec::new();
         ciborium::into_writer(&message, &mut bytes).unwrap();

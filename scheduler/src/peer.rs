@@ -464,7 +464,7 @@ impl Peer {
 
     fn receive(&mut self, from: PeerId, message: Message) {
         match message {
-            Message::Overlay(message) => self.overlay(idlewood_overlay::Event::Received { from, message }),
+            Message::Overlay(message) => self.overlay(idlewood_overlay::Event::Received { from: from.into(), message }),
             Message::Request { request, node, climbing } => self.request(request, node, climbing),
             Message::Holding { bag, executor, version, attempt, ranges } if executor.peer == from => {
                 match self.ledgers.get_mut(&bag) {
@@ -673,7 +673,9 @@ impl Peer {
     fn drain_overlay(&mut self) {
         for effect in std::mem::take(&mut self.overlay_effects) {
             match effect {
-                idlewood_overlay::Effect::Send { to, message } => self.io.send(to, Message::Overlay(message)),
+                idlewood_overlay::Effect::Send { to, message } => {
+                    self.io.send(Contact::clone(&to), Message::Overlay(message));
+                }
                 idlewood_overlay::Effect::Notify(notice) => self.noticed(notice),
             }
         }

@@ -237,7 +237,7 @@ impl World {
         let sender_side = self.machines.iter().find(|machine| machine.id == from).map(|machine| machine.side);
         if sender_side == Some(self.machines[to].side) && !self.machines[to].asleep {
             let message: Message = ciborium::from_reader(bytes).expect("own messages can be decoded");
-            self.feed(to, Event::Received { from, message });
+            self.feed(to, Event::Received { from: from.into(), message });
         }
     }
 

@@ -371,9 +371,11 @@ impl ser::SerializeStructVariant for &mut Pass {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use idlewood_overlay::{
-        Body, Contact, GridId, Handover, HandoverChild, Message, Node, Payload, PeerId, PositionKey, Report, ReportAck,
-        RootInfo, Span, Subtree, Verdict,
+        Body, Contact, GridId, Handover, HandoverChild, Leave, Member, Message, Node, Payload, PeerId, PositionKey, Report,
+        ReportAck, RootInfo, Span, Subtree, Verdict,
     };
 
     use super::*;
@@ -381,9 +383,9 @@ mod tests {
     /// Around every length that a number's head can have.
     const NUMBERS: [u64; 10] = [0, 23, 24, 255, 256, 65_535, 65_536, u32::MAX as u64, u32::MAX as u64 + 1, u64::MAX];
 
-    fn contact(number: u64) -> Contact {
+    fn contact(number: u64) -> Member {
         let address = "a".repeat(number.min(256) as usize).into();
-        Contact { peer: PeerId([number as u8; 32]), incarnation: number, address }
+        Contact { peer: PeerId([number as u8; 32]), incarnation: number, address }.into()
     }
 
     fn bodies(number: u64) -> Vec<Body> {
@@ -391,7 +393,7 @@ mod tests {
         let nonce = digest;
         let list = || vec![contact(number); number.min(30) as usize];
         let root = || {
-            Box::new(RootInfo { contact: contact(1), stamp: number, count: number, height: 3, payload: vec![7; 24] })
+            Arc::new(RootInfo { contact: contact(1), stamp: number, count: number, height: 3, payload: vec![7; 24] })
         };
         let span = Span { lo: None, l: contact(1), r: contact(2), ro: Some(contact(number)) };
         let tree = Subtree { span, count: number, height: digest };
@@ -399,7 +401,7 @@ mod tests {
         let child =
             HandoverChild { contact: contact(number), node, version: number, tree: tree.clone(), load: load.clone() };
         let (tree, load) = (Some(Box::new(tree)), Some(load));
-        let ack = |verdict, root| Body::ReportAck(ReportAck { node, version: number, verdict, root });
+        let ack = |verdict, root| Body::ReportAck(ReportAck { node, version: number, verdict, root, edition: digest });
         vec![
             Body::Ping { nonce, mine: digest, seen: !digest },
             Body::Ack { nonce, mine: digest, set: Some(list()), ask: 0 },
@@ -411,9 +413,9 @@ mod tests {
             ack(Verdict::Linked { load: number, depth: Some(nonce) }, Some(root())),
             ack(Verdict::Unknown, None),
             ack(Verdict::Refused { pred: None, succ: Some(contact(number)) }, None),
-            Body::RootChanged { node, root: Some(root()), depth: None },
+            Body::RootChanged { node, root: Some(root()), depth: None, edition: digest },
             Body::Dead(contact(number)),
-            Body::Leave(list()),
+            Body::Leave(Leave { near: list(), ends: [false, true] }),
             Body::Handover(Handover { children: vec![child] }),
         ]
     }
@@ -422,7 +424,7 @@ mod tests {
     fn lengths_are_those_of_the_encoding() {
         for number in NUMBERS {
             for body in bodies(number) {
-                let address = (number > 0).then(|| contact(number).address);
+                let address = (number > 0).then(|| contact(number).address.clone());
                 let message = Message { grid: GridId([3; 32]).tag(), incarnation: number, address, body };
                 let found = measure(&message);
                 let kind = format!("{:?}", message.body);

@@ -5,11 +5,12 @@
 //! of its peer, and a hundred bytes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::{
-    Body, Config, Contact, Effect, Event, GridId, Message, Notice, Overlay, PayloadCodec, PeerId, PositionKey, State,
-    Time,
+    Body, Config, Contact, Effect, Event, GridId, Member, Message, Notice, Overlay, PayloadCodec, PeerId, PositionKey,
+    State, Time,
 };
 use rand::{Rng, RngExt};
 
@@ -156,7 +157,7 @@ enum Due {
 /// A message under way.
 #[derive(Debug)]
 struct Letter {
-    from: PeerId,
+    from: Member,
     message: Message,
     digest: u64,
     /// Of whom it is for.
@@ -239,6 +240,8 @@ impl Host {
 pub struct World {
     settings: Settings,
     grid: GridId,
+    /// Of the settings, for all peers.
+    config: Arc<Config>,
     now: Time,
     queue: EventQueue<Due>,
     letters: Slab<Letter>,
@@ -281,6 +284,7 @@ impl World {
         };
         Self {
             grid: GridId(digest(settings.seed, "grid", 0)),
+            config: Arc::new(settings.config.clone()),
             now: Time::ZERO,
             queue: EventQueue::default(),
             letters: Slab::default(),
@@ -472,7 +476,7 @@ impl World {
         let number = u64::from(host) << 32 | u64::from(life);
         let seed = SmallStream::new(self.settings.seed, "peer", number).next_u64();
         let me = Contact { peer: self.peer_id(host), incarnation, address: "".into() };
-        let config = self.settings.config.clone();
+        let config = self.config.clone();
         let overlay = Overlay::new(config, self.grid, me, seed, Time::ZERO, PayloadCodec::WHOLE);
         let machine = &mut self.hosts[host as usize];
         machine.deadline = overlay.deadline().unwrap_or(Time::MAX);
@@ -691,7 +695,7 @@ impl World {
         machine.messages += 1;
         self.delivery = Some(Delivery {
             to: host,
-            from,
+            from: from.peer,
             incarnation: message.incarnation,
             is_answer: matches!(message.body, Body::Ack { .. }),
         });
@@ -735,14 +739,14 @@ impl World {
             None => Time::from_micros(self.now.as_micros() - machine.started.as_micros()),
         };
         let mut effects = std::mem::take(&mut self.effects);
-        let from = overlay.me().peer;
+        let from = overlay.handle_of_me().clone();
         overlay.handle(clock, event, &mut effects);
         machine.deadline = overlay.deadline().unwrap_or(Time::MAX);
         machine.trace = mix(mix(machine.trace, self.now.as_micros() as u64), digest);
         let mut left = false;
         for effect in effects.drain(..) {
             match effect {
-                Effect::Send { to, message } => self.send(host, from, to.peer, message),
+                Effect::Send { to, message } => self.send(host, &from, to.peer, message),
                 Effect::Notify(notice) => {
                     left |= notice == Notice::Left;
                     let machine = &mut self.hosts[host as usize];
@@ -758,7 +762,7 @@ impl World {
         }
     }
 
-    fn send(&mut self, host: HostIndex, from: PeerId, to: PeerId, message: Message) {
+    fn send(&mut self, host: HostIndex, from: &Member, to: PeerId, message: Message) {
         let (message, measure) = self.encode(message);
         self.traffic.note(&measure);
         let target = host_index(to);
@@ -776,10 +780,10 @@ impl World {
         }
         let (digest, tag) = (measure.digest, tag(to));
         if let Some(second) = arrivals.second {
-            let letter = self.letters.insert(Letter { from, message: message.clone(), digest, tag });
+            let letter = self.letters.insert(Letter { from: from.clone(), message: message.clone(), digest, tag });
             self.cause(host, self.now + second, target, Due::Deliver(letter));
         }
-        let letter = self.letters.insert(Letter { from, message, digest, tag });
+        let letter = self.letters.insert(Letter { from: from.clone(), message, digest, tag });
         self.cause(host, self.now + first, target, Due::Deliver(letter));
     }
 
