@@ -211,12 +211,22 @@ pub struct Status {
     pub listen: Vec<String>,
     /// `working`, `idle`, or `suspended`.
     pub activity: String,
-    /// Why it is suspended: `owner is present`, `paused by the user`.
+    /// Why it does not work as it could, in words.
     pub reason: Option<String>,
+    /// The same for programs, from the list that `idlewood help status` shows.
+    pub reason_code: Option<String>,
     /// Since when the activity is what it is.
     pub since: String,
     /// What would change it.
     pub until: Option<String>,
+    /// Whether it takes no new tasks and ends when those that run have.
+    pub finishing: bool,
+    /// How much of a processor each task may use now; 0 while suspended.
+    pub cpu_percent: u32,
+    /// Why the settings as they are in the file do not count.
+    pub settings_error: Option<String>,
+    /// How fast the owner got the machine back.
+    pub reclaims: Reclaims,
     /// Tasks that can run at the same time.
     pub slots: u32,
     /// Speed of one slot in Mop/s.
@@ -239,6 +249,30 @@ pub struct Status {
     pub bytes_received: u64,
     /// Seconds since the agent started.
     pub uptime_s: f64,
+}
+
+/// How long it took from the owner's return until no task used a processor any more, since the agent's start.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reclaims {
+    /// How often the owner returned while tasks ran.
+    pub count: u64,
+    /// Median of the latest thousand, in seconds; null without any. Likewise below.
+    pub p50_s: Option<f64>,
+    /// 99th percentile.
+    pub p99_s: Option<f64>,
+    /// Longest.
+    pub max_s: Option<f64>,
+    /// All, as a cumulative histogram.
+    pub buckets: Vec<Bucket>,
+}
+
+/// A part of a cumulative histogram.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Bucket {
+    /// Upper bound, in seconds.
+    pub at_most_s: f64,
+    /// How many took at most that.
+    pub count: u64,
 }
 
 /// A machine near this one on the line or in the tree.

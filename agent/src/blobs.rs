@@ -14,6 +14,7 @@ use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -95,7 +96,7 @@ pub struct Blobs(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     dir: PathBuf,
-    quota_bytes: u64,
+    quota_bytes: AtomicU64,
     // Held for look-ups, renames and unlinks, never while content is read, written or hashed.
     index: Mutex<Index>,
 }
@@ -201,7 +202,11 @@ impl Blobs {
         for (_, hash, len) in found {
             index.insert(hash.into(), len, false);
         }
-        let blobs = Self(Arc::new(Inner { dir: dir.to_owned(), quota_bytes, index: Mutex::new(index) }));
+        let blobs = Self(Arc::new(Inner {
+            dir: dir.to_owned(),
+            quota_bytes: AtomicU64::new(quota_bytes),
+            index: Mutex::new(index),
+        }));
         // Nothing is pinned yet, so this cannot fail for want of room.
         blobs.make_room(&mut blobs.index(), 0)?;
         Ok(blobs)
@@ -312,6 +317,11 @@ impl Blobs {
         Ok(Some(Chunk { total, bytes }))
     }
 
+    /// Changes the quota. What is over a smaller one goes when room is needed next.
+    pub fn set_quota(&self, quota_bytes: u64) {
+        self.0.quota_bytes.store(quota_bytes, Relaxed);
+    }
+
     /// Length of the blob in bytes, if it is here.
     pub fn len(&self, hash: Hash) -> Option<u64> {
         self.index().blobs.get(&hash).map(|entry| entry.len)
@@ -391,7 +401,7 @@ impl Blobs {
     /// Evicts until `needed` more bytes fit; changes nothing if they cannot.
     fn make_room(&self, index: &mut Index, needed_bytes: u64) -> Result<(), BlobError> {
         let kept_bytes = index.total_bytes - index.idle_bytes + index.reserved_bytes;
-        let quota_bytes = self.0.quota_bytes;
+        let quota_bytes = self.0.quota_bytes.load(Relaxed);
         if kept_bytes.saturating_add(needed_bytes) > quota_bytes && needed_bytes > 0 {
             return Err(BlobError::Full { needed_bytes, kept_bytes, quota_bytes });
         }

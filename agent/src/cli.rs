@@ -11,10 +11,12 @@
 //!
 //! Failures are one sentence on standard error: `error: ...`, or `{"error": ...}` with `--output json`.
 //!
-//! Left out for now: `service`, `config`, `doctor`, `grid`, `finish`, `bag explain|rerun`, completions, man pages.
+//! Left out for now: `service`, `grid`, `bag explain|rerun`, completions, man pages.
 
 mod bag;
+mod config;
 mod demo;
+mod doctor;
 mod follow;
 mod machine;
 mod results;
@@ -53,6 +55,10 @@ struct Cli {
     #[arg(long, global = true, value_name = "DIR", env = "IDLEWOOD_STATE_DIR", hide_env_values = true)]
     #[arg(help_heading = "Global options")]
     state_dir: Option<PathBuf>,
+    /// The owner's settings [default: $XDG_CONFIG_HOME/idlewood/config.toml or ~/.config/idlewood/config.toml]
+    #[arg(long, global = true, value_name = "FILE", env = "IDLEWOOD_CONFIG", hide_env_values = true)]
+    #[arg(help_heading = "Global options")]
+    config: Option<PathBuf>,
     /// How to print
     #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", hide_possible_values = true)]
     #[arg(help_heading = "Global options", help = "How to print: text for people, json for programs (one JSON value)")]
@@ -71,6 +77,7 @@ enum Command {
     #[command(subcommand)]
     Bag(bag::BagCommand),
     /// What this machine does and why, and how large the grid is
+    #[command(after_long_help = REASONS)]
     Status,
     /// This machine's place in the grid: its parents and children in the tree, its neighbours on the line
     Peers,
@@ -82,6 +89,13 @@ enum Command {
     },
     /// Work for the grid again
     Resume,
+    /// Take no new tasks, complete those that run, then end the agent; `resume` calls it off
+    Finish,
+    /// See and change the owner's settings
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
+    /// What can be sensed of the owner on this machine, what cannot, and what to do about it
+    Doctor,
     /// Show a grid at work on this machine: crashes, an owner who returns, and a picture
     Demo(DemoArgs),
     /// Run tasks for an agent; started by the agent
@@ -89,10 +103,26 @@ enum Command {
     Worker,
 }
 
+/// Every reason that `status` may tell, and what it means for tasks.
+const REASONS: &str = "\
+Reasons for which tasks do not run as they could; the first that holds is told:
+  paused_by_user   `idlewood pause`: tasks stand still
+  outside_hours    owner.hours, owner.days: tasks stand still
+  on_battery       owner.on_battery: tasks stand still
+  program_runs     one of owner.programs runs: tasks stand still
+  owner_present    the file of --owner-probe exists: limits.in_use.cpu_percent
+  owner_active     input within owner.idle: limits.in_use.cpu_percent
+  foreign_cpu      others use more than owner.foreign_cpu_percent: tasks stand still
+  finishing        `idlewood finish`: none begins, those that run go on
+
+Tasks that stand still keep their memory and go on where they stopped; unstarted ones go back to their
+submitters after owner.vacate.";
+
 /// What every command gets.
 #[derive(Clone, Debug)]
 struct Context {
     state_dir: PathBuf,
+    config: PathBuf,
     format: Format,
 }
 
@@ -131,7 +161,8 @@ fn dispatch(cli: Cli, entries: Option<Vec<String>>) -> anyhow::Result<ExitCode> 
     if matches!(cli.command, Command::Worker) {
         crate::worker::child::main()
     }
-    let context = Context { state_dir: state_dir(cli.state_dir)?, format: cli.output };
+    let context =
+        Context { state_dir: state_dir(cli.state_dir)?, config: config_path(cli.config)?, format: cli.output };
     match cli.command {
         Command::Run(args) => run::run(&context, args),
         Command::Submit(args) => submit::run(&context, *args, entries),
@@ -140,6 +171,9 @@ fn dispatch(cli: Cli, entries: Option<Vec<String>>) -> anyhow::Result<ExitCode> 
         Command::Peers => machine::peers(&context),
         Command::Pause { span } => machine::pause(&context, span.map(|span| span.0)),
         Command::Resume => machine::resume(&context),
+        Command::Finish => machine::finish(&context),
+        Command::Config(command) => config::run(&context, command),
+        Command::Doctor => doctor::run(&context),
         Command::Demo(args) => demo::run(&context, args),
         Command::Worker => crate::worker::child::main(),
     }
@@ -176,6 +210,12 @@ fn state_dir(given: Option<PathBuf>) -> Result<PathBuf, BadUsage> {
         .or_else(|| base("HOME").map(|home| home.join(".local/state")))
         .map(|base| base.join("idlewood"))
         .ok_or_else(|| BadUsage("no home directory: name a state directory with --state-dir".to_owned()))
+}
+
+/// The file of settings: flag, environment (both from clap), or the platform's place.
+fn config_path(given: Option<PathBuf>) -> Result<PathBuf, BadUsage> {
+    let none = || BadUsage("no home directory: name the file of settings with --config".to_owned());
+    given.or_else(crate::settings::default_path).ok_or_else(none)
 }
 
 /// The format that arguments ask for which clap could not read.

@@ -188,6 +188,14 @@ impl Client {
         self.post("/v1/resume", &serde_json::json!({}), ANSWER_WAIT)
     }
 
+    /// `POST /v1/finish`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn finish(&self) -> Result<api::Status, ClientError> {
+        self.post("/v1/finish", &serde_json::json!({}), ANSWER_WAIT)
+    }
+
     /// `HEAD /v1/blobs/{hash}`: whether the agent has it already.
     ///
     /// # Errors

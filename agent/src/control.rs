@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `GET /v1/status`, `/v1/peers`, `/v1/bags`, `/v1/bags/{id}`, `/v1/bags/{id}/results` | what is |
 //! | `POST /v1/bags` | the bag, once it is durable |
-//! | `POST /v1/bags/{id}/cancel`, `/v1/pause`, `/v1/resume` | what is then |
+//! | `POST /v1/bags/{id}/cancel`, `/v1/pause`, `/v1/resume`, `/v1/finish` | what is then |
 //! | `HEAD`, `GET /v1/blobs/{hash}` | the content, streamed |
 //! | `POST /v1/blobs?blob={hash}` | takes the content, streamed; not durable before a bag that names it is |
 //!
@@ -238,6 +238,7 @@ fn bag_routes(node: NodeHandle) -> Router {
         .route("/v1/bags/{id}/cancel", post(cancel))
         .route("/v1/pause", post(pause))
         .route("/v1/resume", post(resume))
+        .route("/v1/finish", post(finish))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
         .with_state(node)
 }
@@ -290,6 +291,10 @@ async fn pause(State(node): State<NodeHandle>, body: Result<Bytes, BytesRejectio
 
 async fn resume(State(node): State<NodeHandle>) -> Answer<api::Status> {
     Ok(Json(node.resume().await?))
+}
+
+async fn finish(State(node): State<NodeHandle>) -> Answer<api::Status> {
+    Ok(Json(node.finish().await?))
 }
 
 /// Reads a JSON body, whatever its content type says.

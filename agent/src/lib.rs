@@ -17,6 +17,8 @@ pub mod net;
 pub mod node;
 pub mod output;
 mod owner;
+mod policy;
+pub mod settings;
 pub mod speed;
 pub mod store;
 pub mod submit;

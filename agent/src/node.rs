@@ -13,8 +13,10 @@ mod manifests;
 mod measuring;
 mod neighbours;
 mod outputs;
+mod owner;
 mod pin;
 mod places;
+mod reclaim;
 mod submission;
 mod task;
 mod views;
@@ -36,15 +38,14 @@ use crate::blobs::Blobs;
 use crate::clock::{Clock, wall_now};
 use crate::fetch::Fetcher;
 use crate::net::{self, NetConfig, NetEvent};
-use crate::owner::OwnerProbe;
+use crate::owner::{Probe, Watch};
+use crate::settings::Current;
 use crate::store::{StateLock, Store};
 use crate::worker::{Pool, PoolConfig};
 use crate::{control, identity, speed, suspend};
 
 /// Until there are certificates, all agents of a machine belong to one grid; its name is fixed.
 const LOOPBACK_GRID: &[u8] = b"idlewood loopback grid v1";
-/// Disk space for blobs. Our choice; the owner's caps come with the policy.
-const BLOB_QUOTA_BYTES: u64 = 10 << 30;
 /// Questions and events that may wait for the driver.
 const COMMANDS_MAX: usize = 256;
 /// How long the first listen address may take.
@@ -59,11 +60,13 @@ pub struct RunOptions {
     pub listen: Vec<Multiaddr>,
     /// Agents to join through.
     pub bootstrap: Vec<Multiaddr>,
-    /// Tasks at the same time.
-    pub slots: u32,
+    /// The owner's settings.
+    pub config: PathBuf,
+    /// Tasks at the same time, where the settings do not count.
+    pub slots: Option<u32>,
     /// Speed of a slot in Mop/s, where it is not to be measured.
     pub speed_mops: Option<f64>,
-    /// The owner counts as present while this file exists.
+    /// The owner counts as present while this file exists; nothing else is sensed of input and processor use then.
     pub owner_probe: Option<PathBuf>,
     /// How long a submitter trusts an executor that it does not hear from.
     pub lease: Option<Duration>,
@@ -76,6 +79,7 @@ pub struct RunOptions {
 /// # Errors
 /// When it cannot start: nothing is left running then. Each error is a sentence that says what to do.
 pub async fn run(options: RunOptions) -> anyhow::Result<()> {
+    let settings = Current::load(options.config.clone())?;
     let directory = prepare_directory(&options.state_dir)?;
     let lock = StateLock::acquire(&directory)?;
     let keypair = identity::load_or_create(&directory)?;
@@ -83,7 +87,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
         bail!("the identity key in {} is not an Ed25519 key; move it away to get a new one", directory.display())
     };
     let grid = GridId(*blake3::hash(LOOPBACK_GRID).as_bytes());
-    let blobs = Arc::new(Blobs::open(&directory.join("blobs"), BLOB_QUOTA_BYTES)?);
+    let blobs = Arc::new(Blobs::open(&directory.join("blobs"), settings.get().limits.disk.0)?);
     let opened = Store::open(&lock)?;
     let speed_mops = match options.speed_mops {
         Some(speed_mops) => speed_mops,
@@ -102,7 +106,9 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
 
     let neighbours = neighbours::Neighbours::load(&directory);
     let expects_grid = !options.bootstrap.is_empty() || !neighbours.contacts().is_empty();
-    let mut config = Config { slots: options.slots, speed_mops, expects_grid, ..Config::default() };
+    let slots = options.slots.unwrap_or(settings.get().limits.slots.get());
+    let vacate_after = settings.get().owner.vacate.0;
+    let mut config = Config { slots, speed_mops, expects_grid, vacate_after, ..Config::default() };
     if let Some(lease) = options.lease {
         config.lease = lease;
     }
@@ -134,6 +140,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     // Ends with the driver, which holds the other end.
     let (suspend_sender, suspends) = mpsc::channel(4);
     let following = tokio::spawn(suspend::follow(suspend_sender));
+    let probe = options.owner_probe.map_or(Probe::Sources, Probe::File);
     let mut driver = driver::Driver::new(driver::Parts {
         peer,
         grid,
@@ -150,7 +157,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
         measure_events,
         commands: command_receiver,
         suspends,
-        probe: options.owner_probe.map_or(OwnerProbe::None, OwnerProbe::File),
+        owner: owner::Owner::new(Watch::start(probe), settings, clock.now()),
         listen: address,
         neighbours,
         bootstrap: options.bootstrap,

@@ -1,4 +1,4 @@
-//! `idlewood status`, `peers`, `pause` and `resume`: this machine and its place in the grid.
+//! `idlewood status`, `peers`, `pause`, `resume` and `finish`: this machine and its place in the grid.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -31,6 +31,14 @@ pub(super) fn resume(context: &Context) -> anyhow::Result<ExitCode> {
     print(context, &status, |status, out| writeln!(out, "resumed: {}", activity(status)))
 }
 
+pub(super) fn finish(context: &Context) -> anyhow::Result<ExitCode> {
+    let status = context.client()?.finish()?;
+    print(context, &status, |status, out| match status.running.len() {
+        0 => writeln!(out, "the agent ends as soon as its results are taken"),
+        tasks => writeln!(out, "the agent takes no new tasks and ends after {}", output::count(tasks as u64, "task")),
+    })
+}
+
 fn print<T: serde::Serialize>(
     context: &Context,
     value: &T,
@@ -60,7 +68,7 @@ fn print_status(status: &Status, mut out: &mut dyn Write) -> io::Result<()> {
     if let Some(until) = &status.until {
         doing = format!("{doing}, until {}", output::when(until));
     }
-    let pairs = [
+    let mut pairs = vec![
         ("machine", output::short_peer(&status.peer).to_owned()),
         ("agent", format!("idlewood {}, up {}", output::printable(&status.version), output::duration(status.uptime_s))),
         ("activity", doing),
@@ -82,6 +90,19 @@ fn print_status(status: &Status, mut out: &mut dyn Write) -> io::Result<()> {
             format!("{} sent, {} received", output::bytes(status.bytes_sent), output::bytes(status.bytes_received)),
         ),
     ];
+    if status.finishing {
+        pairs.push(("finishing", "no new tasks; the agent ends when those that run have".to_owned()));
+    }
+    if (1..100).contains(&status.cpu_percent) {
+        pairs.push(("limit", format!("{} % of a processor for each task", status.cpu_percent)));
+    }
+    if let (count @ 1.., Some(p99_s)) = (status.reclaims.count, status.reclaims.p99_s) {
+        let times = output::count(count, "time");
+        pairs.push(("reclaimed", format!("{times} by the owner, within {p99_s:.3} s (99th percentile)")));
+    }
+    if let Some(error) = &status.settings_error {
+        pairs.push(("settings", format!("as they were, since {}", output::printable(error))));
+    }
     output::pairs(&mut out, &pairs)?;
     if !status.running.is_empty() {
         writeln!(out)?;
@@ -187,7 +208,7 @@ fn print_peers(peers: &Peers, mut out: &mut dyn Write) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::ChildView;
+    use crate::api::{ChildView, Reclaims};
 
     fn machine(name: &str) -> PeerView {
         PeerView { peer: format!("12D3KooW-{name:->12}"), address: format!("/ip4/127.0.0.1/tcp/{}", name.len()) }
@@ -272,7 +293,7 @@ ON THE LINE  MACHINE                      ADDRESS
     }
 
     #[test]
-    fn the_size_and_the_height_of_the_grid_are_told() {
+    fn the_grid_and_what_the_owner_may_want_to_know_are_told() {
         let status = Status {
             peer: machine("me").peer,
             version: "1.2.3".to_owned(),
@@ -280,8 +301,19 @@ ON THE LINE  MACHINE                      ADDRESS
             listen: vec!["/ip4/127.0.0.1/tcp/2".to_owned()],
             activity: "idle".to_owned(),
             reason: None,
+            reason_code: None,
             since: "2026-01-02T03:04:05Z".to_owned(),
             until: None,
+            finishing: false,
+            cpu_percent: 30,
+            settings_error: Some("config.toml line 3: no".to_owned()),
+            reclaims: Reclaims {
+                count: 2,
+                p50_s: Some(0.04),
+                p99_s: Some(0.05),
+                max_s: Some(0.05),
+                buckets: Vec::new(),
+            },
             slots: 2,
             speed_mops: 1000.0,
             grid_machines: 24,
@@ -298,6 +330,13 @@ ON THE LINE  MACHINE                      ADDRESS
         print_status(&status, &mut out).expect("memory takes it");
         let text = String::from_utf8(out).expect("it is text");
         let grid = text.lines().find(|line| line.starts_with("grid")).expect("a line about the grid");
+        for wanted in [
+            "30 % of a processor for each task",
+            "2 times by the owner, within 0.050 s (99th percentile)",
+            "as they were, since config.toml line 3: no",
+        ] {
+            assert!(text.contains(wanted), "{text}");
+        }
         assert!(grid.contains("24 machines, 7 levels high, 48000 Mop/s together"), "{grid}");
     }
 }

@@ -18,6 +18,10 @@ const LOG_VARIABLE: &str = "IDLEWOOD_LOG";
 /// What is logged where nothing else is said.
 const LOG_DEFAULT: &str = "warn,idlewood=info";
 
+/// Threads of the runtime. Our choice: the driver is one task, and more threads than it and the network can use only
+/// wake each other.
+const THREADS: usize = 2;
+
 /// What `run` takes.
 #[derive(Clone, Debug, clap::Args)]
 pub struct RunArgs {
@@ -27,13 +31,14 @@ pub struct RunArgs {
     /// Join the grid through this agent; repeatable
     #[arg(long, value_name = "MULTIADDR")]
     pub bootstrap: Vec<Multiaddr>,
-    /// Tasks that may run at the same time
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub slots: u32,
+    /// Tasks that may run at the same time [default: limits.slots of the settings, or 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub slots: Option<u32>,
     /// Take commands on this port of 127.0.0.1; 0 picks a free one
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     pub control_port: u16,
-    /// The owner counts as present while FILE exists: for scripts that know better, and for tests
+    /// The owner counts as present while FILE exists, and nothing else is sensed of input and processor use: for scripts
+    /// that know better, and for tests
     #[arg(long, value_name = "FILE")]
     pub owner_probe: Option<PathBuf>,
     /// Speed of a slot in Mop/s instead of measuring it: for tests
@@ -54,6 +59,7 @@ pub(super) fn run(context: &Context, args: RunArgs) -> anyhow::Result<ExitCode> 
     log()?;
     let options = RunOptions {
         state_dir: context.state_dir.clone(),
+        config: context.config.clone(),
         listen: args.listen,
         bootstrap: args.bootstrap,
         slots: args.slots,
@@ -62,8 +68,10 @@ pub(super) fn run(context: &Context, args: RunArgs) -> anyhow::Result<ExitCode> 
         lease: args.lease.map(Duration::from_secs_f64),
         control_port: args.control_port,
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start")?;
-    runtime.block_on(node::run(options))?;
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(THREADS).enable_all().build().context("cannot start")?;
+    // On a thread of the runtime: network and driver then wake each other without a switch between threads.
+    runtime.block_on(runtime.spawn(node::run(options))).context("the agent panicked")??;
     // What still blocks a thread is of no use any more.
     runtime.shutdown_timeout(Duration::from_secs(1));
     Ok(ExitCode::SUCCESS)

@@ -151,6 +151,8 @@ impl Grid {
         command.arg("run").arg("--state-dir").arg(directory).args(["--listen", "/ip4/127.0.0.1/tcp/0"]);
         command.arg("--speed-mops").arg(self.speed_mops.to_string());
         command.arg("--owner-probe").arg(directory.join("owner-is-here"));
+        // What the owner has set is not for the demo.
+        command.arg("--config").arg(directory.join("config.toml"));
         // The demo may be killed too: its agents end with it.
         command.arg("--die-with-parent");
         if let Some(bootstrap) = bootstrap {

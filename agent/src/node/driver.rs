@@ -23,6 +23,7 @@ use super::manifests::Manifests;
 use super::measuring::Measuring;
 use super::neighbours::{self, Neighbours};
 use super::outputs::Outputs;
+use super::owner::Owner;
 use super::pin::Pin;
 use super::places::Place;
 use super::submission::Accepted;
@@ -32,7 +33,6 @@ use crate::clock::Clock;
 use crate::control::Control;
 use crate::manifest::Manifest;
 use crate::net::{self, NetEvent, NetHandle};
-use crate::owner::{OwnerProbe, PROBE_INTERVAL};
 use crate::store::{CommitError, CommitResult, Store};
 use crate::suspend::{Sleep, Suspend};
 use crate::worker::{Pool, WorkerEvent};
@@ -42,6 +42,8 @@ const LEAVE_TIMEOUT: Duration = Duration::from_millis(2500);
 /// Longest that everything from the signal on may take. Five seconds are promised, and the runtime takes up to one of
 /// them for threads that still block.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(4);
+/// How often time alone is looked at: absences, and what of the owner's policy depends on it.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two tries to reach an agent to join through.
 const BOOTSTRAP_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -63,7 +65,7 @@ pub(super) struct Parts {
     pub(super) measure_events: mpsc::Receiver<WorkerEvent>,
     pub(super) commands: mpsc::Receiver<Command>,
     pub(super) suspends: mpsc::Receiver<Suspend>,
-    pub(super) probe: OwnerProbe,
+    pub(super) owner: Owner,
     pub(super) listen: Multiaddr,
     pub(super) neighbours: Neighbours,
     pub(super) bootstrap: Vec<Multiaddr>,
@@ -107,6 +109,11 @@ pub(super) enum Done {
         manifest: Option<std::sync::Arc<Manifest>>,
     },
     Bootstrapped(Option<Contact>),
+    /// The owner is back, and no task has run since.
+    Reclaimed {
+        stop: u64,
+        took: Duration,
+    },
     /// What nobody needs any more is gone.
     Discarded,
 }
@@ -115,21 +122,13 @@ pub(super) enum Done {
 struct Wakes {
     terminate: Signal,
     interrupt: Signal,
-    probe: Interval,
+    look: Interval,
     save: Interval,
 }
 
-/// A pause asked for by the user.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pause {
-    pub(super) until: Option<Time>,
-}
-
-/// Why, and since when, this machine works or does not.
+/// Whether, and since when, this machine has tasks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Activity {
-    pub(super) owner_present: bool,
-    pub(super) pause: Option<Pause>,
     /// Whether a place has a task.
     pub(super) busy: bool,
     pub(super) since: Time,
@@ -153,7 +152,7 @@ pub(super) struct Driver {
     commands: mpsc::Receiver<Command>,
     suspends: mpsc::Receiver<Suspend>,
     sleep: Sleep,
-    probe: OwnerProbe,
+    pub(super) owner: Owner,
     pub(super) listen: Multiaddr,
     neighbours: Neighbours,
     bootstrap: Vec<Multiaddr>,
@@ -181,7 +180,7 @@ pub(super) struct Driver {
 impl Driver {
     pub(super) fn new(parts: Parts) -> Self {
         let places = (0..parts.config.places()).map(|_| Place::Free).collect();
-        let activity = Activity { owner_present: false, pause: None, busy: false, since: parts.clock.now() };
+        let activity = Activity { busy: false, since: parts.clock.now() };
         // Whoever is silent for longer than a heartbeat is asked whether it lives.
         let absence = Absence::new(parts.clock.now(), Duration::from_millis(parts.config.overlay.heartbeat_ms));
         Self {
@@ -201,7 +200,7 @@ impl Driver {
             commands: parts.commands,
             suspends: parts.suspends,
             sleep: Sleep::default(),
-            probe: parts.probe,
+            owner: parts.owner,
             listen: parts.listen,
             neighbours: parts.neighbours,
             bootstrap: parts.bootstrap,
@@ -223,7 +222,7 @@ impl Driver {
         }
     }
 
-    /// Runs until a signal, or until the store is beyond use.
+    /// Runs until a signal, until it has finished as told, or until the store is beyond use.
     ///
     /// # Errors
     /// When it cannot listen for signals.
@@ -231,7 +230,7 @@ impl Driver {
         let mut wakes = Wakes {
             terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
             interrupt: signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?,
-            probe: interval(PROBE_INTERVAL),
+            look: interval(LOOK_INTERVAL),
             save: interval(neighbours::SAVE_INTERVAL),
         };
         self.join_grid();
@@ -245,12 +244,15 @@ impl Driver {
     /// The order is that of urgency: the owner, then what frees resources, then what may come in any number.
     async fn turn(&mut self, wakes: &mut Wakes) -> bool {
         let deadline = self.deadline();
+        let throttle_at = self.owner.throttle_at();
         tokio::select! {
             biased;
             _ = wakes.terminate.recv() => return false,
             _ = wakes.interrupt.recv() => return false,
-            _ = wakes.probe.tick() => {
-                self.ask_owner();
+            () = self.owner.input() => self.look_at_owner(),
+            () = sleep_until(throttle_at) => self.turn_throttle(),
+            _ = wakes.look.tick() => {
+                self.look_at_owner();
                 self.notice_absence();
             }
             Some(suspend) = self.suspends.recv() => self.suspend(suspend),
@@ -268,7 +270,7 @@ impl Driver {
         if self.commits.is_closed() && self.fatal.is_none() {
             self.fatal = Some(CommitError::Broken("its writer has ended".to_owned()));
         }
-        self.fatal.is_none()
+        self.fatal.is_none() && !self.has_finished()
     }
 
     /// When the peer wants to be woken.
@@ -299,8 +301,7 @@ impl Driver {
             Effect::StopTask { place, .. } => self.stop_task(place as usize),
             Effect::FreezeTask { place, task } => self.freeze_task(place as usize, task),
             Effect::ThawTask { place, task } => self.thaw_task(place as usize, task),
-            Effect::SuspendTasks => self.workers.freeze(),
-            Effect::ResumeTasks => self.workers.thaw(),
+            Effect::SuspendTasks | Effect::ResumeTasks => self.settle_workers(),
             Effect::MeasureTask { bag } => self.measure(bag),
             Effect::FetchOutput { task, output, output_bytes, from } => {
                 self.fetch_output(task, output, output_bytes, from);
@@ -385,6 +386,7 @@ impl Driver {
             Done::Accepted { result, reply } => self.accepted(result, reply),
             Done::AcceptLost => self.accepting -= 1,
             Done::ManifestRead { bag, manifest: Some(manifest) } => self.manifests.remember(bag, manifest),
+            Done::Reclaimed { stop, took } => self.reclaimed(stop, took),
             Done::Bootstrapped(Some(contact)) => self.feed(Event::Bootstrap(contact)),
             Done::ManifestRead { manifest: None, .. } | Done::Bootstrapped(None) | Done::Discarded => {}
         }
@@ -501,42 +503,12 @@ impl Driver {
         }
     }
 
-    // ---- the owner ----
-
-    /// Since when the machine works, or does not; while it is suspended that is what counts.
+    /// Since when the machine has tasks, or has none. The owner's return must be noticed at once from the first on.
     pub(super) fn note_busy(&mut self) {
         let busy = self.places.iter().any(|place| !matches!(place, Place::Free));
-        let suspended = self.activity.owner_present || self.activity.pause.is_some();
-        if busy != std::mem::replace(&mut self.activity.busy, busy) && !suspended {
+        if busy != std::mem::replace(&mut self.activity.busy, busy) {
             self.activity.since = self.clock.now();
-        }
-    }
-
-    fn ask_owner(&mut self) {
-        let now = self.clock.now();
-        let mut activity = self.activity;
-        activity.owner_present = self.probe.is_present();
-        if activity.pause.is_some_and(|pause| pause.until.is_some_and(|until| until <= now)) {
-            activity.pause = None;
-        }
-        self.set_activity(activity);
-    }
-
-    /// The machine is its owner's while they are present or have paused it. A first task that is measured is frozen
-    /// by the pause alone: the owner who is present may be the one who submitted it.
-    pub(super) fn set_activity(&mut self, activity: Activity) {
-        let before = self.activity.owner_present || self.activity.pause.is_some();
-        let after = activity.owner_present || activity.pause.is_some();
-        self.activity = activity;
-        if activity.pause.is_some() {
-            self.measurer.freeze();
-        } else {
-            self.measurer.thaw();
-        }
-        if before != after {
-            self.activity.since = self.clock.now();
-            tracing::info!(owner_present = activity.owner_present, paused = activity.pause.is_some(), "owner's state");
-            self.feed(if after { Event::OwnerReturned } else { Event::OwnerLeft });
+            self.owner.set_busy(busy);
         }
     }
 }

@@ -40,6 +40,7 @@ pub(crate) enum Command {
     Cancel(String, Reply<api::Bag>),
     Pause(Option<Duration>, Reply<api::Status>),
     Resume(Reply<api::Status>),
+    Finish(Reply<api::Status>),
 }
 
 /// Asks the agent. Cheap to clone.
@@ -124,11 +125,19 @@ impl NodeHandle {
         self.ask(|reply| Command::Pause(for_, reply)).await
     }
 
-    /// Undoes [`NodeHandle::pause`].
+    /// Undoes [`NodeHandle::pause`] and [`NodeHandle::finish`].
     ///
     /// # Errors
     /// As [`NodeHandle::status`].
     pub async fn resume(&self) -> Result<api::Status, Refusal> {
         self.ask(Command::Resume).await
+    }
+
+    /// Takes no new tasks; the agent ends when those that run have.
+    ///
+    /// # Errors
+    /// As [`NodeHandle::status`].
+    pub async fn finish(&self) -> Result<api::Status, Refusal> {
+        self.ask(Command::Finish).await
     }
 }

@@ -6,6 +6,7 @@ use tokio::task::{AbortHandle, Id};
 
 use super::driver::{Done, Driver};
 use super::task::{self, Collected, Ended, Preparation, PrepareError, Prepared};
+use crate::submit::values::ByteSize;
 use crate::worker::WorkerEvent;
 
 /// What a place is doing.
@@ -23,6 +24,16 @@ pub(super) enum Place {
     },
     /// Its output is being kept.
     Collecting,
+}
+
+impl Place {
+    /// Most memory that its task may take.
+    fn memory_bytes(&self) -> u64 {
+        match self {
+            Self::Running { prepared, .. } => prepared.job.memory_bytes,
+            Self::Free | Self::Preparing { .. } | Self::Collecting => 0,
+        }
+    }
 }
 
 impl Driver {
@@ -60,12 +71,12 @@ impl Driver {
             return self.discard(preparation.result.ok());
         }
         let (error, prepared) = match preparation.result {
-            Ok(prepared) => match self.workers.start(place, &prepared.job) {
+            Ok(prepared) => match self.begin(place, &prepared) {
                 Ok(()) => {
                     self.places[place] = Place::Running { task, prepared };
                     return;
                 }
-                Err(error) => (PrepareError::from(error), Some(prepared)),
+                Err(error) => (error, Some(prepared)),
             },
             Err(error) => (error, None),
         };
@@ -76,6 +87,23 @@ impl Driver {
             Done::Collected { place, task, collected: task::not_prepared(&blobs, error, speed_mops) }
         };
         self.jobs.spawn_blocking(collect, Done::Collected { place, task, collected: Collected::not_started() });
+    }
+
+    /// Hands a task to its worker, unless the tasks here, frozen ones included, could take more memory than the owner
+    /// gives. Then it is tried again, and goes to another machine after some tries.
+    fn begin(&self, place: usize, prepared: &Prepared) -> Result<(), PrepareError> {
+        if let Some(cap) = self.owner.settings.get().limits.memory {
+            let taken: u64 = self.places.iter().map(Place::memory_bytes).sum();
+            if taken.saturating_add(prepared.job.memory_bytes) > cap.0 {
+                let wanted = ByteSize(prepared.job.memory_bytes);
+                let error = anyhow::anyhow!(
+                    "it may take {wanted} of memory, limits.memory is {cap}, {} are taken",
+                    ByteSize(taken)
+                );
+                return Err(PrepareError::Later(error));
+            }
+        }
+        Ok(self.workers.start(place, &prepared.job)?)
     }
 
     /// Removes the directory of what is not going to run.

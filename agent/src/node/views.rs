@@ -6,12 +6,13 @@ use idlewood_overlay::{Contact, Node, PositionKey, State, Time};
 use idlewood_scheduler::{BagId, BagView, Closing, Event};
 
 use super::Refusal;
-use super::driver::{Activity, Done, Driver, Pause};
+use super::driver::{Done, Driver};
 use super::handle::{Command, Reply};
 use super::kept::{self, Finished};
 use crate::api;
 use crate::clock::iso;
 use crate::identity;
+use crate::policy::{Orders, Pause, Reason};
 
 /// Answers a question. Whoever asked may be gone, which is fine.
 pub(super) fn answer<T>(reply: Reply<T>, result: Result<T, Refusal>) {
@@ -38,14 +39,17 @@ impl Driver {
             }
             Command::Pause(for_, reply) => {
                 let pause = Pause { until: for_.map(|for_| self.clock.now() + for_) };
-                self.set_activity(Activity { pause: Some(pause), ..self.activity });
-                answer(reply, Ok(self.status()));
+                self.order(Orders { pause: Some(pause), ..self.owner.orders }, reply);
             }
-            Command::Resume(reply) => {
-                self.set_activity(Activity { pause: None, ..self.activity });
-                answer(reply, Ok(self.status()));
-            }
+            Command::Resume(reply) => self.order(Orders::default(), reply),
+            Command::Finish(reply) => self.order(Orders { finish: true, ..self.owner.orders }, reply),
         }
+    }
+
+    fn order(&mut self, orders: Orders, reply: Reply<api::Status>) {
+        self.owner.orders = orders;
+        self.look_at_owner();
+        answer(reply, Ok(self.status()));
     }
 
     // ---- this machine ----
@@ -55,6 +59,7 @@ impl Driver {
     }
 
     fn status(&self) -> api::Status {
+        let (facts, _) = self.owner.facts();
         let overlay = self.peer.overlay_view();
         let platform = self.peer.platform();
         let counters = self.net.counters();
@@ -70,7 +75,16 @@ impl Driver {
                 frozen: running.frozen,
             })
             .collect();
-        let (activity, reason, until) = self.describe_activity(running.is_empty());
+        let judgement = self.owner.policy().judgement();
+        let now = self.clock.now();
+        let change = self.owner.policy().what_would_change(now, self.owner.settings.get(), &facts, self.owner.orders);
+        let (activity, since) = match (judgement.cpu_percent, running.is_empty()) {
+            (0, _) => ("suspended", judgement.since),
+            (_, true) => ("idle", self.activity.since),
+            (_, false) => ("working", self.activity.since),
+        };
+        // Without a reason nothing holds it up but a lack of work.
+        let until = change.or_else(|| running.is_empty().then(|| "work arrives".to_owned()));
         let held = self.peer.held().into_iter().map(|held| api::Held {
             bag: hex::encode(held.bag.0),
             waiting: held.waiting,
@@ -82,10 +96,15 @@ impl Driver {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             membership: membership(overlay.state()).to_owned(),
             listen: vec![self.listen.to_string()],
-            activity,
-            reason,
-            since: self.wall(self.activity.since),
+            activity: activity.to_owned(),
+            reason: judgement.reason.as_ref().map(Reason::text),
+            reason_code: judgement.reason.as_ref().map(|reason| reason.code().to_owned()),
+            since: self.wall(since),
             until,
+            finishing: self.owner.orders.finish,
+            cpu_percent: judgement.cpu_percent,
+            settings_error: self.owner.settings.error().map(ToString::to_string),
+            reclaims: self.owner.reclaims.view(),
             slots: self.config.slots,
             speed_mops: self.config.speed_mops,
             grid_machines: overlay.root().map_or(1, |root| root.count),
@@ -98,26 +117,6 @@ impl Driver {
             bytes_received: counters.bytes_received,
             uptime_s: self.clock.now().as_secs_f64(),
         }
-    }
-
-    /// What this machine is doing, why it is not working, and what would change that.
-    fn describe_activity(&self, nothing_runs: bool) -> (String, Option<String>, Option<String>) {
-        let (activity, reason, until) = match self.activity {
-            Activity { owner_present: true, .. } => {
-                ("suspended", Some("owner is present"), Some("the owner leaves".to_owned()))
-            }
-            Activity { pause: Some(Pause { until: Some(until) }), .. } => {
-                let left = until.since(self.clock.now()).as_secs();
-                let change = format!("`idlewood resume`, or {left} s from now");
-                ("suspended", Some("paused by the user"), Some(change))
-            }
-            Activity { pause: Some(_), .. } => {
-                ("suspended", Some("paused by the user"), Some("`idlewood resume`".to_owned()))
-            }
-            Activity { .. } if nothing_runs => ("idle", None, Some("work arrives".to_owned())),
-            Activity { .. } => ("working", None, None),
-        };
-        (activity.to_owned(), reason.map(str::to_owned), until)
     }
 
     fn peers(&self) -> api::Peers {

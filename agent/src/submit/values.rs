@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize, Serializer};
 
 /// Most tasks of one bag: what a manifest of the largest size holds.
 pub const TASKS_MAX: u64 = 1_000_000;
@@ -94,6 +94,47 @@ impl FromStr for Span {
         }
         // The upper bound is a century.
         if seconds <= 0.0 || seconds > 3.2e9 { Err(wrong()) } else { Ok(Self(Duration::from_secs_f64(seconds))) }
+    }
+}
+
+impl fmt::Display for Span {
+    /// As it is parsed: `1h30m`.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rest = self.0.as_secs();
+        for (unit, seconds) in [("d", 86_400), ("h", 3_600), ("m", 60)] {
+            if rest >= seconds {
+                write!(formatter, "{}{unit}", rest / seconds)?;
+                rest %= seconds;
+            }
+        }
+        match (rest, self.0.subsec_nanos()) {
+            (0, 0) if !self.0.is_zero() => Ok(()),
+            (seconds, 0) => write!(formatter, "{seconds}s"),
+            (seconds, nanos) => write!(formatter, "{}s", seconds as f64 + f64::from(nanos) / 1e9),
+        }
+    }
+}
+
+impl fmt::Display for ByteSize {
+    /// As it is parsed, in the largest unit that leaves no rest: `10G`.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [("T", 40), ("G", 30), ("M", 20), ("K", 10)];
+        match units.iter().find(|(_, shift)| self.0 > 0 && self.0.is_multiple_of(1 << shift)) {
+            Some((unit, shift)) => write!(formatter, "{}{unit}", self.0 >> shift),
+            None => self.0.fmt(formatter),
+        }
+    }
+}
+
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl Serialize for ByteSize {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
@@ -229,6 +270,21 @@ fn number_and_unit(text: &str) -> Option<(f64, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_shown_is_parsed_again() {
+        for (seconds, text) in
+            [(300.0, "5m"), (5400.0, "1h30m"), (172_800.0, "2d"), (90_061.0, "1d1h1m1s"), (1.5, "1.5s")]
+        {
+            let span = Span(Duration::from_secs_f64(seconds));
+            assert_eq!((span.to_string().as_str(), text.parse()), (text, Ok(span)));
+        }
+        for (bytes, text) in
+            [(10 << 30, "10G"), (1 << 20, "1M"), (1536 << 10, "1536K"), (1000, "1000"), (1 << 40, "1T")]
+        {
+            assert_eq!((ByteSize(bytes).to_string().as_str(), text.parse()), (text, Ok(ByteSize(bytes))));
+        }
+    }
 
     fn numbers(text: &str) -> Vec<u64> {
         text.parse::<Numbers>().unwrap().iter().collect()

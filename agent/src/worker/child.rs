@@ -4,7 +4,7 @@
 //! at a time, until the input ends. It keeps the engine, and the last few programs compiled, for its whole life; a
 //! task gets a fresh instance and memory of its own.
 //!
-//! It makes itself small first: killed with its agent, lowest priority, first choice of the out-of-memory killer, no
+//! It makes itself small first (`low`): killed with its agent, lowest priority, first choice of the out-of-memory killer, no
 //! core dumps, no new privileges.
 
 use std::fs::{self, File};
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::{Resource, Rlimit, Signal};
+use rustix::process::Signal;
 use wasmtime::{Engine, InstancePre, Linker, ResourceLimiter, Store, Trap};
 use wasmtime_wasi::cli::InputFile;
 use wasmtime_wasi::p1::{self, WasiP1Ctx};
@@ -21,6 +21,7 @@ use wasmtime_wasi::p2::pipe::MemoryInputPipe;
 use wasmtime_wasi::{FsPerms, I32Exit, WasiCtxBuilder};
 
 use super::compile_cache::{self, CompileCache};
+use super::low;
 use super::output::CappedFile;
 use super::program::{PREVIEW1_MODULE, check_shape, one_line};
 use super::protocol::{self, End, FromWorker, Hello, Report};
@@ -61,7 +62,7 @@ fn serve() -> anyhow::Result<()> {
     };
     let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
     anyhow::ensure!(parent == i32::try_from(hello.agent_pid).ok(), "the agent is gone");
-    keep_low();
+    low::keep_low();
 
     let mut worker = Worker::new(&hello.cache_dir)?;
     while let Some(job) = protocol::read::<Job>(&mut input, protocol::TO_WORKER_BYTES_MAX)? {
@@ -75,44 +76,6 @@ fn say(output: &mut File, message: &FromWorker) -> anyhow::Result<()> {
     let frame = protocol::encode(message, protocol::FROM_WORKER_BYTES_MAX)
         .ok_or_else(|| anyhow::anyhow!("a report is too large to send"))?;
     Ok(protocol::write(output, &frame)?)
-}
-
-/// Steps behind everything else on the machine. What the system refuses is left: none of it is needed for correctness.
-fn keep_low() {
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-    let attempts = [
-        ("nice", rustix::process::nice(19).map(drop).map_err(io::Error::from)),
-        ("no_new_privs", rustix::thread::set_no_new_privs(true).map_err(io::Error::from)),
-        ("core dump size", no_core_dumps()),
-        ("oom_score_adj", fs::write("/proc/self/oom_score_adj", "1000")),
-        ("autogroup", lower_session()),
-    ];
-    for (what, result) in attempts {
-        if let Err(error) = result {
-            tracing::debug!(what, %error, "the worker could not lower itself");
-        }
-    }
-}
-
-fn no_core_dumps() -> io::Result<()> {
-    Ok(rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?)
-}
-
-/// With the kernel's autogroups (on most desktops), nice counts only within a session: a worker in a session of its
-/// own competes with the owner's whole desktop as an equal unless the session is lowered too.
-fn lower_session() -> io::Result<()> {
-    let mut tries_left = 5;
-    loop {
-        match fs::write("/proc/self/autogroup", "19") {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            // The kernel allows one change in 100 ms, machine-wide.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && tries_left > 0 => {
-                tries_left -= 1;
-                std::thread::sleep(Duration::from_millis(100));
-            }
-            other => return other,
-        }
-    }
 }
 
 /// A program, ready to be instantiated.

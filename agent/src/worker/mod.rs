@@ -10,7 +10,7 @@
 //! - [`Pool`] (agent side): one thread and at most one worker process per slot, time limits, freezing.
 //! - [`child`] (worker side): what `idlewood worker` does; compiles, caches, runs.
 //! - [`check_program`]: says in one sentence what is wrong with a program, without running or compiling it.
-//! - `protocol`: the frames between the two; `compile_cache`: compiled programs on disk; `output`: capped stdout.
+//! - `protocol`: the frames between the two; `compile_cache`: compiled programs on disk; `output`: capped stdout; `low`: priorities.
 //!
 //! # What a task sees
 //! Its arguments, exactly the environment it was given, and three directories (WASI knows no working directory, only
@@ -39,6 +39,7 @@
 //!   Relaxed SIMD, which also may, is off.
 
 mod compile_cache;
+mod low;
 mod output;
 mod pool;
 mod program;

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// The binary under test.
-const AGENT: &str = env!("CARGO_BIN_EXE_agent");
+pub(crate) const AGENT: &str = env!("CARGO_BIN_EXE_agent");
 /// How long anything may take. Generous: the machines are shared.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -35,8 +35,19 @@ pub(crate) struct Grid {
     pub(crate) root: TempDir,
     /// The system bus of the agents that are started from now on. None by default: that of the machine is its own.
     pub(crate) bus: Option<String>,
+    /// What the agents that are started from now on sense of the owner. None by default: a file says who is there.
+    pub(crate) senses: Option<Senses>,
     /// Dropped when the agents are.
     _turn: Box<dyn Any>,
+}
+
+/// Where agents look for the owner's input.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Senses {
+    /// `DISPLAY`.
+    pub(crate) display: Option<String>,
+    /// The session bus.
+    pub(crate) session_bus: Option<String>,
 }
 
 /// What a command printed, as JSON, and its exit code.
@@ -145,6 +156,28 @@ impl Agent {
         }
     }
 
+    /// Writes the owner's settings.
+    pub(crate) fn configure(&self, settings: &str) {
+        std::fs::write(self.dir.join("config.toml"), settings).expect("our directory");
+    }
+
+    /// Waits until the agent has ended by itself.
+    pub(crate) fn wait_until_it_ends(&mut self) {
+        let mut process = self.process.take().expect("it runs");
+        let begin = Instant::now();
+        let status = loop {
+            if let Some(status) = process.try_wait().expect("it was a child") {
+                break status;
+            }
+            if begin.elapsed() > PATIENCE {
+                self.process = Some(process);
+                panic!("it does not end: {}", self.log());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        assert!(status.success(), "{}", self.log());
+    }
+
     pub(crate) fn holds(&self) -> u64 {
         let status = self.ask(&["status"]);
         let held = status["held"].as_array().expect("a list").iter();
@@ -171,6 +204,13 @@ impl Grid {
         grid
     }
 
+    /// One agent that is yet to be started, with these settings.
+    pub(crate) fn prepare_one(settings: &str) -> Self {
+        let grid = Self::prepare(1, Box::new(TURN.read().unwrap_or_else(PoisonError::into_inner)));
+        grid.agents[0].configure(settings);
+        grid
+    }
+
     /// Starts `count` agents that all join through the first one at the same time, while no other test has agents.
     pub(crate) fn start_at_once(count: usize) -> Self {
         let mut grid = Self::prepare(count, Box::new(TURN.write().unwrap_or_else(PoisonError::into_inner)));
@@ -190,7 +230,7 @@ impl Grid {
             std::fs::create_dir(&dir).expect("our directory");
             Agent { dir, process: None }
         };
-        Self { agents: (0..count).map(agent).collect(), root, bus: None, _turn: turn }
+        Self { agents: (0..count).map(agent).collect(), root, bus: None, senses: None, _turn: turn }
     }
 
     /// Starts an agent, again or for the first time, joining through the others.
@@ -210,7 +250,17 @@ impl Grid {
         command.args(["run", "--listen", "/ip4/127.0.0.1/tcp/0", "--speed-mops", "1000", "--lease", "5"]);
         // Tests that are cut off leave nothing running.
         command.arg("--die-with-parent");
-        command.arg("--state-dir").arg(&dir).arg("--owner-probe").arg(dir.join("owner"));
+        command.arg("--state-dir").arg(&dir).arg("--config").arg(dir.join("config.toml"));
+        // Nothing of the machine that the tests run on is the agents' business.
+        command.env_remove("DISPLAY").env_remove("WAYLAND_DISPLAY").env("XDG_RUNTIME_DIR", &dir);
+        command.env("DBUS_SESSION_BUS_ADDRESS", "unix:path=/nowhere");
+        match &self.senses {
+            None => drop(command.arg("--owner-probe").arg(dir.join("owner"))),
+            Some(senses) => {
+                senses.display.iter().for_each(|display| drop(command.env("DISPLAY", display)));
+                senses.session_bus.iter().for_each(|bus| drop(command.env("DBUS_SESSION_BUS_ADDRESS", bus)));
+            }
+        }
         for address in bootstrap {
             command.arg("--bootstrap").arg(address);
         }
@@ -278,6 +328,16 @@ pub(crate) fn children(pid: u32) -> Vec<u32> {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let lists = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
     lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
+}
+
+/// Nanoseconds that a process has spent on a processor, all its threads together.
+pub(crate) fn processor_time(pid: u32) -> u64 {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
+    let times = threads.flatten().filter_map(|thread| {
+        let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<u64>().ok()
+    });
+    times.sum()
 }
 
 /// Whether a process exists and is no zombie.

@@ -1,7 +1,9 @@
 //! End to end: real agent processes on loopback, used through the command line alone.
 
 mod bags;
+mod bus;
 mod crashes;
+mod display;
 mod harness;
 mod mistakes;
 mod owner;

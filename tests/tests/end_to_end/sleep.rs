@@ -1,14 +1,13 @@
 //! A machine that is put to sleep, by a logind of ours on a bus of ours.
 
-use std::io::{BufRead as _, BufReader, ErrorKind, PipeReader, Read as _, pipe};
-use std::process::{Child, Command, Stdio};
+use std::io::{PipeReader, Read as _, pipe};
 use std::sync::{Arc, Mutex};
 
 use tokio::runtime::Runtime;
 use zbus::object_server::SignalEmitter;
-
 use zbus::{Connection, OwnedFd, connection, interface};
 
+use crate::bus::Bus;
 use crate::harness::{Grid, assert_complete, wait_for};
 use crate::places::{patiently, wait_for_the_tree};
 
@@ -33,35 +32,6 @@ impl Logind {
 
     #[zbus(signal)]
     async fn prepare_for_sleep(emitter: &SignalEmitter<'_>, start: bool) -> zbus::Result<()>;
-}
-
-/// A private bus.
-struct Bus {
-    process: Child,
-    address: String,
-}
-
-impl Bus {
-    /// None where there is no `dbus-daemon`.
-    fn start() -> Option<Self> {
-        let mut command = Command::new("dbus-daemon");
-        command.args(["--session", "--nofork", "--nopidfile", "--print-address"]);
-        let mut process = match command.stdout(Stdio::piped()).spawn() {
-            Err(error) if error.kind() == ErrorKind::NotFound => return None,
-            spawned => spawned.expect("it starts"),
-        };
-        let mut address = String::new();
-        let output = process.stdout.take().expect("it is piped");
-        BufReader::new(output).read_line(&mut address).expect("it says where it is");
-        Some(Self { process, address: address.trim().to_owned() })
-    }
-}
-
-impl Drop for Bus {
-    fn drop(&mut self) {
-        self.process.kill().expect("it is a child");
-        self.process.wait().expect("it is a child");
-    }
 }
 
 #[test]

@@ -1,0 +1,59 @@
+//! `idlewood config show|set|path`: the owner's settings. They need no agent; one that runs follows the file.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use serde_json::json;
+
+use super::Context;
+use crate::output::{self, Format};
+use crate::settings::{self, Settings, SettingsError};
+
+/// What `config` takes.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub(super) enum ConfigCommand {
+    /// Show all settings, defaults included
+    Show,
+    /// Change one setting in the file; a running agent follows within two seconds
+    Set {
+        /// For example owner.idle; `config show` lists all
+        key: String,
+        /// For example 10m, true or '["22:00-07:00"]'
+        value: String,
+    },
+    /// Where the file is, whether or not it exists
+    Path,
+}
+
+/// Settings that an agent takes when it starts.
+const AT_START: [&str; 2] = ["owner.vacate", "limits.slots"];
+
+pub(super) fn run(context: &Context, command: ConfigCommand) -> anyhow::Result<ExitCode> {
+    let path = &context.config;
+    match command {
+        ConfigCommand::Show => print(context.format, &settings::load(path)?, None)?,
+        ConfigCommand::Set { key, value } => {
+            let settings = settings::set(path, &key, &value).map_err(|error| match error {
+                SettingsError::Setting { .. } => super::BadUsage(error.to_string()).into(),
+                error => anyhow::Error::from(error),
+            })?;
+            let at_start = AT_START.contains(&key.as_str());
+            let when = if at_start { "at its next start" } else { "within two seconds" };
+            print(context.format, &settings, Some(&format!("{key} is set; an agent follows {when}")))?;
+        }
+        ConfigCommand::Path => match context.format {
+            Format::Json => output::json(&json!({ "path": path, "exists": path.exists() }))?,
+            Format::Text => writeln!(io::stdout(), "{}", path.display())?,
+        },
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// All settings as JSON; as text the sentence where there is one.
+fn print(format: Format, settings: &Settings, sentence: Option<&str>) -> io::Result<()> {
+    match (format, sentence) {
+        (Format::Json, _) => output::json(settings),
+        (Format::Text, Some(sentence)) => writeln!(io::stdout(), "{sentence}"),
+        (Format::Text, None) => write!(io::stdout(), "{settings}"),
+    }
+}

@@ -1,0 +1,153 @@
+//! `idlewood doctor`: what of the owner's presence can be sensed on this machine, and what to do about the rest.
+//!
+//! It looks for itself, as the user who calls it, without an agent: what a service sees is known when the service's
+//! user calls it. Left out: the reachability of the network (loopback only so far) and a second sandbox (there is
+//! none yet).
+
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde::Serialize;
+
+use super::Context;
+use crate::output::{self, Column, Format, Table};
+use crate::owner::{Source, SourceName, Unavailable, cpu, power, programs};
+use crate::settings;
+
+/// Between two looks at the processor.
+const CPU_PAUSE: Duration = Duration::from_millis(500);
+
+/// What was found out about one thing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Finding {
+    source: &'static str,
+    works: bool,
+    /// What it says now, or why it does not work.
+    detail: String,
+    /// What to do; null where nothing is wrong.
+    advice: Option<String>,
+}
+
+impl Finding {
+    fn works(source: &'static str, detail: impl Into<String>) -> Self {
+        Self { source, works: true, detail: detail.into(), advice: None }
+    }
+
+    fn fails(source: &'static str, unavailable: Unavailable) -> Self {
+        let advice = Some(unavailable.remedy).filter(|remedy| !remedy.is_empty());
+        Self { source, works: false, detail: unavailable.why, advice }
+    }
+}
+
+pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().context("cannot start")?;
+    let mut findings = runtime.block_on(runtime.spawn(find_input()))?;
+    findings.extend(find_rest(context));
+    match context.format {
+        Format::Json => output::json(&findings)?,
+        Format::Text => print(&findings)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn find_input() -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut sees_display = false;
+    for mut source in Source::all() {
+        let sensed = source.idle().await;
+        let name = source.name();
+        sees_display |= sensed.is_ok() && matches!(name, SourceName::X11 | SourceName::Mutter | SourceName::Wayland);
+        let label = match name {
+            SourceName::X11 => "input: x11",
+            SourceName::Mutter => "input: mutter",
+            SourceName::Wayland => "input: wayland",
+            SourceName::Terminals => "input: terminals",
+            SourceName::Logind => "input: logind",
+            SourceName::File => "input: file",
+        };
+        findings.push(match sensed {
+            Ok(idle) => {
+                let more = match &source {
+                    Source::X11(x11) => format!(" on {}", x11.displays().join(", ")),
+                    Source::Terminals(terminals) => {
+                        format!(" on {}", output::count(terminals.count() as u64, "terminal"))
+                    }
+                    // It has just begun to look.
+                    Source::Wayland(_) => " (counted from now on)".to_owned(),
+                    Source::Logind(_) if sees_display => " (not needed: displays are watched directly)".to_owned(),
+                    Source::Mutter(_) | Source::Logind(_) => String::new(),
+                };
+                Finding::works(label, format!("idle for {}{more}", output::duration(idle.as_secs_f64())))
+            }
+            Err(unavailable) => Finding::fails(label, unavailable),
+        });
+    }
+    if findings.iter().all(|finding| !finding.works) {
+        let why = "nothing tells whether the owner is there: the machine counts as idle";
+        let remedy = "if somebody works at it, run the agent in their session, or write a script for --owner-probe";
+        findings.push(Finding::fails("input", Unavailable::new(why, remedy)));
+    }
+    findings
+}
+
+fn find_rest(context: &Context) -> Vec<Finding> {
+    let proc = Path::new("/proc");
+    let mut meter = cpu::Meter::default();
+    let mut sample = |at| meter.sample(proc, std::process::id(), &[], at);
+    let first = sample(Duration::ZERO);
+    std::thread::sleep(CPU_PAUSE);
+    let cpu = match first.and_then(|_| sample(CPU_PAUSE)) {
+        Ok(share) => {
+            let percent = share.unwrap_or(0.0) * 100.0;
+            Finding::works("processor", format!("others use {percent:.0} % at normal priority"))
+        }
+        Err(unavailable) => Finding::fails("processor", unavailable),
+    };
+    let battery = match power::on_battery(Path::new(power::POWER_SUPPLY)) {
+        Ok(true) => Finding::works("battery", "the machine runs on it"),
+        Ok(false) => Finding::works("battery", "the machine is plugged in"),
+        Err(unavailable) => Finding::fails("battery", unavailable),
+    };
+    let settings = match settings::load(&context.config) {
+        Ok(settings) => {
+            let there = if context.config.exists() { "" } else { " (no such file: defaults)" };
+            let names = &settings.owner.programs;
+            let running = programs::running(proc, names).map(|name| format!("; {name} runs, which pauses everything"));
+            Finding::works("settings", format!("{}{there}{}", context.config.display(), running.unwrap_or_default()))
+        }
+        Err(error) => Finding::fails("settings", Unavailable::new(error.to_string(), "correct that line")),
+    };
+    vec![cpu, battery, settings]
+}
+
+fn print(findings: &[Finding]) -> io::Result<()> {
+    let mut table = Table::new(&[Column::left("what"), Column::left("works"), Column::left("")]);
+    for finding in findings {
+        let works = if finding.works { "yes" } else { "no" };
+        let detail = match &finding.advice {
+            Some(advice) => format!("{}; to do: {advice}", finding.detail),
+            None => finding.detail.clone(),
+        };
+        table.row([finding.source.to_owned(), works.to_owned(), output::printable(&detail)]);
+    }
+    let mut out = io::stdout().lock();
+    table.write(&mut out)?;
+    out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_work_is_told_with_what_to_do() {
+        let absent = Finding::fails("input: x11", Unavailable::absent("there is no X11 display"));
+        assert_eq!((absent.works, absent.advice), (false, None));
+        let wrong = Finding::fails("processor", Unavailable::new("cannot read", "mount /proc"));
+        assert_eq!(wrong.advice.as_deref(), Some("mount /proc"));
+    }
+}

@@ -1,0 +1,357 @@
+//! What the owner sets: `config.toml`.
+//!
+//! ```toml
+//! [owner]
+//! idle = "5m"                  # time without input before tasks may run, 1s to 1d
+//! vacate = "10m"               # owner back for this long: unstarted tasks go back; at the next start
+//! on_battery = false           # whether tasks may run on battery
+//! foreign_cpu_percent = 25     # tasks stand still while others use more of all processors; 100: never
+//! programs = []                # names of programs that pause everything while they run
+//! hours = []                   # hours at which tasks may run, e.g. ["22:00-07:00"]; none: all
+//! days = []                    # days on which they may, e.g. ["mon-fri"]; none: all
+//!
+//! [limits]
+//! slots = 1                    # tasks at the same time, 1 to 1024; at the next start
+//! # memory = "2G"              # all tasks together; none: as much as each bag asks for
+//! disk = "10G"                 # for programs, inputs and results
+//! idle.cpu_percent = 100       # how much of a processor each task may use, 1 to 100
+//! in_use.cpu_percent = 0       # the same while the owner is there; 0: they stand still
+//! ```
+//!
+//! Everything has a default, the one shown. The file is looked at every two seconds: what is changed counts without a
+//! restart, but for the two settings that say so. A file with a mistake is refused as a whole, with the line and what
+//! is allowed there; at the start that ends the agent, later the last good settings stay in force.
+//!
+//! Flags win over the environment, which wins over the file. Left out, since nothing here could enforce it yet: caps
+//! on upload and download.
+
+use std::fmt;
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::policy::hours::{Days, Hours};
+use crate::submit::values::{ByteSize, Span};
+
+/// Name of the file.
+const FILE: &str = "config.toml";
+
+/// A whole number between two others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "i64")]
+pub struct Within<const LEAST: u32, const MOST: u32>(u32);
+
+impl<const LEAST: u32, const MOST: u32> Within<LEAST, MOST> {
+    /// The number.
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl<const LEAST: u32, const MOST: u32> TryFrom<i64> for Within<LEAST, MOST> {
+    type Error = String;
+
+    fn try_from(number: i64) -> Result<Self, String> {
+        let within = u32::try_from(number).ok().filter(|number| (LEAST..=MOST).contains(number));
+        within.map(Self).ok_or_else(|| format!("{number} is not allowed: write a whole number from {LEAST} to {MOST}"))
+    }
+}
+
+/// All settings.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// When tasks may run.
+    pub owner: Owner,
+    /// What they may use.
+    pub limits: Limits,
+}
+
+/// When tasks may run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Owner {
+    /// Time without input before tasks may run.
+    #[serde(deserialize_with = "up_to_a_day")]
+    pub idle: Span,
+    /// How long the owner is back before unstarted tasks go back to their submitters.
+    #[serde(deserialize_with = "up_to_a_day")]
+    pub vacate: Span,
+    /// Whether tasks may run on battery.
+    pub on_battery: bool,
+    /// Share of all processors that others may use while tasks run; 100: all of it.
+    pub foreign_cpu_percent: Within<1, 100>,
+    /// Names of programs that pause everything while they run.
+    pub programs: Vec<String>,
+    /// Hours at which tasks may run; none: all.
+    pub hours: Vec<Hours>,
+    /// Days on which tasks may run; none: all.
+    pub days: Vec<Days>,
+}
+
+/// What tasks may use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Tasks at the same time.
+    pub slots: Within<1, 1024>,
+    /// Most memory for all tasks together, frozen ones included; none: as much as each bag asks for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<ByteSize>,
+    /// Most disk space for programs, inputs and results.
+    pub disk: ByteSize,
+    /// While the owner is away.
+    pub idle: IdleLimits,
+    /// While the owner is there.
+    pub in_use: InUseLimits,
+}
+
+/// What tasks may use while the owner is away.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct IdleLimits {
+    /// How much of a processor each task may use.
+    pub cpu_percent: Within<1, 100>,
+}
+
+/// What tasks may use while the owner is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct InUseLimits {
+    /// How much of a processor each task may use; 0: they stand still.
+    pub cpu_percent: Within<0, 100>,
+}
+
+impl Default for Owner {
+    /// What HTCondor and BOINC users know.
+    fn default() -> Self {
+        Self {
+            idle: Span(Duration::from_secs(5 * 60)),
+            vacate: Span(Duration::from_secs(10 * 60)),
+            on_battery: false,
+            foreign_cpu_percent: Within(25),
+            programs: Vec::new(),
+            hours: Vec::new(),
+            days: Vec::new(),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            slots: Within(1),
+            memory: None,
+            disk: ByteSize(10 << 30),
+            idle: IdleLimits::default(),
+            in_use: InUseLimits::default(),
+        }
+    }
+}
+
+impl Default for IdleLimits {
+    fn default() -> Self {
+        Self { cpu_percent: Within(100) }
+    }
+}
+
+impl Default for InUseLimits {
+    fn default() -> Self {
+        Self { cpu_percent: Within(0) }
+    }
+}
+
+fn up_to_a_day<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {
+    let span = Span::deserialize(deserializer)?;
+    if (Duration::from_secs(1)..=Duration::from_secs(86_400)).contains(&span.0) {
+        return Ok(span);
+    }
+    Err(serde::de::Error::custom(format!("{span} is not allowed: write a duration from 1s to 1d, for example \"5m\"")))
+}
+
+/// Why settings are refused. The ones in force stay.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    /// It cannot be read or written.
+    #[error("cannot {action} {}: {reason}; check its permissions, or name another file with --config", path.display())]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+    /// It has a mistake.
+    #[error("{} line {line}: {reason}", path.display())]
+    Mistake {
+        /// Which file.
+        path: PathBuf,
+        /// Where, from 1.
+        line: usize,
+        /// What is wrong, and what is allowed.
+        reason: String,
+    },
+    /// There is no such setting.
+    #[error("{key} cannot be set to {value}: {reason}")]
+    Setting {
+        /// Its name.
+        key: String,
+        /// The value.
+        value: String,
+        /// What is wrong, and what is allowed.
+        reason: String,
+    },
+}
+
+/// Where the file is unless it is named: below `$XDG_CONFIG_HOME` or `~/.config`; `None` without a home directory.
+pub fn default_path() -> Option<PathBuf> {
+    let base = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = base("XDG_CONFIG_HOME").or_else(|| base("HOME").map(|home| home.join(".config")))?;
+    Some(base.join("idlewood").join(FILE))
+}
+
+/// Reads settings; the defaults where there is no file.
+///
+/// # Errors
+/// [`SettingsError`].
+pub fn load(path: &Path) -> Result<Settings, SettingsError> {
+    parse(path, &read(path)?)
+}
+
+fn read(path: &Path) -> Result<String, SettingsError> {
+    match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        other => other.map_err(|error| failed("read", path, &error)),
+    }
+}
+
+fn failed(action: &'static str, path: &Path, error: &io::Error) -> SettingsError {
+    SettingsError::File { action, path: path.to_owned(), reason: error.to_string() }
+}
+
+fn parse(path: &Path, text: &str) -> Result<Settings, SettingsError> {
+    toml::from_str(text).map_err(|error| {
+        let start = error.span().map_or(0, |span| span.start);
+        let line = text.as_bytes().iter().take(start).filter(|byte| **byte == b'\n').count() + 1;
+        SettingsError::Mistake { path: path.to_owned(), line, reason: error.message().replace('\n', ", ") }
+    })
+}
+
+/// Sets one setting in the file, as `owner.idle` and `10m`, and leaves everything else there as it is. Gives the
+/// settings then.
+///
+/// # Errors
+/// When there is no such setting, the value is not allowed or the file cannot be written; it is unchanged then.
+pub fn set(path: &Path, key: &str, value: &str) -> Result<Settings, SettingsError> {
+    let text = read(path)?;
+    parse(path, &text)?;
+    let refused = |reason: String| SettingsError::Setting { key: key.to_owned(), value: value.to_owned(), reason };
+    let mut document: toml_edit::DocumentMut = text.parse().map_err(|error| refused(format!("{error}")))?;
+    // What is no TOML is a text: `10m` need not be quoted on the command line.
+    let value: toml_edit::Value = value.parse().unwrap_or_else(|_| value.into());
+    let mut keys: Vec<&str> = key.split('.').collect();
+    let last = keys.pop().unwrap_or_default();
+    let mut table = document.as_table_mut() as &mut dyn toml_edit::TableLike;
+    for name in keys {
+        let item = table.entry(name).or_insert_with(toml_edit::table);
+        table = item.as_table_like_mut().ok_or_else(|| refused(format!("{name} is no table")))?;
+    }
+    table.insert(last, toml_edit::value(value));
+    let text = document.to_string();
+    let settings = parse(path, &text).map_err(|error| match error {
+        SettingsError::Mistake { reason, .. } => refused(reason),
+        other => other,
+    })?;
+    write(path, &text).map_err(|error| failed("write", path, &error))?;
+    Ok(settings)
+}
+
+/// All of it or nothing, with the permissions that the file had.
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    // A link, to a directory of dotfiles say, stays one.
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let parent = path.parent().ok_or_else(|| io::Error::other("it has no directory"))?;
+    fs::create_dir_all(parent)?;
+    let mut file = tempfile::NamedTempFile::new_in(parent)?;
+    if let Ok(metadata) = fs::metadata(&path) {
+        file.as_file().set_permissions(metadata.permissions())?;
+    }
+    file.write_all(text.as_bytes())?;
+    file.as_file().sync_all()?;
+    file.persist(&path)?;
+    Ok(())
+}
+
+/// The settings in force, and the file that they come from.
+#[derive(Debug)]
+pub(crate) struct Current {
+    path: PathBuf,
+    seen: Option<(SystemTime, u64)>,
+    settings: Settings,
+    error: Option<SettingsError>,
+}
+
+impl Current {
+    /// The settings at the start.
+    ///
+    /// # Errors
+    /// [`SettingsError`].
+    pub(crate) fn load(path: PathBuf) -> Result<Self, SettingsError> {
+        let seen = fingerprint(&path);
+        Ok(Self { settings: load(&path)?, path, seen, error: None })
+    }
+
+    pub(crate) fn get(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Why the file as it is now does not count.
+    pub(crate) fn error(&self) -> Option<&SettingsError> {
+        self.error.as_ref()
+    }
+
+    /// Reads the file again if it has changed. Whether the settings have.
+    pub(crate) fn refresh(&mut self) -> bool {
+        let seen = fingerprint(&self.path);
+        if seen == self.seen {
+            return false;
+        }
+        self.seen = seen;
+        match load(&self.path) {
+            Ok(settings) => {
+                self.error = None;
+                std::mem::replace(&mut self.settings, settings) != self.settings
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the settings stay as they were");
+                self.error = Some(error);
+                false
+            }
+        }
+    }
+}
+
+/// What tells one version of a file from the next; `None` without a file.
+fn fingerprint(path: &Path) -> Option<(SystemTime, u64)> {
+    let metadata = fs::metadata(path).ok()?;
+    Some((metadata.modified().ok()?, metadata.len()))
+}
+
+impl fmt::Display for Settings {
+    /// As a file that says all of it.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = toml::to_string(self).map_err(|_| fmt::Error)?;
+        formatter.write_str(&text)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,116 @@
+use super::*;
+
+fn parsed(text: &str) -> Result<Settings, SettingsError> {
+    parse(Path::new("config.toml"), text)
+}
+
+fn sentence(text: &str) -> String {
+    parsed(text).expect_err(text).to_string()
+}
+
+#[test]
+fn without_a_file_there_are_defaults_and_what_is_shown_can_be_read() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("config.toml");
+    assert_eq!(load(&path), Ok(Settings::default()));
+    let mut settings = Settings::default();
+    settings.owner.idle = Span(Duration::from_secs(90));
+    settings.owner.hours = vec!["22-7".parse().expect("hours")];
+    settings.owner.days = vec!["mon-fri".parse().expect("days")];
+    settings.limits.disk = ByteSize(3 << 30);
+    assert_eq!(parsed(&settings.to_string()), Ok(settings));
+}
+
+#[test]
+fn the_file_in_the_documentation_says_the_defaults() {
+    let text = include_str!("../settings.rs");
+    let documented: Vec<&str> = text
+        .lines()
+        .skip_while(|line| *line != "//! ```toml")
+        .skip(1)
+        .take_while(|line| *line != "//! ```")
+        .map(|line| line.trim_start_matches("//!"))
+        .collect();
+    let documented = documented.join("\n");
+    assert_eq!(parsed(&documented), Ok(Settings::default()));
+    // And nothing is missing there.
+    let shown = toml::to_string(&Settings::default()).expect("it can be shown");
+    for key in shown.lines().filter_map(|line| line.split(" = ").next()).filter(|key| !key.starts_with('[')) {
+        assert!(documented.contains(&format!("{key} =")), "{key} is not documented");
+    }
+}
+
+#[test]
+fn a_mistake_is_told_with_its_line_and_what_is_allowed() {
+    for (text, line, wanted) in [
+        ("[owner]\nidle = \"soon\"", 2, "5m\"; \"soon\" is not a duration: write for example 90s, 15m, 1h30m or 2d"),
+        ("[owner]\nidle = \"0.5s\"", 2, "write a duration from 1s to 1d"),
+        ("[owner]\n\nidle = \"2d\"", 3, "2d is not allowed: write a duration from 1s to 1d"),
+        ("[owner]\nidel = \"5m\"", 2, "unknown field `idel`, expected one of `idle`, `vacate`, `on_battery`"),
+        ("[owners]", 1, "unknown field `owners`, expected `owner` or `limits`"),
+        ("[owner]\non_battery = \"yes\"", 2, "expected a boolean"),
+        ("[owner]\nforeign_cpu_percent = 250", 2, "250 is not allowed: write a whole number from 1 to 100"),
+        ("[owner]\nhours = [\n \"22-7\",\n \"late\"]", 4, "\"late\" are no hours: write for example \"22:00-07:00\""),
+        ("[owner]\ndays = [\"weekend\"]", 2, "write mon, tue, wed, thu, fri, sat or sun"),
+        ("[limits]\nslots = 0", 2, "0 is not allowed: write a whole number from 1 to 1024"),
+        ("[limits]\ndisk = \"much\"", 2, "\"much\" is not a size: write for example 256M"),
+        ("[limits]\nin_use.cpu_percent = -1", 2, "-1 is not allowed: write a whole number from 0 to 100"),
+        ("[limits.idle]\ncpu_percent = 0", 2, "0 is not allowed: write a whole number from 1 to 100"),
+        ("[owner\n", 1, ""),
+    ] {
+        let sentence = sentence(text);
+        let wanted = wanted.rsplit("; ").next().expect("a text");
+        assert!(sentence.starts_with(&format!("config.toml line {line}: ")), "{text}: {sentence}");
+        assert!(sentence.contains(wanted) && !sentence.contains('\n'), "{text}: {sentence}");
+    }
+}
+
+#[test]
+fn one_setting_is_set_and_the_rest_of_the_file_stays() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("new/config.toml");
+    let settings = set(&path, "owner.idle", "10m").expect("it is allowed");
+    assert_eq!(settings.owner.idle, Span(Duration::from_secs(600)));
+    fs::write(&path, "# mine\n[owner]\nidle = \"10m\" # ten\n").expect("our file");
+    set(&path, "limits.in_use.cpu_percent", "30").expect("it is allowed");
+    set(&path, "owner.programs", "[\"steam\", \"obs\"]").expect("it is allowed");
+    set(&path, "owner.idle", "\"4m\"").expect("with quotes, too");
+    let text = fs::read_to_string(&path).expect("our file");
+    assert!(text.starts_with("# mine\n[owner]\nidle = \"4m\""), "{text}");
+    let settings = load(&path).expect("it is good");
+    assert_eq!(settings.limits.in_use.cpu_percent.get(), 30);
+    assert_eq!(settings.owner.programs, ["steam", "obs"]);
+    for (key, value, wanted) in [
+        ("owner.idle", "never", "write for example 90s"),
+        ("owner.idle.x", "1", "idle is no table"),
+        ("owner.speed", "1", "expected one of `idle`"),
+        ("owner", "1", "expected"),
+        ("", "1", "unknown field"),
+    ] {
+        let sentence = set(&path, key, value).expect_err(key).to_string();
+        assert!(sentence.contains(wanted) && sentence.contains("cannot be set"), "{key}: {sentence}");
+        assert_eq!(fs::read_to_string(&path).expect("our file"), text, "{key}");
+    }
+}
+
+#[test]
+fn a_changed_file_counts_and_a_broken_one_does_not() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("config.toml");
+    let mut current = Current::load(path.clone()).expect("defaults");
+    assert!(!current.refresh(), "nothing has changed");
+    fs::write(&path, "[owner]\nidle = \"1m\"").expect("our file");
+    assert!(current.refresh());
+    assert_eq!(current.get().owner.idle, Span(Duration::from_secs(60)));
+    fs::write(&path, "[owner]\nidle = \"one minute\"").expect("our file");
+    assert!(!current.refresh());
+    assert_eq!(current.get().owner.idle, Span(Duration::from_secs(60)), "the last good one");
+    assert!(matches!(current.error(), Some(SettingsError::Mistake { line: 2, .. })));
+    fs::write(&path, "[owner]\nidle = '1m'").expect("our file");
+    assert!(!current.refresh(), "the same settings");
+    assert_eq!(current.error(), None);
+    fs::remove_file(&path).expect("our file");
+    assert!(current.refresh());
+    assert_eq!(current.get(), &Settings::default());
+    assert!(Current::load(directory.path().to_owned()).is_err(), "a directory is no file");
+}
