@@ -14,27 +14,27 @@
 //!
 //! Left out: a limit by the tasks' memory instead of their number.
 
+mod giving;
 mod held;
 mod schedule;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idlewood_overlay::{Contact, PeerId, Time};
 
 use self::held::Held;
-use crate::bag::{AGE_MAX, BagHeader, BagId, HELD_INTERVALS_MAX, Path, Request, TaskId, TaskResult};
+use crate::bag::{AGE_MAX, BagHeader, BagId, HELD_INTERVALS_MAX, Request, TaskId, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::message::{Message, RENEWALS_MAX};
 use crate::peer::{Effect, TaskOutcome};
 use crate::ranges::IntervalSet;
+use crate::recent::Recent;
 use crate::record::{Change, RecordKey};
 
-/// How many requests are remembered so that none is executed twice (invariant I7).
-const SEEN_MAX: usize = 4096;
 /// Starts of a bag that may fail in a row before its tasks go to another machine. Our choice.
 const NOT_STARTED_MAX: u32 = 3;
 
@@ -98,7 +98,7 @@ pub(crate) struct Executor {
     vacate_at: Option<Time>,
     /// Of the last `Holding`, of whatever bag: a bag that comes again must not be taken for an old word.
     version: u64,
-    seen: VecDeque<(BagId, u64, Path)>,
+    seen: Recent,
     speed_mops: f64,
     /// Availability changed since this was last reset.
     pub(crate) changed: bool,
@@ -149,7 +149,7 @@ impl Executor {
             suspended: false,
             vacate_at: None,
             version: 0,
-            seen: VecDeque::new(),
+            seen: Recent::default(),
             speed_mops: config.speed_mops,
             changed: true,
         }
@@ -190,7 +190,7 @@ impl Executor {
             }
             // One of the two is not the bag. The first has not been spoken for by its submitter; the next may be.
             let invented = held.ranges();
-            self.seen.retain(|seen| seen.0 != id);
+            self.seen.forget(id);
             self.give_up(id, &invented, io);
         }
         let intervals = self.held.get(&id).map_or(0, |held| held.ranges().intervals());
@@ -199,14 +199,10 @@ impl Executor {
         }
         let released = io.now - request.age.min(AGE_MAX);
         let submitter = request.bag.submitter.clone();
+        let is_new = self.seen.insert(&request);
         let held = self.held.entry(id).or_insert_with(|| Held::new(request.bag, released, config));
-        let key = (id, request.number, request.path);
         let mut changes = Vec::new();
-        if !self.seen.contains(&key) {
-            if self.seen.len() == SEEN_MAX {
-                self.seen.pop_front();
-            }
-            self.seen.push_back(key);
+        if is_new {
             held.attempt = held.attempt.max(request.attempt);
             changes = held.supersede(request.attempt, &request.ranges);
             held.waiting.extend_with(&request.ranges.difference(&held.ranges()));
@@ -274,6 +270,7 @@ impl Executor {
     fn give_up(&mut self, bag: BagId, drop: &IntervalSet, io: &mut Io) {
         let Some(held) = self.held.get_mut(&bag) else { return };
         held.waiting.subtract(drop);
+        held.offered.subtract(drop);
         let mut changes: Vec<Change> = Vec::new();
         held.outbox.retain(|&index, _| {
             let keep = !drop.contains(index);
@@ -402,6 +399,7 @@ impl Executor {
     /// Does what is due: renewals, repetitions, handing back.
     pub(crate) fn tick(&mut self, io: &mut Io, config: &Config) {
         self.vacate_if_due(io, config);
+        self.take_back_offers(io);
         let mut renewals: BTreeMap<PeerId, (Contact, Vec<(BagId, u64)>)> = BTreeMap::new();
         for held in self.held.values_mut() {
             if io.is_writing(held.bag.id) {
@@ -471,7 +469,8 @@ impl Executor {
             let results = (may_speak && !held.outbox.is_empty()).then_some(held.results_due);
             let is_blocked = held.blocked_until > io.now;
             let unblocked = (may_start && !held.waiting.is_empty() && is_blocked).then_some(held.blocked_until);
-            [holding, results, unblocked]
+            let offered = (!held.offered.is_empty()).then_some(held.offered_until);
+            [holding, results, unblocked, offered]
         });
         held.chain([self.vacate_at]).flatten().min()
     }

@@ -3,12 +3,15 @@
 //! A driver owns a [`Peer`] and nothing else of the protocol. It feeds [`Event`]s and carries out [`Effect`]s; the
 //! agent does so with sockets, processes and a store, the simulator with an event queue.
 
+mod redistribution;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idlewood_overlay::{Contact, GridId, Node, Overlay, PayloadCodec, PeerId, State, Time, WallTime};
 use serde::{Deserialize, Serialize};
 
+use self::redistribution::Asking;
 use crate::bag::{BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, BlobId, Request, TaskId, TaskResult};
 use crate::config::Config;
 use crate::executor::{Executor, HeldView, Lease, RunningTask};
@@ -247,6 +250,7 @@ pub struct Peer {
     router_earliest: Time,
     /// Until then a machine that is alone waits for the grid that it expects.
     alone_until: Option<Time>,
+    asking: Asking,
     /// When there is timed work next; found anew after each event.
     deadline: Option<Time>,
 }
@@ -290,6 +294,7 @@ impl Peer {
             router_changed: false,
             router_earliest: now,
             alone_until: None,
+            asking: Asking::new(now),
             deadline: Some(now),
         };
         peer.alone_until = peer.config.expects_grid.then(|| now + peer.config.placement_timeout);
@@ -424,7 +429,8 @@ impl Peer {
         let executor = self.executor.deadline(&self.io);
         let router = if self.router_changed { Some(self.router_earliest.max(self.io.now)) } else { self.router.deadline(&self.config) };
         let alone = self.alone_until.filter(|&until| until > self.io.now);
-        [self.overlay.deadline(), summary, ledgers, executor, router, alone].into_iter().flatten().min()
+        let ask = self.ask_deadline();
+        [self.overlay.deadline(), summary, ledgers, executor, router, alone, ask].into_iter().flatten().min()
     }
 
     /// A driver that comes far too late was asleep, or its clock jumped: leases that ended meanwhile were not broken by
@@ -475,6 +481,15 @@ impl Peer {
                     None => refuse(bag, executor, version, ranges, &mut self.io),
                 }
             }
+            Message::Ask { idle, speed_mops, node, climbing, climbed } => {
+                self.asked(idle, speed_mops, node, climbing, climbed);
+            }
+            Message::Offer { bag, executor, ranges, to } if executor.peer == from => {
+                match self.ledgers.get_mut(&bag) {
+                    Some(ledger) => ledger.offer(executor, &ranges, to, &mut self.io, &self.config),
+                    None => refuse(bag, executor, 0, ranges, &mut self.io),
+                }
+            }
             Message::Results { bag, executor, results } if executor.peer == from => match self.ledgers.get_mut(&bag) {
                 Some(ledger) => ledger.results(&executor, results, &mut self.io),
                 None => {
@@ -487,7 +502,7 @@ impl Peer {
             },
             Message::Renewal { executor, bags } if executor.peer == from => self.renewal(executor, bags),
             // Only the peer itself may speak of what it holds.
-            Message::Holding { .. } | Message::Renewal { .. } | Message::Results { .. } => {}
+            Message::Holding { .. } | Message::Renewal { .. } | Message::Offer { .. } | Message::Results { .. } => {}
             Message::Lease { bag, version, submitter, term, drop } => {
                 let lease = Lease { bag, version, submitter, term, drop };
                 self.executor.lease(from, lease, &mut self.io, &self.config);
@@ -638,10 +653,16 @@ impl Peer {
         loop {
             self.issue();
             self.drain_overlay();
-            let Some(message) = self.io.local.pop_front() else { break };
-            self.receive(self.io.me.peer, message);
+            if let Some(message) = self.io.local.pop_front() {
+                self.receive(self.io.me.peer, message);
+                continue;
+            }
+            self.executor.dispatch(&mut self.io);
+            self.ask_for_work();
+            if self.io.local.is_empty() {
+                break;
+            }
         }
-        self.executor.dispatch(&mut self.io);
         self.publish();
         self.drain_overlay();
     }
@@ -689,7 +710,7 @@ impl Peer {
             idlewood_overlay::Notice::ChildrenChanged | idlewood_overlay::Notice::PlaceChanged => {
                 self.router_changed = true;
             }
-            idlewood_overlay::Notice::RootChanged => {}
+            idlewood_overlay::Notice::RootChanged => self.note_backlog(),
         }
     }
 

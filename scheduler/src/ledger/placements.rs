@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use idlewood_overlay::{Contact, PeerId, Time};
+use idlewood_overlay::{Contact, Node, PeerId, Time};
 
 use super::{Issue, Ledger};
 use crate::bag::{BagId, REQUEST_INTERVALS_MAX, Request};
@@ -313,6 +313,36 @@ impl Ledger {
         } else {
             io.send(executor, message);
         }
+    }
+
+    /// An executor offers tasks that have not begun for a machine that has nothing to do. They are issued to that one,
+    /// as durable as any other placement, and dropped by the one that had them; nothing happens to what it does not
+    /// have, but it is to drop that, too.
+    pub(crate) fn offer(&mut self, executor: Contact, ranges: &IntervalSet, to: Contact, io: &mut Io, config: &Config) {
+        let term = self.term(io, config);
+        let mut kept = IntervalSet::new();
+        let (is_open, bag) = (!self.is_closed() && self.may_be_held, self.bag.id);
+        if let Some(placement) = self.placed.get_mut(&executor.peer).filter(|_| is_open) {
+            let given = placement.ranges.intersection(ranges);
+            placement.ranges.subtract(&given);
+            let left = placement.ranges.clone();
+            let placed = Record::Placed { bag, executor: placement.executor.clone(), ranges: left };
+            self.lose(&given);
+            // Of what has another copy, none is needed.
+            let given = self.without_copy(given);
+            if given.is_empty() {
+                io.persist(vec![Change::Put(placed)], Vec::new());
+            } else {
+                let request = self.request(given, io, config);
+                let request = Message::Request { request, node: Node::Leaf, climbing: false };
+                io.persist(vec![Change::Put(placed)], vec![Then::Send(to, request)]);
+            }
+        } else if is_open {
+            // It has to say first what it holds.
+            kept = ranges.clone();
+        }
+        let (drop, submitter) = (ranges.difference(&kept), Some(io.me.clone()));
+        io.send(executor, Message::Lease { bag, version: 0, submitter, term, drop });
     }
 
     /// Takes back what nobody accounted for in time, and what is under no lease any more.
