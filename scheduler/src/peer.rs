@@ -427,7 +427,11 @@ impl Peer {
         };
         let ledgers = self.ledgers.values().filter(|ledger| !ledger.is_closed()).filter_map(Ledger::deadline).min();
         let executor = self.executor.deadline(&self.io);
-        let router = if self.router_changed { Some(self.router_earliest.max(self.io.now)) } else { self.router.deadline(&self.config) };
+        let router = if self.router_changed {
+            Some(self.router_earliest.max(self.io.now))
+        } else {
+            self.router.deadline(&self.config)
+        };
         let alone = self.alone_until.filter(|&until| until > self.io.now);
         let ask = self.ask_deadline();
         [self.overlay.deadline(), summary, ledgers, executor, router, alone, ask].into_iter().flatten().min()
@@ -484,12 +488,10 @@ impl Peer {
             Message::Ask { idle, speed_mops, node, climbing, climbed } => {
                 self.asked(idle, speed_mops, node, climbing, climbed);
             }
-            Message::Offer { bag, executor, ranges, to } if executor.peer == from => {
-                match self.ledgers.get_mut(&bag) {
-                    Some(ledger) => ledger.offer(executor, &ranges, to, &mut self.io, &self.config),
-                    None => refuse(bag, executor, 0, ranges, &mut self.io),
-                }
-            }
+            Message::Offer { bag, executor, ranges, to } if executor.peer == from => match self.ledgers.get_mut(&bag) {
+                Some(ledger) => ledger.offer(executor, &ranges, to, &mut self.io, &self.config),
+                None => refuse(bag, executor, 0, ranges, &mut self.io),
+            },
             Message::Results { bag, executor, results } if executor.peer == from => match self.ledgers.get_mut(&bag) {
                 Some(ledger) => ledger.results(&executor, results, &mut self.io),
                 None => {
