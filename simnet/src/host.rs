@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use idlewood_overlay::{Contact, GridId, PeerId, Time, WallTime};
 use idlewood_scheduler::{Effect, Event, Peer, TaskId};
-use rand::rngs::ChaCha8Rng;
 
 use crate::churn::Churn;
 use crate::condition::{Condition, Pause};
 use crate::event_queue::{HostIndex, Key};
-use crate::random::{digest, stream};
+use crate::link::Link;
+use crate::outputs::Outputs;
+use crate::random::{SmallStream, digest};
 use crate::scenario::Scenario;
 use crate::store::Store;
 use crate::workload::speed_mops;
@@ -61,15 +62,20 @@ pub(crate) struct Host {
     pub(crate) speed_mops: f64,
     pub(crate) churn: Churn,
     /// For what it sends.
-    pub(crate) network_rng: ChaCha8Rng,
+    pub(crate) network_rng: SmallStream,
     /// For whom it joins through.
-    pub(crate) contact_rng: ChaCha8Rng,
+    pub(crate) contact_rng: SmallStream,
+    pub(crate) link: Link,
     pub(crate) store: Store,
+    /// Outputs that are on their way here, or wait for that.
+    pub(crate) outputs: Outputs,
     pub(crate) condition: Condition,
     /// None while the machine is down.
     peer: Option<Peer>,
     /// Counts its starts: what was meant for an earlier life is void.
     pub(crate) life: u32,
+    /// Of the last life; it stands with the identity, in a place that no failure reaches.
+    incarnation: u64,
     /// When this life began.
     started: Time,
     suspended: bool,
@@ -85,7 +91,8 @@ pub(crate) struct Host {
     instant: (Time, u32),
     /// When the youngest write becomes durable.
     pub(crate) durable: Time,
-    trace: [u8; 32],
+    /// Digest of everything that the peers of this machine were given and answered.
+    pub(crate) trace: u64,
 }
 
 impl Host {
@@ -96,12 +103,15 @@ impl Host {
             id: peer_id(scenario.seed, index),
             speed_mops: speed_mops(scenario, index),
             churn: Churn::new(scenario, index),
-            network_rng: stream(scenario.seed, "network", number),
-            contact_rng: stream(scenario.seed, "contact", number),
+            network_rng: SmallStream::new(scenario.seed, "network", number),
+            contact_rng: SmallStream::new(scenario.seed, "contact", number),
+            link: Link::new(scenario.bandwidth_bytes_s, scenario.bandwidth_bytes_s, scenario.first_arrival()),
             store: Store::default(),
+            outputs: Outputs::default(),
             condition: Condition::default(),
             peer: None,
             life: 0,
+            incarnation: 0,
             started: Time::ZERO,
             suspended: false,
             slots: scenario.slots,
@@ -112,7 +122,7 @@ impl Host {
             wake: None,
             instant: (Time::ZERO, 0),
             durable: Time::ZERO,
-            trace: [0; 32],
+            trace: 0,
         }
     }
 
@@ -147,7 +157,8 @@ impl Host {
         self.suspended = false;
         self.condition.restart();
         let wall_now = self.condition.wall(EPOCH + now.since(Time::ZERO));
-        let incarnation = u64::try_from(wall_now.0 / 1000).unwrap_or(0);
+        let incarnation = u64::try_from(wall_now.0 / 1000).unwrap_or(0).max(self.incarnation + 1);
+        self.incarnation = incarnation;
         let me = Contact { incarnation, ..self.contact() };
         let seed = digest(scenario.seed, "peer", u64::from(self.index) << 32 | u64::from(self.life));
         let mut seed_bytes = [0; 8];
@@ -164,11 +175,16 @@ impl Host {
         self.peer = Some(peer.expect("settings that were validated"));
     }
 
-    /// The power is cut.
-    pub(crate) fn crash(&mut self) {
+    /// The power is cut. `queue_lost`: what it held for others is gone too.
+    pub(crate) fn crash(&mut self, queue_lost: bool, now: Time) {
         self.peer = None;
         self.condition.pause = None;
         self.store.lose_pending();
+        if queue_lost {
+            self.store.lose_queue();
+        }
+        self.link.clear(now);
+        self.outputs = Outputs::default();
         self.runs.clear();
         self.wake = None;
     }
@@ -219,19 +235,6 @@ impl Host {
     pub(crate) fn key(&mut self, at: Time, target: HostIndex) -> Key {
         self.sequence += 1;
         Key { at, target, source: self.index, sequence: self.sequence }
-    }
-
-    /// Adds what the peer was given and answered to the trace.
-    pub(crate) fn trace(&mut self, bytes: &[u8]) {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&self.trace);
-        hasher.update(bytes);
-        self.trace = *hasher.finalize().as_bytes();
-    }
-
-    /// The hash of everything that the peers of this machine were given and answered.
-    pub(crate) fn trace_hash(&self) -> &[u8; 32] {
-        &self.trace
     }
 
     // ---- tasks ----

@@ -13,7 +13,7 @@
 //! full one ([`Simulation`]), and one of overlays alone ([`overlay`]) for grids of up to a million machines, on which
 //! [`reproduce`] runs its experiments.
 //!
-//! Left out so far: links with bandwidth and queues, owners, baselines, threads inside one simulation.
+//! Left out so far: owners, baselines.
 
 #![forbid(unsafe_code)]
 
@@ -21,13 +21,16 @@ pub mod availability;
 pub mod baseline;
 pub mod churn;
 pub mod condition;
+mod cost;
 pub mod eval;
 pub mod event_queue;
 pub mod experiment;
 pub mod figure;
 mod host;
 pub mod invariant;
+mod link;
 pub mod network;
+mod outputs;
 pub mod overlay;
 pub mod page;
 pub mod random;
@@ -36,11 +39,13 @@ mod report;
 pub mod reproduce;
 mod scenario;
 mod simulation;
+pub mod size;
 pub mod slab;
 mod store;
 pub mod swarm;
 pub mod workload;
 
-pub use report::{MessageCount, Report};
+pub use cost::{Cost, Meter};
+pub use report::{LinkUse, MessageCount, Report, TrafficUse};
 pub use scenario::Scenario;
-pub use simulation::{Deed, Progress, Simulation};
+pub use simulation::{Deed, Execution, Progress, Simulation};

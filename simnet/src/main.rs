@@ -16,9 +16,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use experiment_command::{ExperimentArguments, ReportArguments};
 use idlewood_simnet::availability::Availability;
 use idlewood_simnet::experiment::Experiment as PaperExperiment;
+use idlewood_simnet::overlay::Wire;
 use idlewood_simnet::overlay::experiment::{Experiment, Replay};
 use idlewood_simnet::reproduce::{News, Reproduction, Summary};
-use idlewood_simnet::{Progress, Report, Scenario, Simulation, eval, swarm};
+use idlewood_simnet::{Cost, Execution, Meter, Progress, Report, Scenario, Simulation, eval, swarm};
+
+/// Smaller grids have too little to do at a time for several threads.
+const THREADED_NODES_MIN: u32 = 2_000;
 
 /// Deterministic simulation of idlewood grids.
 #[derive(Parser)]
@@ -170,9 +174,30 @@ struct RunArguments {
     /// Simulated time after which the run ends even if bags are unfinished.
     #[arg(long, default_value = "30d", value_parser = duration)]
     horizon: Duration,
+    /// A failure resets what the machine held for others, as in the paper.
+    #[arg(long)]
+    queue_lost: bool,
+    /// Mean time that a machine which failed stays down; 0s: it restarts at once.
+    #[arg(long, default_value = "10m", value_parser = duration)]
+    downtime: Duration,
+    /// Threads that share the machines; changes no result. By default one in grids of less than 2000 machines, in others
+    /// one per core.
+    #[arg(long)]
+    threads: Option<usize>,
+    /// How messages travel; changes no result. By default as bytes in grids of up to 10000 machines.
+    #[arg(long, value_enum)]
+    wire: Option<Travel>,
     /// How the result is printed; json: one object on the last line.
     #[arg(long, value_enum, default_value_t = Output::Text)]
     output: Output,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Travel {
+    /// Each message is encoded and decoded.
+    Bytes,
+    /// As values, with their exact sizes.
+    Sizes,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -216,6 +241,8 @@ impl RunArguments {
             nodes: self.nodes,
             bags: self.bags,
             churn: self.churn.0,
+            downtime: self.downtime,
+            queue_lost: self.queue_lost,
             seed: self.seed,
             loss_percent: self.loss,
             latency_ms: self.latency_ms,
@@ -234,6 +261,20 @@ impl RunArguments {
     }
 }
 
+impl RunArguments {
+    fn execution(&self) -> Execution {
+        let usual = Execution::usual(self.nodes);
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = self.threads.unwrap_or_else(|| if self.nodes < THREADED_NODES_MIN { 1 } else { cores() });
+        let wire = match self.wire {
+            Some(Travel::Bytes) => Wire::Bytes,
+            Some(Travel::Sizes) => Wire::Sizes,
+            None => usual.wire,
+        };
+        Execution { threads, wire }
+    }
+}
+
 fn main() -> ExitCode {
     let arguments = match Cli::parse().command {
         Command::Run(arguments) => arguments,
@@ -242,14 +283,15 @@ fn main() -> ExitCode {
         Command::Eval => return evaluate(),
         Command::Swarm(arguments) => return swarm(&arguments),
     };
-    let simulation = match Simulation::new(arguments.scenario()) {
+    let meter = Meter::start();
+    let simulation = match Simulation::with(arguments.scenario(), arguments.execution()) {
         Ok(simulation) => simulation,
         Err(sentence) => {
             eprintln!("error: {sentence}");
             return ExitCode::from(2);
         }
     };
-    match run(simulation, arguments.output) {
+    match run(simulation, meter, arguments.output) {
         Ok(report) if report.lost_tasks == 0 => ExitCode::SUCCESS,
         Ok(report) => {
             eprintln!("error: {} tasks were lost", report.lost_tasks);
@@ -492,17 +534,33 @@ fn evaluate() -> ExitCode {
     }
 }
 
-fn run(mut simulation: Simulation, output: Output) -> anyhow::Result<Report> {
+/// What `simnet run` prints as JSON: the report, and what it has cost here and now.
+#[derive(serde::Serialize)]
+struct Printed<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    cost: Cost,
+}
+
+fn run(mut simulation: Simulation, meter: Meter, output: Output) -> anyhow::Result<Report> {
     let mut line = ProgressLine::new();
     let report = simulation.run(|progress| line.show(progress));
     let wall_s = line.finish();
+    let cost = meter.stop(report.events, report.scenario.nodes, report.sim_s);
     // What depends on the machine stays out of the report.
-    eprintln!("{} events in {wall_s:.2} s, {:.0} events/s", report.events, report.events as f64 / wall_s.max(1e-9));
+    eprintln!(
+        "{} events in {wall_s:.2} s, {:.2} s of CPU, {:.0} events per CPU-second, {:.0} machine-hours per CPU-hour",
+        report.events, cost.cpu_s, cost.events_per_cpu_s, cost.machine_hours_per_cpu_hour,
+    );
+    if let (Some(bytes), Some(each)) = (cost.peak_rss_bytes, cost.peak_rss_bytes_per_machine) {
+        eprintln!("{:.1} MB of memory at most, {:.1} kB per machine", bytes as f64 / 1e6, each / 1e3);
+    }
     let mut stdout = std::io::stdout().lock();
     match output {
         Output::Text => write!(stdout, "{report}"),
         Output::Json => {
-            let json = serde_json::to_string(&report).context("the report cannot be written as JSON")?;
+            let printed = Printed { report: &report, cost };
+            let json = serde_json::to_string(&printed).context("the report cannot be written as JSON")?;
             writeln!(stdout, "{json}")
         }
     }

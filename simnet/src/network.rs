@@ -2,8 +2,9 @@
 //!
 //! Every message travels alone: it may be lost, arrive twice, or be held back so that later ones overtake it. A group
 //! of machines may be cut off from another, in one direction only. The sender of a message that is lost, or whose
-//! receiver is down, hears nothing of it. Left out so far: bandwidth and queues of links (outputs pay for their size,
-//! messages do not), latencies that depend on the pair, and transports that notice a lost connection.
+//! receiver is down, hears nothing of it. How long a message takes to leave and to come in is not said here: the full
+//! simulation adds it ([`Simulation`](crate::Simulation)), the one of overlays alone leaves it out. Left out so far:
+//! latencies that depend on the pair, and transports that notice a lost connection.
 
 use std::time::Duration;
 
@@ -137,6 +138,11 @@ impl Network {
         } else {
             latency
         }
+    }
+
+    /// Nothing is under way for less.
+    pub fn latency_min(&self) -> Duration {
+        Duration::from_micros((self.quality.latency_us - self.quality.jitter_us).max(1))
     }
 
     /// How long something that cannot be lost is under way, always above zero. `rng` is the sender's.

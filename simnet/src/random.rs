@@ -81,7 +81,7 @@ pub fn happens(rng: &mut impl Rng, percent: f64) -> bool {
 }
 
 /// Natural logarithm of a positive normal number, the same on every platform.
-fn ln(value: f64) -> f64 {
+pub(crate) fn ln(value: f64) -> f64 {
     debug_assert!(value.is_normal() && value > 0.0);
     let bits = value.to_bits();
     let mut exponent = ((bits >> 52) & 0x7ff) as i64 - 1023;

@@ -2,9 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::iter::Sum;
+use std::ops::Add;
+use std::time::Duration;
 
+use idlewood_overlay::Time;
 use serde::Serialize;
 
+use crate::link::Link;
+use crate::record::{Record, TaskRecord};
 use crate::scenario::Scenario;
 
 /// Messages of one kind.
@@ -16,8 +22,77 @@ pub struct MessageCount {
     pub bytes: u64,
 }
 
+impl Add for MessageCount {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { count: self.count + other.count, bytes: self.bytes + other.bytes }
+    }
+}
+
+impl Sum for MessageCount {
+    fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
+        counts.fold(Self::default(), Add::add)
+    }
+}
+
+/// How busy links were with one kind of traffic, since the first moment a bag could arrive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct TrafficUse {
+    /// Mean over all uplinks and all time.
+    pub up_mean_percent: f64,
+    /// Mean over all downlinks and all time.
+    pub down_mean_percent: f64,
+    /// Of the busiest second of any of the uplinks.
+    pub up_peak_percent: f64,
+    /// Of the busiest second of any of the downlinks.
+    pub down_peak_percent: f64,
+}
+
+/// How busy the links of some machines were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct LinkUse {
+    /// Those whose router is at this depth when the run ends, 0 the root; none: all machines.
+    pub depth: Option<u32>,
+    /// How many.
+    pub machines: u32,
+    /// With what peers say to each other.
+    pub messages: TrafficUse,
+    /// With outputs of tasks.
+    pub data: TrafficUse,
+}
+
+impl LinkUse {
+    /// Adds a machine; until [`LinkUse::over`] the means are sums in microseconds.
+    pub(crate) fn add(&mut self, link: &Link) {
+        self.machines += 1;
+        let kinds = [
+            (&mut self.messages, link.up.messages, link.down.messages),
+            (&mut self.data, link.up.data, link.down.data),
+        ];
+        for (of, up, down) in kinds {
+            of.up_mean_percent += up.busy_us as f64;
+            of.down_mean_percent += down.busy_us as f64;
+            // Of a second, in percent.
+            of.up_peak_percent = of.up_peak_percent.max(f64::from(up.peak_us) / 1e4);
+            of.down_peak_percent = of.down_peak_percent.max(f64::from(down.peak_us) / 1e4);
+        }
+    }
+
+    /// What was added, over a time.
+    pub(crate) fn over(mut self, span: Duration) -> Self {
+        let all_us = span.as_micros() as f64 * f64::from(self.machines);
+        for of in [&mut self.messages, &mut self.data] {
+            for mean in [&mut of.up_mean_percent, &mut of.down_mean_percent] {
+                *mean = if all_us > 0.0 { *mean / all_us * 100.0 } else { 0.0 };
+            }
+        }
+        self
+    }
+}
+
 /// The outcome of a run.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
     /// What was simulated.
     pub scenario: Scenario,
@@ -67,10 +142,49 @@ pub struct Report {
     pub bytes_per_node_s: f64,
     /// Messages sent, by kind.
     pub messages_by_kind: BTreeMap<&'static str, MessageCount>,
+    /// Outputs of tasks that were sent.
+    pub outputs: MessageCount,
+    /// How busy links were: those of all machines, then by the depth of their routers.
+    pub links: Vec<LinkUse>,
     /// Events given to peers.
     pub events: u64,
     /// BLAKE3 over what each peer was given and answered, in the order of machines; hexadecimal.
     pub trace_hash: String,
+}
+
+impl Report {
+    /// What the record tells of a run that ends now; the rest is the simulation's to say.
+    pub(crate) fn of(scenario: &Scenario, record: &Record, end: Time) -> Self {
+        let bags = record.bags();
+        let count = |of: &dyn Fn(&TaskRecord) -> u64| record.accepted_tasks().map(of).sum::<u64>();
+        let accepted_tasks = count(&|_| 1);
+        let completed_tasks = count(&|task| u64::from(task.delivered));
+        let failed_tasks = count(&|task| u64::from(task.failed));
+        let stretches: Vec<f64> = bags.iter().filter_map(|bag| bag.stretch(end)).collect();
+        // The same with w' = a·max(n, N): what is left of the paper's stretch is the time over the larger size.
+        let width = |tasks: u64| tasks as f64 / tasks.max(u64::from(scenario.nodes)) as f64;
+        let effective = bags.iter().filter_map(|bag| Some(bag.stretch(end)? * width(bag.bag.tasks)));
+        let first = bags.iter().filter_map(|bag| bag.submitted).map(|(_, at)| at).min();
+        let last = bags.iter().filter(|bag| bag.submitted.is_some()).map(|bag| bag.completed.unwrap_or(end)).max();
+        Self {
+            scenario: scenario.clone(),
+            bags_accepted: bags.iter().filter(|bag| bag.accepted.is_some()).count() as u64,
+            bags_closed: bags.iter().filter(|bag| bag.closed.is_some()).count() as u64,
+            accepted_tasks,
+            completed_tasks,
+            failed_tasks,
+            lost_tasks: accepted_tasks - completed_tasks - failed_tasks,
+            duplicate_tasks: count(&|task| u64::from(task.finished.saturating_sub(1))),
+            started_executions: count(&|task| u64::from(task.started)),
+            finished_executions: count(&|task| u64::from(task.finished)),
+            max_stretch: stretches.iter().copied().fold(0.0, f64::max),
+            mean_stretch: stretches.iter().sum::<f64>() / stretches.len().max(1) as f64,
+            max_effective_stretch: effective.fold(0.0, f64::max),
+            makespan_s: first.zip(last).map_or(0.0, |(first, last)| last.since(first).as_secs_f64()),
+            sim_s: end.as_secs_f64(),
+            ..Self::default()
+        }
+    }
 }
 
 impl fmt::Display for Report {
@@ -95,6 +209,16 @@ impl fmt::Display for Report {
         line("traffic", format!("{} bytes, {:.1} B/s per machine", self.bytes, self.bytes_per_node_s))?;
         for (kind, MessageCount { count, bytes }) in &self.messages_by_kind {
             line(&format!("  {kind}"), format!("{count} messages, {bytes} bytes"))?;
+        }
+        line("outputs", format!("{} sent, {} bytes", self.outputs.count, self.outputs.bytes))?;
+        for of in &self.links {
+            let name = of.depth.map_or("use of links".to_owned(), |depth| format!("  router at depth {depth}"));
+            let say = |of: &TrafficUse| {
+                let (mean, peak) =
+                    (of.up_mean_percent.max(of.down_mean_percent), of.up_peak_percent.max(of.down_peak_percent));
+                format!("{mean:.3} %, {peak:.2} % in the busiest second")
+            };
+            line(&name, format!("messages {}; data {}", say(&of.messages), say(&of.data)))?;
         }
         line("events", self.events.to_string())?;
         line("trace hash", self.trace_hash.clone())

@@ -4,9 +4,10 @@
 //! moment; a power cut before that undoes it. Records are kept as their encoded bytes, so that a restart reads what a
 //! real store would give back.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
-use idlewood_scheduler::{Change, Record, RecordKey, TaskId, Ticket};
+use idlewood_scheduler::ranges::IntervalSet;
+use idlewood_scheduler::{BagId, Change, Record, RecordKey, TaskId, Ticket};
 
 /// The disk of one machine.
 #[derive(Debug, Default)]
@@ -15,9 +16,9 @@ pub(crate) struct Store {
     /// Writes under way, oldest first.
     pending: VecDeque<(Ticket, Vec<Change>)>,
     /// Outputs of tasks that ran here.
-    produced: BTreeSet<TaskId>,
+    produced: BTreeMap<BagId, IntervalSet>,
     /// Outputs that were fetched to here.
-    fetched: BTreeSet<TaskId>,
+    fetched: BTreeMap<BagId, IntervalSet>,
 }
 
 impl Store {
@@ -37,8 +38,10 @@ impl Store {
                 Change::Delete(key) => {
                     self.records.remove(&key.to_bytes());
                     // An output is kept only as long as the result that names it.
-                    if let RecordKey::Outbox(bag, index) = *key {
-                        self.produced.remove(&TaskId { bag, index });
+                    if let RecordKey::Outbox(bag, index) = *key
+                        && let Some(produced) = self.produced.get_mut(&bag)
+                    {
+                        produced.remove_index(index);
                     }
                 }
             }
@@ -49,6 +52,14 @@ impl Store {
     /// The power is cut.
     pub(crate) fn lose_pending(&mut self) {
         self.pending.clear();
+    }
+
+    /// What the machine held for others is gone, with its outputs; the bags that were submitted from it are not.
+    pub(crate) fn lose_queue(&mut self) {
+        let bag = BagId([0; 32]);
+        let kinds = [RecordKey::Held(bag), RecordKey::Outbox(bag, 0)].map(|key| key.to_bytes()[0]);
+        self.records.retain(|key, _| !kinds.contains(&key[0]));
+        self.produced.clear();
     }
 
     /// Everything that is durable.
@@ -62,22 +73,22 @@ impl Store {
 
     /// The output of a task that ran here is on the disk.
     pub(crate) fn produce(&mut self, task: TaskId) {
-        self.produced.insert(task);
+        self.produced.entry(task.bag).or_default().insert_index(task.index);
     }
 
     /// Whether the output of a task that ran here is still here.
     pub(crate) fn has_produced(&self, task: TaskId) -> bool {
-        self.produced.contains(&task)
+        self.produced.get(&task.bag).is_some_and(|tasks| tasks.contains(task.index))
     }
 
     /// An output was fetched and is on the disk.
     pub(crate) fn fetch(&mut self, task: TaskId) {
-        self.fetched.insert(task);
+        self.fetched.entry(task.bag).or_default().insert_index(task.index);
     }
 
     /// Whether the output of a task was fetched to here.
     pub(crate) fn has_fetched(&self, task: TaskId) -> bool {
-        self.fetched.contains(&task)
+        self.fetched.get(&task.bag).is_some_and(|tasks| tasks.contains(task.index))
     }
 }
 

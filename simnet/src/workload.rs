@@ -9,7 +9,7 @@ use idlewood_overlay::Time;
 use idlewood_scheduler::BagId;
 use rand::RngExt;
 
-use crate::random::{digest, exponential, log_uniform, stream};
+use crate::random::{SmallStream, digest, exponential, log_uniform, stream};
 use crate::scenario::Scenario;
 
 /// A bag to come.
@@ -38,7 +38,7 @@ pub fn bags(scenario: &Scenario) -> Vec<Bag> {
     let interval = u64::try_from(scenario.bag_interval.as_micros()).unwrap_or(u64::MAX);
     let usual = u64::from(scenario.nodes) * scenario.tasks_per_node;
     let spread = usual * scenario.tasks_spread_percent / 100;
-    let mut arrival = Time::ZERO + scenario.start_window() + scenario.warm_up;
+    let mut arrival = scenario.first_arrival();
     (0..scenario.bags)
         .map(|number| {
             arrival += Duration::from_micros(exponential(&mut rng, interval));
@@ -54,6 +54,17 @@ pub fn bags(scenario: &Scenario) -> Vec<Bag> {
             }
         })
         .collect()
+}
+
+/// When machines are switched on for the first time, the first one at the beginning: ten a second until there are as
+/// many as then double in 16 s, then so many more, each in its own moment of its turn.
+pub fn starts(scenario: &Scenario) -> impl Iterator<Item = (u32, Time)> {
+    let mut rng = SmallStream::new(scenario.seed, "start", 0);
+    (0..scenario.nodes).map(move |host| {
+        let (from, to) = (scenario.start_turn(host), scenario.start_turn(host + 1));
+        let within = if host == 0 { 0 } else { rng.random_range(0..(to - from).as_micros().max(1) as u64) };
+        (host, Time::ZERO + from + Duration::from_micros(within))
+    })
 }
 
 /// The speed of machine number `host`, in Mop/s per slot.

@@ -3,10 +3,16 @@
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use idlewood_simnet::{Report, Scenario, Simulation};
+use idlewood_overlay::Time;
+use idlewood_simnet::overlay::Wire;
+use idlewood_simnet::{Execution, Report, Scenario, Simulation};
 
 fn run(scenario: Scenario) -> Report {
     Simulation::new(scenario).expect("a valid scenario").run(|_| ())
+}
+
+fn run_with(scenario: Scenario, threads: usize, wire: Wire) -> Report {
+    Simulation::with(scenario, Execution { threads, wire }).expect("a valid scenario").run(|_| ())
 }
 
 fn restless(seed: u64) -> Scenario {
@@ -38,13 +44,77 @@ fn the_same_seed_gives_the_same_report_and_another_gives_another_trace() {
     assert_ne!(report.trace_hash, run(restless(8)).trace_hash);
 }
 
+/// Crashes and restarts at once, losses, late and double messages, several slots: all that goes from one machine to
+/// another or to the world outside.
+fn turbulent(seed: u64) -> Scenario {
+    Scenario {
+        nodes: 13,
+        bags: 4,
+        downtime: Duration::from_secs(20),
+        leave_percent: 30.0,
+        duplicate_percent: 3.0,
+        reorder_percent: 5.0,
+        slots: 2,
+        ..restless(seed)
+    }
+}
+
+#[test]
+fn any_number_of_threads_gives_the_same_report() {
+    let one = run_with(turbulent(1), 1, Wire::Sizes);
+    assert!(one.crashes > 5 && one.leaves > 3 && one.messages_lost > 0, "nothing could differ: {one:?}");
+    for threads in [2, 3, 20] {
+        assert_eq!(one, run_with(turbulent(1), threads, Wire::Sizes), "{threads} threads");
+    }
+}
+
+#[test]
+fn stepping_gives_the_trace_of_running() {
+    let report = run_with(turbulent(5), 1, Wire::Sizes);
+    for threads in [1, 3] {
+        let execution = Execution { threads, wire: Wire::Sizes };
+        let mut simulation = Simulation::with(turbulent(5), execution).expect("a valid scenario");
+        // The last window is run to its end.
+        let end = Time::from_micros((report.sim_s * 1e6).round() as i64);
+        while simulation.step(end) {}
+        assert_eq!(simulation.report().trace_hash, report.trace_hash, "{threads} threads");
+    }
+}
+
+#[test]
+fn messages_travel_as_bytes_or_as_values_and_nobody_can_tell() {
+    assert_eq!(run_with(turbulent(3), 1, Wire::Bytes), run_with(turbulent(3), 1, Wire::Sizes));
+}
+
+/// No window is longer than the shortest latency, however short.
+#[test]
+fn latencies_down_to_nothing_are_allowed_with_any_number_of_threads() {
+    let short = |latency_ms, jitter_percent| Scenario {
+        latency_ms,
+        jitter_percent,
+        bags: 1,
+        tasks_per_node: 1,
+        horizon: Duration::from_secs(120),
+        ..restless(1)
+    };
+    for scenario in [short(0, 0), short(50, 100)] {
+        let one = run_with(scenario.clone(), 1, Wire::Sizes);
+        assert!(one.messages > 1_000 && one.bags_accepted == 1, "{one:?}");
+        assert_eq!(one, run_with(scenario, 2, Wire::Sizes));
+    }
+}
+
 #[test]
 fn two_processes_agree() {
     let arguments = "run --nodes 6 --bags 2 --tasks-per-node 4 --churn 10m --loss 5 --seed 7 --output json";
-    let (one, other) = (simnet(arguments), simnet(arguments));
+    let one = simnet(arguments);
     assert!(one.status.success(), "{one:?}");
-    assert_eq!(one.stdout, other.stdout);
-    let json = last_line(&one);
+    let (mut json, mut other) = (last_line(&one), last_line(&simnet(&format!("{arguments} --threads 2 --wire sizes"))));
+    for json in [&mut json, &mut other] {
+        let cost = json.as_object_mut().and_then(|report| report.remove("cost")).expect("what it cost");
+        assert!(cost["cpu_s"].as_f64() > Some(0.0), "{cost}");
+    }
+    assert_eq!(json, other);
     assert_eq!(json["trace_hash"], run(restless(7)).trace_hash, "the library and the program differ");
     assert_eq!(json["lost_tasks"], 0);
     assert_eq!(json["completed_tasks"], json["accepted_tasks"]);

@@ -1,0 +1,211 @@
+//! The link of one machine: an uplink and a downlink of their own bandwidths, and who waits in front of them.
+//!
+//! Messages go in the order in which they come (FIFO). One that is sent leaves the uplink when those before it have left
+//! and its own bytes too; then it is under way for the latency; its last byte has come in when the downlink has had
+//! the time for all its bytes since the message before. Two links in a row take the time of the slower one, not of
+//! both: bytes flow on while others still leave.
+//!
+//! Outputs of tasks are data. They too go one after another, but messages go before them: a message never waits for
+//! data, and data on an uplink is late by all the messages that left meanwhile. So a large output cannot silence a
+//! machine, as the agent's streams, which share a connection, do not let it either. What messages take of a downlink
+//! while data comes in is left out, and so is what is sent again below the messages: sizes are those of messages,
+//! with `overhead_bytes` for each where a scenario says so.
+
+use std::time::Duration;
+
+use idlewood_overlay::Time;
+
+const SECOND_US: i64 = 1_000_000;
+
+/// How busy one direction was with one kind of traffic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Use {
+    /// In total, in microseconds.
+    pub(crate) busy_us: u64,
+    /// In the busiest second, in microseconds.
+    pub(crate) peak_us: u32,
+    second: u32,
+    second_us: u32,
+}
+
+impl Use {
+    /// It is busy from one moment to another, not before the last time.
+    fn note(&mut self, from: Time, to: Time) {
+        let (mut from, to) = (from.as_micros(), to.as_micros());
+        self.busy_us += (to - from) as u64;
+        while from < to {
+            let second = from / SECOND_US;
+            let end = to.min((second + 1) * SECOND_US);
+            if second as u32 != self.second {
+                (self.second, self.second_us) = (second as u32, 0);
+            }
+            self.second_us += (end - from) as u32;
+            self.peak_us = self.peak_us.max(self.second_us);
+            from = end;
+        }
+    }
+}
+
+/// One direction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Direction {
+    bytes_s: u64,
+    /// When the last message has passed.
+    free: Time,
+    /// When the last output has passed, if no message comes in between.
+    data_free: Time,
+    /// Time that messages have taken, ever: data is late by what was added meanwhile.
+    taken_us: u64,
+    pub(crate) messages: Use,
+    pub(crate) data: Use,
+}
+
+impl Direction {
+    fn new(bytes_s: u64) -> Self {
+        let (free, data_free) = (Time::ZERO, Time::ZERO);
+        Self { bytes_s, free, data_free, taken_us: 0, messages: Use::default(), data: Use::default() }
+    }
+
+    /// How long so many bytes take, at least a microsecond.
+    pub(crate) fn takes(&self, bytes: u64) -> Duration {
+        Duration::from_micros((bytes.saturating_mul(1_000_000) / self.bytes_s).max(1))
+    }
+
+    fn pass(&mut self, from: Time, to: Time, since: Time) {
+        self.free = to;
+        self.taken_us += to.since(from).as_micros() as u64;
+        if from >= since {
+            self.messages.note(from, to);
+        }
+    }
+}
+
+/// Both directions. What passes before `since` is not counted as use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link {
+    pub(crate) up: Direction,
+    pub(crate) down: Direction,
+    since: Time,
+}
+
+impl Link {
+    pub(crate) fn new(up_bytes_s: u64, down_bytes_s: u64, since: Time) -> Self {
+        Self { up: Direction::new(up_bytes_s), down: Direction::new(down_bytes_s), since }
+    }
+
+    /// The machine was switched off: nothing waits any more.
+    pub(crate) fn clear(&mut self, now: Time) {
+        for direction in [&mut self.up, &mut self.down] {
+            direction.free = direction.free.min(now);
+            direction.data_free = direction.data_free.min(now);
+        }
+    }
+
+    /// A message is sent: when its last byte leaves.
+    pub(crate) fn send(&mut self, now: Time, bytes: u64) -> Time {
+        let from = self.up.free.max(now);
+        let takes = self.up.takes(bytes);
+        self.up.pass(from, from + takes, self.since);
+        if self.up.data_free > now {
+            self.up.data_free += takes;
+        }
+        from + takes
+    }
+
+    /// The last byte of a message reaches the downlink: when it has passed that.
+    pub(crate) fn receive(&mut self, now: Time, bytes: u64) -> Time {
+        let takes = self.down.takes(bytes);
+        let to = (self.down.free + takes).max(now);
+        self.down.pass(to - takes, to, self.since);
+        to
+    }
+
+    /// An output is to leave: when its last byte does, if no message is sent meanwhile; and the time that messages have
+    /// taken so far, for [`Link::late`].
+    pub(crate) fn send_data(&mut self, now: Time, bytes: u64) -> (Time, u64) {
+        let takes = self.up.takes(bytes);
+        let from = self.up.data_free.max(self.up.free).max(now);
+        self.up.data_free = from + takes;
+        if from >= self.since {
+            self.up.data.note(from, from + takes);
+        }
+        (self.up.data_free, self.up.taken_us)
+    }
+
+    /// What an output that was to leave now still has to wait for messages that took `taken_us` when it was last asked.
+    pub(crate) fn late(&self, now: Time, taken_us: u64) -> Option<(Time, u64)> {
+        let late = Duration::from_micros(self.up.taken_us - taken_us);
+        (late > Duration::ZERO).then(|| (now + late, self.up.taken_us))
+    }
+
+    /// The last byte of an output reaches the downlink: when it has passed that.
+    pub(crate) fn receive_data(&mut self, now: Time, bytes: u64) -> Time {
+        let takes = self.down.takes(bytes);
+        let to = (self.down.data_free + takes).max(now);
+        self.down.data_free = to;
+        if to - takes >= self.since {
+            self.down.data.note(to - takes, to);
+        }
+        to
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(milliseconds: i64) -> Time {
+        Time::from_micros(milliseconds * 1000)
+    }
+
+    /// 1 kB/ms up, 2 kB/ms down.
+    fn link() -> Link {
+        Link::new(1_000_000, 2_000_000, Time::ZERO)
+    }
+
+    #[test]
+    fn messages_leave_one_after_another() {
+        let mut link = link();
+        assert_eq!(link.send(at(0), 10_000), at(10));
+        assert_eq!(link.send(at(4), 5_000), at(15));
+        assert_eq!(link.send(at(100), 1_000), at(101));
+        assert_eq!(link.up.messages.busy_us, 16_000);
+    }
+
+    #[test]
+    fn a_downlink_delays_only_what_comes_faster_than_it_takes() {
+        let mut link = link();
+        assert_eq!(link.receive(at(50), 10_000), at(50));
+        // Five milliseconds of its own after the one before, though its last byte is here.
+        assert_eq!(link.receive(at(51), 10_000), at(55));
+        assert_eq!(link.receive(at(90), 10_000), at(90));
+    }
+
+    #[test]
+    fn data_waits_for_data_and_for_messages_but_messages_do_not_wait_for_data() {
+        let mut link = link();
+        let (first, taken) = link.send_data(at(0), 100_000);
+        let (second, _) = link.send_data(at(0), 50_000);
+        assert_eq!((first, second), (at(100), at(150)));
+        assert_eq!(link.send(at(20), 10_000), at(30));
+        let (later, taken) = link.late(first, taken).expect("a message came in between");
+        assert_eq!(later, at(110));
+        assert_eq!(link.late(later, taken), None);
+        assert_eq!(link.receive_data(at(10), 100_000), at(50));
+        assert_eq!(link.receive_data(at(20), 100_000), at(100));
+    }
+
+    #[test]
+    fn the_peak_is_that_of_the_busiest_second() {
+        let mut link = link();
+        link.send(at(900), 300_000);
+        assert_eq!((link.up.messages.busy_us, link.up.messages.peak_us), (300_000, 200_000));
+        link.send(at(1_500), 100_000);
+        assert_eq!(link.up.messages.peak_us, 300_000);
+        link.send(at(5_000), 100_000);
+        assert_eq!((link.up.messages.busy_us, link.up.messages.peak_us), (500_000, 300_000));
+        let mut counted_later = Link::new(1_000_000, 1_000_000, at(1_000));
+        counted_later.send(at(900), 10_000);
+        assert_eq!(counted_later.up.messages, Use::default());
+    }
+}

@@ -1,0 +1,122 @@
+//! Messages between machines: measured, counted, carried by the links, and given to their receivers.
+
+use idlewood_overlay::{Body, PeerId};
+use idlewood_scheduler::{Event, Message};
+
+use super::Surroundings;
+use super::shard::{Content, Letter, Parcel, Shard};
+use super::trace::{Trace, tag};
+use crate::event_queue::HostIndex;
+use crate::host::host_index;
+use crate::overlay::Wire;
+use crate::size::size_of;
+
+impl Shard {
+    pub(super) fn send(&mut self, host: HostIndex, to: PeerId, message: Message, around: &Surroundings) {
+        let now = self.now;
+        let size = size_of(&message);
+        let bytes = size.bytes + around.scenario.overhead_bytes;
+        let count = &mut self.counts.messages[kind(&message)];
+        count.count += 1;
+        count.bytes += bytes;
+        let target = host_index(to);
+        let machine = self.host_mut(host);
+        Trace(&mut machine.trace).word(size.digest);
+        let from = machine.id;
+        // What the network loses has left its sender.
+        let left = machine.link.send(now, bytes);
+        let arrivals = around.network.carry(&mut machine.network_rng, host, target);
+        let Some(travel) = arrivals.first else {
+            self.counts.messages_lost += 1;
+            return;
+        };
+        if target >= around.scenario.nodes {
+            self.counts.messages_in_vain += 1;
+            return;
+        }
+        let content = match around.wire {
+            Wire::Sizes => Content::Value(message),
+            Wire::Bytes => {
+                let encoded = message.encode();
+                assert_eq!(encoded.len() as u64, size.bytes, "the length of {message:?} was measured wrong");
+                Content::Bytes(encoded)
+            }
+        };
+        let letter = Letter { from, to: tag(to), content, digest: size.digest, bytes };
+        if let Some(travel) = arrivals.second {
+            self.post(host, left + travel, target, Parcel::Letter(letter.clone()));
+        }
+        self.post(host, left + travel, target, Parcel::Letter(letter));
+    }
+
+    pub(super) fn deliver(&mut self, host: HostIndex, letter: Letter, around: &Surroundings) {
+        let now = self.now;
+        let Letter { from, to, content, digest, .. } = letter;
+        let machine = self.host_mut(host);
+        if !machine.is_up() || tag(machine.id) != to {
+            self.counts.messages_in_vain += 1;
+            return;
+        }
+        let mut trace = Trace(&mut machine.trace);
+        trace.word(tag(from));
+        trace.word(digest);
+        let message = match content {
+            Content::Value(message) => message,
+            Content::Bytes(bytes) => {
+                let message = Message::decode(&bytes)
+                    .unwrap_or_else(|error| panic!("{from:?} sent at {now:?} what its receiver refuses: {error}"));
+                assert_eq!(size_of(&message).digest, digest, "{message:?} is not what was encoded");
+                message
+            }
+        };
+        self.give(host, Event::Received { from, message }, around);
+    }
+}
+
+/// What a message says, as a place in [`KINDS`].
+fn kind(message: &Message) -> usize {
+    match message {
+        Message::Overlay(message) => match &message.body {
+            Body::Ping { .. } => 0,
+            Body::Ack { .. } => 1,
+            Body::Find { .. } => 2,
+            Body::Found { .. } => 3,
+            Body::Report(report) if report.load.is_some() => 4,
+            Body::Report(_) => 5,
+            Body::ReportAck(_) => 6,
+            Body::RootChanged { .. } => 7,
+            Body::Dead(_) => 8,
+            Body::Suspect(_) => 9,
+            Body::Hint(_) => 10,
+            Body::Leave(_) => 11,
+            Body::Handover(_) => 12,
+        },
+        Message::Request { .. } => 13,
+        Message::Holding { .. } => 14,
+        Message::Lease { .. } => 15,
+        Message::Results { .. } => 16,
+        Message::ResultsAck { .. } => 17,
+    }
+}
+
+/// Short names of what messages say, for the report.
+pub(super) const KINDS: [&str; 18] = [
+    "overlay ping",
+    "overlay ack",
+    "overlay find",
+    "overlay found",
+    "overlay report with load",
+    "overlay report",
+    "overlay report ack",
+    "overlay root changed",
+    "overlay dead",
+    "overlay suspect",
+    "overlay hint",
+    "overlay leave",
+    "overlay handover",
+    "request",
+    "holding",
+    "lease",
+    "results",
+    "results_ack",
+];

@@ -1,0 +1,673 @@
+//! A part of the machines, and what happens to them: the loop that one thread runs.
+//!
+//! Machines meet only through links, and nothing crosses a link in less than the shortest latency. So shards go on
+//! independently of each other for that long, and exchange what goes from one to another at the end (conservative
+//! windows; Chandy and Misra 1979). Inside a shard events happen in the one global order, and a machine draws only from
+//! streams of its own: how machines are shared out over shards changes nothing of what happens to any of them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use idlewood_overlay::{Body, Contact, Node, PeerId, Time};
+use idlewood_scheduler::{
+    BagId, Change, Effect, Event, Message, Notice, Path, Record as StoreRecord, Submission, TaskId, TaskOutcome,
+};
+
+use super::Surroundings;
+use super::trace::Trace;
+use super::world::{Item, News};
+use crate::condition::Pause;
+use crate::event_queue::{EventQueue, HostIndex, Key};
+use crate::host::Host;
+use crate::report::MessageCount;
+use crate::slab::Slab;
+
+/// How long a task takes to stop when told to, and an output to be found on the own disk: our guess.
+pub(super) const LOCAL_DELAY: Duration = Duration::from_millis(1);
+/// Kinds of messages that are told apart.
+pub(super) const KINDS_MAX: usize = super::messages::KINDS.len();
+
+/// Something that happens to a machine. `life`: void in any other life of it.
+#[derive(Debug)]
+pub(super) enum Occurrence {
+    /// It crashes, or begins to leave.
+    SessionEnds { life: u32 },
+    /// The oldest write under way is durable.
+    Durable { life: u32 },
+    /// A task has run for as long as it takes.
+    RunEnds { life: u32, place: u32, serial: u64 },
+    /// A worker that was told to stop has stopped.
+    Stopped { life: u32, task: TaskId },
+    /// The first task of a bag was tried out.
+    Measured { life: u32, bag: BagId },
+    /// Somebody asks for an output.
+    FetchAsked { fetch: Fetch },
+    /// The output has left this machine, unless messages that took more than `taken_us` by now went before it.
+    FetchSent { life: u32, fetch: Fetch, taken_us: u64 },
+    /// The output's last byte has come over the links; `passed`: and through the downlink.
+    FetchArrived { fetch: Fetch, passed: bool },
+    /// It was on this machine all the time, or the time for it is over.
+    FetchEnds { life: u32, serial: u64, task: TaskId, here: bool },
+}
+
+/// An output on its way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fetch {
+    pub(super) to: HostIndex,
+    /// Of the machine that asks.
+    pub(super) life: u32,
+    /// Of the fetch, in that life.
+    pub(super) serial: u64,
+    pub(super) task: TaskId,
+    pub(super) bytes: u64,
+}
+
+/// What a message travels as.
+#[derive(Clone, Debug)]
+pub(super) enum Content {
+    Bytes(Vec<u8>),
+    Value(Message),
+}
+
+/// A message on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Letter {
+    pub(super) from: PeerId,
+    /// Of the identity that is meant.
+    pub(super) to: u64,
+    pub(super) content: Content,
+    pub(super) digest: u64,
+    pub(super) bytes: u64,
+}
+
+/// What goes from one shard to another.
+#[derive(Debug)]
+pub(super) enum Parcel {
+    Letter(Letter),
+    Occurrence(Occurrence),
+}
+
+/// All that goes from one shard to another after a window.
+#[derive(Debug)]
+pub(super) struct Parcels {
+    parcels: Vec<(Key, Parcel)>,
+    /// When the first of them arrives.
+    first: Time,
+}
+
+impl Default for Parcels {
+    fn default() -> Self {
+        Self { parcels: Vec::new(), first: Time::MAX }
+    }
+}
+
+impl Parcels {
+    pub(super) fn is_empty(&self) -> bool {
+        self.parcels.is_empty()
+    }
+}
+
+/// What waits in the queue.
+#[derive(Clone, Copy, Debug)]
+enum What {
+    /// The deadline of a life of a peer.
+    Wake(u32),
+    /// A message arrives, by its number.
+    Letter(u32),
+    /// Something else, by its number.
+    Occurrence(u32),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    what: What,
+    /// It has gone through the downlink.
+    passed: bool,
+    /// A slow machine has put it off already.
+    put_off: bool,
+}
+
+impl Due {
+    fn new(what: What) -> Self {
+        Self { what, passed: false, put_off: false }
+    }
+}
+
+/// What a peer did about a request, as the simulator saw it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Deed {
+    /// A leaf started a task.
+    Started {
+        /// Which.
+        task: TaskId,
+        /// Of its issue: rises when the submitter issues the task again.
+        attempt: u32,
+    },
+    /// A router sent a part of a request down.
+    SentDown {
+        /// Of which bag.
+        bag: BagId,
+        /// Number of the request.
+        number: u64,
+        /// Way of the part.
+        path: Path,
+    },
+    /// A leaf wrote down what it holds of a bag.
+    Held {
+        /// Which.
+        bag: BagId,
+    },
+    /// A leaf published something new.
+    Published,
+    /// A node sent its parent, on another machine, what it last published.
+    Reported {
+        /// Which node of the machine.
+        node: Node,
+        /// Version of what it published.
+        version: u64,
+    },
+    /// A router was sent what a child published.
+    Heard {
+        /// The child's machine.
+        from: PeerId,
+        /// Which node of it.
+        node: Node,
+        /// Version of what it published.
+        version: u64,
+    },
+}
+
+/// The node and the version of what it published, in a message that carries such.
+fn published(message: &Message) -> Option<(Node, u64)> {
+    let Message::Overlay(message) = message else { return None };
+    let Body::Report(report) = &message.body else { return None };
+    Some((report.node, report.load.as_ref()?.version))
+}
+
+/// What is counted, and added up over all shards.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) events: u64,
+    pub(super) crashes: u64,
+    pub(super) leaves: u64,
+    pub(super) preemptions: u64,
+    pub(super) messages_lost: u64,
+    pub(super) messages_in_vain: u64,
+    /// By kind.
+    pub(super) messages: [MessageCount; KINDS_MAX],
+    pub(super) outputs: MessageCount,
+}
+
+impl Counts {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.events += other.events;
+        self.crashes += other.crashes;
+        self.leaves += other.leaves;
+        self.preemptions += other.preemptions;
+        self.messages_lost += other.messages_lost;
+        self.messages_in_vain += other.messages_in_vain;
+        self.messages.iter_mut().zip(other.messages).for_each(|(one, other)| *one = *one + other);
+        self.outputs = self.outputs + other.outputs;
+    }
+}
+
+/// Machines `number`, `number + count`, and so on.
+pub(super) struct Shard {
+    number: u32,
+    count: u32,
+    hosts: Vec<Host>,
+    queue: EventQueue<Due>,
+    /// The earliest of all, where it was looked at already.
+    front: Option<(Key, Due)>,
+    letters: Slab<Letter>,
+    occurrences: Slab<Occurrence>,
+    /// What waits for machines whose lid is shut.
+    held: BTreeMap<HostIndex, Vec<Due>>,
+    pub(super) now: Time,
+    /// For each shard.
+    pub(super) outbox: Vec<Parcels>,
+    inbox: Vec<Parcels>,
+    /// What the world is to hear.
+    pub(super) news: Vec<Item>,
+    /// What peers did about requests; kept only while somebody watches.
+    pub(super) deeds: Vec<(HostIndex, Deed)>,
+    pub(super) is_watched: bool,
+    effects: Vec<Effect>,
+    pub(super) counts: Counts,
+}
+
+impl Shard {
+    pub(super) fn new(around: &Surroundings, number: u32, count: u32) -> Self {
+        let hosts = (number..around.scenario.nodes).step_by(count as usize);
+        Self {
+            number,
+            count,
+            hosts: hosts.map(|index| Host::new(&around.scenario, index)).collect(),
+            queue: EventQueue::default(),
+            front: None,
+            letters: Slab::default(),
+            occurrences: Slab::default(),
+            held: BTreeMap::new(),
+            now: Time::ZERO,
+            outbox: (0..count).map(|_| Parcels::default()).collect(),
+            inbox: Vec::new(),
+            news: Vec::new(),
+            deeds: Vec::new(),
+            is_watched: false,
+            effects: Vec::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    pub(super) fn host(&self, host: HostIndex) -> &Host {
+        &self.hosts[(host / self.count) as usize]
+    }
+
+    pub(super) fn host_mut(&mut self, host: HostIndex) -> &mut Host {
+        &mut self.hosts[(host / self.count) as usize]
+    }
+
+    // ---- the loop ----
+
+    /// When something happens next.
+    pub(super) fn next(&self) -> Option<Time> {
+        let inbox = self.inbox.iter().map(|parcels| parcels.first);
+        inbox.chain(self.front.map(|(key, _)| key.at)).min()
+    }
+
+    /// What happens next, once everything is unpacked.
+    pub(super) fn next_key(&self) -> Option<Key> {
+        self.front.map(|(key, _)| key)
+    }
+
+    /// Lets everything happen that is due before `end`.
+    pub(super) fn process(&mut self, around: &Surroundings, end: Time) {
+        self.unpack();
+        let last = Time::from_micros(end.as_micros() - 1);
+        while let Some((key, due)) = self.front.take().or_else(|| self.queue.pop_until(last)) {
+            if key.at > last {
+                self.front = Some((key, due));
+                break;
+            }
+            self.now = key.at;
+            self.meet(key.target, due, around);
+        }
+        self.look_ahead();
+    }
+
+    /// Lets the next thing happen.
+    pub(super) fn step(&mut self, around: &Surroundings) {
+        if let Some((key, due)) = self.front.take() {
+            self.now = key.at;
+            self.meet(key.target, due, around);
+        }
+        self.look_ahead();
+    }
+
+    /// Another shard sends this; it is unpacked before anything else happens.
+    pub(super) fn receive(&mut self, parcels: Parcels) {
+        self.inbox.push(parcels);
+    }
+
+    /// Takes in what other shards sent.
+    pub(super) fn unpack(&mut self) {
+        for parcels in std::mem::take(&mut self.inbox) {
+            for (key, parcel) in parcels.parcels {
+                self.keep(key, parcel);
+            }
+        }
+        self.look_ahead();
+    }
+
+    /// Finds out what is next.
+    fn look_ahead(&mut self) {
+        if self.front.is_none() {
+            self.front = self.queue.pop();
+        }
+    }
+
+    fn push(&mut self, key: Key, due: Due) {
+        match &mut self.front {
+            Some(front) if key < front.0 => {
+                let (later, due) = std::mem::replace(front, (key, due));
+                self.queue.push(later, due);
+            }
+            _ => self.queue.push(key, due),
+        }
+    }
+
+    fn keep(&mut self, key: Key, parcel: Parcel) {
+        let what = match parcel {
+            Parcel::Letter(letter) => What::Letter(self.letters.insert(letter)),
+            Parcel::Occurrence(occurrence) => What::Occurrence(self.occurrences.insert(occurrence)),
+        };
+        self.push(key, Due::new(what));
+    }
+
+    /// Plans something that one of our machines causes.
+    pub(super) fn cause(&mut self, source: HostIndex, at: Time, target: HostIndex, occurrence: Occurrence) {
+        self.post(source, at, target, Parcel::Occurrence(occurrence));
+    }
+
+    /// The same of a message.
+    pub(super) fn post(&mut self, source: HostIndex, at: Time, target: HostIndex, parcel: Parcel) {
+        let key = self.host_mut(source).key(at, target);
+        let shard = target % self.count;
+        if shard == self.number {
+            self.keep(key, parcel);
+        } else {
+            let parcels = &mut self.outbox[shard as usize];
+            parcels.first = parcels.first.min(key.at);
+            parcels.parcels.push((key, parcel));
+        }
+    }
+
+    /// Lets something happen, unless the link or the condition of its machine has it wait or lost.
+    fn meet(&mut self, host: HostIndex, due: Due, around: &Surroundings) {
+        let now = self.now;
+        let machine = &mut self.hosts[(host / self.count) as usize];
+        if machine.is_up() {
+            if let What::Letter(number) = due.what
+                && !due.passed
+            {
+                let at = machine.link.receive(now, self.letters.get(number).bytes);
+                if at > now {
+                    let key = machine.key(at, host);
+                    self.push(key, Due { passed: true, ..due });
+                    return;
+                }
+            }
+            let due = Due { passed: true, ..due };
+            match machine.condition.pause {
+                Some(Pause::Lose) if matches!(due.what, What::Letter(_)) => {
+                    self.discard(due);
+                    self.counts.messages_in_vain += 1;
+                    return;
+                }
+                Some(_) => {
+                    self.held.entry(host).or_default().push(due);
+                    return;
+                }
+                None => {}
+            }
+            // A wake is late by itself: it follows the slow machine's view of its clock.
+            let is_wake = matches!(due.what, What::Wake(_));
+            if machine.condition.slow > Duration::ZERO && !due.put_off && !is_wake {
+                let key = machine.key(now + machine.condition.slow, host);
+                self.push(key, Due { put_off: true, ..due });
+                return;
+            }
+        }
+        match due.what {
+            What::Wake(life) => {
+                if !self.host(host).lives(life) {
+                    return;
+                }
+                if self.host_mut(host).wakes(now) {
+                    self.give(host, Event::DeadlineReached, around);
+                } else {
+                    self.arm(host);
+                }
+            }
+            What::Letter(number) => {
+                let letter = self.letters.take(number);
+                self.deliver(host, letter, around);
+            }
+            What::Occurrence(number) => {
+                let occurrence = self.occurrences.take(number);
+                self.happen(host, occurrence, around);
+            }
+        }
+    }
+
+    fn discard(&mut self, due: Due) {
+        match due.what {
+            What::Wake(_) => {}
+            What::Letter(number) => drop(self.letters.take(number)),
+            What::Occurrence(number) => drop(self.occurrences.take(number)),
+        }
+    }
+
+    fn happen(&mut self, host: HostIndex, occurrence: Occurrence, around: &Surroundings) {
+        let lives = |life| self.host(host).lives(life);
+        match occurrence {
+            Occurrence::SessionEnds { life } if lives(life) => self.end_session(host, around),
+            Occurrence::Durable { life } if lives(life) => self.commit(host, around),
+            Occurrence::RunEnds { life, place, serial } if lives(life) => self.end_run(host, place, serial, around),
+            Occurrence::Stopped { life, task } if lives(life) => {
+                self.give(host, Event::TaskEnded { task, outcome: TaskOutcome::Stopped }, around);
+            }
+            Occurrence::Measured { life, bag } if lives(life) => {
+                let task_mops = around.task_mops(bag);
+                self.give(host, Event::Measured { bag, task_mops, result: None }, around);
+            }
+            Occurrence::FetchAsked { fetch } => self.serve(host, fetch),
+            Occurrence::FetchSent { life, fetch, taken_us } if lives(life) => {
+                self.hand_over(host, fetch, taken_us, around);
+            }
+            Occurrence::FetchArrived { fetch, passed } if lives(fetch.life) => {
+                self.take_in(host, fetch, passed, around);
+            }
+            Occurrence::FetchEnds { life, serial, task, here } if lives(life) => {
+                self.end_fetch(host, serial, task, here, around);
+            }
+            // Meant for a life that is over.
+            Occurrence::SessionEnds { .. }
+            | Occurrence::Durable { .. }
+            | Occurrence::RunEnds { .. }
+            | Occurrence::Stopped { .. }
+            | Occurrence::Measured { .. }
+            | Occurrence::FetchSent { .. }
+            | Occurrence::FetchArrived { .. }
+            | Occurrence::FetchEnds { .. } => {}
+        }
+    }
+
+    // ---- machines ----
+
+    /// A machine is switched on and knows of these others.
+    pub(super) fn start(&mut self, host: HostIndex, contacts: Vec<Contact>, now: Time, around: &Surroundings) {
+        self.now = now;
+        let machine = self.host_mut(host);
+        machine.start(&around.scenario, !contacts.is_empty(), now);
+        let life = machine.life;
+        if let Some(session) = machine.churn.session() {
+            self.cause(host, now + session, host, Occurrence::SessionEnds { life });
+        }
+        if contacts.is_empty() {
+            self.give(host, Event::DeadlineReached, around);
+        }
+        for contact in contacts {
+            self.give(host, Event::Bootstrap(contact), around);
+        }
+        self.look_ahead();
+    }
+
+    fn end_session(&mut self, host: HostIndex, around: &Surroundings) {
+        if self.host_mut(host).churn.leaves() {
+            // It goes down when its peer says so.
+            self.give(host, Event::Leave, around);
+        } else {
+            self.crash(host, around);
+        }
+    }
+
+    /// A user of a machine that is up submits a bag.
+    pub(super) fn submit(&mut self, host: HostIndex, submission: Submission, now: Time, around: &Surroundings) {
+        self.now = now;
+        self.give(host, Event::Submitted(submission), around);
+        self.look_ahead();
+    }
+
+    /// The power of a machine that is up is cut.
+    pub(super) fn crash(&mut self, host: HostIndex, around: &Surroundings) {
+        self.counts.crashes += 1;
+        self.go_down(host, around.scenario.queue_lost, around);
+    }
+
+    fn go_down(&mut self, host: HostIndex, queue_lost: bool, around: &Surroundings) {
+        let now = self.now;
+        let machine = self.host_mut(host);
+        machine.crash(queue_lost, now);
+        // Never back within the window: only the world, which meets the shards between windows, can start it.
+        let downtime = machine.churn.downtime().max(around.lookahead());
+        self.tell(host, News::Down { until: now + downtime });
+        for due in self.held.remove(&host).unwrap_or_default() {
+            self.discard(due);
+        }
+    }
+
+    pub(super) fn tell(&mut self, host: HostIndex, news: News) {
+        self.news.push(Item { at: self.now, host, news });
+    }
+
+    /// Opens the lid of a machine.
+    pub(super) fn open(&mut self, host: HostIndex, now: Time) {
+        self.now = now;
+        let machine = self.host_mut(host);
+        let life = machine.life;
+        for (place, at, serial) in machine.open(now) {
+            self.cause(host, at, host, Occurrence::RunEnds { life, place, serial });
+        }
+        for due in self.held.remove(&host).unwrap_or_default() {
+            let key = self.host_mut(host).key(now, host);
+            self.push(key, due);
+        }
+        self.arm(host);
+        self.look_ahead();
+    }
+
+    // ---- peers ----
+
+    /// Gives an event to the peer of a machine that is up, and carries out what it answers.
+    pub(super) fn give(&mut self, host: HostIndex, event: Event, around: &Surroundings) {
+        self.counts.events += 1;
+        let now = self.now;
+        if self.is_watched
+            && let Event::Received { from, message } = &event
+            && let Some((node, version)) = published(message)
+        {
+            self.deeds.push((host, Deed::Heard { from: *from, node, version }));
+        }
+        let machine = &mut self.hosts[(host / self.count) as usize];
+        let said = |machine: &Host| machine.peer().map(|peer| peer.overlay_view().published(Node::Leaf).to_vec());
+        let said_before = if self.is_watched { said(machine) } else { None };
+        let mut trace = Trace(&mut machine.trace);
+        trace.word(now.as_micros() as u64);
+        trace.event(&event);
+        let mut effects = std::mem::take(&mut self.effects);
+        machine.handle(now, event, &mut effects);
+        if said_before.is_some() && said_before != said(machine) {
+            self.deeds.push((host, Deed::Published));
+        }
+        let mut left = false;
+        for effect in effects.drain(..) {
+            left |= matches!(effect, Effect::Notify(Notice::Left));
+            self.carry_out(host, effect, around);
+        }
+        self.effects = effects;
+        if left {
+            self.counts.leaves += 1;
+            // In good order nothing is lost.
+            self.go_down(host, false, around);
+        } else {
+            self.arm(host);
+        }
+    }
+
+    /// The wall clock of a machine jumps.
+    pub(super) fn jump_clock(&mut self, host: HostIndex, by_us: i64, now: Time) {
+        self.now = now;
+        self.host_mut(host).condition.jump(by_us);
+        self.arm(host);
+        self.look_ahead();
+    }
+
+    /// Sees to it that a machine is woken at its peer's deadline.
+    fn arm(&mut self, host: HostIndex) {
+        let now = self.now;
+        let machine = self.host_mut(host);
+        let life = machine.life;
+        if let Some(at) = machine.arm(now) {
+            let key = machine.key(at, host);
+            self.push(key, Due::new(What::Wake(life)));
+        }
+    }
+
+    fn carry_out(&mut self, host: HostIndex, effect: Effect, around: &Surroundings) {
+        let now = self.now;
+        let machine = &mut self.hosts[(host / self.count) as usize];
+        Trace(&mut machine.trace).effect(&effect);
+        let life = machine.life;
+        match effect {
+            Effect::Send { to, message } => {
+                if self.is_watched
+                    && let Message::Request { request, climbing: false, .. } = &message
+                {
+                    let (bag, number, path) = (request.bag.id, request.number, request.path.clone());
+                    self.deeds.push((host, Deed::SentDown { bag, number, path }));
+                }
+                if self.is_watched
+                    && let Some((node, version)) = published(&message)
+                {
+                    self.deeds.push((host, Deed::Reported { node, version }));
+                }
+                self.send(host, to.peer, message, around);
+            }
+            Effect::Persist { ticket, changes } => {
+                if self.is_watched {
+                    let held = changes.iter().filter_map(|change| match change {
+                        Change::Put(StoreRecord::Held { bag, .. }) => Some((host, Deed::Held { bag: bag.id })),
+                        Change::Put(_) | Change::Delete(_) => None,
+                    });
+                    self.deeds.extend(held);
+                }
+                machine.store.begin(ticket, changes);
+                // One write at a time, in the order they were asked for: a crash may come between any two.
+                machine.durable = machine.durable.max(now) + around.scenario.persist;
+                let at = machine.durable;
+                self.cause(host, at, host, Occurrence::Durable { life });
+            }
+            Effect::StartTask { place, task, attempt, .. } => {
+                let end = machine.run(place, task, around.task_mops(task.bag), now);
+                if self.is_watched {
+                    self.deeds.push((host, Deed::Started { task, attempt }));
+                }
+                self.tell(host, News::Started(task));
+                if let Some((at, serial)) = end {
+                    self.cause(host, at, host, Occurrence::RunEnds { life, place, serial });
+                }
+            }
+            Effect::FreezeTask { place, task } => {
+                machine.freeze(place, task, now);
+                self.counts.preemptions += 1;
+            }
+            Effect::ThawTask { place, task } => {
+                if let Some((at, serial)) = machine.thaw(place, task, now) {
+                    self.cause(host, at, host, Occurrence::RunEnds { life, place, serial });
+                }
+            }
+            Effect::StopTask { place, task } => {
+                if machine.stop(place, task) {
+                    self.cause(host, now + LOCAL_DELAY, host, Occurrence::Stopped { life, task });
+                }
+            }
+            Effect::SuspendTasks => machine.suspend(now),
+            Effect::ResumeTasks => {
+                for (place, at, serial) in machine.resume(now) {
+                    self.cause(host, at, host, Occurrence::RunEnds { life, place, serial });
+                }
+            }
+            Effect::MeasureTask { bag } => {
+                let takes = Duration::from_secs_f64(around.task_mops(bag) / machine.speed_mops).max(LOCAL_DELAY);
+                self.cause(host, now + takes, host, Occurrence::Measured { life, bag });
+            }
+            Effect::FetchOutput { task, output_bytes, from, .. } => {
+                self.want(host, task, output_bytes, from.peer, around);
+            }
+            Effect::Notify(Notice::BagAccepted(bag)) => self.tell(host, News::Accepted(bag)),
+            Effect::Notify(Notice::BagClosed(bag)) => self.tell(host, News::Closed(bag)),
+            Effect::Notify(Notice::Joined | Notice::Left) => {}
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Digests of what peers are given and answer: the same in every way of running a scenario.
+//!
+//! Each machine has a digest of 64 bits to which everything is added in its order; it is for finding out that two runs
+//! differ, not for safety. Identities and hashes are there by their first eight bytes: they are random already.
+
+use idlewood_overlay::PeerId;
+use idlewood_scheduler::{BagId, Change, Effect, Event, Notice, TaskId, TaskOutcome};
+
+use crate::overlay::measure::mix;
+use crate::size::size_of;
+
+/// Adds words to the digest of a machine.
+pub(super) struct Trace<'a>(pub(super) &'a mut u64);
+
+fn head(bytes: &[u8; 32]) -> u64 {
+    bytes.first_chunk().map_or(0, |head| u64::from_le_bytes(*head))
+}
+
+/// Part of an identity that tells peers apart.
+pub(super) fn tag(peer: PeerId) -> u64 {
+    head(&peer.0)
+}
+
+impl Trace<'_> {
+    pub(super) fn word(&mut self, word: u64) {
+        *self.0 = mix(*self.0, word);
+    }
+
+    fn letter(&mut self, letter: u8) {
+        self.word(letter.into());
+    }
+
+    fn bag(&mut self, bag: BagId) {
+        self.word(head(&bag.0));
+    }
+
+    fn task(&mut self, task: &TaskId) {
+        self.bag(task.bag);
+        self.word(task.index);
+    }
+
+    /// What a peer is given, but for the message, whose digest stands before.
+    pub(super) fn event(&mut self, event: &Event) {
+        match event {
+            Event::Bootstrap(contact) => {
+                self.letter(b'b');
+                self.word(tag(contact.peer));
+            }
+            Event::Received { .. } => self.letter(b'r'),
+            Event::ConnectionLost(peer) => {
+                self.letter(b'c');
+                self.word(tag(*peer));
+            }
+            Event::Persisted(ticket) => {
+                self.letter(b'p');
+                self.word(ticket.0);
+            }
+            Event::Submitted(submission) => {
+                self.letter(b's');
+                self.bag(submission.id);
+            }
+            Event::Measured { bag, task_mops, .. } => {
+                self.letter(b'm');
+                self.bag(*bag);
+                self.word(task_mops.to_bits());
+            }
+            Event::Cancelled(bag) => {
+                self.letter(b'x');
+                self.bag(*bag);
+            }
+            Event::TaskEnded { task, outcome } => {
+                self.letter(match outcome {
+                    TaskOutcome::Finished { .. } => b'F',
+                    TaskOutcome::NotStarted { .. } => b'N',
+                    TaskOutcome::Stopped => b'S',
+                });
+                self.task(task);
+            }
+            Event::Fetched { task, here } => {
+                self.letter(if *here { b'f' } else { b'n' });
+                self.task(task);
+            }
+            Event::OwnerReturned => self.letter(b'o'),
+            Event::OwnerLeft => self.letter(b'a'),
+            Event::Leave => self.letter(b'l'),
+            Event::Return => self.letter(b'R'),
+            Event::DeadlineReached => self.letter(b'd'),
+        }
+    }
+
+    /// What a peer answers, but for the digest of a message, which follows.
+    pub(super) fn effect(&mut self, effect: &Effect) {
+        let mut about = |letter, place: u32, task| {
+            self.letter(letter);
+            self.word(place.into());
+            self.task(task);
+        };
+        match effect {
+            Effect::Send { to, .. } => {
+                self.letter(b'0');
+                self.word(tag(to.peer));
+            }
+            Effect::Persist { ticket, changes } => {
+                self.letter(b'1');
+                self.word(ticket.0);
+                changes.iter().for_each(|change| self.change(change));
+            }
+            Effect::StartTask { place, task, attempt, .. } => {
+                about(b'2', *place, task);
+                self.word(u64::from(*attempt));
+            }
+            Effect::StopTask { place, task } => about(b'3', *place, task),
+            Effect::FreezeTask { place, task } => about(b'8', *place, task),
+            Effect::ThawTask { place, task } => about(b'9', *place, task),
+            Effect::SuspendTasks => self.letter(b'4'),
+            Effect::ResumeTasks => self.letter(b'5'),
+            Effect::MeasureTask { bag } => {
+                self.letter(b'6');
+                self.bag(*bag);
+            }
+            Effect::FetchOutput { task, output, output_bytes, from } => {
+                self.letter(b'7');
+                self.task(task);
+                self.word(head(&output.0));
+                self.word(*output_bytes);
+                self.word(tag(from.peer));
+            }
+            Effect::Notify(notice) => {
+                let (letter, bag) = match notice {
+                    Notice::BagAccepted(bag) => (b'A', Some(*bag)),
+                    Notice::BagClosed(bag) => (b'C', Some(*bag)),
+                    Notice::Joined => (b'J', None),
+                    Notice::Left => (b'L', None),
+                };
+                self.letter(letter);
+                bag.into_iter().for_each(|bag| self.bag(bag));
+            }
+        }
+    }
+
+    fn change(&mut self, change: &Change) {
+        match change {
+            Change::Put(record) => {
+                self.letter(b'+');
+                self.word(size_of(record).digest);
+            }
+            Change::Delete(key) => {
+                self.letter(b'-');
+                key.to_bytes().chunks(8).for_each(|chunk| {
+                    let mut word = [0; 8];
+                    word[..chunk.len()].copy_from_slice(chunk);
+                    self.word(u64::from_le_bytes(word));
+                });
+            }
+        }
+    }
+}

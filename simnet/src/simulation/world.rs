@@ -1,0 +1,143 @@
+//! What is outside of all machines: who is up, the users with their bags, and the simulator's own record.
+//!
+//! The world acts only between the windows in which machines run on their own: when a machine is switched on (it has to
+//! know of others) and when somebody submits a bag (at a machine that is up). A window ends where the world acts next,
+//! and what shards have to tell is taken in by time and machine, so that all of it is as if there were one thread.
+
+use std::collections::BTreeSet;
+
+use idlewood_overlay::Time;
+use idlewood_scheduler::{BagId, TaskId};
+use rand::RngExt;
+
+use crate::event_queue::HostIndex;
+use crate::random::SmallStream;
+use crate::record::Record;
+
+/// What the world does. At one moment it comes before everything on machines, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Act {
+    /// Switches a machine on.
+    Start(HostIndex),
+    /// A user submits a bag, by its number, or looks after it.
+    Submit(usize),
+}
+
+/// What a shard tells the world.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum News {
+    /// The machine went down; it is to be started then.
+    Down {
+        until: Time,
+    },
+    Accepted(BagId),
+    Closed(BagId),
+    Started(TaskId),
+    Finished(TaskId),
+    /// A result is durable in the journal of the machine.
+    Journalled {
+        task: TaskId,
+        success: bool,
+        has_output: bool,
+    },
+}
+
+/// News of a machine.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Item {
+    pub(super) at: Time,
+    pub(super) host: HostIndex,
+    pub(super) news: News,
+}
+
+/// Outside of all machines.
+pub(super) struct World {
+    plans: BTreeSet<(Time, Act)>,
+    /// Machines that are up, in no particular order, and where each stands there.
+    up: Vec<HostIndex>,
+    places: Vec<u32>,
+    submitter_rng: SmallStream,
+    pub(super) record: Record,
+}
+
+/// Of a machine that is down.
+const NOWHERE: u32 = u32::MAX;
+
+impl World {
+    pub(super) fn new(hosts: u32, submitter_rng: SmallStream, record: Record) -> Self {
+        let places = vec![NOWHERE; hosts as usize];
+        Self { plans: BTreeSet::new(), up: Vec::new(), places, submitter_rng, record }
+    }
+
+    /// Plans something.
+    pub(super) fn plan(&mut self, at: Time, act: Act) {
+        self.plans.insert((at, act));
+    }
+
+    /// When the world acts next.
+    pub(super) fn next(&self) -> Option<Time> {
+        self.plans.first().map(|(at, _)| *at)
+    }
+
+    /// What it does then.
+    pub(super) fn take(&mut self) -> Option<(Time, Act)> {
+        self.plans.pop_first()
+    }
+
+    pub(super) fn up(&self) -> &[HostIndex] {
+        &self.up
+    }
+
+    /// A machine was switched on.
+    pub(super) fn started(&mut self, host: HostIndex) {
+        self.places[host as usize] = self.up.len() as u32;
+        self.up.push(host);
+    }
+
+    fn stopped(&mut self, host: HostIndex) {
+        let place = std::mem::replace(&mut self.places[host as usize], NOWHERE) as usize;
+        self.up.swap_remove(place);
+        if let Some(&moved) = self.up.get(place) {
+            self.places[moved as usize] = place as u32;
+        }
+    }
+
+    /// A random machine that is up and not this one, which is down.
+    pub(super) fn somebody(&self, rng: &mut SmallStream) -> Option<HostIndex> {
+        (!self.up.is_empty()).then(|| self.up[rng.random_range(0..self.up.len())])
+    }
+
+    /// Where the next user sits.
+    pub(super) fn submitter(&mut self) -> Option<HostIndex> {
+        (!self.up.is_empty()).then(|| self.up[self.submitter_rng.random_range(0..self.up.len())])
+    }
+
+    /// Takes in what shards have to tell, and empties it.
+    pub(super) fn hear<'a>(&mut self, shards: impl Iterator<Item = &'a mut Vec<Item>>) {
+        let mut all: Vec<Item> = Vec::new();
+        for news in shards {
+            if all.is_empty() {
+                std::mem::swap(&mut all, news);
+            } else {
+                all.append(news);
+            }
+        }
+        // What one machine tells stays in its order.
+        all.sort_by_key(|item| (item.at, item.host));
+        for Item { at, host, news } in all {
+            match news {
+                News::Down { until } => {
+                    self.stopped(host);
+                    self.plan(until, Act::Start(host));
+                }
+                News::Accepted(bag) => self.record.accepted(bag, at),
+                News::Closed(bag) => self.record.closed(bag, at),
+                News::Started(task) => self.record.started(task),
+                News::Finished(task) => self.record.finished(task),
+                News::Journalled { task, success, has_output } => {
+                    self.record.journalled(task, host, success, has_output, at);
+                }
+            }
+        }
+    }
+}
