@@ -14,27 +14,27 @@
 //!
 //! Left out: a limit by the tasks' memory instead of their number.
 
+mod giving;
 mod held;
 mod schedule;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idlewood_overlay::{Contact, PeerId, Time};
 
 use self::held::Held;
-use crate::bag::{AGE_MAX, BagHeader, BagId, HELD_INTERVALS_MAX, Path, Request, TaskId, TaskResult};
+use crate::bag::{AGE_MAX, BagHeader, BagId, HELD_INTERVALS_MAX, Request, TaskId, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
-use crate::message::Message;
+use crate::message::{Message, RENEWALS_MAX};
 use crate::peer::{Effect, TaskOutcome};
 use crate::ranges::IntervalSet;
+use crate::recent::Recent;
 use crate::record::{Change, RecordKey};
 
-/// How many requests are remembered so that none is executed twice (invariant I7).
-const SEEN_MAX: usize = 4096;
 /// Starts of a bag that may fail in a row before its tasks go to another machine. Our choice.
 const NOT_STARTED_MAX: u32 = 3;
 
@@ -98,7 +98,7 @@ pub(crate) struct Executor {
     vacate_at: Option<Time>,
     /// Of the last `Holding`, of whatever bag: a bag that comes again must not be taken for an old word.
     version: u64,
-    seen: VecDeque<(BagId, u64, Path)>,
+    seen: Recent,
     speed_mops: f64,
     /// Availability changed since this was last reset.
     pub(crate) changed: bool,
@@ -149,7 +149,7 @@ impl Executor {
             suspended: false,
             vacate_at: None,
             version: 0,
-            seen: VecDeque::new(),
+            seen: Recent::default(),
             speed_mops: config.speed_mops,
             changed: true,
         }
@@ -190,7 +190,7 @@ impl Executor {
             }
             // One of the two is not the bag. The first has not been spoken for by its submitter; the next may be.
             let invented = held.ranges();
-            self.seen.retain(|seen| seen.0 != id);
+            self.seen.forget(id);
             self.give_up(id, &invented, io);
         }
         let intervals = self.held.get(&id).map_or(0, |held| held.ranges().intervals());
@@ -199,14 +199,10 @@ impl Executor {
         }
         let released = io.now - request.age.min(AGE_MAX);
         let submitter = request.bag.submitter.clone();
+        let is_new = self.seen.insert(&request);
         let held = self.held.entry(id).or_insert_with(|| Held::new(request.bag, released, config));
-        let key = (id, request.number, request.path);
         let mut changes = Vec::new();
-        if !self.seen.contains(&key) {
-            if self.seen.len() == SEEN_MAX {
-                self.seen.pop_front();
-            }
-            self.seen.push_back(key);
+        if is_new {
             held.attempt = held.attempt.max(request.attempt);
             changes = held.supersede(request.attempt, &request.ranges);
             held.waiting.extend_with(&request.ranges.difference(&held.ranges()));
@@ -240,9 +236,9 @@ impl Executor {
         if version == 0 {
             // Unasked: what the submitter knows may be older than what is here.
             held.holding_due = io.now;
+            held.agreed = false;
         } else if version == held.version {
-            held.holding_wait = config.repeat_after;
-            held.holding_due = io.now + term.max(Duration::from_secs(1)) / 3;
+            held.renewed(term, io, config);
         }
         if drop.is_empty() {
             if version == held.version {
@@ -253,10 +249,28 @@ impl Executor {
         self.give_up(bag, &drop, io);
     }
 
+    /// The submitter of these bags answers to a renewal.
+    pub(crate) fn renewed(
+        &mut self,
+        from: PeerId,
+        bags: &[(BagId, u64)],
+        term: Duration,
+        io: &mut Io,
+        config: &Config,
+    ) {
+        for (bag, version) in bags {
+            let held = self.held.get_mut(bag).filter(|held| held.bag.submitter.peer == from);
+            if let Some(held) = held.filter(|held| held.agreed && held.version == *version) {
+                held.renewed(term, io, config);
+            }
+        }
+    }
+
     /// Forgets these tasks of a bag, whatever they have come to.
     fn give_up(&mut self, bag: BagId, drop: &IntervalSet, io: &mut Io) {
         let Some(held) = self.held.get_mut(&bag) else { return };
         held.waiting.subtract(drop);
+        held.offered.subtract(drop);
         let mut changes: Vec<Change> = Vec::new();
         held.outbox.retain(|&index, _| {
             let keep = !drop.contains(index);
@@ -316,12 +330,15 @@ impl Executor {
     pub(crate) fn ended(&mut self, task: TaskId, outcome: TaskOutcome, io: &mut Io, config: &Config) {
         let place = self.places.iter_mut().find(|place| place.as_ref().is_some_and(|running| running.task == task));
         let Some(running) = place.and_then(Option::take) else { return };
-        self.changed = true;
         if running.stopping {
+            self.changed = true;
             return;
         }
+        let as_expected = self.ends_as_expected(&running, io.now);
         let Some(held) = self.held.get_mut(&task.bag) else { return };
         held.running.remove_index(task.index);
+        let finished = matches!(outcome, TaskOutcome::Finished { .. });
+        self.changed |= !(finished && as_expected) || held.unfinished_is_empty();
         match outcome {
             TaskOutcome::Finished { success, output, output_bytes, work_mops } => {
                 let (index, attempt) = (task.index, running.attempt);
@@ -382,11 +399,20 @@ impl Executor {
     /// Does what is due: renewals, repetitions, handing back.
     pub(crate) fn tick(&mut self, io: &mut Io, config: &Config) {
         self.vacate_if_due(io, config);
+        self.take_back_offers(io);
+        let mut renewals: BTreeMap<PeerId, (Contact, Vec<(BagId, u64)>)> = BTreeMap::new();
         for held in self.held.values_mut() {
             if io.is_writing(held.bag.id) {
                 continue;
             }
-            if held.holding_due <= io.now {
+            if held.holding_due <= io.now && held.agreed {
+                let submitter = &held.bag.submitter;
+                let (_, bags) = renewals.entry(submitter.peer).or_insert_with(|| (submitter.clone(), Vec::new()));
+                if bags.len() < RENEWALS_MAX {
+                    bags.push((held.bag.id, held.version));
+                    held.speak(io, config);
+                }
+            } else if held.holding_due <= io.now {
                 self.version += 1;
                 let message = held.holding(self.version, io, config);
                 io.send(held.bag.submitter.clone(), message);
@@ -398,6 +424,26 @@ impl Executor {
                 let message = Message::Results { bag: held.bag.id, executor: io.me.clone(), results };
                 io.send(held.bag.submitter.clone(), message);
             }
+        }
+        self.renew(renewals, io, config);
+    }
+
+    /// One message to each submitter renews what is due, and with it what will be soon.
+    fn renew(&mut self, renewals: BTreeMap<PeerId, (Contact, Vec<(BagId, u64)>)>, io: &mut Io, config: &Config) {
+        for (peer, (submitter, mut bags)) in renewals {
+            for held in self.held.values_mut() {
+                let soon = held.agreed && held.holding_due > io.now && held.holding_due <= io.now + config.lease / 4;
+                if soon
+                    && held.bag.submitter.peer == peer
+                    && bags.len() < RENEWALS_MAX
+                    && !bags.iter().any(|(bag, _)| *bag == held.bag.id)
+                    && !io.is_writing(held.bag.id)
+                {
+                    bags.push((held.bag.id, held.version));
+                    held.speak(io, config);
+                }
+            }
+            io.send(submitter, Message::Renewal { executor: io.me.clone(), bags });
         }
     }
 
@@ -423,7 +469,8 @@ impl Executor {
             let results = (may_speak && !held.outbox.is_empty()).then_some(held.results_due);
             let is_blocked = held.blocked_until > io.now;
             let unblocked = (may_start && !held.waiting.is_empty() && is_blocked).then_some(held.blocked_until);
-            [holding, results, unblocked]
+            let offered = (!held.offered.is_empty()).then_some(held.offered_until);
+            [holding, results, unblocked, offered]
         });
         held.chain([self.vacate_at]).flatten().min()
     }

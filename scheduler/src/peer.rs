@@ -3,12 +3,15 @@
 //! A driver owns a [`Peer`] and nothing else of the protocol. It feeds [`Event`]s and carries out [`Effect`]s; the
 //! agent does so with sockets, processes and a store, the simulator with an event queue.
 
+mod redistribution;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idlewood_overlay::{Contact, GridId, Node, Overlay, PayloadCodec, PeerId, State, Time, WallTime};
 use serde::{Deserialize, Serialize};
 
+use self::redistribution::Asking;
 use crate::bag::{BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, BlobId, Request, TaskId, TaskResult};
 use crate::config::Config;
 use crate::executor::{Executor, HeldView, Lease, RunningTask};
@@ -217,6 +220,11 @@ pub enum SubmitError {
 /// Reports tell what changed since the last one.
 const REPORTS: PayloadCodec = PayloadCodec { diff: summary::diff, apply: summary::apply };
 
+/// A leaf that works its queue off offers more again as time passes: it says so after this share of the time that the
+/// queue takes, but not later than that. What it said before stays a lower bound.
+const REFRESH_SHARE: u32 = 8;
+const REFRESH_MAX: Duration = Duration::from_secs(300);
+
 /// Why a peer cannot be rebuilt.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
@@ -238,8 +246,11 @@ pub struct Peer {
     summary_earliest: Time,
     summary_latest: Time,
     router_changed: bool,
+    /// When the router's may be published again.
+    router_earliest: Time,
     /// Until then a machine that is alone waits for the grid that it expects.
     alone_until: Option<Time>,
+    asking: Asking,
     /// When there is timed work next; found anew after each event.
     deadline: Option<Time>,
 }
@@ -281,7 +292,9 @@ impl Peer {
             summary_earliest: now,
             summary_latest: now,
             router_changed: false,
+            router_earliest: now,
             alone_until: None,
+            asking: Asking::new(now),
             deadline: Some(now),
         };
         peer.alone_until = peer.config.expects_grid.then(|| now + peer.config.placement_timeout);
@@ -414,9 +427,10 @@ impl Peer {
         };
         let ledgers = self.ledgers.values().filter(|ledger| !ledger.is_closed()).filter_map(Ledger::deadline).min();
         let executor = self.executor.deadline(&self.io);
-        let router = if self.router_changed { Some(self.io.now) } else { self.router.deadline(&self.config) };
+        let router = if self.router_changed { Some(self.router_earliest.max(self.io.now)) } else { self.router.deadline(&self.config) };
         let alone = self.alone_until.filter(|&until| until > self.io.now);
-        [self.overlay.deadline(), summary, ledgers, executor, router, alone].into_iter().flatten().min()
+        let ask = self.ask_deadline();
+        [self.overlay.deadline(), summary, ledgers, executor, router, alone, ask].into_iter().flatten().min()
     }
 
     /// A driver that comes far too late was asleep, or its clock jumped: leases that ended meanwhile were not broken by
@@ -467,6 +481,15 @@ impl Peer {
                     None => refuse(bag, executor, version, ranges, &mut self.io),
                 }
             }
+            Message::Ask { idle, speed_mops, node, climbing, climbed } => {
+                self.asked(idle, speed_mops, node, climbing, climbed);
+            }
+            Message::Offer { bag, executor, ranges, to } if executor.peer == from => {
+                match self.ledgers.get_mut(&bag) {
+                    Some(ledger) => ledger.offer(executor, &ranges, to, &mut self.io, &self.config),
+                    None => refuse(bag, executor, 0, ranges, &mut self.io),
+                }
+            }
             Message::Results { bag, executor, results } if executor.peer == from => match self.ledgers.get_mut(&bag) {
                 Some(ledger) => ledger.results(&executor, results, &mut self.io),
                 None => {
@@ -477,15 +500,37 @@ impl Peer {
                     self.io.send(executor, Message::ResultsAck { bag, indices });
                 }
             },
+            Message::Renewal { executor, bags } if executor.peer == from => self.renewal(executor, bags),
             // Only the peer itself may speak of what it holds.
-            Message::Holding { .. } | Message::Results { .. } => {}
+            Message::Holding { .. } | Message::Renewal { .. } | Message::Offer { .. } | Message::Results { .. } => {}
             Message::Lease { bag, version, submitter, term, drop } => {
                 let lease = Lease { bag, version, submitter, term, drop };
                 self.executor.lease(from, lease, &mut self.io, &self.config);
             }
+            Message::Renewed { bags, term } => {
+                self.executor.renewed(from, &bags, term, &mut self.io, &self.config);
+            }
             Message::ResultsAck { bag, indices } => {
                 self.executor.acknowledged(from, bag, &indices, &mut self.io, &self.config);
             }
+        }
+    }
+
+    /// An executor renews its leases. Where what it refers to is not what is known here it has to say what it holds, or to
+    /// forget it.
+    fn renewal(&mut self, executor: Contact, mut bags: Vec<(BagId, u64)>) {
+        let mut shortest: Option<Duration> = None;
+        bags.retain(|&(bag, version)| {
+            let Some(ledger) = self.ledgers.get_mut(&bag) else {
+                refuse(bag, executor.clone(), version, IntervalSet::from(0..BAG_TASKS_MAX), &mut self.io);
+                return false;
+            };
+            let term = ledger.renew(&executor, version, &mut self.io, &self.config);
+            shortest = shortest.into_iter().chain(term).min();
+            term.is_some()
+        });
+        if let Some(term) = shortest {
+            self.io.send(executor, Message::Renewed { bags, term });
         }
     }
 
@@ -608,10 +653,16 @@ impl Peer {
         loop {
             self.issue();
             self.drain_overlay();
-            let Some(message) = self.io.local.pop_front() else { break };
-            self.receive(self.io.me.peer, message);
+            if let Some(message) = self.io.local.pop_front() {
+                self.receive(self.io.me.peer, message);
+                continue;
+            }
+            self.executor.dispatch(&mut self.io);
+            self.ask_for_work();
+            if self.io.local.is_empty() {
+                break;
+            }
         }
-        self.executor.dispatch(&mut self.io);
         self.publish();
         self.drain_overlay();
     }
@@ -659,7 +710,7 @@ impl Peer {
             idlewood_overlay::Notice::ChildrenChanged | idlewood_overlay::Notice::PlaceChanged => {
                 self.router_changed = true;
             }
-            idlewood_overlay::Notice::RootChanged => {}
+            idlewood_overlay::Notice::RootChanged => self.note_backlog(),
         }
     }
 
@@ -670,7 +721,8 @@ impl Peer {
         if due <= now && (self.executor.changed || self.executor.has_work()) {
             self.executor.changed = false;
             self.summary_earliest = now + self.config.summary_interval;
-            self.summary_latest = now + self.config.summary_refresh;
+            let refresh = (self.executor.busy_for(now) / REFRESH_SHARE).min(REFRESH_MAX);
+            self.summary_latest = now + self.config.summary_refresh.max(refresh);
             let payload = self.executor.summary(now).encode();
             self.overlay.publish(now, Node::Leaf, payload, &mut self.overlay_effects);
             self.drain_overlay();
@@ -678,9 +730,11 @@ impl Peer {
             self.router_changed |= !self.overlay.hosts_router();
         }
         self.router_changed |= self.router.deadline(&self.config).is_some_and(|deadline| deadline <= now);
-        if !std::mem::take(&mut self.router_changed) {
+        if !self.router_changed || self.router_earliest > now {
             return;
         }
+        self.router_changed = false;
+        self.router_earliest = now + self.config.summary_interval;
         self.router.refresh(&self.overlay, now, &self.config);
         let changed = self.overlay.hosts_router() && self.router.take_changed();
         if !changed && !self.overlay.is_root() {

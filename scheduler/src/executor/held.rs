@@ -23,6 +23,9 @@ pub(super) struct Held {
     /// Whether its submitter has spoken of it itself; else all there is may be somebody's invention.
     pub(super) confirmed: bool,
     pub(super) waiting: IntervalSet,
+    /// Not started here while the submitter is asked whether another machine may have them, at most until then.
+    pub(super) offered: IntervalSet,
+    pub(super) offered_until: Time,
     pub(super) running: IntervalSet,
     pub(super) outbox: BTreeMap<u64, TaskResult>,
     /// Number and summed work of the tasks finished here.
@@ -33,6 +36,8 @@ pub(super) struct Held {
     pub(super) not_started: u32,
     /// Of the last `Holding` sent.
     pub(super) version: u64,
+    /// Whether its submitter has answered that one, so that the next word can be short.
+    pub(super) agreed: bool,
     pub(super) holding_due: Time,
     pub(super) holding_wait: Duration,
     pub(super) results_due: Time,
@@ -49,12 +54,15 @@ impl Held {
             attempt: 0,
             confirmed: false,
             waiting: IntervalSet::new(),
+            offered: IntervalSet::new(),
+            offered_until: Time::ZERO,
             running: IntervalSet::new(),
             outbox: BTreeMap::new(),
             finished: (0, 0.0),
             blocked_until: Time::ZERO,
             not_started: 0,
             version: 0,
+            agreed: false,
             holding_due: Time::ZERO,
             holding_wait: config.repeat_after,
             results_due: Time::ZERO,
@@ -74,7 +82,7 @@ impl Held {
 
     /// Everything this machine accounts for.
     pub(super) fn ranges(&self) -> IntervalSet {
-        let mut ranges = self.waiting.union(&self.running);
+        let mut ranges = self.unfinished();
         for &index in self.outbox.keys() {
             ranges.insert_index(index);
         }
@@ -82,15 +90,16 @@ impl Held {
     }
 
     pub(super) fn unfinished(&self) -> IntervalSet {
-        self.waiting.union(&self.running)
+        let begun = self.waiting.union(&self.running);
+        if self.offered.is_empty() { begun } else { begun.union(&self.offered) }
     }
 
     pub(super) fn unfinished_is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.running.is_empty()
+        self.waiting.is_empty() && self.running.is_empty() && self.offered.is_empty()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.running.is_empty() && self.outbox.is_empty()
+        self.unfinished_is_empty() && self.outbox.is_empty()
     }
 
     /// a as known here: declared, or corrected by what finished tasks showed.
@@ -134,11 +143,24 @@ impl Held {
         })
     }
 
+    /// Its submitter hears of it now, and again unless it answers within a growing time.
+    pub(super) fn speak(&mut self, io: &Io, config: &Config) {
+        self.holding_due = io.now + self.holding_wait;
+        self.holding_wait = (self.holding_wait * 2).min(config.lease / 3);
+    }
+
+    /// The submitter says that the lease runs on: half of it is left for repetitions.
+    pub(super) fn renewed(&mut self, term: Duration, io: &Io, config: &Config) {
+        self.agreed = true;
+        self.holding_wait = config.repeat_after;
+        self.holding_due = io.now + term.max(Duration::from_secs(1)) / 2;
+    }
+
     /// The next `Holding`, whose answer is expected within a growing time.
     pub(super) fn holding(&mut self, version: u64, io: &Io, config: &Config) -> Message {
         self.version = version;
-        self.holding_due = io.now + self.holding_wait;
-        self.holding_wait = (self.holding_wait * 2).min(config.lease / 3);
+        self.agreed = false;
+        self.speak(io, config);
         // What is acknowledged out of order may leave more intervals than came. What is not listed is issued again.
         let ranges = self.ranges().ranges().take(HELD_INTERVALS_MAX).collect();
         Message::Holding { bag: self.bag.id, executor: io.me.clone(), version, attempt: self.attempt, ranges }
@@ -147,6 +169,7 @@ impl Held {
     /// Unstarted tasks go back to the submitter: the next `Holding` no longer lists them.
     pub(super) fn hand_back(&mut self, version: u64, io: &mut Io, config: &Config) {
         self.waiting = IntervalSet::new();
+        self.offered = IntervalSet::new();
         self.holding_wait = config.repeat_after;
         let change = self.change(io);
         let (to, message) = (self.bag.submitter.clone(), self.holding(version, io, config));

@@ -10,9 +10,9 @@ use super::{Executor, Running};
 use crate::bag::{BagId, TaskId};
 use crate::io::Io;
 use crate::peer::Effect;
-use crate::queue::{Load, WORK_MOPS_MIN};
+use crate::queue::{Entry, Load, WORK_MOPS_MIN};
 use crate::stretch::{lexicographic_order, max_stretch_exact};
-use crate::summary::Summary;
+use crate::summary::{self, Summary};
 
 /// A task that ran longer than its declared work counts as this much still to do, as a share of its work: nobody
 /// knows how long it will go on, and zero would promise its slot to others.
@@ -45,7 +45,6 @@ impl Executor {
         }
         while let Some(step) = self.next_step(io.now) {
             self.take_step(step, io);
-            self.changed = true;
         }
     }
 
@@ -125,7 +124,7 @@ impl Executor {
     }
 
     /// Sorts the bags by the deadlines that the smallest feasible maximum stretch gives them (paper §4).
-    fn reorder(&mut self, now: Time) {
+    pub(super) fn reorder(&mut self, now: Time) {
         let (load, bags) = self.load(now, |_| true);
         let mut order =
             if self.lexicographic { lexicographic_order(&load) } else { load.order(max_stretch_exact(&load)) };
@@ -183,11 +182,28 @@ impl Executor {
         (whole - running.active(now).as_secs_f64() * self.speed_mops).max(whole * OVERRUN_REST)
     }
 
+    /// Whether a task that ends now took about as long as the summary has it: then time alone changes what this leaf offers.
+    pub(super) fn ends_as_expected(&self, running: &Running, now: Time) -> bool {
+        let Some(held) = self.held.get(&running.task.bag) else { return false };
+        let deviation = held.task_mops() - running.active(now).as_secs_f64() * self.speed_mops;
+        held.bag.declared && deviation.abs() <= held.task_mops() * OVERRUN_REST
+    }
+
+    /// How long it takes to do everything that is held.
+    pub(crate) fn busy_for(&self, now: Time) -> Duration {
+        let (load, _) = self.load(now, |_| true);
+        let queued_mops: f64 = load.entries.iter().map(Entry::left_mops).chain(load.running_mops).sum();
+        Duration::try_from_secs_f64(queued_mops / (load.speed_mops * f64::from(load.slots))).unwrap_or(Duration::MAX)
+    }
+
     /// What this leaf offers now.
     pub(crate) fn summary(&self, now: Time) -> Summary {
-        if self.is_suspended() {
-            return Summary::unavailable();
-        }
-        Summary::of_leaf(&self.load(now, |held| !held.unfinished_is_empty()).0)
+        let mut summary = if self.is_suspended() {
+            Summary::unavailable()
+        } else {
+            Summary::of_leaf(&self.load(now, |held| !held.unfinished_is_empty()).0)
+        };
+        summary.longest_wait_s = summary::wait_s(self.wait_s());
+        summary
     }
 }

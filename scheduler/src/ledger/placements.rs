@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use idlewood_overlay::{Contact, PeerId, Time};
+use idlewood_overlay::{Contact, Node, PeerId, Time};
 
 use super::{Issue, Ledger};
 use crate::bag::{BagId, REQUEST_INTERVALS_MAX, Request};
@@ -20,8 +20,12 @@ use crate::message::Message;
 use crate::ranges::{IntervalSet, IntervalTree};
 use crate::record::{Change, Record, RecordKey};
 
+/// A lease lasts this share of its bag's age: a crash that is noticed later then delays the bag by no more than that.
+const LEASE_AGE_SHARE: u32 = 8;
+/// At most so long. Our choice.
+const LEASE_MAX: Duration = Duration::from_secs(600);
 /// Bytes of a renewal with its answer, for the bound on the submitter's link. Measured on encoded messages.
-const RENEWAL_BYTES: u64 = 500;
+const RENEWAL_BYTES: u64 = 200;
 /// Link of the submitter in bytes/s (the paper's 1 Mb/s) and the share of it that renewals may take (`design.md`).
 const RENEWAL_BYTES_S: u64 = 125_000 / 10;
 
@@ -43,6 +47,8 @@ pub(super) struct Placement {
     pub(super) until: Time,
     /// Of the last `Holding` heard.
     pub(super) version: u64,
+    /// Whether tasks were withdrawn of which the executor does not know: it has to say what it holds, to hear of them.
+    pub(super) withdrawn: bool,
 }
 
 impl Ledger {
@@ -62,9 +68,10 @@ impl Ledger {
         }
         self.unissued.subtract(&ranges);
         self.gain(ranges.clone());
-        let until = io.now + self.term(config);
+        let until = io.now + self.term(io, config);
         self.ends_at(until);
-        self.placed.insert(executor.peer, Placement { executor, ranges, until, version: 0 });
+        let placement = Placement { executor, ranges, until, version: 0, withdrawn: false };
+        self.placed.insert(placement.executor.peer, placement);
     }
 
     /// Tells those that hold tasks where this machine is now, and that they may keep them.
@@ -72,7 +79,7 @@ impl Ledger {
         if self.is_closed() {
             return;
         }
-        let term = self.term(config);
+        let term = self.term(io, config);
         for placement in self.placed.values() {
             let submitter = Some(io.me.clone());
             let lease = Message::Lease { bag: self.bag.id, version: 0, submitter, term, drop: IntervalSet::new() };
@@ -82,7 +89,7 @@ impl Ledger {
 
     /// After a sleep or a jump of the clock: nobody could have renewed anything meanwhile.
     pub(crate) fn renew_all(&mut self, io: &Io, config: &Config) {
-        let until = io.now + self.term(config);
+        let until = io.now + self.term(io, config);
         for placement in self.placed.values_mut() {
             placement.until = until;
         }
@@ -96,10 +103,36 @@ impl Ledger {
         self.placed.values().map(|placement| (&placement.executor, &placement.ranges))
     }
 
-    /// How long a lease lasts: long enough that all renewals stay within a tenth of the submitter's link.
-    pub(super) fn term(&self, config: &Config) -> Duration {
+    /// How long a lease lasts: the longer the older the bag is, and long enough that all renewals, each after half of
+    /// it, stay within a tenth of the submitter's link.
+    pub(super) fn term(&self, io: &Io, config: &Config) -> Duration {
         let executors = self.placed.len() as u64;
-        config.lease.max(Duration::from_secs(3 * executors * RENEWAL_BYTES / RENEWAL_BYTES_S))
+        let by_age = (io.now.since(self.released) / LEASE_AGE_SHARE).min(LEASE_MAX);
+        config.lease.max(by_age).max(Duration::from_secs(2 * executors * RENEWAL_BYTES / RENEWAL_BYTES_S))
+    }
+
+    /// An executor renews what it said with this version: for how long. Nothing where that is not what is known here; then
+    /// it is told to say what it holds, or to forget it all.
+    pub(crate) fn renew(
+        &mut self,
+        executor: &Contact,
+        version: u64,
+        io: &mut Io,
+        config: &Config,
+    ) -> Option<Duration> {
+        let term = self.term(io, config);
+        let said = (executor.incarnation, version);
+        let known = self.placed.get_mut(&executor.peer).filter(|placement| {
+            !placement.withdrawn && (placement.executor.incarnation, placement.version) == said
+        });
+        if let Some(placement) = known {
+            placement.until = io.now + term;
+            return Some(term);
+        }
+        let drop = if self.is_closed() { IntervalSet::from(0..self.bag.tasks) } else { IntervalSet::new() };
+        let lease = Message::Lease { bag: self.bag.id, version: 0, submitter: Some(io.me.clone()), term, drop };
+        io.send(executor.clone(), lease);
+        None
     }
 
     /// A task is no longer to be run anywhere. `executor` is who probably holds it, so that nobody else is asked.
@@ -120,7 +153,9 @@ impl Ledger {
         while copies > 0
             && let Some(placement) = others.next()
         {
-            copies -= usize::from(placement.ranges.remove_index(index));
+            let held = placement.ranges.remove_index(index);
+            placement.withdrawn |= held;
+            copies -= usize::from(held);
         }
     }
 
@@ -238,7 +273,7 @@ impl Ledger {
     /// An executor says what it accounts for. Answers with what it may keep, and for how long.
     pub(crate) fn holding(&mut self, holding: Holding, io: &mut Io, config: &Config) {
         let Holding { executor, version, attempt, ranges } = holding;
-        let (term, submitter) = (self.term(config), Some(io.me.clone()));
+        let (term, submitter) = (self.term(io, config), Some(io.me.clone()));
         let lease = |drop| Message::Lease { bag: self.bag.id, version, submitter, term, drop };
         if self.is_closed() {
             io.send(executor, lease(ranges));
@@ -269,7 +304,8 @@ impl Ledger {
         }
         let until = io.now + term;
         self.ends_at(until);
-        let placement = Placement { executor: executor.clone(), ranges: keep.clone(), until, version };
+        let (ranges, withdrawn) = (keep.clone(), false);
+        let placement = Placement { executor: executor.clone(), ranges, until, version, withdrawn };
         self.placed.insert(executor.peer, placement);
         if changed {
             let placed = Record::Placed { bag: self.bag.id, executor: executor.clone(), ranges: keep };
@@ -277,6 +313,36 @@ impl Ledger {
         } else {
             io.send(executor, message);
         }
+    }
+
+    /// An executor offers tasks that have not begun for a machine that has nothing to do. They are issued to that one,
+    /// as durable as any other placement, and dropped by the one that had them; nothing happens to what it does not
+    /// have, but it is to drop that, too.
+    pub(crate) fn offer(&mut self, executor: Contact, ranges: &IntervalSet, to: Contact, io: &mut Io, config: &Config) {
+        let term = self.term(io, config);
+        let mut kept = IntervalSet::new();
+        let (is_open, bag) = (!self.is_closed() && self.may_be_held, self.bag.id);
+        if let Some(placement) = self.placed.get_mut(&executor.peer).filter(|_| is_open) {
+            let given = placement.ranges.intersection(ranges);
+            placement.ranges.subtract(&given);
+            let left = placement.ranges.clone();
+            let placed = Record::Placed { bag, executor: placement.executor.clone(), ranges: left };
+            self.lose(&given);
+            // Of what has another copy, none is needed.
+            let given = self.without_copy(given);
+            if given.is_empty() {
+                io.persist(vec![Change::Put(placed)], Vec::new());
+            } else {
+                let request = self.request(given, io, config);
+                let request = Message::Request { request, node: Node::Leaf, climbing: false };
+                io.persist(vec![Change::Put(placed)], vec![Then::Send(to, request)]);
+            }
+        } else if is_open {
+            // It has to say first what it holds.
+            kept = ranges.clone();
+        }
+        let (drop, submitter) = (ranges.difference(&kept), Some(io.me.clone()));
+        io.send(executor, Message::Lease { bag, version: 0, submitter, term, drop });
     }
 
     /// Takes back what nobody accounted for in time, and what is under no lease any more.

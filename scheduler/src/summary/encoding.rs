@@ -16,14 +16,14 @@
 use super::coder::{Chance, Coder, Number, Reader, Writer};
 use super::grid::{HORIZON_COUNT, STRETCH_COUNT, TASK_SIZE_COUNT};
 use super::matrix::{CELLS, Rows};
-use super::{CELL_MAX, LEAVES_MAX, SPEED_SUM_MOPS_MAX, Summary, scale};
+use super::{CELL_MAX, LEAVES_MAX, SPEED_SUM_MOPS_MAX, Summary, WAIT_BITS, scale};
 use crate::queue::SLOTS_MAX;
 
 /// Largest encoded summary, bytes.
 pub const ENCODED_BYTES_MAX: usize = 64 * 1024;
 
 /// Of the format and of the grids.
-const VERSION: u8 = 4;
+const VERSION: u8 = 5;
 const WHOLE: u8 = VERSION << 2;
 const DIFFERENCE: u8 = 1;
 const LOOSE: u8 = 2;
@@ -85,6 +85,8 @@ struct Scaled {
     leaves: u64,
     height: u8,
     slots: u32,
+    /// On the scale of waits.
+    longest_wait: u16,
     /// Whether a cell is more than a quarter of the one before.
     is_loose: bool,
     rows: Vec<ScaledRow>,
@@ -130,6 +132,17 @@ pub fn apply(base: &[u8], difference: &[u8]) -> Option<Vec<u8>> {
     let base = Scaled::decode(base, None).ok()?;
     let bytes = Scaled::decode(difference, Some(&base)).ok()?.encode(None);
     (bytes.len() <= ENCODED_BYTES_MAX).then_some(bytes)
+}
+
+/// [`Summary::longest_wait_s`] of an encoded summary, at little cost; 0 where these bytes are none.
+pub fn longest_wait_s(bytes: &[u8]) -> u64 {
+    let read = || {
+        let mut rest = bytes.get(14..).filter(|_| bytes[0] & !LOOSE == WHOLE)?;
+        (get(&mut rest).ok()?, get(&mut rest).ok()?);
+        u16::try_from(get(&mut rest).ok()?).ok()
+    };
+    let code: Option<u16> = read();
+    code.filter(|&code| code <= scale::code(CELL_MAX, WAIT_BITS)).map_or(0, |code| scale::value(code, WAIT_BITS))
 }
 
 /// The report of a router above children with these encoded summaries: as decoding, [`Summary::of_children`] and
@@ -189,6 +202,7 @@ impl Scaled {
             leaves: summary.leaves,
             height: summary.height,
             slots: summary.slots,
+            longest_wait: scale::code(summary.longest_wait_s.min(CELL_MAX), WAIT_BITS),
             is_loose,
             rows,
         }
@@ -213,6 +227,7 @@ impl Scaled {
             leaves: self.leaves,
             height: self.height,
             slots: self.slots,
+            longest_wait_s: scale::value(self.longest_wait, WAIT_BITS),
             rows: rows.0,
         }
     }
@@ -269,6 +284,7 @@ impl Scaled {
             leaves: self.leaves.saturating_add(other.leaves).min(LEAVES_MAX),
             height,
             slots: self.slots.max(other.slots),
+            longest_wait: self.longest_wait.max(other.longest_wait),
             is_loose: false,
             rows,
         };
@@ -306,13 +322,16 @@ impl Scaled {
         bytes.push(self.height);
         put(&mut bytes, self.leaves);
         put(&mut bytes, u64::from(self.slots));
+        put(&mut bytes, u64::from(self.longest_wait));
         let mut writer = Writer::new(bytes);
         let mut model = Model::new(self.height, self.is_loose, base);
-        let mut rows = self.rows.iter().peekable();
-        for index in 0..STRETCH_COUNT as u8 {
-            model.row(&mut writer, index, rows.next_if(|row| row.index == index));
+        let (mut last, mut rows) = (None, self.rows.iter());
+        loop {
+            last = model.row(&mut writer, last, rows.next());
+            if last.is_none() {
+                return writer.finish();
+            }
         }
-        writer.finish()
     }
 
     fn decode(bytes: &[u8], base: Option<&Self>) -> Result<Self, DecodeError> {
@@ -331,7 +350,9 @@ impl Scaled {
         let [height] = take(&mut rest)?;
         let leaves = get(&mut rest)?;
         let slots = u32::try_from(get(&mut rest)?).map_err(|_| DecodeError::Range)?;
-        let in_range = minimum_stretch >= 0.0
+        let longest_wait = u16::try_from(get(&mut rest)?).map_err(|_| DecodeError::Range)?;
+        let in_range = longest_wait <= scale::code(CELL_MAX, WAIT_BITS)
+            && minimum_stretch >= 0.0
             && (0.0..f32::INFINITY).contains(&maximum_stretch)
             && (0.0..=SPEED_SUM_MOPS_MAX).contains(&f64::from(speed_mops))
             && leaves <= LEAVES_MAX
@@ -342,15 +363,17 @@ impl Scaled {
         let mut reader = Reader::new(rest);
         let mut model = Model::new(height, is_loose, base);
         let mut rows = Vec::new();
-        for index in 0..STRETCH_COUNT as u8 {
-            if model.row(&mut reader, index, None) && model.changed != 0 {
+        let mut last = None;
+        while let Some(index) = model.row(&mut reader, last, None) {
+            if model.changed != 0 {
                 rows.push(ScaledRow { index, changed: model.changed, codes: model.codes });
             }
             if !reader.is_sound() {
                 return Err(DecodeError::Damaged);
             }
+            last = Some(index);
         }
-        let scaled = Self { minimum_stretch, maximum_stretch, speed_mops, leaves, height, slots, is_loose, rows };
+        let scaled = Self { minimum_stretch, maximum_stretch, speed_mops, leaves, height, slots, longest_wait, is_loose, rows };
         // Whether it is loose has one answer, so that there is one way to write a summary.
         if !reader.is_done() || is_loose && !scaled.has_loose_cells() {
             return Err(DecodeError::Damaged);
@@ -380,15 +403,28 @@ struct Model<'a> {
     is_first: bool,
     /// How far its cells were from what was expected.
     misses: [[u8; TASK_SIZE_COUNT]; HORIZON_COUNT],
-    was_present: bool,
-    present: [Chance; 4],
-    /// Whether a line is not that of the row before.
-    altered: [Chance; 8],
+    more_rows: [Chance; 2],
+    at_base: Chance,
+    gap: [Number; 2],
+    /// Which lines are not those of the row before: whether the first is the expected one, how far it is otherwise, whether
+    /// the next one is altered too, whether any more are, and how far that is.
+    at_start: Chance,
+    start: Number,
+    goes_on: [Chance; 2],
+    more_lines: Chance,
+    between: Number,
     /// Whether a row, a line, a cell is what it is in the base.
     kept_row: [Chance; 2],
     kept_line: [Chance; 4],
     kept: [Chance; 8],
     last_row_kept: bool,
+    /// Whether a line is that of a quarter of its horizon for tasks a quarter as large.
+    shifted: [Chance; 4],
+    last_shifted: bool,
+    /// Whether the cells behind the first are all as expected; how many are before the first that is not.
+    smooth: [Chance; 4],
+    last_smooth: bool,
+    run: [Number; 2],
     /// Whether a cell is not what is expected: by the misses around it, and what it may be.
     missed: [Chance; 216],
     above: [Chance; 3],
@@ -397,7 +433,7 @@ struct Model<'a> {
     corner: Number,
 }
 
-/// Which codes a cell may have, and which one is expected; `low < high`.
+/// Which codes a cell may have, and which one is expected.
 #[derive(Clone, Copy, Debug)]
 struct Guess {
     low: u16,
@@ -405,10 +441,11 @@ struct Guess {
     expected: u16,
 }
 
-/// What is around a line: the line of the horizon before, the same line in the row before, and that of the horizon
-/// before there.
+/// What is around a line: that of a quarter of its horizon, that of the horizon before, the same line in the row before,
+/// and that of the horizon before there.
 #[derive(Clone, Copy, Debug)]
 struct Around {
+    quarter: Option<Line>,
     earlier: Line,
     below: Line,
     below_earlier: Line,
@@ -438,13 +475,23 @@ impl<'a> Model<'a> {
             changed: 0,
             is_first: true,
             misses: [[0; TASK_SIZE_COUNT]; HORIZON_COUNT],
-            was_present: false,
-            present: Default::default(),
-            altered: Default::default(),
+            more_rows: Default::default(),
+            at_base: Chance::default(),
+            gap: Default::default(),
+            at_start: Chance::default(),
+            start: Number::default(),
+            goes_on: Default::default(),
+            more_lines: Chance::default(),
+            between: Number::default(),
             kept_row: Default::default(),
             kept_line: Default::default(),
             kept: Default::default(),
             last_row_kept: false,
+            shifted: Default::default(),
+            last_shifted: false,
+            smooth: Default::default(),
+            last_smooth: false,
+            run: Default::default(),
             missed: [Chance::default(); 216],
             above: Default::default(),
             distance: Default::default(),
@@ -452,30 +499,39 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Writes or reads the row at this stretch, if there is one; whether there was. `self.codes` is the row then.
-    fn row(&mut self, coder: &mut impl Coder, index: u8, row: Option<&ScaledRow>) -> bool {
-        let mut in_base = false;
-        if !self.has_base {
-            in_base = self.base.first().is_some_and(|row| row.index == index);
-            self.has_base = in_base;
-        } else if self.base.get(1).is_some_and(|row| row.index == index) {
-            in_base = true;
+    /// Writes or reads the row behind the one at `last`, if there is one: the index of its stretch. `self.codes` is the
+    /// row then.
+    fn row(&mut self, coder: &mut impl Coder, last: Option<u8>, row: Option<&ScaledRow>) -> Option<u8> {
+        let from = last.map_or(0, |last| last + 1);
+        if usize::from(from) >= STRETCH_COUNT {
+            return None;
+        }
+        let of_base = self.base.iter().map(|row| row.index).find(|&index| index >= from);
+        if !coder.bit(&mut self.more_rows[usize::from(of_base.is_some())], row.is_some()) {
+            return None;
+        }
+        let wanted = row.map_or(from, |row| row.index);
+        let index = match of_base {
+            Some(index) if coder.bit(&mut self.at_base, wanted == index) => index,
+            _ => {
+                let gap = self.gap[usize::from(self.is_first)].code(coder, u16::from(wanted - from));
+                gap.min(STRETCH_COUNT as u16 - 1 - u16::from(from)) as u8 + from
+            }
+        };
+        while self.base.get(1).is_some_and(|row| row.index <= index) {
             self.base = &self.base[1..];
         }
-        let context = usize::from(self.was_present) | usize::from(in_base) << 1;
-        self.was_present = coder.bit(&mut self.present[context], row.is_some());
-        if self.was_present {
-            let (mut base, bits) = (self.has_base.then(|| self.base[0].codes), self.base_bits);
-            if let Some(base) = &mut base
-                && bits != self.bits
-            {
-                let rescale = |code: &mut u16| *code = scale::code(scale::value(*code, bits), self.bits);
-                base.iter_mut().flatten().for_each(rescale);
-            }
-            self.lines(coder, row, base.as_ref());
-            self.is_first = false;
+        self.has_base = self.base.first().is_some_and(|row| row.index <= index);
+        let (mut base, bits) = (self.has_base.then(|| self.base[0].codes), self.base_bits);
+        if let Some(base) = &mut base
+            && bits != self.bits
+        {
+            let rescale = |code: &mut u16| *code = scale::code(scale::value(*code, bits), self.bits);
+            base.iter_mut().flatten().for_each(rescale);
         }
-        self.was_present
+        self.lines(coder, row, base.as_ref());
+        self.is_first = false;
+        Some(index)
     }
 
     fn lines(&mut self, coder: &mut impl Coder, row: Option<&ScaledRow>, base: Option<&Codes>) {
@@ -491,33 +547,65 @@ impl<'a> Model<'a> {
                 }
             }
         }
+        let wanted = row.map_or(0, |row| row.changed);
         let mut changed = 0;
-        let mut around =
-            Around { earlier: [0; TASK_SIZE_COUNT], below: [0; TASK_SIZE_COUNT], below_earlier: [0; TASK_SIZE_COUNT] };
-        for t in 0..HORIZON_COUNT {
-            around.below = self.codes[t];
-            let was_changed = self.changed >> t & 1;
-            // Otherwise it has to.
-            let may_stay = is_at_most(&around.earlier, &around.below);
-            let before = changed >> t.saturating_sub(1) & 1;
-            let context = (before | was_changed << 1 | u32::from(base.is_some()) << 2) as usize;
-            if may_stay && !coder.bit(&mut self.altered[context], row.is_some_and(|row| row.changed >> t & 1 == 1)) {
-                self.misses[t] = [0; TASK_SIZE_COUNT];
-            } else {
-                let wanted = row.map(|row| &row.codes[t]);
-                let line = match base {
-                    Some(base) if self.keeps_line(coder, t, &around, base, wanted) => {
-                        self.misses[t] = [0; TASK_SIZE_COUNT];
-                        base[t]
-                    }
-                    _ => self.line(coder, t, &around, base, wanted),
-                };
-                self.codes[t] = line;
-                changed |= u32::from(!is_same(&line, &around.below)) << t;
-            }
-            (around.earlier, around.below_earlier) = (self.codes[t], around.below);
+        let mut below_earlier = [0; TASK_SIZE_COUNT];
+        let mut next = self.first_altered(coder, wanted);
+        if let Some(before) = next.checked_sub(1) {
+            below_earlier = self.codes[before];
+        }
+        while next < HORIZON_COUNT {
+            let t = next;
+            let around = Around {
+                quarter: t.checked_sub(2).map(|quarter| self.codes[quarter]),
+                earlier: t.checked_sub(1).map_or([0; TASK_SIZE_COUNT], |earlier| self.codes[earlier]),
+                below: self.codes[t],
+                below_earlier,
+            };
+            let wanted_line = row.map(|row| &row.codes[t]);
+            let line = match base {
+                Some(base) if self.keeps_line(coder, t, &around, base, wanted_line) => {
+                    self.misses[t] = [0; TASK_SIZE_COUNT];
+                    base[t]
+                }
+                _ => self.line(coder, t, &around, base, wanted_line),
+            };
+            self.codes[t] = line;
+            changed |= u32::from(!is_same(&line, &around.below)) << t;
+            next = self.next_altered(coder, t, wanted);
+            below_earlier = if next == t + 1 { around.below } else { self.codes.get(next - 1).copied().unwrap_or(line) };
         }
         self.changed = changed;
+    }
+
+    /// The first line that is not that of the row before.
+    fn first_altered(&mut self, coder: &mut impl Coder, wanted: u32) -> usize {
+        // Where the row before ended.
+        let expected = if self.is_first { 0 } else { 32 - self.changed.leading_zeros() as usize };
+        let wanted = (wanted.trailing_zeros() as usize).min(HORIZON_COUNT - 1);
+        if expected < HORIZON_COUNT && coder.bit(&mut self.at_start, wanted == expected) {
+            return expected;
+        }
+        usize::from(self.start.code(coder, wanted as u16)).min(HORIZON_COUNT - 1)
+    }
+
+    /// The one behind `t`; [`HORIZON_COUNT`] where there is none.
+    fn next_altered(&mut self, coder: &mut impl Coder, t: usize, wanted: u32) -> usize {
+        let from = t + 1;
+        if from == HORIZON_COUNT {
+            return from;
+        }
+        // Otherwise it has to.
+        let may_stay = is_at_most(&self.codes[t], &self.codes[from]);
+        if !may_stay || coder.bit(&mut self.goes_on[usize::from(self.is_first)], wanted >> from & 1 == 1) {
+            return from;
+        }
+        let rest = wanted >> from;
+        if from + 1 == HORIZON_COUNT || !coder.bit(&mut self.more_lines, rest != 0) {
+            return HORIZON_COUNT;
+        }
+        let between = self.between.code(coder, (rest.trailing_zeros() as u16).saturating_sub(1));
+        (from + 1 + usize::from(between)).min(HORIZON_COUNT - 1)
     }
 
     /// Whether a line that is not that of the row before is what it is in the base.
@@ -546,31 +634,97 @@ impl<'a> Model<'a> {
         base: Option<&Codes>,
         wanted: Option<&Line>,
     ) -> Line {
+        if let Some(shifted) = self.shift(around) {
+            let context = usize::from(self.last_shifted) | usize::from(self.is_first) << 1;
+            self.last_shifted = coder.bit(&mut self.shifted[context], wanted.is_some_and(|wanted| is_same(wanted, &shifted)));
+            if self.last_shifted {
+                self.misses[t] = [0; TASK_SIZE_COUNT];
+                return shifted;
+            }
+        }
         let mut line = [0; TASK_SIZE_COUNT];
-        for at in 0..TASK_SIZE_COUNT {
-            let guess = self.guess(t, at, around, &line);
-            if guess.high == 0 {
-                // Nor do larger tasks fit.
+        self.line_cell(coder, (t, 0), around, base, wanted, &mut line);
+        if line[0] == 0 {
+            self.misses[t] = [0; TASK_SIZE_COUNT];
+            return line;
+        }
+        // All as expected?
+        let mut smooth = line;
+        for at in 1..TASK_SIZE_COUNT {
+            smooth[at] = self.guess(t, at, around, &smooth).expected;
+            if smooth[at] == 0 {
+                break;
+            }
+        }
+        let context = usize::from(self.last_smooth) | usize::from(self.misses[t][0] > 0) << 1;
+        self.last_smooth = coder.bit(&mut self.smooth[context], wanted.is_some_and(|wanted| is_same(wanted, &smooth)));
+        if self.last_smooth {
+            self.misses[t][1..].fill(0);
+            return smooth;
+        }
+        let run = wanted.map_or(0, |wanted| {
+            wanted.iter().zip(&smooth).skip(1).take_while(|(wanted, smooth)| wanted == smooth).count()
+        });
+        let expected = smooth.iter().skip(1).take_while(|&&code| code >= 4 << self.bits).count() as u16;
+        let wanted_run = run as u16;
+        let run = if coder.bit(&mut self.above[0], wanted_run >= expected) {
+            expected + self.run[0].code(coder, wanted_run.wrapping_sub(expected).min(255))
+        } else {
+            expected.saturating_sub(1 + self.run[1].code(coder, expected.wrapping_sub(wanted_run + 1).min(255)))
+        };
+        let run = usize::from(run).min(TASK_SIZE_COUNT - 2);
+        line[1..=run].copy_from_slice(&smooth[1..=run]);
+        self.misses[t][1..=run].fill(0);
+        for at in run + 1..TASK_SIZE_COUNT {
+            if !self.line_cell(coder, (t, at), around, base, wanted, &mut line) {
                 self.misses[t][at..].fill(0);
                 break;
             }
-            if guess.low >= guess.high {
-                line[at] = guess.high;
-                self.misses[t][at] = 0;
-                continue;
-            }
-            let wanted = wanted.map_or(0, |wanted| wanted[at]);
-            line[at] = match base {
-                Some(base) if self.keeps(coder, (t, at), guess, base, &line, wanted) => base[t][at],
-                _ => self.cell(coder, (t, at), guess, wanted),
-            };
         }
         line
     }
 
+    /// One cell of a line; `false` where neither it nor one behind it can be above 0.
+    fn line_cell(
+        &mut self,
+        coder: &mut impl Coder,
+        (t, at): (usize, usize),
+        around: &Around,
+        base: Option<&Codes>,
+        wanted: Option<&Line>,
+        line: &mut Line,
+    ) -> bool {
+        let guess = self.guess(t, at, around, line);
+        if guess.high == 0 {
+            return false;
+        }
+        if guess.low >= guess.high {
+            line[at] = guess.high;
+            self.misses[t][at] = 0;
+            return true;
+        }
+        let wanted = wanted.map_or(0, |wanted| wanted[at]);
+        line[at] = match base {
+            Some(base) if self.keeps(coder, (t, at), guess, base, line, wanted) => base[t][at],
+            _ => self.cell(coder, (t, at), guess, wanted),
+        };
+        true
+    }
+
+    /// As much in tasks four times as large as there is by a quarter of the time: what an idle leaf offers. Nothing where
+    /// that cannot be.
+    fn shift(&self, around: &Around) -> Option<Line> {
+        let quarter = around.quarter.as_ref()?;
+        let mut shifted = [0; TASK_SIZE_COUNT];
+        shifted[0] = scale::code(scale::value(quarter[0], self.bits).saturating_mul(4).min(CELL_MAX), self.bits);
+        shifted[1..].copy_from_slice(&quarter[..TASK_SIZE_COUNT - 1]);
+        let may_be = is_at_most(&around.earlier, &shifted) && is_at_most(&around.below, &shifted);
+        (may_be && shifted[1] <= shifted[0] && !is_same(&shifted, &around.below)).then_some(shifted)
+    }
+
     /// What is known of a cell from those before it.
     fn guess(&self, t: usize, at: usize, around: &Around, line: &Line) -> Guess {
-        let Around { earlier, below, below_earlier } = around;
+        let Around { earlier, below, below_earlier, .. } = around;
         let low = below[at].max(earlier[at]);
         let quarter = |code| i32::from(scale::quarter(code, self.bits));
         let code = |code: u16| i32::from(code);
@@ -593,7 +747,7 @@ impl<'a> Model<'a> {
             (if self.is_loose { line[at - 1] } else { most as u16 }, expected)
         };
         // In range of the type after the clamp.
-        let expected = expected.min(code(high)).max(code(low)) as u16;
+        let expected = expected.max(code(low)).min(code(high)) as u16;
         Guess { low, high, expected }
     }
 
