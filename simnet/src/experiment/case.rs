@@ -153,16 +153,18 @@ const RIVALS: [Variant; 2] = [
     ("paper", |config| {
         config.effective_size = false;
         config.preemptive = false;
+        config.redistribution = false;
     }),
 ];
 
 /// Ours but for one thing, on the first of the loads.
-const ABLATIONS: [Variant; 7] = [
+const ABLATIONS: [Variant; 8] = [
     ("paper_size", |config| config.effective_size = false),
     ("no_preemption", |config| config.preemptive = false),
     ("frozen_1", |config| config.frozen_max = 1),
     ("frozen_4", |config| config.frozen_max = 4),
     ("lexicographic", |config| config.lexicographic = true),
+    ("no_redistribution", |config| config.redistribution = false),
     ("whole_grid_1.2", |config| {
         config.climbing = ClimbingRule::WholeGrid;
         config.stretch_bound = 1.2;
