@@ -4,6 +4,8 @@
 
 #![forbid(unsafe_code)]
 
+mod experiment_command;
+
 use std::io::{IsTerminal, Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use experiment_command::{ExperimentArguments, ReportArguments};
 use idlewood_simnet::availability::Availability;
+use idlewood_simnet::experiment::Experiment as PaperExperiment;
 use idlewood_simnet::overlay::Wire;
 use idlewood_simnet::overlay::experiment::{Experiment, Replay};
 use idlewood_simnet::reproduce::{News, Reproduction, Summary};
@@ -35,6 +39,8 @@ enum Command {
     /// Repeat the experiments whose figures the documents state.
     #[command(subcommand)]
     Reproduce(Reproduce),
+    /// Make one HTML page, report.html, of the figures and tables that experiments have left in a directory.
+    Report(ReportArguments),
     /// Compute the maximum stretch of a queue and what a leaf has available: one JSON document from standard input,
     /// one on standard output.
     ///
@@ -71,6 +77,24 @@ enum Reproduce {
     /// Every experiment and seed has a grid of its own, grown by real joins. Tables (CSV) and summary.json in the
     /// directory are up to date after each of them: an interrupted run keeps what it has found.
     Overlay(OverlayArguments),
+    /// Maximum and mean stretch relative to MinCent, FCFS and the offline bound, without and with failures.
+    ///
+    /// Every experiment but overlay: every case and seed is a simulation of its own; table (CSV), summary (JSON) and
+    /// figures (SVG) in the directory are up to date after each of them. A run that was interrupted goes on where it
+    /// stopped. docs/experiments.md says what the experiments and columns mean.
+    Fairness(ExperimentArguments),
+    /// How long a leaf's change takes to reach the root.
+    Updates(ExperimentArguments),
+    /// Update time and use of the links by update limit.
+    Table1(ExperimentArguments),
+    /// Where requests are decided, and at what cost, by climbing rule and bound.
+    Bound(ExperimentArguments),
+    /// The largest grids, on a load that is short enough to finish; a million machines are watched for an hour.
+    Scale(ExperimentArguments),
+    /// Heavy-tailed bags, as production grids see them, and what each addition to the paper is worth there.
+    Desktops(ExperimentArguments),
+    #[command(external_subcommand)]
+    Unknown(Vec<String>),
 }
 
 #[derive(Args)]
@@ -254,7 +278,8 @@ impl RunArguments {
 fn main() -> ExitCode {
     let arguments = match Cli::parse().command {
         Command::Run(arguments) => arguments,
-        Command::Reproduce(Reproduce::Overlay(arguments)) => return reproduce_overlay(arguments),
+        Command::Reproduce(experiment) => return reproduce(experiment),
+        Command::Report(arguments) => return experiment_command::report(&arguments),
         Command::Eval => return evaluate(),
         Command::Swarm(arguments) => return swarm(&arguments),
     };
@@ -277,6 +302,21 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// `simnet reproduce`.
+fn reproduce(experiment: Reproduce) -> ExitCode {
+    let (experiment, arguments) = match experiment {
+        Reproduce::Overlay(arguments) => return reproduce_overlay(arguments),
+        Reproduce::Unknown(arguments) => return experiment_command::unknown(&arguments),
+        Reproduce::Fairness(arguments) => (PaperExperiment::Fairness, arguments),
+        Reproduce::Updates(arguments) => (PaperExperiment::Updates, arguments),
+        Reproduce::Table1(arguments) => (PaperExperiment::Table1, arguments),
+        Reproduce::Bound(arguments) => (PaperExperiment::Bound, arguments),
+        Reproduce::Scale(arguments) => (PaperExperiment::Scale, arguments),
+        Reproduce::Desktops(arguments) => (PaperExperiment::Desktops, arguments),
+    };
+    experiment_command::reproduce(experiment, arguments)
 }
 
 /// `simnet swarm`.

@@ -1,0 +1,354 @@
+//! The papers' experiments as commands: `simnet reproduce fairness`, `updates`, `table1`, `bound`, `scale`, `desktops`.
+//!
+//! An experiment is a list of [cases](case), each run with every seed. A case and a seed are a [job](job): the
+//! simulation, then the centralised schedulers and the offline bound on the same machines, bags and failures. Jobs run on
+//! several threads and share nothing, so that the number of threads changes nothing but the time it takes.
+//!
+//! After each job the directory holds all that is known ([`table`]): a table with a line for each job, the summary, and
+//! the figures. A run that was interrupted goes on where it stopped when the same build is asked again for the same;
+//! lines of another build or of other settings are never mixed in, but put aside.
+
+mod case;
+mod job;
+mod published;
+mod statistic;
+mod summary;
+mod table;
+mod updates;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use idlewood_overlay::Time;
+use serde_json::Value;
+
+pub(crate) use published::figures;
+pub(crate) use table::replace;
+
+use case::Case;
+use table::{Line, Table};
+
+/// What can be reproduced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Experiment {
+    /// Maximum stretch relative to the centralised schedulers (Celaya and Marchal 2010, Fig. 4a).
+    Fairness,
+    /// Time for a leaf's change to reach the root (Fig. 4b).
+    Updates,
+    /// Update time and use of the links by update limit (Table 1).
+    Table1,
+    /// When a router keeps a request: where it is decided, and at what cost (§6).
+    Bound,
+    /// The largest grids.
+    Scale,
+    /// Bags as production grids see them, and what each of our additions is worth there.
+    Desktops,
+}
+
+impl Experiment {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Fairness, Self::Updates, Self::Table1, Self::Bound, Self::Scale, Self::Desktops];
+
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fairness => "fairness",
+            Self::Updates => "updates",
+            Self::Table1 => "table1",
+            Self::Bound => "bound",
+            Self::Scale => "scale",
+            Self::Desktops => "desktops",
+        }
+    }
+
+    /// Machines, where the user names none.
+    pub fn default_nodes(self) -> &'static [u32] {
+        match self {
+            Self::Fairness | Self::Updates => &[50, 100, 200, 500, 1000],
+            Self::Table1 => &[1000],
+            Self::Bound => &[200],
+            Self::Scale => &[1_000, 10_000, 100_000],
+            Self::Desktops => &[100, 300],
+        }
+    }
+
+    /// Seeds, where the user does not say how many.
+    pub fn default_seeds(self) -> u64 {
+        match self {
+            Self::Fairness => 10,
+            Self::Updates => 3,
+            Self::Table1 | Self::Scale => 1,
+            Self::Bound => 5,
+            Self::Desktops => 20,
+        }
+    }
+}
+
+/// What tells cases apart; each experiment has some of them. Rows have these first, and then `seeds`.
+pub const LABELS: [&str; 10] = [
+    "nodes",
+    "failures",
+    "bag_interval_s",
+    "update_limit_bytes_s",
+    "rule",
+    "bound",
+    "machines",
+    "sizes",
+    "load",
+    "variant",
+];
+
+/// What is to be run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Which experiment.
+    pub experiment: Experiment,
+    /// Sizes of grids, 2 to 1,000,000 machines each.
+    pub nodes: Vec<u32>,
+    /// First seed.
+    pub seed: u64,
+    /// Number of seeds, at least 1.
+    pub seeds: u64,
+    /// Bags of each run, at least 1; none: as many as the experiment has.
+    pub bags: Option<u32>,
+    /// Values of labels that a case must have, those of one label being alternatives; empty: all cases.
+    pub only: Vec<String>,
+    /// Where files go; created if it is not there.
+    pub out: PathBuf,
+    /// Jobs at a time; none: one per core.
+    pub threads: Option<usize>,
+}
+
+/// How far a job has come.
+#[derive(Clone, Copy, Debug)]
+pub struct JobProgress {
+    /// Simulated time.
+    pub now: Time,
+    /// Events so far.
+    pub events: u64,
+    /// Share of the job that is done.
+    pub share: f64,
+    /// Time that it has taken so far.
+    pub took: Duration,
+}
+
+/// How far the whole has come.
+#[derive(Clone, Debug)]
+pub struct News {
+    /// Jobs that run: case and seed, and how far they are.
+    pub running: BTreeMap<String, JobProgress>,
+    /// A job that is done since the last news, and how long it took.
+    pub done: Option<(String, Duration)>,
+    /// Jobs done, those of an earlier run included.
+    pub jobs_done: usize,
+    /// All jobs.
+    pub jobs: usize,
+    /// Jobs that an earlier run had done.
+    pub found: usize,
+    /// Time that is left, by what is done of the work.
+    pub left: Option<Duration>,
+}
+
+/// A case with a seed.
+#[derive(Clone, Debug)]
+struct Job {
+    case: usize,
+    seed: u64,
+    /// Names build, settings and seed.
+    key: String,
+    name: String,
+}
+
+enum Word {
+    Progress(usize, JobProgress),
+    Done(usize, Box<Line>, Duration),
+}
+
+impl Plan {
+    /// Refuses nonsense.
+    ///
+    /// # Errors
+    /// A sentence that says what to write instead.
+    pub fn validate(&self) -> Result<(), String> {
+        let check = |valid: bool, sentence: &str| if valid { Ok(()) } else { Err(sentence.to_owned()) };
+        check(!self.nodes.is_empty(), "nodes must name at least one size")?;
+        check(
+            self.nodes.iter().all(|nodes| (2..=1_000_000).contains(nodes)),
+            "nodes must be between 2 and 1000000 each, such as --nodes 50,100,200",
+        )?;
+        check(self.seeds >= 1, "seeds must be at least 1")?;
+        check(self.seed.checked_add(self.seeds).is_some(), "seed and seeds together are too large")?;
+        check(self.bags != Some(0), "bags must be at least 1")?;
+        check(self.threads != Some(0), "threads must be at least 1")?;
+        let cases = self.all_cases();
+        let words: BTreeSet<String> = cases.iter().flat_map(Case::words).map(|(_, word)| word).collect();
+        let listed = || words.iter().cloned().collect::<Vec<_>>().join(", ");
+        if let Some(unknown) = self.only.iter().find(|word| !words.contains(*word)) {
+            return Err(format!("no case has {unknown}; --only takes {}", listed()));
+        }
+        if self.cases().is_empty() {
+            return Err(format!("no case has all of {} together", self.only.join(", ")));
+        }
+        self.cases().iter().try_for_each(|case| case.scenario.validate())
+    }
+
+    /// Commit that the program was built from.
+    pub fn commit() -> &'static str {
+        env!("IDLEWOOD_COMMIT")
+    }
+
+    /// The command line of this plan, but for directory and threads, which change no result.
+    pub fn command(&self) -> String {
+        let nodes: Vec<String> = self.nodes.iter().map(u32::to_string).collect();
+        let name = self.experiment.name();
+        let mut command =
+            format!("simnet reproduce {name} --nodes {} --seed {} --seeds {}", nodes.join(","), self.seed, self.seeds);
+        if let Some(bags) = self.bags {
+            command += &format!(" --bags {bags}");
+        }
+        if !self.only.is_empty() {
+            command += &format!(" --only {}", self.only.join(","));
+        }
+        command
+    }
+
+    fn all_cases(&self) -> Vec<Case> {
+        let nodes: BTreeSet<u32> = self.nodes.iter().copied().collect();
+        nodes.into_iter().flat_map(|nodes| case::of(self.experiment, nodes, self.bags)).collect()
+    }
+
+    /// The cases that are meant by the words of `only`: those of one label are alternatives.
+    fn cases(&self) -> Vec<Case> {
+        let mut cases = self.all_cases();
+        let words: BTreeSet<_> =
+            cases.iter().flat_map(Case::words).filter(|(_, word)| self.only.contains(word)).collect();
+        let labels: BTreeSet<&str> = words.iter().map(|(label, _)| *label).collect();
+        cases.retain(|case| {
+            labels.iter().all(|label| case.words().any(|word| word.0 == *label && words.contains(&word)))
+        });
+        cases
+    }
+
+    fn jobs(&self, cases: &[Case], build: &str) -> Vec<Job> {
+        let numbered = cases.iter().enumerate();
+        let seeds = self.seed..self.seed + self.seeds;
+        let job = |case: usize, of: &Case, seed: u64| {
+            let key = format!("{build} {:?} {of:?} {seed}", self.experiment);
+            let key = hex::encode(&blake3::hash(key.as_bytes()).as_bytes()[..8]);
+            let name = format!("{} seed {seed} ({} of {})", of.name(), seed - self.seed + 1, self.seeds);
+            Job { case, seed, key, name }
+        };
+        numbered.flat_map(|(case, of)| seeds.clone().map(move |seed| job(case, of, seed))).collect()
+    }
+
+    /// Runs what is not there yet; `news` is called about five times a second. Answers with the summary, which is also
+    /// in the directory.
+    ///
+    /// # Errors
+    /// A sentence that says which file could not be read or written.
+    pub fn run(&self, mut news: impl FnMut(&News)) -> Result<Value, String> {
+        std::fs::create_dir_all(&self.out).map_err(|error| table::unwritable(&self.out, &error))?;
+        let cases = self.cases();
+        let jobs = self.jobs(&cases, &build()?);
+        let identities = jobs.iter().map(|job| (job.key.clone(), cases[job.case].labels.clone(), job.seed)).collect();
+        let path = self.out.join(format!("{}.csv", self.experiment.name()));
+        let mut table = Table::open(path, identities)?;
+        // Whoever cannot write here should hear of it before the first hour is over.
+        table.write()?;
+        let found = table.lines.iter().flatten().count();
+        let missing: Vec<usize> = (0..jobs.len()).filter(|&job| table.lines[job].is_none()).collect();
+        let weight = |job: &Job| f64::from(cases[job.case].scenario.nodes);
+        let all_weight: f64 = missing.iter().map(|&job| weight(&jobs[job])).sum();
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let threads = self.threads.unwrap_or(cores).min(missing.len()).max(1);
+        let started = Instant::now();
+        let (sender, receiver) = mpsc::sync_channel(64);
+        let next = AtomicUsize::new(0);
+        let mut told =
+            News { running: BTreeMap::new(), done: None, jobs_done: found, jobs: jobs.len(), found, left: None };
+        let mut done_weight = 0.0;
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                let sender = sender.clone();
+                let (jobs, cases, missing, next) = (&jobs, &cases, &missing, &next);
+                scope.spawn(move || work(jobs, cases, missing, next, &sender));
+            }
+            drop(sender);
+            loop {
+                told.done = None;
+                match receiver.recv_timeout(Duration::from_millis(200)) {
+                    Ok(Word::Progress(job, progress)) => {
+                        told.running.insert(jobs[job].name.clone(), progress);
+                    }
+                    Ok(Word::Done(job, line, took)) => {
+                        told.running.remove(&jobs[job].name);
+                        table.lines[job] = Some(*line);
+                        done_weight += weight(&jobs[job]);
+                        told.jobs_done += 1;
+                        told.done = Some((jobs[job].name.clone(), took));
+                        if let Err(sentence) = table.write().and_then(|()| self.write(&cases, &jobs, &table)) {
+                            // No further job is begun.
+                            next.store(missing.len(), Ordering::Relaxed);
+                            return Err(sentence);
+                        }
+                    }
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                }
+                let under_way = told.running.iter().map(|(name, progress)| {
+                    let job = jobs.iter().find(|job| job.name == *name);
+                    job.map_or(0.0, |job| progress.share * weight(job))
+                });
+                let share = (done_weight + under_way.sum::<f64>()) / all_weight.max(1e-9);
+                let elapsed_s = started.elapsed().as_secs_f64();
+                told.left = (share > 0.01).then(|| Duration::from_secs_f64(elapsed_s * (1.0 / share - 1.0).max(0.0)));
+                news(&told);
+            }
+        })?;
+        self.write(&cases, &jobs, &table).map(|()| summary::of(self, &cases, &jobs, &table))
+    }
+
+    /// Writes the summary and the figures.
+    fn write(&self, cases: &[Case], jobs: &[Job], table: &Table) -> Result<(), String> {
+        let summary = summary::of(self, cases, jobs, table);
+        let text = serde_json::to_string_pretty(&summary).expect("finite numbers are JSON");
+        replace(&self.out.join(format!("{}.json", self.experiment.name())), &(text + "\n"))?;
+        for (name, figure) in published::figures(self.experiment, &summary) {
+            replace(&self.out.join(format!("{name}.svg")), &figure.to_svg())?;
+        }
+        Ok(())
+    }
+}
+
+/// Takes jobs until there are none, or nobody listens.
+fn work(jobs: &[Job], cases: &[Case], missing: &[usize], next: &AtomicUsize, sender: &mpsc::SyncSender<Word>) {
+    loop {
+        let Some(&number) = missing.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
+        let job = &jobs[number];
+        let started = Instant::now();
+        let mut told: Option<Instant> = None;
+        let mut progress = |progress: JobProgress| {
+            if told.is_none_or(|told| told.elapsed() > Duration::from_millis(200)) {
+                told = Some(Instant::now());
+                // Progress may be missed: the next one says more.
+                let progress = JobProgress { took: started.elapsed(), ..progress };
+                drop(sender.try_send(Word::Progress(number, progress)));
+            }
+        };
+        let values = job::run(&cases[job.case], job.seed, &mut progress);
+        let line = Line { key: job.key.clone(), labels: cases[job.case].labels.clone(), seed: job.seed, values };
+        if sender.send(Word::Done(number, Box::new(line), started.elapsed())).is_err() {
+            return;
+        }
+    }
+}
+
+/// What names this build: the hash of the program itself.
+fn build() -> Result<String, String> {
+    let program = std::env::current_exe().and_then(std::fs::read);
+    let program = program.map_err(|error| format!("the program itself cannot be read: {error}"))?;
+    Ok(blake3::hash(&program).to_hex().to_string())
+}

@@ -1,0 +1,210 @@
+//! What each experiment runs: scenarios without their seed, and the labels that tell them apart.
+
+use std::time::Duration;
+
+use idlewood_overlay::Time;
+use idlewood_scheduler::ClimbingRule;
+use serde_json::{Value, json};
+
+use super::Experiment;
+use crate::baseline::Measure;
+use crate::scenario::Scenario;
+
+/// The paper's mean time between two failures of a machine (§7.1).
+const FAILURE_INTERVAL: Duration = Duration::from_secs(4 * 3600);
+/// What a grid is still watched after the last bag is expected where nobody waits for the end of the work.
+const WATCH: Duration = Duration::from_secs(600);
+/// From this size on a grid is only watched for an hour.
+const SOAK_NODES_MIN: u32 = 1_000_000;
+
+/// A scenario, but for its seed.
+#[derive(Clone, Debug)]
+pub(super) struct Case {
+    /// What tells it apart from the others, in the order of columns.
+    pub(super) labels: Vec<(&'static str, Value)>,
+    pub(super) scenario: Scenario,
+    /// What stretches are judged by.
+    pub(super) measure: Measure,
+    /// Whether the work is done to its end, and by the centralised schedulers, too; else the horizon is the end.
+    pub(super) to_the_end: bool,
+    /// Whether changes are followed up the tree.
+    pub(super) follows_updates: bool,
+}
+
+impl Case {
+    /// The labels, as `--only` has them: texts as they are, numbers with their name.
+    pub(super) fn words(&self) -> impl Iterator<Item = (&'static str, String)> {
+        self.labels.iter().filter(|(name, _)| *name != "nodes").map(|(name, value)| match value {
+            Value::String(text) => (*name, text.clone()),
+            number => (*name, format!("{name}={number}")),
+        })
+    }
+
+    /// For people.
+    pub(super) fn name(&self) -> String {
+        let words: Vec<String> = self.words().map(|(_, word)| word).collect();
+        format!("{} machines {}", self.scenario.nodes, words.join(" "))
+    }
+}
+
+/// The cases of an experiment on grids of one size; `bags` where it is not to have its own number of them.
+pub(super) fn of(experiment: Experiment, nodes: u32, bags: Option<u32>) -> Vec<Case> {
+    let usual = if experiment == Experiment::Scale { 20 } else { 100 };
+    let paper = paper(nodes, bags.unwrap_or(usual));
+    match experiment {
+        Experiment::Fairness => fairness(&paper),
+        Experiment::Updates => vec![updates(paper)],
+        Experiment::Table1 => [2_500, 5_000, 10_000, 20_000, 40_000].map(|limit| table1(&paper, limit)).to_vec(),
+        Experiment::Bound => bound(&paper),
+        Experiment::Scale => vec![scale(paper)],
+        Experiment::Desktops => desktops(&paper),
+    }
+}
+
+/// The paper's machines, links and load (§7.1), which are the defaults of a scenario.
+fn paper(nodes: u32, bags: u32) -> Case {
+    Case {
+        labels: vec![("nodes", json!(nodes))],
+        scenario: Scenario { nodes, bags, ..Scenario::default() },
+        measure: Measure::Application,
+        to_the_end: true,
+        follows_updates: false,
+    }
+}
+
+fn fairness(paper: &Case) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for bag_interval_s in [10, 300] {
+        for failures in ["none", "queue_lost", "durable"] {
+            let mut case = paper.clone();
+            case.labels.extend([("failures", json!(failures)), ("bag_interval_s", json!(bag_interval_s))]);
+            case.scenario.bag_interval = Duration::from_secs(bag_interval_s);
+            if failures != "none" {
+                case.scenario.churn = Some(FAILURE_INTERVAL);
+                // "Nodes recover immediately."
+                case.scenario.downtime = Duration::ZERO;
+            }
+            case.scenario.queue_lost = failures == "queue_lost";
+            cases.push(case);
+        }
+    }
+    cases
+}
+
+/// Only while bags arrive: that is when much changes.
+fn while_bags_arrive(mut case: Case) -> Case {
+    let arrivals = case.scenario.bag_interval * case.scenario.bags;
+    case.scenario.horizon = case.scenario.first_arrival().since(Time::ZERO) + arrivals + WATCH;
+    Case { to_the_end: false, follows_updates: true, ..case }
+}
+
+fn updates(paper: Case) -> Case {
+    let mut case = while_bags_arrive(paper);
+    case.labels.push(("failures", json!("none")));
+    case
+}
+
+fn table1(paper: &Case, limit_bytes_s: u64) -> Case {
+    let mut case = while_bags_arrive(paper.clone());
+    case.labels.push(("update_limit_bytes_s", json!(limit_bytes_s)));
+    case.scenario.peer.overlay.report_rate_bytes_per_s = limit_bytes_s;
+    case
+}
+
+fn bound(paper: &Case) -> Vec<Case> {
+    let rules = [
+        ("paper", ClimbingRule::Minimum, [1.0, 1.5, 2.0, 3.0, 5.0].as_slice()),
+        ("whole_grid", ClimbingRule::WholeGrid, &[1.0, 1.2, 1.5, 2.0, 3.0]),
+    ];
+    let mut cases = Vec::new();
+    for (name, rule, bounds) in rules {
+        for &bound in bounds {
+            let mut case = paper.clone();
+            case.labels.extend([("rule", json!(name)), ("bound", json!(bound))]);
+            case.scenario.peer.climbing = rule;
+            case.scenario.peer.stretch_bound = bound;
+            cases.push(case);
+        }
+    }
+    cases
+}
+
+/// Twenty bags of about two tasks for each machine: short enough to finish at any size.
+fn scale(mut case: Case) -> Case {
+    case.scenario.tasks_per_node = 2;
+    let is_soak = case.scenario.nodes >= SOAK_NODES_MIN;
+    if is_soak {
+        case.scenario.horizon = case.scenario.start_window() + Duration::from_secs(3600);
+        case.to_the_end = false;
+    }
+    case.labels.extend([("failures", json!("none")), ("load", json!(if is_soak { "soak" } else { "finite" }))]);
+    case
+}
+
+/// Of the grid's speed.
+const LOADS: [f64; 2] = [0.7, 0.95];
+
+/// A change of the scheduler's settings.
+type Variant = (&'static str, fn(&mut idlewood_scheduler::Config));
+
+/// What is compared on every load of desktops.
+const RIVALS: [Variant; 2] = [
+    ("ours", |_| {}),
+    ("paper", |config| {
+        config.effective_size = false;
+        config.preemptive = false;
+        config.redistribution = false;
+    }),
+];
+
+/// Ours but for one thing, on the first of the loads.
+const ABLATIONS: [Variant; 8] = [
+    ("paper_size", |config| config.effective_size = false),
+    ("no_preemption", |config| config.preemptive = false),
+    ("frozen_1", |config| config.frozen_max = 1),
+    ("frozen_4", |config| config.frozen_max = 4),
+    ("lexicographic", |config| config.lexicographic = true),
+    ("no_redistribution", |config| config.redistribution = false),
+    ("whole_grid_1.2", |config| {
+        config.climbing = ClimbingRule::WholeGrid;
+        config.stretch_bound = 1.2;
+    }),
+    ("whole_grid_2", |config| {
+        config.climbing = ClimbingRule::WholeGrid;
+        config.stretch_bound = 2.0;
+    }),
+];
+
+fn desktops(paper: &Case) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for load in LOADS {
+        let is_first = load == LOADS[0];
+        let variants = RIVALS.iter().chain(ABLATIONS.iter().filter(|_| is_first));
+        for (variant, change) in variants {
+            let mut case = paper.clone();
+            case.measure = Measure::Dedicated;
+            case.scenario.heavy_tailed = true;
+            case.scenario.bag_interval = interval_at_load(&case.scenario, load);
+            change(&mut case.scenario.peer);
+            case.labels.extend([
+                ("failures", json!("none")),
+                ("machines", json!("stay")),
+                ("sizes", json!("log_uniform")),
+                ("load", json!(load)),
+                ("variant", json!(variant)),
+            ]);
+            cases.push(case);
+        }
+    }
+    cases
+}
+
+/// The mean time between bags at which they bring this share of what all machines can do.
+fn interval_at_load(scenario: &Scenario, load: f64) -> Duration {
+    // Of a log-uniform quantity.
+    let mean = |low: f64, high: f64| if high > low { (high - low) / (high / low).ln() } else { low };
+    let usual = f64::from(scenario.nodes) * scenario.tasks_per_node as f64;
+    let bag_mops = mean(1.0, usual) * mean(scenario.task_mops_min, scenario.task_mops_max);
+    let speed_mops = (scenario.speed_mops_min + scenario.speed_mops_max) as f64 / 2.0 * f64::from(scenario.slots);
+    Duration::from_secs_f64(bag_mops / (speed_mops * f64::from(scenario.nodes) * load))
+}

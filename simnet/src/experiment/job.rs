@@ -1,0 +1,196 @@
+//! One job: a simulation and what it is measured against.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use idlewood_overlay::{Node, Time};
+use idlewood_scheduler::BagId;
+
+use super::JobProgress;
+use super::case::Case;
+use super::published::{UPDATE_SHARES, quantile_name};
+use super::updates::Updates;
+use crate::baseline::{Instance, Measure, Policy, offline_bound, schedule};
+use crate::simulation::{Deed, Simulation};
+
+/// Steps between two words on the progress.
+const PROGRESS_STEPS: u64 = 1 << 14;
+/// As many frozen tasks per slot as peers have by default.
+const FROZEN_MAX: usize = 2;
+
+/// Quantities by name, in the order of columns.
+pub(super) type Values = Vec<(String, f64)>;
+
+/// Runs a case with a seed.
+///
+/// # Panics
+/// When the scenario is invalid, which a plan is checked for before.
+pub(super) fn run(case: &Case, seed: u64, progress: &mut impl FnMut(JobProgress)) -> Values {
+    let scenario = crate::Scenario { seed, ..case.scenario.clone() };
+    let instance = Instance::of(&scenario);
+    let cpu_s = thread_cpu_s();
+    let mut simulation = Simulation::new(scenario).expect("a plan is validated");
+    let horizon = instance.horizon;
+    let (mut decided, mut updates) = (Decided::default(), Updates::default());
+    let mut steps = 0_u64;
+    while simulation.record().open_bags() > 0 && simulation.step(horizon) {
+        decided.look(&simulation);
+        if case.follows_updates {
+            updates.look(&simulation);
+        }
+        steps += 1;
+        if steps.is_multiple_of(PROGRESS_STEPS) {
+            progress(progress_of(case, &simulation, horizon));
+        }
+    }
+    let cpu_s = thread_cpu_s() - cpu_s;
+    let mut values = Values::new();
+    if case.to_the_end {
+        stretches(case.measure, &instance, &simulation, &mut values);
+    }
+    decided.tell(&mut values);
+    if case.follows_updates {
+        update_times(updates.times_s, &mut values);
+    }
+    totals(&simulation, cpu_s, &mut values);
+    values
+}
+
+fn progress_of(case: &Case, simulation: &Simulation, horizon: Time) -> JobProgress {
+    let crate::Progress { now, bags_closed, bags, events } = simulation.progress();
+    let share = if case.to_the_end {
+        bags_closed as f64 / bags.max(1) as f64
+    } else {
+        now.as_secs_f64() / horizon.as_secs_f64()
+    };
+    JobProgress { now, events, share, took: std::time::Duration::ZERO }
+}
+
+/// Maximum and mean stretch of all, and relative to the others'.
+fn stretches(measure: Measure, instance: &Instance, simulation: &Simulation, values: &mut Values) {
+    let end = simulation.now();
+    let ours: Vec<Option<Time>> = simulation.record().bags().iter().map(|bag| bag.completed).collect();
+    values.push(("unfinished_bags".to_owned(), ours.iter().filter(|completed| completed.is_none()).count() as f64));
+    // A bag that is not complete counts with the time so far.
+    let ours: Vec<Option<Time>> = ours.into_iter().map(|completed| completed.or(Some(end))).collect();
+    let rivals = [
+        ("mincent", schedule(instance, Policy::MinCent)),
+        ("mincent_plus", schedule(instance, Policy::MinCentPlus { frozen_max: FROZEN_MAX })),
+        ("fcfs", schedule(instance, Policy::Fcfs)),
+    ];
+    // The measure that the experiment judges by comes first and without a word before it.
+    let others = [Measure::Application, Measure::Effective, Measure::Dedicated];
+    let others = others.into_iter().filter(|other| *other != measure);
+    for (measure, word) in [(measure, "")].into_iter().chain(others.map(|other| (other, word_of(other)))) {
+        let summary = |completed: &[Option<Time>]| {
+            let stretches = instance.stretches(completed, measure);
+            (stretches.iter().copied().fold(0.0, f64::max), stretches.iter().sum::<f64>() / stretches.len() as f64)
+        };
+        let (largest, mean) = summary(&ours);
+        let mut push = |name: &str, value: f64| values.push((format!("{word}{name}"), value));
+        for (name, completed) in &rivals {
+            let (their_largest, their_mean) = summary(completed);
+            push(&format!("ratio_{name}"), largest / their_largest);
+            push(&format!("mean_ratio_{name}"), mean / their_mean);
+            push(&format!("max_stretch_{name}"), their_largest);
+        }
+        let bound = offline_bound(instance, &instance.sizes(measure));
+        push("ratio_offline", largest / bound);
+        push("max_stretch_offline", bound);
+        push("max_stretch", largest);
+        push("mean_stretch", mean);
+    }
+}
+
+fn word_of(measure: Measure) -> &'static str {
+    match measure {
+        Measure::Application => "application_",
+        Measure::Effective => "effective_",
+        Measure::Dedicated => "dedicated_",
+    }
+}
+
+/// Where requests were decided: split for the first time.
+#[derive(Default)]
+struct Decided {
+    requests: BTreeSet<(BagId, u64)>,
+    at_root: u64,
+    by_depth: BTreeMap<u32, u64>,
+}
+
+impl Decided {
+    fn look(&mut self, simulation: &Simulation) {
+        for (host, deed) in simulation.deeds() {
+            let Deed::SentDown { bag, number, path } = deed else { continue };
+            if path.len() != 1 || !self.requests.insert((*bag, *number)) {
+                continue;
+            }
+            let Some(peer) = simulation.peer(*host) else { continue };
+            let overlay = peer.overlay_view();
+            self.at_root += u64::from(overlay.is_root());
+            if let Some(depth) = overlay.depth(Node::Router) {
+                *self.by_depth.entry(depth).or_default() += 1;
+            }
+        }
+    }
+
+    fn tell(&self, values: &mut Values) {
+        let all = self.requests.len().max(1) as f64;
+        values.push(("requests".to_owned(), self.requests.len() as f64));
+        values.push(("root_share".to_owned(), self.at_root as f64 / all));
+        for (depth, count) in &self.by_depth {
+            values.push((format!("decided_at_depth_{depth:02}_share"), *count as f64 / all));
+        }
+    }
+}
+
+fn update_times(mut times_s: Vec<f64>, values: &mut Values) {
+    times_s.sort_by(f64::total_cmp);
+    values.push(("updates".to_owned(), times_s.len() as f64));
+    for share in UPDATE_SHARES {
+        let rank = (share * times_s.len() as f64).ceil() as usize;
+        values.extend(times_s.get(rank.saturating_sub(1)).map(|time_s| (quantile_name(share), *time_s)));
+    }
+    values.extend(times_s.last().map(|time_s| ("update_time_max_s".to_owned(), *time_s)));
+}
+
+/// How busy links were: the busier direction of each, with messages of the platform and with outputs of tasks.
+fn links(report: &crate::Report, values: &mut Values) {
+    for of in &report.links {
+        let place = of.depth.map_or(String::new(), |depth| format!("_depth_{depth:02}"));
+        for (kind, traffic) in [("link", of.messages), ("data", of.data)] {
+            let mut push = |name: &str, value: f64| values.push((format!("{kind}_{name}_percent{place}"), value));
+            push("mean", traffic.up_mean_percent.max(traffic.down_mean_percent));
+            push("peak", traffic.up_peak_percent.max(traffic.down_peak_percent));
+        }
+    }
+}
+
+fn totals(simulation: &Simulation, cpu_s: f64, values: &mut Values) {
+    let report = simulation.report();
+    links(&report, values);
+    let nodes = f64::from(report.scenario.nodes);
+    let machine_hours = nodes * report.sim_s / 3600.0;
+    let mut push = |name: &str, value: f64| values.push((name.to_owned(), value));
+    push("accepted_tasks", report.accepted_tasks as f64);
+    push("lost_tasks", report.lost_tasks as f64);
+    push("duplicate_tasks", report.duplicate_tasks as f64);
+    push("crashes", report.crashes as f64);
+    push("preemptions", report.preemptions as f64);
+    push("makespan_s", report.makespan_s);
+    push("sim_s", report.sim_s);
+    push("messages_per_node_s", report.messages as f64 / report.sim_s / nodes);
+    push("bytes_per_node_s", report.bytes_per_node_s);
+    push("events", report.events as f64);
+    push("cpu_s", cpu_s);
+    push("cpu_s_per_machine_hour", cpu_s / machine_hours);
+    if let Some(bytes) = crate::cost::peak_rss_bytes() {
+        push("peak_rss_bytes", bytes as f64);
+        push("rss_bytes_per_node", bytes as f64 / nodes);
+    }
+}
+
+/// CPU time of this thread, in seconds.
+fn thread_cpu_s() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}

@@ -1,0 +1,69 @@
+//! From the values of single seeds to what a row says.
+
+/// Student's t for 95 %, by degrees of freedom from 1 on; beyond the table its limit.
+const STUDENT_T: [f64; 30] = [
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+    2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+];
+
+/// How seeds are put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Together {
+    /// Arithmetic mean.
+    Mean,
+    /// Geometric mean, for ratios of paired seeds.
+    Geometric,
+    /// What must not be averaged away.
+    Sum,
+    /// The worst.
+    Largest,
+}
+
+/// What some values come to, and within what the true mean lies with 95 % confidence; the latter only for means of at
+/// least two.
+pub(super) fn together(how: Together, values: &[f64]) -> (f64, Option<[f64; 2]>) {
+    match how {
+        Together::Mean => mean(values),
+        Together::Geometric if values.iter().all(|value| *value > 0.0) => {
+            let logarithms: Vec<f64> = values.iter().map(|value| value.ln()).collect();
+            let (mean, interval) = mean(&logarithms);
+            (mean.exp(), interval.map(|interval| interval.map(f64::exp)))
+        }
+        // There is none where a ratio is 0.
+        Together::Geometric => mean(values),
+        Together::Sum => (values.iter().sum(), None),
+        Together::Largest => (values.iter().copied().fold(f64::NEG_INFINITY, f64::max), None),
+    }
+}
+
+fn mean(values: &[f64]) -> (f64, Option<[f64; 2]>) {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    if values.len() < 2 {
+        return (mean, None);
+    }
+    let variance = values.iter().map(|value| (value - mean) * (value - mean)).sum::<f64>() / (count - 1.0);
+    let t = STUDENT_T.get(values.len() - 2).copied().unwrap_or(1.96);
+    let half = t * (variance / count).sqrt();
+    (mean, Some([mean - half, mean + half]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn means_by_hand() {
+        let (mean, interval) = together(Together::Mean, &[1.0, 2.0, 3.0]);
+        assert_eq!(mean, 2.0);
+        // 4.303 · 1/√3.
+        let [low, high] = interval.unwrap();
+        assert!((low + 0.48434).abs() < 1e-4 && (high - 4.48434).abs() < 1e-4, "{low} {high}");
+        assert_eq!(together(Together::Mean, &[7.0]), (7.0, None));
+        let (mean, interval) = together(Together::Geometric, &[0.5, 2.0]);
+        let [low, high] = interval.unwrap();
+        assert!((mean - 1.0).abs() < 1e-12 && (low * high - 1.0).abs() < 1e-9 && low < 1.0);
+        assert_eq!(together(Together::Sum, &[1.0, 0.0, 2.0]), (3.0, None));
+        assert_eq!(together(Together::Largest, &[1.0, 0.0, 2.0]), (2.0, None));
+    }
+}

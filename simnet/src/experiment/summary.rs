@@ -1,0 +1,64 @@
+//! What an experiment comes to: one JSON object with a row for each case.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use super::case::Case;
+use super::statistic::{Together, together};
+use super::table::Table;
+use super::{Experiment, Job, Plan};
+
+/// The summary of what is done so far.
+pub(super) fn of(plan: &Plan, cases: &[Case], jobs: &[Job], table: &Table) -> Value {
+    let rows = cases.iter().enumerate().filter_map(|(number, case)| {
+        let lines = jobs.iter().zip(&table.lines).filter(|(job, _)| job.case == number);
+        let lines: Vec<_> = lines.filter_map(|(_, line)| line.as_ref()).collect();
+        let mut row: Map<String, Value> =
+            case.labels.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        row.insert("seeds".to_owned(), json!(lines.len()));
+        let mut names: Vec<&str> = Vec::new();
+        for (name, _) in lines.iter().flat_map(|line| &line.values) {
+            if !names.contains(&name.as_str()) {
+                names.push(name);
+            }
+        }
+        for name in names {
+            let values = lines.iter().flat_map(|line| &line.values).filter(|(known, _)| known == name);
+            let mut values: Vec<f64> = values.map(|(_, value)| *value).collect();
+            let how = how(plan.experiment, name);
+            if name.ends_with("_share") {
+                // Where nothing was decided there is no value.
+                values.resize(lines.len(), 0.0);
+            }
+            let (value, interval) = together(how, &values);
+            row.insert(name.to_owned(), json!(value));
+            if let Some(interval) = interval {
+                row.insert(format!("{name}_ci95"), json!(interval));
+            }
+        }
+        (!lines.is_empty()).then_some(Value::Object(row))
+    });
+    let nodes: BTreeSet<u32> = plan.nodes.iter().copied().collect();
+    json!({
+        "experiment": plan.experiment.name(),
+        "command": plan.command(),
+        "commit": Plan::commit(),
+        "nodes": nodes,
+        "seed": plan.seed,
+        "seeds": plan.seeds,
+        "complete": table.lines.iter().all(Option::is_some),
+        "rows": rows.collect::<Vec<_>>(),
+    })
+}
+
+/// How a quantity of single seeds becomes that of a row.
+fn how(experiment: Experiment, name: &str) -> Together {
+    match name {
+        "lost_tasks" | "duplicate_tasks" | "unfinished_bags" => Together::Sum,
+        "peak_rss_bytes" | "update_time_max_s" => Together::Largest,
+        _ if name.starts_with("link_peak") || name.starts_with("data_peak") => Together::Largest,
+        _ if experiment == Experiment::Desktops && name.contains("ratio_") => Together::Geometric,
+        _ => Together::Mean,
+    }
+}

@@ -1,0 +1,192 @@
+//! `simnet reproduce` for the papers' experiments, and `simnet report`: arguments, progress, output.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use idlewood_simnet::experiment::{Experiment, LABELS, News, Plan};
+use idlewood_simnet::page;
+use serde_json::Value;
+
+use crate::Output;
+
+#[derive(Args)]
+pub(crate) struct ExperimentArguments {
+    /// Machines of each grid; several sizes separated by commas, or the option repeated.
+    #[arg(long, value_delimiter = ',', value_name = "N")]
+    nodes: Vec<u32>,
+    /// The first seed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Seeds, from the first one on.
+    #[arg(long)]
+    seeds: Option<u64>,
+    /// Bags of each run, fewer for a quick look. As many as the experiment has by default.
+    #[arg(long)]
+    bags: Option<u32>,
+    /// Directory for table, summary and figures; created if it is not there. What the same build has found there before
+    /// for the same settings is not run again. [default: reproduce-NAME]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Only cases with these values, separated by commas, such as durable,bag_interval_s=10; values of one kind are
+    /// alternatives. An unknown one lists them all.
+    #[arg(long, value_delimiter = ',', value_name = "VALUES")]
+    only: Vec<String>,
+    /// Seeds simulated at the same time; changes no result. One per core by default.
+    #[arg(long)]
+    threads: Option<usize>,
+    /// How the result is printed; json: one object on the last line.
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+#[derive(Args)]
+pub(crate) struct ReportArguments {
+    /// Directory with summaries, itself or in directories in it; report.html is written there.
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+}
+
+/// `simnet report`.
+pub(crate) fn report(arguments: &ReportArguments) -> ExitCode {
+    match page::write(&arguments.directory) {
+        Ok(path) => print(&path.display().to_string()),
+        Err(sentence) => fail(&sentence, 2),
+    }
+}
+
+/// An experiment that there is not: says which there are.
+pub(crate) fn unknown(arguments: &[String]) -> ExitCode {
+    let names: Vec<&str> = ["overlay"].into_iter().chain(Experiment::ALL.map(Experiment::name)).collect();
+    let name = arguments.first().map_or("", String::as_str);
+    fail(&format!("there is no experiment {name}; write one of {}", names.join(", ")), 2)
+}
+
+/// `simnet reproduce NAME`.
+pub(crate) fn reproduce(experiment: Experiment, arguments: ExperimentArguments) -> ExitCode {
+    let ExperimentArguments { nodes, seed, seeds, bags, out, only, threads, output } = arguments;
+    let plan = Plan {
+        experiment,
+        nodes: if nodes.is_empty() { experiment.default_nodes().to_vec() } else { nodes },
+        seed,
+        seeds: seeds.unwrap_or_else(|| experiment.default_seeds()),
+        bags,
+        only,
+        out: out.unwrap_or_else(|| PathBuf::from(format!("reproduce-{}", experiment.name()))),
+        threads,
+    };
+    if let Err(sentence) = plan.validate() {
+        return fail(&sentence, 2);
+    }
+    let mut line = SeedsLine::new();
+    match plan.run(|news| line.show(news)) {
+        Ok(summary) => {
+            line.clear();
+            match output {
+                Output::Json => print(&summary.to_string()),
+                Output::Text => print(&text(&plan, &summary)),
+            }
+        }
+        Err(sentence) => fail(&sentence, 2),
+    }
+}
+
+fn print(text: &str) -> ExitCode {
+    match writeln!(std::io::stdout().lock(), "{text}") {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&format!("the result cannot be printed: {error}"), 1),
+    }
+}
+
+fn fail(sentence: &str, code: u8) -> ExitCode {
+    eprintln!("error: {sentence}");
+    ExitCode::from(code)
+}
+
+/// What people want to see first; the rest is in the files.
+fn text(plan: &Plan, summary: &Value) -> String {
+    let mut text = format!("{}\ncommit {}; files in {}\n", plan.command(), Plan::commit(), plan.out.display());
+    const SHOWN: [&str; 9] = [
+        "ratio_mincent",
+        "ratio_mincent_plus",
+        "ratio_fcfs",
+        "ratio_offline",
+        "root_share",
+        "lost_tasks",
+        "update_time_p50_s",
+        "update_time_max_s",
+        "link_peak_percent",
+    ];
+    for row in summary["rows"].as_array().into_iter().flatten() {
+        let labels = LABELS.into_iter().filter(|name| !row[*name].is_null());
+        let labels: Vec<String> =
+            labels.map(|name| format!("{name} {}", row[name].to_string().replace('"', ""))).collect();
+        let shown = SHOWN.into_iter().filter_map(|name| Some(format!("{name} {:.3}", row[name].as_f64()?)));
+        text += &format!("{} ({} seeds): {}\n", labels.join(", "), row["seeds"], shown.collect::<Vec<_>>().join(", "));
+    }
+    text.pop();
+    text
+}
+
+/// What runs, on standard error: one line on a terminal, else a line every ten seconds and for each seed that took long.
+struct SeedsLine {
+    started: Instant,
+    shown: Instant,
+    is_terminal: bool,
+    is_dirty: bool,
+    told_found: bool,
+}
+
+impl SeedsLine {
+    fn new() -> Self {
+        let now = Instant::now();
+        let is_terminal = std::io::stderr().is_terminal();
+        Self { started: now, shown: now, is_terminal, is_dirty: false, told_found: false }
+    }
+
+    fn show(&mut self, news: &News) {
+        if news.found > 0 && !self.told_found {
+            self.told_found = true;
+            eprintln!("{} of {} runs were found in the directory", news.found, news.jobs);
+        }
+        if let Some((name, took)) = news.done.as_ref().filter(|(_, took)| *took >= Duration::from_secs(1)) {
+            self.clear();
+            eprintln!("{}/{} done: {name}, {:.1} s", news.jobs_done, news.jobs, took.as_secs_f64());
+        }
+        let pause = if self.is_terminal { Duration::from_millis(200) } else { Duration::from_secs(10) };
+        if self.started.elapsed() < Duration::from_secs(1) || self.shown.elapsed() < pause || news.running.is_empty() {
+            return;
+        }
+        self.shown = Instant::now();
+        let running = news.running.iter().map(|(name, progress)| {
+            let rate = progress.events as f64 / progress.took.as_secs_f64().max(1e-9);
+            let (share, now_s) = (progress.share * 100.0, progress.now.as_secs_f64());
+            format!("{name}: {share:.0} %, {now_s:.0} s simulated, {rate:.0} events/s")
+        });
+        let left = news.left.map_or(String::new(), |left| format!(", {} left", span(left)));
+        let text = format!("{}/{}{left}; {}", news.jobs_done, news.jobs, running.collect::<Vec<_>>().join("; "));
+        if self.is_terminal {
+            eprint!("\r\x1b[K{}", text.chars().take(150).collect::<String>());
+            self.is_dirty = true;
+        } else {
+            eprintln!("{text}");
+        }
+    }
+
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.is_dirty) {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+/// A time for people.
+fn span(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7200 => format!("{} min", seconds / 60),
+        seconds => format!("{:.1} h", seconds as f64 / 3600.0),
+    }
+}

@@ -1,0 +1,175 @@
+//! `simnet report`: one self-contained HTML page of what experiments have found.
+//!
+//! Figures are drawn anew from the summaries and stand in the page itself; nothing is loaded from elsewhere.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::experiment::{Experiment, LABELS, figures, replace};
+
+/// Quantities of the tables, in their order, where a row has them; all others are in the CSV files.
+const QUANTITIES: [&str; 29] = [
+    "ratio_mincent",
+    "ratio_mincent_plus",
+    "ratio_fcfs",
+    "ratio_offline",
+    "mean_ratio_mincent",
+    "application_ratio_mincent",
+    "effective_ratio_mincent",
+    "dedicated_ratio_mincent",
+    "root_share",
+    "unfinished_bags",
+    "lost_tasks",
+    "duplicate_tasks",
+    "crashes",
+    "preemptions",
+    "update_time_p50_s",
+    "update_time_p90_s",
+    "update_time_p99_s",
+    "update_time_max_s",
+    "link_mean_percent",
+    "link_peak_percent",
+    "root_bytes_s",
+    "messages_per_node_s",
+    "bytes_per_node_s",
+    "events",
+    "sim_s",
+    "cpu_s",
+    "cpu_s_per_machine_hour",
+    "peak_rss_bytes",
+    "rss_bytes_per_node",
+];
+
+const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem;color:#1a1a1a}\
+    h2{margin-top:3rem;border-top:1px solid #ccc;padding-top:1rem}figure{margin:1.5rem 0}svg{max-width:100%;height:auto}\
+    figcaption{color:#444;font-size:.9rem}code,pre{font-family:ui-monospace,monospace;font-size:.9rem}\
+    pre{background:#f4f4f4;padding:.6rem;overflow-x:auto}.wide{overflow-x:auto}\
+    table{border-collapse:collapse;font-size:.8rem}th,td{padding:.2rem .6rem;text-align:right;white-space:nowrap;\
+    border-bottom:1px solid #ddd}small{color:#666}.open{color:#a00}";
+
+/// Writes `report.html` into a directory from the summaries there and in the directories in it; its path.
+///
+/// # Errors
+/// A sentence that says what is missing, or which file could not be read or written.
+pub fn write(directory: &Path) -> Result<PathBuf, String> {
+    let summaries = summaries(directory)?;
+    if summaries.is_empty() {
+        let names = Experiment::ALL.map(|experiment| format!("{}.json", experiment.name())).join(", ");
+        let directory = directory.display();
+        return Err(format!("{directory} has no summary ({names}); simnet reproduce NAME --out {directory} makes one"));
+    }
+    let path = directory.join("report.html");
+    replace(&path, &page(&summaries))?;
+    Ok(path)
+}
+
+/// Summaries by where they are, in the order of the experiments.
+fn summaries(directory: &Path) -> Result<Vec<(Experiment, PathBuf, Value)>, String> {
+    let unreadable = |path: &Path, error: &dyn std::fmt::Display| format!("{} cannot be read: {error}", path.display());
+    let mut directories = vec![directory.to_owned()];
+    for entry in std::fs::read_dir(directory).map_err(|error| unreadable(directory, &error))? {
+        let path = entry.map_err(|error| unreadable(directory, &error))?.path();
+        if path.is_dir() {
+            directories.push(path);
+        }
+    }
+    directories.sort();
+    let mut found = Vec::new();
+    for experiment in Experiment::ALL {
+        for directory in &directories {
+            let path = directory.join(format!("{}.json", experiment.name()));
+            if !path.exists() {
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).map_err(|error| unreadable(&path, &error))?;
+            let summary = serde_json::from_str(&text).map_err(|error| unreadable(&path, &error))?;
+            found.push((experiment, path, summary));
+        }
+    }
+    Ok(found)
+}
+
+fn page(summaries: &[(Experiment, PathBuf, Value)]) -> String {
+    let mut html = String::new();
+    let mut add = |text: std::fmt::Arguments<'_>| html.write_fmt(text).expect("text takes every write");
+    add(format_args!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>idlewood: experiments</title>\
+         <meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}</style></head><body>\n\
+         <h1>idlewood: experiments</h1>\n<p>The simulator drives the very peers that ship. Centralised schedulers with \
+         perfect information and the offline bound get the same machines, bags and failures.</p>\n"
+    ));
+    for (experiment, path, summary) in summaries {
+        let text = |field: &str| escape(summary[field].as_str().unwrap_or_default());
+        let place = escape(&path.display().to_string());
+        let (name, command, commit) = (experiment.name(), text("command"), text("commit"));
+        let (seed, seeds) = (summary["seed"].as_u64().unwrap_or(0), summary["seeds"].as_u64().unwrap_or(0));
+        let last = (seed + seeds).saturating_sub(1);
+        add(format_args!("<section id=\"{name}\">\n<h2>{name}</h2>\n<pre>{command}</pre>\n"));
+        add(format_args!("<p>Seeds {seed} to {last}, commit {commit}, from <code>{place}</code>.</p>\n"));
+        if summary["complete"] != Value::Bool(true) {
+            add(format_args!("<p class=\"open\">Not complete: rows tell how many seeds they have.</p>\n"));
+        }
+        for (_, figure) in figures(*experiment, summary) {
+            let (svg, caption) = (figure.to_svg(), escape(&figure.caption));
+            // A document of its own has a declaration, a part of a page has not.
+            let svg = svg.find("<svg").map_or("", |start| &svg[start..]);
+            add(format_args!("<figure>\n{svg}\n<figcaption>{caption}</figcaption>\n</figure>\n"));
+        }
+        add(format_args!("{}</section>\n", rows(summary)));
+    }
+    add(format_args!("</body></html>\n"));
+    html
+}
+
+fn rows(summary: &Value) -> String {
+    let rows = summary["rows"].as_array().map_or(&[][..], Vec::as_slice);
+    let columns = LABELS.into_iter().chain(["seeds"]).chain(QUANTITIES);
+    let columns: Vec<&str> = columns.filter(|name| rows.iter().any(|row| !row[*name].is_null())).collect();
+    let heading: String = columns.iter().map(|name| format!("<th>{}</th>", name.replace('_', " "))).collect();
+    let row = |row: &Value| {
+        let cells: String = columns.iter().map(|name| format!("<td>{}</td>", cell(row, name))).collect();
+        format!("<tr>{cells}</tr>\n")
+    };
+    let body: String = rows.iter().map(row).collect();
+    format!("<div class=\"wide\"><table><thead><tr>{heading}</tr></thead>\n<tbody>{body}</tbody></table></div>\n")
+}
+
+fn cell(row: &Value, name: &str) -> String {
+    let number = |value: &Value| {
+        let value = value.as_f64()?;
+        let digits = if value == 0.0 || value.fract() == 0.0 || value.abs() >= 1000.0 { 0 } else { 3 };
+        Some(if value != 0.0 && value.abs() < 1e-3 { format!("{value:.2e}") } else { format!("{value:.digits$}") })
+    };
+    let interval = &row[format!("{name}_ci95")];
+    let interval = number(&interval[0]).zip(number(&interval[1]));
+    let interval = interval.map_or(String::new(), |(low, high)| format!(" <small>[{low}, {high}]</small>"));
+    match &row[name] {
+        Value::Null => String::new(),
+        Value::String(text) => escape(text),
+        value => number(value).unwrap_or_default() + &interval,
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_in_a_summary_cannot_become_markup() {
+        let summary = serde_json::json!({
+            "command": "<script>alert(1)</script>", "seed": 1, "seeds": 2, "complete": false,
+            "rows": [{ "nodes": 5, "failures": "<b>&", "ratio_mincent": 1.25, "ratio_mincent_ci95": [1.2, 1.3] }],
+        });
+        let html = page(&[(Experiment::Fairness, PathBuf::from("a&b"), summary)]);
+        assert!(!html.contains("<script") && !html.contains("<b>"), "{html}");
+        for part in ["&lt;b&gt;&amp;", "1.250 <small>[1.200, 1.300]</small>", "a&amp;b", "Not complete"] {
+            assert!(html.contains(part), "{part}");
+        }
+    }
+}
