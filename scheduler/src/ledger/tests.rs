@@ -140,7 +140,7 @@ proptest! {
         let mut io = io();
         let mut ledger = ledger(&io, 1);
         ledger.replicas = replicas;
-        for (version, step) in (1..).zip(steps) {
+        for (version, step) in (1_u64..).zip(steps) {
             let before: BTreeSet<u64> = over(&ledger).collect();
             match step {
                 Step::Replicate { start, length } => {
@@ -151,7 +151,7 @@ proptest! {
                 }
                 Step::Renew => ledger.renew_all(&io, &config),
                 Step::RenewOne { executor, ago } => {
-                    let version = (version as u64).saturating_sub(ago);
+                    let version = version.saturating_sub(ago);
                     let known = ledger.placed.get(&contact(executor).peer).is_some_and(|p| p.version == version);
                     let renewed = ledger.renew(&contact(executor), version, &mut io, &config);
                     prop_assert!(renewed.is_none() || known);
@@ -303,11 +303,10 @@ fn a_bag_closes_when_every_result_is_journalled() {
 
 /// What was last sent to this executor.
 fn told(io: &Io, executor: u8) -> Option<Message> {
-    let sent = io.effects.iter().rev().find_map(|effect| match effect {
+    io.effects.iter().rev().find_map(|effect| match effect {
         Effect::Send { to, message } if to.peer == contact(executor).peer => Some(message.clone()),
         _ => None,
-    });
-    sent
+    })
 }
 
 #[test]

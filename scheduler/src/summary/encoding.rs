@@ -138,7 +138,8 @@ pub fn apply(base: &[u8], difference: &[u8]) -> Option<Vec<u8>> {
 pub fn longest_wait_s(bytes: &[u8]) -> u64 {
     let read = || {
         let mut rest = bytes.get(14..).filter(|_| bytes[0] & !LOOSE == WHOLE)?;
-        (get(&mut rest).ok()?, get(&mut rest).ok()?);
+        get(&mut rest).ok()?;
+        get(&mut rest).ok()?;
         u16::try_from(get(&mut rest).ok()?).ok()
     };
     let code: Option<u16> = read();
