@@ -128,6 +128,11 @@ impl Path {
         Self(steps.into())
     }
 
+    /// All steps, a letter each.
+    pub(crate) fn steps(&self) -> &str {
+        &self.0
+    }
+
     /// Number of splits so far.
     pub fn len(&self) -> usize {
         self.0.len()

@@ -36,6 +36,9 @@ pub struct Config {
     /// Whether the order of the queue goes on minimising stretches behind the bottleneck of the largest one. Default
     /// false, the paper's plain order: an option to be judged by simulation.
     pub lexicographic: bool,
+    /// Whether a machine that runs dry asks for work that waits elsewhere. Default true: in simulation it pays
+    /// (docs/adr/0011).
+    pub redistribution: bool,
     /// Whether there is a grid to join, so that a machine that is still alone must not take all its tasks on itself: it
     /// waits for the others, at most as long as for a placement. Default false.
     pub expects_grid: bool,
@@ -69,6 +72,7 @@ impl Default for Config {
             preemptive: true,
             frozen_max: 2,
             lexicographic: false,
+            redistribution: true,
             expects_grid: false,
             lease: Duration::from_secs(60),
             placement_timeout: Duration::from_secs(15),

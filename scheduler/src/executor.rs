@@ -14,27 +14,27 @@
 //!
 //! Left out: a limit by the tasks' memory instead of their number.
 
+mod giving;
 mod held;
 mod schedule;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idlewood_overlay::{Contact, PeerId, Time};
 
 use self::held::Held;
-use crate::bag::{AGE_MAX, BagHeader, BagId, HELD_INTERVALS_MAX, Path, Request, TaskId, TaskResult};
+use crate::bag::{AGE_MAX, BagHeader, BagId, HELD_INTERVALS_MAX, Request, TaskId, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::message::{Message, RENEWALS_MAX};
 use crate::peer::{Effect, TaskOutcome};
 use crate::ranges::IntervalSet;
+use crate::recent::Recent;
 use crate::record::{Change, RecordKey};
 
-/// How many requests are remembered so that none is executed twice (invariant I7).
-const SEEN_MAX: usize = 4096;
 /// Starts of a bag that may fail in a row before its tasks go to another machine. Our choice.
 const NOT_STARTED_MAX: u32 = 3;
 
@@ -89,7 +89,8 @@ pub(crate) struct Executor {
     /// Most tasks frozen for others; 0 without preemption.
     frozen_places: usize,
     lexicographic: bool,
-    held: BTreeMap<BagId, Held>,
+    /// In boxes: a node of the map has room for eleven, and most machines hold few.
+    held: BTreeMap<BagId, Box<Held>>,
     /// Bags by deadline; stale when `order_stale`.
     order: Vec<BagId>,
     order_stale: bool,
@@ -98,7 +99,7 @@ pub(crate) struct Executor {
     vacate_at: Option<Time>,
     /// Of the last `Holding`, of whatever bag: a bag that comes again must not be taken for an old word.
     version: u64,
-    seen: VecDeque<(BagId, u64, Path)>,
+    seen: Recent,
     speed_mops: f64,
     /// Availability changed since this was last reset.
     pub(crate) changed: bool,
@@ -149,7 +150,7 @@ impl Executor {
             suspended: false,
             vacate_at: None,
             version: 0,
-            seen: VecDeque::new(),
+            seen: Recent::default(),
             speed_mops: config.speed_mops,
             changed: true,
         }
@@ -164,7 +165,7 @@ impl Executor {
         ranges: &IntervalSet,
         config: &Config,
     ) {
-        let held = self.held.entry(bag.id).or_insert_with(|| Held::new(bag, released, config));
+        let held = self.held.entry(bag.id).or_insert_with(|| Box::new(Held::new(bag, released, config)));
         held.confirmed = true;
         held.attempt = held.attempt.max(attempt);
         held.waiting.extend_with(ranges);
@@ -173,7 +174,7 @@ impl Executor {
 
     /// Takes back what was finished before a restart.
     pub(crate) fn restore_result(&mut self, bag: BagHeader, released: Time, result: TaskResult, config: &Config) {
-        let held = self.held.entry(bag.id).or_insert_with(|| Held::new(bag, released, config));
+        let held = self.held.entry(bag.id).or_insert_with(|| Box::new(Held::new(bag, released, config)));
         held.confirmed = true;
         held.waiting.remove_index(result.index);
         held.outbox.insert(result.index, result);
@@ -190,7 +191,7 @@ impl Executor {
             }
             // One of the two is not the bag. The first has not been spoken for by its submitter; the next may be.
             let invented = held.ranges();
-            self.seen.retain(|seen| seen.0 != id);
+            self.seen.forget(id);
             self.give_up(id, &invented, io);
         }
         let intervals = self.held.get(&id).map_or(0, |held| held.ranges().intervals());
@@ -199,14 +200,10 @@ impl Executor {
         }
         let released = io.now - request.age.min(AGE_MAX);
         let submitter = request.bag.submitter.clone();
-        let held = self.held.entry(id).or_insert_with(|| Held::new(request.bag, released, config));
-        let key = (id, request.number, request.path);
+        let is_new = self.seen.insert(&request);
+        let held = self.held.entry(id).or_insert_with(|| Box::new(Held::new(request.bag, released, config)));
         let mut changes = Vec::new();
-        if !self.seen.contains(&key) {
-            if self.seen.len() == SEEN_MAX {
-                self.seen.pop_front();
-            }
-            self.seen.push_back(key);
+        if is_new {
             held.attempt = held.attempt.max(request.attempt);
             changes = held.supersede(request.attempt, &request.ranges);
             held.waiting.extend_with(&request.ranges.difference(&held.ranges()));
@@ -274,6 +271,7 @@ impl Executor {
     fn give_up(&mut self, bag: BagId, drop: &IntervalSet, io: &mut Io) {
         let Some(held) = self.held.get_mut(&bag) else { return };
         held.waiting.subtract(drop);
+        held.offered.subtract(drop);
         let mut changes: Vec<Change> = Vec::new();
         held.outbox.retain(|&index, _| {
             let keep = !drop.contains(index);
@@ -323,7 +321,7 @@ impl Executor {
     }
 
     fn forget_if_empty(&mut self, bag: BagId) {
-        if self.held.get(&bag).is_some_and(Held::is_empty) {
+        if self.held.get(&bag).is_some_and(|held| held.is_empty()) {
             self.held.remove(&bag);
             self.order_stale = true;
         }
@@ -402,6 +400,7 @@ impl Executor {
     /// Does what is due: renewals, repetitions, handing back.
     pub(crate) fn tick(&mut self, io: &mut Io, config: &Config) {
         self.vacate_if_due(io, config);
+        self.take_back_offers(io);
         let mut renewals: BTreeMap<PeerId, (Contact, Vec<(BagId, u64)>)> = BTreeMap::new();
         for held in self.held.values_mut() {
             if io.is_writing(held.bag.id) {
@@ -471,7 +470,8 @@ impl Executor {
             let results = (may_speak && !held.outbox.is_empty()).then_some(held.results_due);
             let is_blocked = held.blocked_until > io.now;
             let unblocked = (may_start && !held.waiting.is_empty() && is_blocked).then_some(held.blocked_until);
-            [holding, results, unblocked]
+            let offered = (!held.offered.is_empty()).then_some(held.offered_until);
+            [holding, results, unblocked, offered]
         });
         held.chain([self.vacate_at]).flatten().min()
     }

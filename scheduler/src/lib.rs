@@ -16,6 +16,7 @@ mod message;
 mod peer;
 pub mod queue;
 pub mod ranges;
+mod recent;
 mod record;
 mod router;
 pub mod split;

@@ -7,8 +7,10 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, Node};
 use serde::{Deserialize, Serialize};
 
-use crate::bag::{BagId, HELD_INTERVALS_MAX, Request, TaskResult};
+use crate::bag::{BagId, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request, TaskResult};
+use crate::queue::SPEED_MOPS_MIN;
 use crate::ranges::IntervalSet;
+use crate::summary::SPEED_SUM_MOPS_MAX;
 
 /// Largest encoded message, in bytes. What a sender has to say is bounded so that it fits, or split.
 pub const MESSAGE_BYTES_MAX: usize = 256 * 1024;
@@ -74,6 +76,30 @@ pub enum Message {
         bags: Vec<(BagId, u64)>,
         /// How long they are yours.
         term: Duration,
+    },
+    /// A machine has nothing to do and asks for work that waits elsewhere.
+    Ask {
+        /// Which machine.
+        idle: Contact,
+        /// Its speed, in Mop/s.
+        speed_mops: f64,
+        /// Whether the receiver's router or its leaf, which has work to give, is meant.
+        node: Node,
+        /// From below, or from above.
+        climbing: bool,
+        /// Routers that it has climbed through.
+        climbed: u16,
+    },
+    /// Executor to submitter: these tasks, which have not begun, may go to that machine, which has nothing to do.
+    Offer {
+        /// Which bag.
+        bag: BagId,
+        /// Who offers them, and where to answer.
+        executor: Contact,
+        /// Which tasks.
+        ranges: IntervalSet,
+        /// Who can have them.
+        to: Contact,
     },
     /// Executor to submitter: finished tasks, until acknowledged.
     Results {
@@ -145,6 +171,12 @@ impl Message {
             }
             Self::Renewal { executor, bags } => (executor.is_valid() && bags.len() <= RENEWALS_MAX, "renewal"),
             Self::Renewed { bags, .. } => (bags.len() <= RENEWALS_MAX, "renewed"),
+            Self::Ask { idle, speed_mops, .. } => {
+                (idle.is_valid() && (SPEED_MOPS_MIN..=SPEED_SUM_MOPS_MAX).contains(speed_mops), "ask")
+            }
+            Self::Offer { executor, ranges, to, .. } => {
+                (executor.is_valid() && to.is_valid() && ranges.intervals() <= REQUEST_INTERVALS_MAX, "offer")
+            }
             Self::Results { executor, results, .. } => (executor.is_valid() && results.len() <= RESULTS_MAX, "results"),
         };
         if valid { Ok(()) } else { Err(DecodeError::Invalid(what)) }
@@ -159,6 +191,8 @@ impl Message {
             Self::Lease { .. } => "lease",
             Self::Renewal { .. } => "renewal",
             Self::Renewed { .. } => "renewed",
+            Self::Ask { .. } => "ask",
+            Self::Offer { .. } => "offer",
             Self::Results { .. } => "results",
             Self::ResultsAck { .. } => "results_ack",
         }

@@ -6,22 +6,18 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
-
-use idlewood_overlay::{Child, Contact, Node, Overlay, Side, Time};
+use idlewood_overlay::{Child, Contact, Node, Overlay, PeerId, Side, Time};
 use serde::{Deserialize, Serialize};
 
-use crate::bag::{BagId, Path, Request};
+use crate::bag::Request;
 use crate::config::Config;
 use crate::message::Message;
+use crate::recent::Recent;
 use crate::split::{self, choose, split_ranges, split_tasks};
 use crate::summary::{self, STRETCHES, Summary};
 
 /// Routers a request may climb through before the one that has it keeps it: twice the height of a tree of a million.
 pub(crate) const CLIMBED_MAX: u16 = 64;
-
-/// Requests that a router remembers to have split: our choice, many times what arrives while one is under way.
-const SPLIT_MAX: usize = 4096;
 
 /// When a router keeps a request instead of letting it climb. In both, S is the smallest stretch at which the router's
 /// own subtree can take the request, and B is [`Config::stretch_bound`]; the root keeps everything.
@@ -46,6 +42,8 @@ pub struct Platform {
     pub maximum_stretch: f64,
     /// Speed of all slots that take work, in Mop/s.
     pub speed_mops: f64,
+    /// The longest time that what has not begun on a leaf would take there alone, in seconds.
+    pub longest_wait_s: u64,
     /// The root's own availability summary, encoded; decoded only where a request is judged, empty where none is.
     #[serde(with = "serde_bytes")]
     availability: Vec<u8>,
@@ -93,6 +91,7 @@ impl Platform {
             minimum_stretch: summary.minimum_stretch,
             maximum_stretch: summary.maximum_stretch,
             speed_mops: summary.speed_mops,
+            longest_wait_s: summary.longest_wait_s,
             availability: match rule {
                 ClimbingRule::Minimum => Vec::new(),
                 ClimbingRule::WholeGrid => report,
@@ -107,6 +106,8 @@ impl Platform {
 struct Slot {
     generation: u64,
     booked: Option<Booked>,
+    /// Whether a machine that has nothing to do was sent there.
+    asked: bool,
 }
 
 /// A child's summary, less what was sent there.
@@ -124,8 +125,8 @@ pub(crate) struct Router {
     slots: [Option<Slot>; 2],
     /// Whether what the children offer has changed since the last report.
     changed: bool,
-    /// The latest requests that were split here, the oldest first.
-    split: VecDeque<(BagId, u64, Path)>,
+    /// The latest requests that were split here.
+    split: Recent,
 }
 
 impl Router {
@@ -140,7 +141,7 @@ impl Router {
             if !slot.as_ref().is_some_and(is_current) {
                 // What there never was has not changed either.
                 self.changed |= slot.is_some() || child.is_some();
-                *slot = child.map(|child| Slot { generation: child.generation, booked: None });
+                *slot = child.map(|child| Slot { generation: child.generation, booked: None, asked: false });
             }
         }
     }
@@ -180,9 +181,29 @@ impl Router {
 
     /// Whether this very request was split here already: it has arrived twice, or on two ways while the tree healed.
     pub(crate) fn has_split(&self, request: &Request) -> bool {
-        self.split
-            .iter()
-            .any(|(bag, number, path)| (*bag, *number, path) == (request.bag.id, request.number, &request.path))
+        self.split.contains(request)
+    }
+
+    /// Where a machine that has nothing to do is sent: to the child with the longest wait of at least so many seconds
+    /// that was not asked since it reported.
+    pub(crate) fn ask(
+        &mut self,
+        least_s: u64,
+        idle: PeerId,
+        overlay: &Overlay,
+        now: Time,
+        config: &Config,
+    ) -> Option<(Contact, Node)> {
+        self.refresh(overlay, now, config);
+        let both = self.slots.iter_mut().zip(overlay.children());
+        let asked = both.filter_map(|(slot, child)| Some((slot.as_mut()?, child?)));
+        let waiting = asked
+            .filter(|(slot, child)| !slot.asked && (child.node == Node::Router || child.contact.peer != idle))
+            .map(|(slot, child)| (summary::longest_wait_s(child.payload), slot, child))
+            .filter(|(wait_s, ..)| *wait_s >= least_s);
+        let (_, slot, child) = waiting.max_by_key(|(wait_s, ..)| *wait_s)?;
+        slot.asked = true;
+        Some((child.contact.clone(), child.node))
     }
 
     /// Where this request goes next: to the parent, or in parts to the children. Nothing when there is no child.
@@ -231,10 +252,7 @@ impl Router {
         overlay: &Overlay,
         now: Time,
     ) -> Vec<(Contact, Message)> {
-        if self.split.len() == SPLIT_MAX {
-            self.split.pop_front();
-        }
-        self.split.push_back((request.bag.id, request.number, request.path.clone()));
+        self.split.insert(&request);
         let mut parts = split_ranges(request.ranges.clone(), parts).into_iter().zip(summaries);
         let mut sent = Vec::new();
         let sides = [Side::Left, Side::Right].into_iter().zip(overlay.children()).zip(&mut self.slots);

@@ -31,7 +31,7 @@ mod tests;
 use crate::availability::Slack;
 use crate::queue::{Capacity, Load};
 use crate::stretch::Jobs;
-pub use encoding::{DecodeError, ENCODED_BYTES_MAX, apply, diff, report};
+pub use encoding::{DecodeError, ENCODED_BYTES_MAX, apply, diff, longest_wait_s, report};
 pub use grid::{
     AGES, HORIZON_COUNT, HORIZONS_S, STRETCH_COUNT, STRETCHES, TASK_SIZE_COUNT, TASK_SIZES_MOPS, stretch_at_least,
 };
@@ -46,6 +46,15 @@ pub const LEAVES_MAX: u64 = 1 << 40;
 pub const SPEED_SUM_MOPS_MAX: f64 = (1_u64 << 52) as f64;
 /// Speeds are kept in multiples of this, Mop/s, so that sums up to 2^43 Mop/s are exact in any order.
 pub const SPEED_STEP_MOPS: f64 = 1.0 / 1024.0;
+
+/// Bits behind the leading one of a wait in seconds: within an eighth.
+const WAIT_BITS: u32 = 3;
+
+/// A wait as summaries have it: in whole seconds, rounded down to the scale, at most a year.
+pub fn wait_s(wait_s: f64) -> u64 {
+    // The cast saturates, and makes 0 of what is not a number.
+    scale::value(scale::code((wait_s as u64).min(366 * 86_400), WAIT_BITS), WAIT_BITS)
+}
 
 /// What a subtree can take, and a few sums that ride along.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,6 +73,8 @@ pub struct Summary {
     pub height: u8,
     /// Most slots of a leaf that takes work; 0 where none does.
     pub slots: u32,
+    /// The longest time that what has not begun on a leaf would take there alone, in seconds on the scale of [`wait_s`].
+    pub longest_wait_s: u64,
     /// (index of the stretch from which on it holds, row): ascending, no row equal to the one before it, the first
     /// not all zero.
     rows: Vec<(u8, Row)>,
@@ -79,6 +90,7 @@ impl Summary {
             leaves: 0,
             height: 0,
             slots: 0,
+            longest_wait_s: 0,
             rows: Vec::new(),
         }
     }
@@ -119,6 +131,7 @@ impl Summary {
             leaves: 1,
             height: 0,
             slots: load.slots,
+            longest_wait_s: 0,
             rows: rows.0,
         }
     }
@@ -140,6 +153,7 @@ impl Summary {
         self.leaves = self.leaves.saturating_add(other.leaves).min(LEAVES_MAX);
         self.height = self.height.max(other.height);
         self.slots = self.slots.max(other.slots);
+        self.longest_wait_s = self.longest_wait_s.max(other.longest_wait_s);
         if other.rows.is_empty() {
             return;
         }

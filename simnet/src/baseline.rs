@@ -22,13 +22,10 @@ mod plan;
 pub use central::schedule;
 pub use offline::offline_bound;
 
-use std::time::Duration;
-
 use idlewood_overlay::Time;
-use rand::RngExt;
 
 use crate::churn::Churn;
-use crate::random::stream;
+use crate::network::Network;
 use crate::scenario::Scenario;
 use crate::workload::{self, Bag, speed_mops};
 
@@ -68,12 +65,9 @@ impl Instance {
     /// from.
     pub fn of(scenario: &Scenario) -> Self {
         let horizon = Time::ZERO + scenario.horizon;
-        let window = u64::try_from(scenario.start_window().as_micros()).unwrap_or(u64::MAX);
-        let mut starts = stream(scenario.seed, "start", 0);
-        let machine = |host| {
-            let after = if host == 0 { 0 } else { starts.random_range(1..=window) };
+        let downtime_min = Network::new(scenario.quality()).latency_min();
+        let machine = |(host, mut from)| {
             let mut churn = Churn::new(scenario, host);
-            let mut from = Time::ZERO + Duration::from_micros(after);
             let mut sessions = Vec::new();
             while from < horizon {
                 let Some(session) = churn.session() else {
@@ -84,11 +78,11 @@ impl Instance {
                 sessions.push(Session { from, to });
                 // Where farewells are drawn at all, they are drawn between the two.
                 churn.leaves();
-                from = to + churn.downtime();
+                from = to + churn.downtime().max(downtime_min);
             }
             Machine { speed_mops: speed_mops(scenario, host), slots: scenario.slots, sessions }
         };
-        Self { machines: (0..scenario.nodes).map(machine).collect(), bags: workload::bags(scenario), horizon }
+        Self { machines: workload::starts(scenario).map(machine).collect(), bags: workload::bags(scenario), horizon }
     }
 
     /// Speed of all slots of all machines, up or down, in Mop/s.

@@ -14,6 +14,7 @@ mod published;
 mod statistic;
 mod summary;
 mod table;
+mod updates;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

@@ -120,10 +120,9 @@ fn text(plan: &Plan, summary: &Value) -> String {
         "link_peak_percent",
     ];
     for row in summary["rows"].as_array().into_iter().flatten() {
-        let fields = row.as_object().into_iter().flatten();
-        let labels = fields.take_while(|(name, _)| *name != "seeds");
+        let labels = LABELS.into_iter().filter(|name| !row[*name].is_null());
         let labels: Vec<String> =
-            labels.map(|(name, value)| format!("{name} {}", value.to_string().replace('"', ""))).collect();
+            labels.map(|name| format!("{name} {}", row[name].to_string().replace('"', ""))).collect();
         let shown = SHOWN.into_iter().filter_map(|name| Some(format!("{name} {:.3}", row[name].as_f64()?)));
         text += &format!("{} ({} seeds): {}\n", labels.join(", "), row["seeds"], shown.collect::<Vec<_>>().join(", "));
     }

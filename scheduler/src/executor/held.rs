@@ -23,6 +23,9 @@ pub(super) struct Held {
     /// Whether its submitter has spoken of it itself; else all there is may be somebody's invention.
     pub(super) confirmed: bool,
     pub(super) waiting: IntervalSet,
+    /// Not started here while the submitter is asked whether another machine may have them, at most until then.
+    pub(super) offered: IntervalSet,
+    pub(super) offered_until: Time,
     pub(super) running: IntervalSet,
     pub(super) outbox: BTreeMap<u64, TaskResult>,
     /// Number and summed work of the tasks finished here.
@@ -51,6 +54,8 @@ impl Held {
             attempt: 0,
             confirmed: false,
             waiting: IntervalSet::new(),
+            offered: IntervalSet::new(),
+            offered_until: Time::ZERO,
             running: IntervalSet::new(),
             outbox: BTreeMap::new(),
             finished: (0, 0.0),
@@ -77,7 +82,7 @@ impl Held {
 
     /// Everything this machine accounts for.
     pub(super) fn ranges(&self) -> IntervalSet {
-        let mut ranges = self.waiting.union(&self.running);
+        let mut ranges = self.unfinished();
         for &index in self.outbox.keys() {
             ranges.insert_index(index);
         }
@@ -85,15 +90,16 @@ impl Held {
     }
 
     pub(super) fn unfinished(&self) -> IntervalSet {
-        self.waiting.union(&self.running)
+        let begun = self.waiting.union(&self.running);
+        if self.offered.is_empty() { begun } else { begun.union(&self.offered) }
     }
 
     pub(super) fn unfinished_is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.running.is_empty()
+        self.waiting.is_empty() && self.running.is_empty() && self.offered.is_empty()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.running.is_empty() && self.outbox.is_empty()
+        self.unfinished_is_empty() && self.outbox.is_empty()
     }
 
     /// a as known here: declared, or corrected by what finished tasks showed.
@@ -163,6 +169,7 @@ impl Held {
     /// Unstarted tasks go back to the submitter: the next `Holding` no longer lists them.
     pub(super) fn hand_back(&mut self, version: u64, io: &mut Io, config: &Config) {
         self.waiting = IntervalSet::new();
+        self.offered = IntervalSet::new();
         self.holding_wait = config.repeat_after;
         let change = self.change(io);
         let (to, message) = (self.bag.submitter.clone(), self.holding(version, io, config));

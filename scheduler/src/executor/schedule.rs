@@ -12,7 +12,7 @@ use crate::io::Io;
 use crate::peer::Effect;
 use crate::queue::{Entry, Load, WORK_MOPS_MIN};
 use crate::stretch::{lexicographic_order, max_stretch_exact};
-use crate::summary::Summary;
+use crate::summary::{self, Summary};
 
 /// A task that ran longer than its declared work counts as this much still to do, as a share of its work: nobody
 /// knows how long it will go on, and zero would promise its slot to others.
@@ -124,7 +124,7 @@ impl Executor {
     }
 
     /// Sorts the bags by the deadlines that the smallest feasible maximum stretch gives them (paper §4).
-    fn reorder(&mut self, now: Time) {
+    pub(super) fn reorder(&mut self, now: Time) {
         let (load, bags) = self.load(now, |_| true);
         let mut order =
             if self.lexicographic { lexicographic_order(&load) } else { load.order(max_stretch_exact(&load)) };
@@ -178,7 +178,7 @@ impl Executor {
 
     /// Work left in a task that has begun.
     fn rest_mops(&self, running: &Running, now: Time) -> f64 {
-        let whole = self.held.get(&running.task.bag).map_or(0.0, Held::task_mops);
+        let whole = self.held.get(&running.task.bag).map_or(0.0, |held| held.task_mops());
         (whole - running.active(now).as_secs_f64() * self.speed_mops).max(whole * OVERRUN_REST)
     }
 
@@ -198,9 +198,12 @@ impl Executor {
 
     /// What this leaf offers now.
     pub(crate) fn summary(&self, now: Time) -> Summary {
-        if self.is_suspended() {
-            return Summary::unavailable();
-        }
-        Summary::of_leaf(&self.load(now, |held| !held.unfinished_is_empty()).0)
+        let mut summary = if self.is_suspended() {
+            Summary::unavailable()
+        } else {
+            Summary::of_leaf(&self.load(now, |held| !held.unfinished_is_empty()).0)
+        };
+        summary.longest_wait_s = summary::wait_s(self.wait_s());
+        summary
     }
 }

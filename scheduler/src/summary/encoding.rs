@@ -16,7 +16,7 @@
 use super::coder::{Chance, Coder, Number, Reader, Writer};
 use super::grid::{HORIZON_COUNT, STRETCH_COUNT, TASK_SIZE_COUNT};
 use super::matrix::{CELLS, Rows};
-use super::{CELL_MAX, LEAVES_MAX, SPEED_SUM_MOPS_MAX, Summary, scale};
+use super::{CELL_MAX, LEAVES_MAX, SPEED_SUM_MOPS_MAX, Summary, WAIT_BITS, scale};
 use crate::queue::SLOTS_MAX;
 
 /// Largest encoded summary, bytes.
@@ -85,6 +85,8 @@ struct Scaled {
     leaves: u64,
     height: u8,
     slots: u32,
+    /// On the scale of waits.
+    longest_wait: u16,
     /// Whether a cell is more than a quarter of the one before.
     is_loose: bool,
     rows: Vec<ScaledRow>,
@@ -130,6 +132,18 @@ pub fn apply(base: &[u8], difference: &[u8]) -> Option<Vec<u8>> {
     let base = Scaled::decode(base, None).ok()?;
     let bytes = Scaled::decode(difference, Some(&base)).ok()?.encode(None);
     (bytes.len() <= ENCODED_BYTES_MAX).then_some(bytes)
+}
+
+/// [`Summary::longest_wait_s`] of an encoded summary, at little cost; 0 where these bytes are none.
+pub fn longest_wait_s(bytes: &[u8]) -> u64 {
+    let read = || {
+        let mut rest = bytes.get(14..).filter(|_| bytes[0] & !LOOSE == WHOLE)?;
+        get(&mut rest).ok()?;
+        get(&mut rest).ok()?;
+        u16::try_from(get(&mut rest).ok()?).ok()
+    };
+    let code: Option<u16> = read();
+    code.filter(|&code| code <= scale::code(CELL_MAX, WAIT_BITS)).map_or(0, |code| scale::value(code, WAIT_BITS))
 }
 
 /// The report of a router above children with these encoded summaries: as decoding, [`Summary::of_children`] and
@@ -189,6 +203,7 @@ impl Scaled {
             leaves: summary.leaves,
             height: summary.height,
             slots: summary.slots,
+            longest_wait: scale::code(summary.longest_wait_s.min(CELL_MAX), WAIT_BITS),
             is_loose,
             rows,
         }
@@ -213,6 +228,7 @@ impl Scaled {
             leaves: self.leaves,
             height: self.height,
             slots: self.slots,
+            longest_wait_s: scale::value(self.longest_wait, WAIT_BITS),
             rows: rows.0,
         }
     }
@@ -269,6 +285,7 @@ impl Scaled {
             leaves: self.leaves.saturating_add(other.leaves).min(LEAVES_MAX),
             height,
             slots: self.slots.max(other.slots),
+            longest_wait: self.longest_wait.max(other.longest_wait),
             is_loose: false,
             rows,
         };
@@ -306,6 +323,7 @@ impl Scaled {
         bytes.push(self.height);
         put(&mut bytes, self.leaves);
         put(&mut bytes, u64::from(self.slots));
+        put(&mut bytes, u64::from(self.longest_wait));
         let mut writer = Writer::new(bytes);
         let mut model = Model::new(self.height, self.is_loose, base);
         let (mut last, mut rows) = (None, self.rows.iter());
@@ -333,7 +351,9 @@ impl Scaled {
         let [height] = take(&mut rest)?;
         let leaves = get(&mut rest)?;
         let slots = u32::try_from(get(&mut rest)?).map_err(|_| DecodeError::Range)?;
-        let in_range = minimum_stretch >= 0.0
+        let longest_wait = u16::try_from(get(&mut rest)?).map_err(|_| DecodeError::Range)?;
+        let in_range = longest_wait <= scale::code(CELL_MAX, WAIT_BITS)
+            && minimum_stretch >= 0.0
             && (0.0..f32::INFINITY).contains(&maximum_stretch)
             && (0.0..=SPEED_SUM_MOPS_MAX).contains(&f64::from(speed_mops))
             && leaves <= LEAVES_MAX
@@ -354,7 +374,8 @@ impl Scaled {
             }
             last = Some(index);
         }
-        let scaled = Self { minimum_stretch, maximum_stretch, speed_mops, leaves, height, slots, is_loose, rows };
+        let scaled =
+            Self { minimum_stretch, maximum_stretch, speed_mops, leaves, height, slots, longest_wait, is_loose, rows };
         // Whether it is loose has one answer, so that there is one way to write a summary.
         if !reader.is_done() || is_loose && !scaled.has_loose_cells() {
             return Err(DecodeError::Damaged);
@@ -554,7 +575,8 @@ impl<'a> Model<'a> {
             self.codes[t] = line;
             changed |= u32::from(!is_same(&line, &around.below)) << t;
             next = self.next_altered(coder, t, wanted);
-            below_earlier = if next == t + 1 { around.below } else { self.codes.get(next - 1).copied().unwrap_or(line) };
+            below_earlier =
+                if next == t + 1 { around.below } else { self.codes.get(next - 1).copied().unwrap_or(line) };
         }
         self.changed = changed;
     }
@@ -617,7 +639,8 @@ impl<'a> Model<'a> {
     ) -> Line {
         if let Some(shifted) = self.shift(around) {
             let context = usize::from(self.last_shifted) | usize::from(self.is_first) << 1;
-            self.last_shifted = coder.bit(&mut self.shifted[context], wanted.is_some_and(|wanted| is_same(wanted, &shifted)));
+            self.last_shifted =
+                coder.bit(&mut self.shifted[context], wanted.is_some_and(|wanted| is_same(wanted, &shifted)));
             if self.last_shifted {
                 self.misses[t] = [0; TASK_SIZE_COUNT];
                 return shifted;
@@ -699,8 +722,9 @@ impl<'a> Model<'a> {
         let mut shifted = [0; TASK_SIZE_COUNT];
         shifted[0] = scale::code(scale::value(quarter[0], self.bits).saturating_mul(4).min(CELL_MAX), self.bits);
         shifted[1..].copy_from_slice(&quarter[..TASK_SIZE_COUNT - 1]);
+        let most = if self.is_loose { shifted[0] } else { scale::quarter(shifted[0], self.bits) };
         let may_be = is_at_most(&around.earlier, &shifted) && is_at_most(&around.below, &shifted);
-        (may_be && shifted[1] <= shifted[0] && !is_same(&shifted, &around.below)).then_some(shifted)
+        (may_be && shifted[1] <= most && !is_same(&shifted, &around.below)).then_some(shifted)
     }
 
     /// What is known of a cell from those before it.

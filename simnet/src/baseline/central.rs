@@ -64,6 +64,8 @@ struct Centre<'a> {
     slots: Vec<Slot>,
     /// Slots that are up and have nothing, the fastest first.
     idle: BTreeSet<(Reverse<u64>, usize)>,
+    /// Slots whose task ended at this instant.
+    freed: Vec<usize>,
     /// Machines that are up, their speed, and how many sessions each has begun.
     up: u64,
     up_mops: f64,
@@ -86,6 +88,7 @@ impl<'a> Centre<'a> {
             first_slots: vec![0],
             slots: Vec::new(),
             idle: BTreeSet::new(),
+            freed: Vec::new(),
             up: 0,
             up_mops: 0.0,
             begun_sessions: vec![0; instance.machines.len()],
@@ -127,6 +130,10 @@ impl<'a> Centre<'a> {
                 Occurrence::Down { machine } => self.go_down(machine),
                 Occurrence::Up { machine } => self.go_up(machine),
                 Occurrence::Arrival { bag } => self.arrive(bag),
+            }
+            let next = self.occurrences.peek().map(|Reverse(next)| next);
+            if !next.is_some_and(|next| next.0 == at && matches!(next.1, Occurrence::TaskEnds { .. })) {
+                self.occupy();
             }
         }
         self.completed
@@ -194,7 +201,7 @@ impl<'a> Centre<'a> {
             self.completed[run.bag] = Some(self.now);
             self.open -= 1;
         }
-        self.occupy(index);
+        self.freed.push(index);
     }
 
     fn slots_of(&self, machine: usize) -> std::ops::Range<usize> {
@@ -214,18 +221,27 @@ impl<'a> Centre<'a> {
         None
     }
 
-    /// Gives a slot that has just become free what comes first: a task frozen there, or one that waits.
-    fn occupy(&mut self, index: usize) {
-        let head = self.head();
-        let slot = &self.slots[index];
-        let frozen = (0..slot.frozen.len()).min_by_key(|&number| self.queue[slot.frozen[number].bag].rank);
-        let frozen = frozen.map(|number| (number, self.queue[slot.frozen[number].bag].rank));
-        match (frozen, head) {
-            (Some((_, rank)), Some(head)) if self.queue[head].rank < rank => self.begin(index, head),
-            (Some((number, _)), _) => self.thaw(index, number),
-            (None, Some(head)) => self.begin(index, head),
-            (None, None) => self.set_idle(index),
+    /// Gives each slot that has just become free what comes first: a task frozen there, or one that waits.
+    fn occupy(&mut self) {
+        let mut freed = std::mem::take(&mut self.freed);
+        freed.sort_by_key(|&index| (Reverse(self.slots[index].speed_mops.to_bits()), index));
+        for &index in &freed {
+            let head = self.head();
+            match (self.first_frozen(index), head) {
+                (Some((_, rank)), Some(head)) if self.queue[head].rank < rank => self.begin(index, head),
+                (Some((number, _)), _) => self.thaw(index, number),
+                (None, Some(head)) => self.begin(index, head),
+                (None, None) => self.set_idle(index),
+            }
         }
+        freed.clear();
+        self.freed = freed;
+    }
+
+    /// Of the tasks frozen at a slot the one that comes first, and its rank.
+    fn first_frozen(&self, index: usize) -> Option<(usize, usize)> {
+        let frozen = self.slots[index].frozen.iter().enumerate();
+        frozen.map(|(number, run)| (number, self.queue[run.bag].rank)).min_by_key(|&(_, rank)| rank)
     }
 
     /// Lets tasks that wait go to idle slots.
@@ -324,11 +340,9 @@ impl<'a> Centre<'a> {
     fn preempt(&mut self, frozen_max: usize) {
         let mut running = Vec::new();
         for index in 0..self.slots.len() {
-            let rank_of = |run: &Run| self.queue[run.bag].rank;
-            let slot = &self.slots[index];
-            let Some(rank) = slot.running.as_ref().map(rank_of) else { continue };
-            let first = (0..slot.frozen.len()).min_by_key(|&number| rank_of(&slot.frozen[number]));
-            let rank = match first.map(|number| (number, rank_of(&slot.frozen[number]))) {
+            let Some(run) = &self.slots[index].running else { continue };
+            let rank = self.queue[run.bag].rank;
+            let rank = match self.first_frozen(index) {
                 Some((number, frozen)) if frozen < rank => {
                     self.freeze(index);
                     self.thaw(index, number);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use idlewood_overlay::Time;
 use idlewood_scheduler::ClimbingRule;
 use serde_json::{Value, json};
 
@@ -11,8 +12,6 @@ use crate::scenario::Scenario;
 
 /// The paper's mean time between two failures of a machine (§7.1).
 const FAILURE_INTERVAL: Duration = Duration::from_secs(4 * 3600);
-/// Stands for the paper's "recover immediately": the shortest downtime that a scenario may have.
-const RECOVERY: Duration = Duration::from_secs(1);
 /// What a grid is still watched after the last bag is expected where nobody waits for the end of the work.
 const WATCH: Duration = Duration::from_secs(600);
 /// From this size on a grid is only watched for an hour.
@@ -82,8 +81,10 @@ fn fairness(paper: &Case) -> Vec<Case> {
             case.scenario.bag_interval = Duration::from_secs(bag_interval_s);
             if failures != "none" {
                 case.scenario.churn = Some(FAILURE_INTERVAL);
-                case.scenario.downtime = RECOVERY;
+                // "Nodes recover immediately."
+                case.scenario.downtime = Duration::ZERO;
             }
+            case.scenario.queue_lost = failures == "queue_lost";
             cases.push(case);
         }
     }
@@ -92,8 +93,8 @@ fn fairness(paper: &Case) -> Vec<Case> {
 
 /// Only while bags arrive: that is when much changes.
 fn while_bags_arrive(mut case: Case) -> Case {
-    let Scenario { bags, bag_interval, warm_up, .. } = case.scenario;
-    case.scenario.horizon = case.scenario.start_window() + warm_up + bag_interval * bags + WATCH;
+    let arrivals = case.scenario.bag_interval * case.scenario.bags;
+    case.scenario.horizon = case.scenario.first_arrival().since(Time::ZERO) + arrivals + WATCH;
     Case { to_the_end: false, follows_updates: true, ..case }
 }
 
@@ -152,16 +153,18 @@ const RIVALS: [Variant; 2] = [
     ("paper", |config| {
         config.effective_size = false;
         config.preemptive = false;
+        config.redistribution = false;
     }),
 ];
 
 /// Ours but for one thing, on the first of the loads.
-const ABLATIONS: [Variant; 7] = [
+const ABLATIONS: [Variant; 8] = [
     ("paper_size", |config| config.effective_size = false),
     ("no_preemption", |config| config.preemptive = false),
     ("frozen_1", |config| config.frozen_max = 1),
     ("frozen_4", |config| config.frozen_max = 4),
     ("lexicographic", |config| config.lexicographic = true),
+    ("no_redistribution", |config| config.redistribution = false),
     ("whole_grid_1.2", |config| {
         config.climbing = ClimbingRule::WholeGrid;
         config.stretch_bound = 1.2;

@@ -7,6 +7,8 @@ use idlewood_scheduler::BagId;
 
 use super::JobProgress;
 use super::case::Case;
+use super::published::{UPDATE_SHARES, quantile_name};
+use super::updates::Updates;
 use crate::baseline::{Instance, Measure, Policy, offline_bound, schedule};
 use crate::simulation::{Deed, Simulation};
 
@@ -28,10 +30,13 @@ pub(super) fn run(case: &Case, seed: u64, progress: &mut impl FnMut(JobProgress)
     let cpu_s = thread_cpu_s();
     let mut simulation = Simulation::new(scenario).expect("a plan is validated");
     let horizon = instance.horizon;
-    let mut decided = Decided::default();
+    let (mut decided, mut updates) = (Decided::default(), Updates::default());
     let mut steps = 0_u64;
     while simulation.record().open_bags() > 0 && simulation.step(horizon) {
         decided.look(&simulation);
+        if case.follows_updates {
+            updates.look(&simulation);
+        }
         steps += 1;
         if steps.is_multiple_of(PROGRESS_STEPS) {
             progress(progress_of(case, &simulation, horizon));
@@ -43,6 +48,9 @@ pub(super) fn run(case: &Case, seed: u64, progress: &mut impl FnMut(JobProgress)
         stretches(case.measure, &instance, &simulation, &mut values);
     }
     decided.tell(&mut values);
+    if case.follows_updates {
+        update_times(updates.times_s, &mut values);
+    }
     totals(&simulation, cpu_s, &mut values);
     values
 }
@@ -135,8 +143,31 @@ impl Decided {
     }
 }
 
+fn update_times(mut times_s: Vec<f64>, values: &mut Values) {
+    times_s.sort_by(f64::total_cmp);
+    values.push(("updates".to_owned(), times_s.len() as f64));
+    for share in UPDATE_SHARES {
+        let rank = (share * times_s.len() as f64).ceil() as usize;
+        values.extend(times_s.get(rank.saturating_sub(1)).map(|time_s| (quantile_name(share), *time_s)));
+    }
+    values.extend(times_s.last().map(|time_s| ("update_time_max_s".to_owned(), *time_s)));
+}
+
+/// How busy links were: the busier direction of each, with messages of the platform and with outputs of tasks.
+fn links(report: &crate::Report, values: &mut Values) {
+    for of in &report.links {
+        let place = of.depth.map_or(String::new(), |depth| format!("_depth_{depth:02}"));
+        for (kind, traffic) in [("link", of.messages), ("data", of.data)] {
+            let mut push = |name: &str, value: f64| values.push((format!("{kind}_{name}_percent{place}"), value));
+            push("mean", traffic.up_mean_percent.max(traffic.down_mean_percent));
+            push("peak", traffic.up_peak_percent.max(traffic.down_peak_percent));
+        }
+    }
+}
+
 fn totals(simulation: &Simulation, cpu_s: f64, values: &mut Values) {
     let report = simulation.report();
+    links(&report, values);
     let nodes = f64::from(report.scenario.nodes);
     let machine_hours = nodes * report.sim_s / 3600.0;
     let mut push = |name: &str, value: f64| values.push((name.to_owned(), value));
@@ -152,8 +183,9 @@ fn totals(simulation: &Simulation, cpu_s: f64, values: &mut Values) {
     push("events", report.events as f64);
     push("cpu_s", cpu_s);
     push("cpu_s_per_machine_hour", cpu_s / machine_hours);
-    if let Some(bytes) = peak_rss_bytes() {
+    if let Some(bytes) = crate::cost::peak_rss_bytes() {
         push("peak_rss_bytes", bytes as f64);
+        push("rss_bytes_per_node", bytes as f64 / nodes);
     }
 }
 
@@ -161,11 +193,4 @@ fn totals(simulation: &Simulation, cpu_s: f64, values: &mut Values) {
 fn thread_cpu_s() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-}
-
-/// The most memory this process had, where the system tells (Linux): of all jobs that ran beside this one and before.
-fn peak_rss_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
 }

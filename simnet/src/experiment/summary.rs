@@ -56,7 +56,8 @@ pub(super) fn of(plan: &Plan, cases: &[Case], jobs: &[Job], table: &Table) -> Va
 fn how(experiment: Experiment, name: &str) -> Together {
     match name {
         "lost_tasks" | "duplicate_tasks" | "unfinished_bags" => Together::Sum,
-        "peak_rss_bytes" | "update_time_max_s" | "link_peak_percent" => Together::Largest,
+        "peak_rss_bytes" | "update_time_max_s" => Together::Largest,
+        _ if name.starts_with("link_peak") || name.starts_with("data_peak") => Together::Largest,
         _ if experiment == Experiment::Desktops && name.contains("ratio_") => Together::Geometric,
         _ => Together::Mean,
     }

@@ -96,11 +96,15 @@ fn kind(message: &Message) -> usize {
         Message::Lease { .. } => 15,
         Message::Results { .. } => 16,
         Message::ResultsAck { .. } => 17,
+        Message::Renewal { .. } => 18,
+        Message::Renewed { .. } => 19,
+        Message::Ask { .. } => 20,
+        Message::Offer { .. } => 21,
     }
 }
 
 /// Short names of what messages say, for the report.
-pub(super) const KINDS: [&str; 18] = [
+pub(super) const KINDS: [&str; 22] = [
     "overlay ping",
     "overlay ack",
     "overlay find",
@@ -119,4 +123,8 @@ pub(super) const KINDS: [&str; 18] = [
     "lease",
     "results",
     "results_ack",
+    "renewal",
+    "renewed",
+    "ask",
+    "offer",
 ];

@@ -8,8 +8,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use idlewood_overlay::{Contact, PeerId, Time};
-use idlewood_scheduler::{BagId, Effect, Event, Message, Notice, Path, Submission, TaskId, TaskOutcome};
+use idlewood_overlay::{Body, Contact, Node, PeerId, Time};
+use idlewood_scheduler::{
+    BagId, Change, Effect, Event, Message, Notice, Path, Record as StoreRecord, Submission, TaskId, TaskOutcome,
+};
 
 use super::Surroundings;
 use super::trace::Trace;
@@ -150,6 +152,36 @@ pub enum Deed {
         /// Way of the part.
         path: Path,
     },
+    /// A leaf wrote down what it holds of a bag.
+    Held {
+        /// Which.
+        bag: BagId,
+    },
+    /// A leaf published something new.
+    Published,
+    /// A node sent its parent, on another machine, what it last published.
+    Reported {
+        /// Which node of the machine.
+        node: Node,
+        /// Version of what it published.
+        version: u64,
+    },
+    /// A router was sent what a child published.
+    Heard {
+        /// The child's machine.
+        from: PeerId,
+        /// Which node of it.
+        node: Node,
+        /// Version of what it published.
+        version: u64,
+    },
+}
+
+/// The node and the version of what it published, in a message that carries such.
+fn published(message: &Message) -> Option<(Node, u64)> {
+    let Message::Overlay(message) = message else { return None };
+    let Body::Report(report) = &message.body else { return None };
+    Some((report.node, report.load.as_ref()?.version))
 }
 
 /// What is counted, and added up over all shards.
@@ -511,12 +543,23 @@ impl Shard {
     pub(super) fn give(&mut self, host: HostIndex, event: Event, around: &Surroundings) {
         self.counts.events += 1;
         let now = self.now;
+        if self.is_watched
+            && let Event::Received { from, message } = &event
+            && let Some((node, version)) = published(message)
+        {
+            self.deeds.push((host, Deed::Heard { from: *from, node, version }));
+        }
         let machine = &mut self.hosts[(host / self.count) as usize];
+        let said = |machine: &Host| machine.peer().map(|peer| peer.overlay_view().published(Node::Leaf).to_vec());
+        let said_before = if self.is_watched { said(machine) } else { None };
         let mut trace = Trace(&mut machine.trace);
         trace.word(now.as_micros() as u64);
         trace.event(&event);
         let mut effects = std::mem::take(&mut self.effects);
         machine.handle(now, event, &mut effects);
+        if said_before.is_some() && said_before != said(machine) {
+            self.deeds.push((host, Deed::Published));
+        }
         let mut left = false;
         for effect in effects.drain(..) {
             left |= matches!(effect, Effect::Notify(Notice::Left));
@@ -564,9 +607,21 @@ impl Shard {
                     let (bag, number, path) = (request.bag.id, request.number, request.path.clone());
                     self.deeds.push((host, Deed::SentDown { bag, number, path }));
                 }
+                if self.is_watched
+                    && let Some((node, version)) = published(&message)
+                {
+                    self.deeds.push((host, Deed::Reported { node, version }));
+                }
                 self.send(host, to.peer, message, around);
             }
             Effect::Persist { ticket, changes } => {
+                if self.is_watched {
+                    let held = changes.iter().filter_map(|change| match change {
+                        Change::Put(StoreRecord::Held { bag, .. }) => Some((host, Deed::Held { bag: bag.id })),
+                        Change::Put(_) | Change::Delete(_) => None,
+                    });
+                    self.deeds.extend(held);
+                }
                 machine.store.begin(ticket, changes);
                 // One write at a time, in the order they were asked for: a crash may come between any two.
                 machine.durable = machine.durable.max(now) + around.scenario.persist;

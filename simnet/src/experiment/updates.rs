@@ -1,0 +1,77 @@
+//! How long a leaf's change takes to reach the root (paper §7.2, Fig. 4b).
+//!
+//! A change is that a leaf takes tasks of a bag that it had none of. It is followed from there: it is in what the leaf
+//! publishes next, in the report that carries that, in what the router that hears it publishes, and so on, until the
+//! router of the root hears it. Reports carry versions, and the newest wins, so that a version carries all changes
+//! before it. Links are expected to lose nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use idlewood_overlay::{Node, PeerId, Time};
+use idlewood_scheduler::BagId;
+
+use crate::event_queue::HostIndex;
+use crate::simulation::{Deed, Simulation};
+
+/// Follows all changes of a run.
+#[derive(Debug, Default)]
+pub(super) struct Updates {
+    known: BTreeSet<(HostIndex, BagId)>,
+    /// Changes of leaves that are not published yet.
+    unpublished: BTreeMap<HostIndex, Vec<Time>>,
+    /// Changes that a node of a machine has yet to report.
+    unreported: BTreeMap<(HostIndex, Node), Vec<Time>>,
+    /// Changes on their way, by the sender's node and version.
+    reported: BTreeMap<(PeerId, Node, u64), Vec<Time>>,
+    /// How long changes took that reached the root, in seconds.
+    pub(super) times_s: Vec<f64>,
+}
+
+impl Updates {
+    /// Takes notice of what the last step did.
+    pub(super) fn look(&mut self, simulation: &Simulation) {
+        // A leaf publishes after it has taken tasks, and nodes report after that.
+        for (host, deed) in simulation.deeds() {
+            if let Deed::Held { bag } = deed
+                && self.known.insert((*host, *bag))
+            {
+                self.unpublished.entry(*host).or_default().push(simulation.now());
+            }
+        }
+        for (host, deed) in simulation.deeds() {
+            let Some(peer) = simulation.peer(*host) else { continue };
+            let me = peer.overlay_view().me().peer;
+            match deed {
+                Deed::Published => {
+                    let Some(changes) = self.unpublished.remove(host) else { continue };
+                    if peer.overlay_view().parent(Node::Leaf).is_some_and(|parent| parent.peer == me) {
+                        self.arrive(simulation, *host, changes);
+                    } else {
+                        self.unreported.entry((*host, Node::Leaf)).or_default().extend(changes);
+                    }
+                }
+                Deed::Reported { node, version } => {
+                    if let Some(changes) = self.unreported.remove(&(*host, *node)) {
+                        self.reported.entry((me, *node, *version)).or_default().extend(changes);
+                    }
+                }
+                Deed::Heard { from, node, version } => {
+                    if let Some(changes) = self.reported.remove(&(*from, *node, *version)) {
+                        self.arrive(simulation, *host, changes);
+                    }
+                }
+                Deed::Held { .. } | Deed::Started { .. } | Deed::SentDown { .. } => {}
+            }
+        }
+    }
+
+    /// The router of a machine knows of changes.
+    fn arrive(&mut self, simulation: &Simulation, host: HostIndex, changes: Vec<Time>) {
+        if simulation.peer(host).is_some_and(|peer| peer.overlay_view().is_root()) {
+            let now = simulation.now();
+            self.times_s.extend(changes.into_iter().map(|at| now.since(at).as_secs_f64()));
+        } else {
+            self.unreported.entry((host, Node::Router)).or_default().extend(changes);
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The papers' experiments as commands: end to end on small grids, the same result in every process and on any number
+//! of threads, files that say the same as the summary, runs that go on where they stopped, errors that say what to write.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use idlewood_simnet::Scenario;
+use idlewood_simnet::workload::{bags, speed_mops};
+use serde_json::Value;
+
+/// A directory of a test's own.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("idlewood-experiment-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a new directory");
+        Self(path)
+    }
+
+    fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.0.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    /// The lines of a table, by column.
+    fn table(&self, name: &str) -> Vec<Vec<(String, String)>> {
+        let text = self.read(name);
+        let mut lines = text.lines().map(|line| line.split(',').map(str::to_owned).collect::<Vec<_>>());
+        let names = lines.next().expect("a heading");
+        lines.map(|cells| names.iter().cloned().zip(cells).collect()).collect()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).expect("it is there");
+    }
+}
+
+fn reproduce(arguments: &str, out: &Directory) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_simnet"));
+    command.arg("reproduce").args(arguments.split_whitespace()).arg("--out").arg(&out.0);
+    command.output().expect("simnet starts")
+}
+
+#[track_caller]
+fn json(output: &Output) -> Value {
+    assert!(output.status.success(), "{output:?}");
+    let stdout = String::from_utf8(output.stdout.clone()).expect("text");
+    serde_json::from_str(stdout.lines().next_back().expect("a line")).expect("one JSON object")
+}
+
+/// What the machine that it ran on decides.
+fn is_measured(name: &str) -> bool {
+    ["cpu_s", "peak_rss", "rss_bytes", "key"].iter().any(|start| name.starts_with(start))
+}
+
+/// What does not depend on the machine that it ran on.
+fn simulated(mut summary: Value) -> Value {
+    for row in summary["rows"].as_array_mut().expect("rows") {
+        row.as_object_mut().expect("an object").retain(|name, _| !is_measured(name));
+    }
+    summary
+}
+
+fn rows(summary: &Value) -> &[Value] {
+    summary["rows"].as_array().expect("rows")
+}
+
+#[track_caller]
+fn number(row: &Value, name: &str) -> f64 {
+    row[name].as_f64().unwrap_or_else(|| panic!("{name} is no number in {row}"))
+}
+
+#[test]
+fn two_processes_agree_whatever_the_number_of_threads() {
+    let arguments =
+        "fairness --nodes 8,5 --bags 3 --seed 4 --seeds 2 --only durable,none,bag_interval_s=10 --output json";
+    let (one, two) = (Directory::new("one"), Directory::new("two"));
+    let first = json(&reproduce(&format!("{arguments} --threads 1"), &one));
+    let second = json(&reproduce(&format!("{arguments} --threads 2"), &two));
+    assert_eq!(simulated(first.clone()), simulated(second));
+    let simulated_cells = |directory: &Directory| -> Vec<Vec<(String, String)>> {
+        let keep = |line: Vec<(String, String)>| line.into_iter().filter(|(name, _)| !is_measured(name)).collect();
+        directory.table("fairness.csv").into_iter().map(keep).collect()
+    };
+    assert_eq!(simulated_cells(&one), simulated_cells(&two));
+    assert_eq!(one.read("fairness_10s.svg"), two.read("fairness_10s.svg"));
+    let sizes: Vec<f64> = rows(&first).iter().map(|row| number(row, "nodes")).collect();
+    assert_eq!(sizes, [5.0, 5.0, 8.0, 8.0], "in order of size");
+}
+
+#[test]
+fn fairness_end_to_end() {
+    let out = Directory::new("fairness");
+    let summary = json(&reproduce("fairness --nodes 12 --bags 6 --seed 2 --seeds 2 --output json", &out));
+    assert_eq!(summary["complete"], true);
+    assert_eq!(rows(&summary).len(), 6, "three kinds of failures at two intervals");
+    for row in rows(&summary) {
+        for name in ["ratio_mincent", "ratio_mincent_plus", "ratio_fcfs", "bytes_per_node_s", "cpu_s", "peak_rss_bytes"]
+        {
+            assert!(number(row, name) > 0.0, "{name} in {row}");
+        }
+        assert!(number(row, "ratio_offline") >= 1.0 - 1e-6, "no schedule beats the bound: {row}");
+        assert!(number(row, "ratio_mincent") < 2.0, "{row}");
+        assert_eq!((number(row, "seeds"), number(row, "lost_tasks"), number(row, "unfinished_bags")), (2.0, 0.0, 0.0));
+        assert!((0.0..=1.0).contains(&number(row, "root_share")));
+        let ([low, high], mean) =
+            ([0, 1].map(|end| row["ratio_mincent_ci95"][end].as_f64().unwrap()), number(row, "ratio_mincent"));
+        assert!(low <= mean && mean <= high);
+    }
+    for line in out.table("fairness.csv") {
+        let cell = |name: &str| -> f64 {
+            line.iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("{name}")).1.parse().unwrap()
+        };
+        // Every ratio is of the two stretches beside it, and nobody is below the bound.
+        for rival in ["mincent", "mincent_plus", "fcfs", "offline"] {
+            let theirs = cell(&format!("max_stretch_{rival}"));
+            assert!((cell("max_stretch") / theirs / cell(&format!("ratio_{rival}")) - 1.0).abs() < 1e-12);
+            assert!(theirs >= cell("max_stretch_offline") * (1.0 - 1e-6));
+        }
+    }
+    let figure = out.read("fairness_10s.svg");
+    assert!(figure.starts_with("<svg") && figure.contains("paper, no failures: at most"), "{figure}");
+}
+
+#[test]
+fn rows_are_what_the_lines_say() {
+    let out = Directory::new("agree");
+    let arguments = "desktops --nodes 6 --bags 5 --seeds 3 --only load=0.7,ours,no_preemption --output json";
+    let summary = json(&reproduce(arguments, &out));
+    let lines = out.table("desktops.csv");
+    assert_eq!((rows(&summary).len(), lines.len()), (2, 6));
+    for row in rows(&summary) {
+        let values = |name: &str| -> Vec<f64> {
+            let is_of = |line: &&Vec<(String, String)>| {
+                line.contains(&("variant".to_owned(), row["variant"].as_str().unwrap().to_owned()))
+            };
+            let lines = lines.iter().filter(is_of);
+            let cells = lines.map(|line| line.iter().find(|(known, _)| known == name).expect("a column").1.clone());
+            cells.map(|cell| cell.parse().expect("a number")).collect()
+        };
+        let ratios = values("ratio_mincent");
+        let geometric = (ratios[0] * ratios[1] * ratios[2]).cbrt();
+        assert!((number(row, "ratio_mincent") / geometric - 1.0).abs() < 1e-9);
+        assert!((number(row, "root_share") - values("root_share").iter().sum::<f64>() / 3.0).abs() < 1e-12);
+        assert_eq!(number(row, "requests") * 3.0, values("requests").iter().sum::<f64>());
+        assert_eq!(number(row, "lost_tasks"), values("lost_tasks").iter().sum::<f64>());
+    }
+}
+
+#[test]
+fn one_bag_on_two_machines_by_hand() {
+    let out = Directory::new("hand");
+    let arguments = "fairness --nodes 2 --bags 1 --seed 7 --seeds 1 --only none,bag_interval_s=10 --output json";
+    let summary = json(&reproduce(arguments, &out));
+    let row = &rows(&summary)[0];
+    let scenario = Scenario { nodes: 2, bags: 1, seed: 7, ..Scenario::default() };
+    let bag = &bags(&scenario)[0];
+    let speeds = [speed_mops(&scenario, 0), speed_mops(&scenario, 1)];
+    // Each task where it ends first to begin: with one bag every centralised scheduler does the same.
+    let mut free_us = [0, 0];
+    for _ in 0..bag.tasks {
+        let is_second = free_us[1] < free_us[0] || free_us[1] == free_us[0] && speeds[1] > speeds[0];
+        free_us[usize::from(is_second)] += (bag.task_mops / speeds[usize::from(is_second)] * 1e6).round() as u64;
+    }
+    let work = bag.tasks as f64 * bag.task_mops;
+    let expected = free_us[0].max(free_us[1]) as f64 / 1e6 / work;
+    for name in ["max_stretch_mincent", "max_stretch_mincent_plus", "max_stretch_fcfs"] {
+        assert!((number(row, name) / expected - 1.0).abs() < 1e-6, "{name} {} against {expected}", number(row, name));
+    }
+    assert!((number(row, "max_stretch_offline") * (speeds[0] + speeds[1]) - 1.0).abs() < 1e-6);
+    assert_eq!(number(row, "accepted_tasks"), bag.tasks as f64);
+    // Messages, and one task more on the slower machine at the most.
+    let slowest_s = bag.task_mops / speeds[0].min(speeds[1]);
+    assert!(number(row, "max_stretch") * work <= expected * work + slowest_s + 5.0);
+}
+
+#[test]
+fn what_was_found_is_not_run_again_and_nothing_else_is_mixed_in() {
+    let out = Directory::new("again");
+    let arguments = "fairness --nodes 4 --bags 2 --only none,bag_interval_s=10 --output json";
+    let first = json(&reproduce(&format!("{arguments} --seeds 1"), &out));
+    let lines = out.table("fairness.csv");
+    let second = reproduce(&format!("{arguments} --seeds 2"), &out);
+    assert!(String::from_utf8_lossy(&second.stderr).contains("1 of 2 runs were found"), "{second:?}");
+    // Its very line, with the CPU time of then.
+    assert_eq!(out.table("fairness.csv")[0], lines[0]);
+    assert_eq!(number(&rows(&json(&second))[0], "seeds"), 2.0);
+    assert!(!out.0.join("fairness-before.csv").exists());
+    // Torn, as by a crash of an editor: the line that cannot be read is run again.
+    let text = out.read("fairness.csv");
+    std::fs::write(out.0.join("fairness.csv"), &text[..text.len() - 20]).expect("writable");
+    let third = json(&reproduce(&format!("{arguments} --seeds 2"), &out));
+    assert_eq!(simulated(third), simulated(json(&second)));
+    // Other settings: put aside.
+    let other = reproduce(&format!("{arguments} --seeds 1 --bags 3").replace("--bags 2 ", ""), &out);
+    assert_ne!(rows(&json(&other))[0]["max_stretch"], rows(&first)[0]["max_stretch"]);
+    assert!(!String::from_utf8_lossy(&other.stderr).contains("found"), "{other:?}");
+    assert_eq!(out.table("fairness-before.csv").len(), 2);
+    assert_eq!(out.table("fairness.csv").len(), 1);
+}
+
+#[test]
+fn updates_and_table1() {
+    let out = Directory::new("updates");
+    let summary = json(&reproduce("updates --nodes 9 --bags 4 --seeds 1 --output json", &out));
+    let row = &rows(&summary)[0];
+    // Nobody but the root's own leaf is nearer than one link of 45 ms.
+    assert!(number(row, "updates") >= 10.0, "{row}");
+    let quantiles = ["p10", "p50", "p90", "p99", "max"].map(|name| number(row, &format!("update_time_{name}_s")));
+    assert!(quantiles.is_sorted() && quantiles[1] > 0.045 && quantiles[4] < 10.0, "{quantiles:?}");
+    let summary = json(&reproduce("table1 --nodes 9 --bags 4 --seeds 1 --output json", &out));
+    let limits: Vec<f64> = rows(&summary).iter().map(|row| number(row, "update_limit_bytes_s")).collect();
+    assert_eq!(limits, [2_500.0, 5_000.0, 10_000.0, 20_000.0, 40_000.0]);
+    for row in rows(&summary) {
+        assert!(number(row, "update_time_max_s") > 0.045);
+        let (mean, peak) = (number(row, "link_mean_percent"), number(row, "link_peak_percent"));
+        assert!(mean > 0.0 && mean < peak && peak <= 100.0, "{row}");
+        assert!(number(row, "link_peak_percent_depth_00") <= peak && number(row, "data_peak_percent") > 0.0);
+    }
+    for name in ["updates.svg", "table1_time.svg", "table1_links.svg"] {
+        assert!(out.read(name).contains("paper"), "{name}");
+    }
+}
+
+#[test]
+fn bound_and_scale() {
+    let out = Directory::new("bound");
+    let summary = json(&reproduce("bound --nodes 7 --bags 4 --seeds 1 --output json", &out));
+    assert_eq!(rows(&summary).len(), 10);
+    for row in rows(&summary) {
+        let levels = row
+            .as_object()
+            .unwrap()
+            .iter()
+            .filter(|(name, _)| name.starts_with("decided_at_depth_") && name.ends_with("_share"));
+        let all: f64 = levels.map(|(_, share)| share.as_f64().unwrap()).sum();
+        assert!((all - 1.0).abs() < 1e-9, "{row}");
+        assert_eq!(row["decided_at_depth_00_share"].as_f64().unwrap_or(0.0), number(row, "root_share"));
+    }
+    let summary = json(&reproduce("scale --nodes 7,11 --bags 3 --seeds 1 --output json", &out));
+    for row in rows(&summary) {
+        assert!(number(row, "ratio_offline") >= 1.0 - 1e-6 && number(row, "cpu_s_per_machine_hour") > 0.0, "{row}");
+    }
+    assert!(out.read("scale_stretch.svg").contains("offline bound"));
+}
+
+#[test]
+fn nonsense_is_refused_with_what_to_write() {
+    let out = Directory::new("nonsense");
+    let refused = |arguments: &str, parts: &[&str]| {
+        let output = reproduce(arguments, &out);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {output:?}");
+        assert!(parts.iter().all(|part| stderr.contains(part)), "{arguments}: {stderr}");
+    };
+    refused("fairnes", &["fairness", "updates", "table1", "bound", "scale", "desktops", "overlay"]);
+    refused("fairness --nodes 0", &["nodes", "between 2 and 1000000"]);
+    refused("fairness --nodes 10,,20", &["nodes"]);
+    refused("fairness --seeds 0", &["seeds"]);
+    refused("fairness --threads 0", &["threads"]);
+    refused("fairness --bags 0", &["bags"]);
+    refused("fairness --seed 18446744073709551615 --seeds 2", &["seed"]);
+    refused("fairness --only nonsense", &["nonsense", "queue_lost", "bag_interval_s=300"]);
+    let file = out.0.join("file");
+    std::fs::write(&file, "").expect("writable");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_simnet"));
+    let output =
+        command.args(["reproduce", "fairness", "--nodes", "4", "--out"]).arg(file.join("in")).output().expect("starts");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot be written"), "{output:?}");
+}
