@@ -146,6 +146,9 @@ pub struct Report {
     pub outputs: MessageCount,
     /// How busy links were: those of all machines, then by the depth of their routers.
     pub links: Vec<LinkUse>,
+    /// Requests by the depth of the router that decided about them, by splitting them first; 0 is the root, and
+    /// [`u32::MAX`] a router that does not know its depth. What one leaf took as it was is not among them.
+    pub decided: BTreeMap<u32, u64>,
     /// Events given to peers.
     pub events: u64,
     /// BLAKE3 over what each peer was given and answered, in the order of machines; hexadecimal.

@@ -444,6 +444,7 @@ impl Simulation {
             },
             messages_by_kind: KINDS.into_iter().zip(counts.messages).filter(|(_, of)| of.count > 0).collect(),
             outputs: counts.outputs,
+            decided: counts.decided,
             links: self.links(),
             events: counts.events,
             trace_hash: self.trace_hash(),

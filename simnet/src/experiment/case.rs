@@ -7,6 +7,7 @@ use idlewood_scheduler::ClimbingRule;
 use serde_json::{Value, json};
 
 use super::Experiment;
+use super::table::Labels;
 use crate::baseline::Measure;
 use crate::scenario::Scenario;
 
@@ -21,7 +22,7 @@ const SOAK_NODES_MIN: u32 = 1_000_000;
 #[derive(Clone, Debug)]
 pub(super) struct Case {
     /// What tells it apart from the others, in the order of columns.
-    pub(super) labels: Vec<(&'static str, Value)>,
+    pub(super) labels: Labels,
     pub(super) scenario: Scenario,
     /// What stretches are judged by.
     pub(super) measure: Measure,

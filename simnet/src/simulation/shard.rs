@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use idlewood_overlay::{Body, Contact, Node, PeerId, Time};
 use idlewood_scheduler::{
-    BagId, Change, Effect, Event, Message, Notice, Path, Record as StoreRecord, Submission, TaskId, TaskOutcome,
+    BagId, Change, Effect, Event, Message, Notice, Path, Peer, Record as StoreRecord, Submission, TaskId, TaskOutcome,
 };
 
 use super::Surroundings;
@@ -196,6 +196,8 @@ pub(super) struct Counts {
     /// By kind.
     pub(super) messages: [MessageCount; KINDS_MAX],
     pub(super) outputs: MessageCount,
+    /// Requests by the depth of the router that split them first.
+    pub(super) decided: BTreeMap<u32, u64>,
 }
 
 impl Counts {
@@ -208,6 +210,9 @@ impl Counts {
         self.messages_in_vain += other.messages_in_vain;
         self.messages.iter_mut().zip(other.messages).for_each(|(one, other)| *one = *one + other);
         self.outputs = self.outputs + other.outputs;
+        for (depth, count) in &other.decided {
+            *self.decided.entry(*depth).or_default() += count;
+        }
     }
 }
 
@@ -232,6 +237,8 @@ pub(super) struct Shard {
     /// What peers did about requests; kept only while somebody watches.
     pub(super) deeds: Vec<(HostIndex, Deed)>,
     pub(super) is_watched: bool,
+    /// The request that was split for the first time last: both its parts may be sent.
+    decided: Option<(HostIndex, BagId, u64)>,
     effects: Vec<Effect>,
     pub(super) counts: Counts,
 }
@@ -255,6 +262,7 @@ impl Shard {
             deeds: Vec::new(),
             is_watched: false,
             effects: Vec::new(),
+            decided: None,
             counts: Counts::default(),
         }
     }
@@ -601,11 +609,19 @@ impl Shard {
         let life = machine.life;
         match effect {
             Effect::Send { to, message } => {
-                if self.is_watched
-                    && let Message::Request { request, climbing: false, .. } = &message
-                {
-                    let (bag, number, path) = (request.bag.id, request.number, request.path.clone());
-                    self.deeds.push((host, Deed::SentDown { bag, number, path }));
+                if let Message::Request { request, climbing: false, .. } = &message {
+                    let decided = Some((host, request.bag.id, request.number));
+                    let overlay = machine.peer().map(Peer::overlay_view);
+                    let depth = overlay
+                        .and_then(|overlay| if overlay.is_root() { Some(0) } else { overlay.depth(Node::Router) });
+                    if request.path.len() == 1 && self.decided != decided {
+                        self.decided = decided;
+                        *self.counts.decided.entry(depth.unwrap_or(u32::MAX)).or_default() += 1;
+                    }
+                    if self.is_watched {
+                        let (bag, number, path) = (request.bag.id, request.number, request.path.clone());
+                        self.deeds.push((host, Deed::SentDown { bag, number, path }));
+                    }
                 }
                 if self.is_watched
                     && let Some((node, version)) = published(&message)
