@@ -13,7 +13,7 @@
 //! full one ([`Simulation`]), and one of overlays alone ([`overlay`]) for grids of up to a million machines, on which
 //! [`reproduce`] runs its experiments.
 //!
-//! Left out so far: owners, baselines.
+//! Left out so far: baselines.
 
 #![forbid(unsafe_code)]
 
@@ -25,7 +25,9 @@ pub mod eval;
 pub mod event_queue;
 mod host;
 pub mod invariant;
+pub mod latency;
 mod link;
+pub mod log;
 pub mod network;
 mod outputs;
 pub mod overlay;
@@ -33,7 +35,7 @@ pub mod random;
 pub mod record;
 mod report;
 pub mod reproduce;
-mod scenario;
+pub mod scenario;
 mod simulation;
 pub mod size;
 pub mod slab;
