@@ -1,5 +1,7 @@
 //! One job: a simulation and what it is measured against.
 
+use std::time::Duration;
+
 use idlewood_overlay::Time;
 
 use super::JobProgress;
@@ -8,6 +10,7 @@ use super::published::{UPDATE_SHARES, quantile_name};
 use super::updates::Updates;
 use crate::baseline::{Instance, Measure, Policy, offline_bound, schedule};
 use crate::simulation::{Execution, Simulation};
+use crate::workload;
 
 /// Steps between two words on the progress.
 const PROGRESS_STEPS: u64 = 1 << 14;
@@ -22,7 +25,10 @@ pub(super) type Values = Vec<(String, f64)>;
 /// # Panics
 /// When the scenario is invalid, which a plan is checked for before.
 pub(super) fn run(case: &Case, seed: u64, threads: usize, progress: &mut impl FnMut(JobProgress)) -> Values {
-    let scenario = crate::Scenario { seed, ..case.scenario.clone() };
+    let mut scenario = crate::Scenario { seed, ..case.scenario.clone() };
+    if case.to_the_end {
+        scenario.horizon = long_enough(&scenario);
+    }
     let instance = Instance::of(&scenario);
     let execution = Execution { threads, ..Execution::usual(scenario.nodes) };
     let cpu_s = cpu_s(threads);
@@ -54,6 +60,15 @@ pub(super) fn run(case: &Case, seed: u64, threads: usize, progress: &mut impl Fn
     values
 }
 
+/// A horizon that is not reached in good order: machines could have done the work twice after the last arrival, and half
+/// a day more.
+fn long_enough(scenario: &crate::Scenario) -> Duration {
+    let bags = workload::bags(scenario);
+    let last = bags.last().map_or(Duration::ZERO, |bag| bag.arrival.since(Time::ZERO));
+    let work_mops: f64 = bags.iter().map(|bag| bag.application_size_mops()).sum();
+    last + Duration::from_secs_f64(work_mops / workload::capacity_mops(scenario) * 2.0) + Duration::from_secs(12 * 3600)
+}
+
 fn progress_of(case: &Case, of: crate::Progress) -> JobProgress {
     let crate::Progress { now, bags_closed, bags, events } = of;
     let share = if case.to_the_end {
@@ -61,7 +76,7 @@ fn progress_of(case: &Case, of: crate::Progress) -> JobProgress {
     } else {
         now.as_secs_f64() / case.scenario.horizon.as_secs_f64()
     };
-    JobProgress { now, events, share, took: std::time::Duration::ZERO }
+    JobProgress { now, events, share, took: Duration::ZERO }
 }
 
 /// Maximum and mean stretch of all, and relative to the others'.
