@@ -52,7 +52,28 @@ impl fmt::Display for Malformed {
     }
 }
 
-fn malformed<T>(line: usize, sentence: impl Into<String>) -> Result<T, Malformed> {
+impl Malformed {
+    /// Of no single line.
+    pub(crate) fn whole(sentence: &str) -> Self {
+        Self { line: None, sentence: sentence.to_owned() }
+    }
+
+    /// With the file's name in front.
+    pub(crate) fn in_file(&self, path: &Path) -> String {
+        let (name, sentence) = (path.display(), &self.sentence);
+        self.line.map_or_else(|| format!("{name}: {sentence}"), |line| format!("{name}:{line}: {sentence}"))
+    }
+}
+
+/// The text of a file, plain or compressed by gzip; `expected`: what to give instead of what is no text.
+pub(crate) fn read_text(path: &Path, expected: &str) -> Result<String, String> {
+    let name = path.display();
+    let bytes = std::fs::read(path).map_err(|error| format!("{name} cannot be read: {error}"))?;
+    let text = decompress(bytes).map_err(|error| format!("{name} cannot be decompressed: {error}"))?;
+    String::from_utf8(text).map_err(|_| format!("{name} is not text: {expected}"))
+}
+
+pub(crate) fn malformed<T>(line: usize, sentence: impl Into<String>) -> Result<T, Malformed> {
     Err(Malformed { line: Some(line), sentence: sentence.into() })
 }
 
@@ -62,15 +83,8 @@ impl Availability {
     /// # Errors
     /// A sentence with the file, the line where there is one, and what is expected there.
     pub fn read(path: &Path) -> Result<Self, String> {
-        let name = path.display();
-        let bytes = std::fs::read(path).map_err(|error| format!("{name} cannot be read: {error}"))?;
-        let text = decompress(bytes).map_err(|error| format!("{name} cannot be decompressed: {error}"))?;
-        let text =
-            String::from_utf8(text).map_err(|_| format!("{name} is not text: give an event_trace.tab or JSON"))?;
-        Self::parse(&text).map_err(|malformed| match malformed.line {
-            Some(line) => format!("{name}:{line}: {}", malformed.sentence),
-            None => format!("{name}: {}", malformed.sentence),
-        })
+        let text = read_text(path, "give an event_trace.tab or JSON")?;
+        Self::parse(&text).map_err(|malformed| malformed.in_file(path))
     }
 
     /// Parses a trace in one of the two forms.
@@ -114,6 +128,12 @@ impl Machine {
     /// How long its trace is.
     pub fn span(&self) -> Duration {
         Duration::from_secs(self.last - self.first)
+    }
+
+    /// Share of the time of its trace that it is up.
+    pub fn share_up(&self) -> f64 {
+        let up: u64 = self.changes.chunks(2).map(|of| of.last().unwrap_or(&self.last) - of[0]).sum();
+        up as f64 / (self.last - self.first).max(1) as f64
     }
 
     /// Whether it is up at a moment.

@@ -4,7 +4,7 @@
 //! An [`Instance`] holds what a scenario means to a scheduler: the same machines with the same speeds and slots, the
 //! same bags at the same moments, the same machines down at the same moments. The centralised schedulers
 //! ([`schedule`]) know all of it at once and for free: no latency, no messages, no transfer of outputs, a centre
-//! that never fails. They lose only what runs on a machine that goes down; all that waits is at the centre.
+//! that never fails; only how far a task's true work is from what its bag declares they do not know. They lose only what runs on a machine that goes down; all that waits is at the centre.
 //!
 //! - [`Policy::MinCent`] is the paper's: at every arrival the smallest maximum stretch over all bags, then the
 //!   earliest deadline at that stretch first; without preemption.
@@ -26,7 +26,7 @@ use idlewood_overlay::Time;
 
 use crate::churn::Churn;
 use crate::network::Network;
-use crate::scenario::Scenario;
+use crate::scenario::{Scenario, Workload};
 use crate::workload::{self, Bag, speed_mops};
 
 /// A time during which a machine is up.
@@ -56,6 +56,8 @@ pub struct Instance {
     pub machines: Vec<Machine>,
     /// All bags, in the order of their arrival.
     pub bags: Vec<Bag>,
+    /// What the tasks of each bag truly are, in Mop, which no scheduler knows; empty where all are as declared.
+    pub true_mops: Vec<Vec<f64>>,
     /// Nothing that happens later counts.
     pub horizon: Time,
 }
@@ -65,7 +67,7 @@ impl Instance {
     /// from.
     pub fn of(scenario: &Scenario) -> Self {
         let horizon = Time::ZERO + scenario.horizon;
-        let downtime_min = Network::new(scenario.quality()).latency_min();
+        let downtime_min = Network::of(scenario).latency_min();
         let machine = |(host, mut from)| {
             let mut churn = Churn::new(scenario, host);
             let mut sessions = Vec::new();
@@ -80,9 +82,29 @@ impl Instance {
                 churn.leaves();
                 from = to + churn.downtime().max(downtime_min);
             }
-            Machine { speed_mops: speed_mops(scenario, host), slots: scenario.slots, sessions }
+            Machine { speed_mops: speed_mops(scenario, host), slots: workload::slots(scenario, host), sessions }
         };
-        Self { machines: workload::starts(scenario).map(machine).collect(), bags: workload::bags(scenario), horizon }
+        let bags = workload::bags(scenario);
+        let true_mops = |(number, bag): (usize, &Bag)| -> Vec<f64> {
+            (0..bag.tasks).map(|index| workload::work_mops(scenario, number, bag, index)).collect()
+        };
+        let is_varied = scenario.task_cv > 0.0 || scenario.workload == Workload::Log;
+        let true_mops = if is_varied { bags.iter().enumerate().map(true_mops).collect() } else { Vec::new() };
+        Self { machines: workload::starts(scenario).map(machine).collect(), bags, true_mops, horizon }
+    }
+
+    /// What a task truly is, in Mop.
+    fn task_mops(&self, bag: usize, index: u64) -> f64 {
+        self.true_mops.get(bag).map_or(self.bags[bag].task_mops, |tasks| tasks[index as usize])
+    }
+
+    /// What a bag truly is, and its longest task, in Mop.
+    fn work_mops(&self, bag: usize) -> (f64, f64) {
+        let declared = &self.bags[bag];
+        let declared = (declared.application_size_mops(), declared.task_mops);
+        self.true_mops
+            .get(bag)
+            .map_or(declared, |tasks| (tasks.iter().sum(), tasks.iter().copied().fold(0.0, f64::max)))
     }
 
     /// Speed of all slots of all machines, up or down, in Mop/s.

@@ -1,41 +1,117 @@
-//! When machines come and go.
+//! When machines come and go, and when their owners sit at them.
 //!
-//! A machine is up for an exponential session, then crashes (power cut: what was not durable is gone) or, in a share
-//! of cases, leaves announced; it is down for an exponential time and comes back with its store. Every machine comes
-//! back, also one that submitted something. Left out so far: sessions from traces (only the
-//! overlay's experiments replay them), a day cycle, machines that never return.
+//! A machine is up for a session, then crashes (power cut: what was not durable is gone) or, in a share of cases, leaves
+//! announced; it is down for a while and comes back. Every machine comes back, also one that submitted something.
+//! Times are drawn, or follow a trace of real machines; while it is up, its owner may come and go, too. All times
+//! follow one another: what a machine has drawn is its calendar, whatever else happens to it.
+//!
+//! Drawn sessions of desktops follow `../shared/data/DEFAULTS.md`: the share of time that a machine is up is drawn
+//! first, sessions are Weibull, absences lognormal with the mean that gives that share, and shorter by day than by
+//! night. Where sessions are drawn with an absence at the beginning, that begins somewhere in the middle, so that a run
+//! starts with about as many machines as it goes on with. Left out: weekends, machines that never return, owners who
+//! follow the day.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use rand::rngs::ChaCha8Rng;
+use rand::RngExt;
 
-use crate::random::{exponential, happens, stream};
-use crate::scenario::Scenario;
+use crate::availability::{Availability, Machine};
+use crate::random::{SmallStream, exponential, happens, ln, lognormal, quantile, weibull};
+use crate::scenario::{Scenario, Sessions};
+
+const HOUR_S: f64 = 3600.0;
+/// Absence of a machine that its trace never brings back.
+const FOR_GOOD: Duration = Duration::from_secs(1 << 36);
+/// Quartiles of the share of time that a desktop is up, and our ends of that distribution.
+const DESKTOP_SHARE_UP: [(f64, f64); 5] = [(0.0, 0.04), (0.25, 0.18), (0.5, 0.35), (0.75, 0.51), (1.0, 0.97)];
+/// Sessions of desktops: shape, and scale in hours.
+const DESKTOP_SESSION: (f64, f64) = (0.58, 1.76);
+/// Their mean, in hours: scale · Γ(1 + 1/shape).
+const DESKTOP_SESSION_MEAN_H: f64 = 2.770_5;
+/// Spread of the absences of desktops, of the logarithm.
+const DESKTOP_ABSENCE_SIGMA: f64 = 1.70;
+/// How much the day changes absences, either way.
+const DAY_CYCLE: f64 = 0.25;
+/// Sessions and absences of servers, in hours: median and mean (lognormal).
+const SERVER_SESSION_H: (f64, f64) = (280.0, 1780.0);
+const SERVER_ABSENCE_H: (f64, f64) = (1.0, 4.5);
 
 /// The coming and going of one machine.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Churn {
+    sessions: Sessions,
     session: Option<Duration>,
     downtime: Duration,
     leave_percent: f64,
-    rng: ChaCha8Rng,
+    /// Share of time that it is up, for desktops.
+    share_up: f64,
+    /// All machines of a trace, and which of them this one is.
+    trace: Option<(Arc<Availability>, usize)>,
+    absence: Duration,
+    /// How much of its calendar has passed, in seconds.
+    now_s: f64,
+    rng: SmallStream,
 }
 
 impl Churn {
     /// That of machine number `host`.
     pub fn new(scenario: &Scenario, host: u32) -> Self {
-        Self {
+        let mut rng = SmallStream::new(scenario.seed, "churn", u64::from(host));
+        let share_up = match scenario.sessions {
+            Sessions::Desktops => quantile(&DESKTOP_SHARE_UP, rng.random()),
+            Sessions::Exponential | Sessions::Servers | Sessions::Trace => 1.0,
+        };
+        let machines = |trace: &Arc<Availability>| (Arc::clone(trace), host as usize % trace.machines().len());
+        let mut churn = Self {
+            sessions: scenario.sessions,
             session: scenario.churn,
             downtime: scenario.downtime,
             leave_percent: scenario.leave_percent,
-            rng: stream(scenario.seed, "churn", u64::from(host)),
+            share_up,
+            trace: scenario.inputs.sessions.as_ref().map(machines),
+            absence: Duration::ZERO,
+            now_s: 0.0,
+            rng,
+        };
+        churn.absence = churn.begin();
+        churn
+    }
+
+    /// How long the machine stays down at the beginning, before its first session.
+    pub fn absence(&self) -> Duration {
+        self.absence
+    }
+
+    fn begin(&mut self) -> Duration {
+        match self.sessions {
+            Sessions::Exponential | Sessions::Servers => Duration::ZERO,
+            Sessions::Desktops => {
+                if self.rng.random::<f64>() < self.share_up {
+                    return Duration::ZERO;
+                }
+                let part: f64 = self.rng.random();
+                let absence = self.downtime().mul_f64(part);
+                self.now_s = absence.as_secs_f64();
+                absence
+            }
+            Sessions::Trace => {
+                let is_up = self.machine().is_some_and(|machine| machine.is_up(machine.first()));
+                if is_up { Duration::ZERO } else { self.downtime() }
+            }
         }
     }
 
     /// How long the session that begins now lasts; `None`: to the end.
     pub fn session(&mut self) -> Option<Duration> {
-        let session = self.session?;
-        Some(draw(&mut self.rng, session))
+        let session = match self.sessions {
+            Sessions::Exponential => draw(&mut self.rng, self.session?),
+            Sessions::Desktops => hours(weibull(&mut self.rng, DESKTOP_SESSION.0, DESKTOP_SESSION.1)),
+            Sessions::Servers => hours(lognormal_of(&mut self.rng, SERVER_SESSION_H)),
+            Sessions::Trace => self.until(false)?,
+        };
+        self.now_s += session.as_secs_f64();
+        Some(session)
     }
 
     /// Whether the session that ends now ends with a farewell.
@@ -45,10 +121,168 @@ impl Churn {
 
     /// How long the machine that goes down now stays down.
     pub fn downtime(&mut self) -> Duration {
-        draw(&mut self.rng, self.downtime)
+        let downtime = match self.sessions {
+            Sessions::Exponential => draw(&mut self.rng, self.downtime),
+            Sessions::Desktops => {
+                let mean_h = DESKTOP_SESSION_MEAN_H * (1.0 - self.share_up) / self.share_up;
+                let mean_of_log = ln(mean_h) - DESKTOP_ABSENCE_SIGMA * DESKTOP_ABSENCE_SIGMA / 2.0;
+                hours(lognormal(&mut self.rng, mean_of_log, DESKTOP_ABSENCE_SIGMA) * self.day())
+            }
+            Sessions::Servers => hours(lognormal_of(&mut self.rng, SERVER_ABSENCE_H)),
+            Sessions::Trace => self.until(true).unwrap_or(FOR_GOOD),
+        };
+        self.now_s += downtime.as_secs_f64();
+        downtime
+    }
+
+    /// Share of time that the machine is up in the long run.
+    pub fn share_up(&self) -> f64 {
+        let share = |up: f64, down: f64| up / (up + down);
+        match self.sessions {
+            Sessions::Exponential => {
+                self.session.map_or(1.0, |session| share(session.as_secs_f64(), self.downtime.as_secs_f64()))
+            }
+            Sessions::Desktops => self.share_up,
+            Sessions::Servers => share(SERVER_SESSION_H.1, SERVER_ABSENCE_H.1),
+            Sessions::Trace => self.machine().map_or(1.0, Machine::share_up),
+        }
+    }
+
+    /// How much longer absences are now than over a whole day: most at noon of a day that begins in the evening (a
+    /// triangle, which is the same on every platform).
+    fn day(&self) -> f64 {
+        let part = (self.now_s / (24.0 * HOUR_S)).fract();
+        1.0 + DAY_CYCLE * (1.0 - 4.0 * (part - 0.5).abs())
+    }
+
+    fn machine(&self) -> Option<&Machine> {
+        self.trace.as_ref().map(|(trace, machine)| &trace.machines()[*machine])
+    }
+
+    /// Until the machine of the trace comes up or goes down next; the trace begins anew when it is over.
+    fn until(&self, up: bool) -> Option<Duration> {
+        let machine = self.machine()?;
+        let (first, last) = (machine.first(), machine.first() + machine.span());
+        let within = Duration::from_secs_f64(self.now_s % machine.span().as_secs_f64());
+        let change = |after: Duration| machine.changes(after, last).find(|(_, comes_up)| *comes_up == up);
+        if let Some((at, _)) = change(first + within) {
+            return Some(at - first - within);
+        }
+        let rest = machine.span() - within;
+        if machine.is_up(first) == up {
+            return Some(rest);
+        }
+        change(first).map(|(at, _)| rest + (at - first))
     }
 }
 
-fn draw(rng: &mut ChaCha8Rng, mean: Duration) -> Duration {
+/// The owner of one machine, who sits at it now and then while it is up. Every session of the machine begins without
+/// the owner.
+#[derive(Clone, Debug)]
+pub struct Owner {
+    session: Option<Duration>,
+    away: Duration,
+    rng: SmallStream,
+}
+
+impl Owner {
+    /// That of machine number `host`.
+    pub fn new(scenario: &Scenario, host: u32) -> Self {
+        let rng = SmallStream::new(scenario.seed, "owner", u64::from(host));
+        Self { session: scenario.owner_session, away: scenario.owner_away, rng }
+    }
+
+    /// How long the owner is away from now; `None`: for good.
+    pub fn away(&mut self) -> Option<Duration> {
+        self.session.map(|_| draw(&mut self.rng, self.away))
+    }
+
+    /// How long the owner who comes now stays.
+    pub fn session(&mut self) -> Option<Duration> {
+        self.session.map(|session| draw(&mut self.rng, session))
+    }
+
+    /// Share of time that the owner is away.
+    pub fn share_away(&self) -> f64 {
+        let away_s = self.away.as_secs_f64();
+        self.session.map_or(1.0, |session| away_s / (away_s + session.as_secs_f64()))
+    }
+}
+
+fn hours(hours: f64) -> Duration {
+    // Nothing shorter than a second: a machine takes longer to start.
+    Duration::from_secs_f64((hours * HOUR_S).clamp(1.0, 1e9))
+}
+
+/// With this median and this mean.
+fn lognormal_of(rng: &mut SmallStream, (median, mean): (f64, f64)) -> f64 {
+    lognormal(rng, ln(median), (2.0 * ln(mean / median)).sqrt())
+}
+
+fn draw(rng: &mut SmallStream, mean: Duration) -> Duration {
     Duration::from_micros(exponential(rng, u64::try_from(mean.as_micros()).unwrap_or(u64::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(duration: Option<Duration>) -> f64 {
+        duration.map_or(f64::NAN, |duration| duration.as_secs_f64())
+    }
+
+    #[test]
+    fn desktops_are_up_for_the_share_of_time_that_was_drawn_first() {
+        let scenario = Scenario { sessions: Sessions::Desktops, ..Scenario::default() };
+        let (mut shares, mut up_s) = (Vec::new(), Vec::new());
+        for host in 0..400 {
+            let mut churn = Churn::new(&scenario, host);
+            shares.push(churn.share_up());
+            if host < 20 {
+                let (mut up, mut down) = (0.0, 0.0);
+                for _ in 0..5_000 {
+                    let session = seconds(churn.session());
+                    up_s.push(session);
+                    up += session;
+                    down += churn.downtime().as_secs_f64();
+                }
+                let share = up / (up + down);
+                assert!((share / churn.share_up() - 1.0).abs() < 0.2, "{share} instead of {}", churn.share_up());
+            }
+        }
+        shares.sort_by(f64::total_cmp);
+        for (place, share) in [(100, 0.18), (200, 0.35), (300, 0.51)] {
+            assert!((shares[place] - share).abs() < 0.05, "quartile {place}: {}", shares[place]);
+        }
+        let mean_h = up_s.iter().sum::<f64>() / up_s.len() as f64 / HOUR_S;
+        assert!((mean_h / DESKTOP_SESSION_MEAN_H - 1.0).abs() < 0.03, "{mean_h}");
+        let absent = (0..400).filter(|&host| Churn::new(&scenario, host).absence() > Duration::ZERO).count();
+        assert!((220..300).contains(&absent), "{absent} of 400 are down at the beginning");
+    }
+
+    #[test]
+    fn traces_are_replayed_from_their_beginning_and_again() {
+        let trace = Availability::parse(r#"{"gap_seconds": 10, "data": [0, 1, 1, 0, 1]}"#).unwrap();
+        let mut scenario = Scenario { sessions: Sessions::Trace, ..Scenario::default() };
+        scenario.inputs.sessions = Some(Arc::new(trace));
+        let mut churn = Churn::new(&scenario, 3);
+        assert_eq!(churn.absence().as_secs(), 10);
+        let calendar: Vec<u64> = (0..6)
+            .map(|turn| if turn % 2 == 0 { seconds(churn.session()) as u64 } else { churn.downtime().as_secs() })
+            .collect();
+        assert_eq!(calendar, [20, 10, 10, 10, 20, 10]);
+        assert!((churn.share_up() - 0.6).abs() < 1e-9);
+    }
+
+    #[test]
+    fn owners_come_and_go_as_often_as_they_should() {
+        let hour = Duration::from_secs(3600);
+        let mut owner =
+            Owner::new(&Scenario { owner_session: Some(hour), owner_away: hour * 3, ..Scenario::default() }, 1);
+        let (here, away): (f64, f64) = (0..4_000)
+            .map(|_| (seconds(owner.session()), seconds(owner.away())))
+            .fold((0.0, 0.0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
+        assert!((away / (here + away) - owner.share_away()).abs() < 0.02 && owner.share_away() == 0.75);
+        assert_eq!(Owner::new(&Scenario::default(), 1).away(), None);
+    }
 }

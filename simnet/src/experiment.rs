@@ -263,7 +263,12 @@ impl Plan {
         let weight = |job: &Job| f64::from(cases[job.case].scenario.nodes);
         let all_weight: f64 = missing.iter().map(|&job| weight(&jobs[job])).sum();
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let threads = self.threads.unwrap_or(cores).min(missing.len()).max(1);
+        let threads = self.threads.unwrap_or(cores);
+        // The largest grids one after the other, each on all threads: memory, and its peak is to be that of one job.
+        let (at_a_time, threads_each) = match self.experiment {
+            Experiment::Scale => (1, threads),
+            _ => (threads.min(missing.len()).max(1), 1),
+        };
         let started = Instant::now();
         let (sender, receiver) = mpsc::sync_channel(64);
         let next = AtomicUsize::new(0);
@@ -271,10 +276,10 @@ impl Plan {
             News { running: BTreeMap::new(), done: None, jobs_done: found, jobs: jobs.len(), found, left: None };
         let mut done_weight = 0.0;
         std::thread::scope(|scope| {
-            for _ in 0..threads {
+            for _ in 0..at_a_time {
                 let sender = sender.clone();
                 let (jobs, cases, missing, next) = (&jobs, &cases, &missing, &next);
-                scope.spawn(move || work(jobs, cases, missing, next, &sender));
+                scope.spawn(move || work(jobs, cases, missing, next, threads_each, &sender));
             }
             drop(sender);
             loop {
@@ -324,7 +329,14 @@ impl Plan {
 }
 
 /// Takes jobs until there are none, or nobody listens.
-fn work(jobs: &[Job], cases: &[Case], missing: &[usize], next: &AtomicUsize, sender: &mpsc::SyncSender<Word>) {
+fn work(
+    jobs: &[Job],
+    cases: &[Case],
+    missing: &[usize],
+    next: &AtomicUsize,
+    threads: usize,
+    sender: &mpsc::SyncSender<Word>,
+) {
     loop {
         let Some(&number) = missing.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
         let job = &jobs[number];
@@ -338,7 +350,7 @@ fn work(jobs: &[Job], cases: &[Case], missing: &[usize], next: &AtomicUsize, sen
                 drop(sender.try_send(Word::Progress(number, progress)));
             }
         };
-        let values = job::run(&cases[job.case], job.seed, &mut progress);
+        let values = job::run(&cases[job.case], job.seed, threads, &mut progress);
         let line = Line { key: job.key.clone(), labels: cases[job.case].labels.clone(), seed: job.seed, values };
         if sender.send(Word::Done(number, Box::new(line), started.elapsed())).is_err() {
             return;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, GridId, PeerId, Time, WallTime};
 use idlewood_scheduler::{Effect, Event, Peer, TaskId};
 
-use crate::churn::Churn;
+use crate::churn::{Churn, Owner};
 use crate::condition::{Condition, Pause};
 use crate::event_queue::{HostIndex, Key};
 use crate::link::Link;
@@ -18,7 +18,7 @@ use crate::outputs::Outputs;
 use crate::random::{SmallStream, digest};
 use crate::scenario::Scenario;
 use crate::store::Store;
-use crate::workload::speed_mops;
+use crate::workload::{bandwidths_bytes_s, slots, speed_mops};
 
 /// Wall-clock time at the start of the simulation: 2026-01-01 UTC. No result depends on it.
 pub(crate) const EPOCH: WallTime = WallTime(1_767_225_600_000_000);
@@ -61,6 +61,7 @@ pub(crate) struct Host {
     pub(crate) id: PeerId,
     pub(crate) speed_mops: f64,
     pub(crate) churn: Churn,
+    pub(crate) owner: Owner,
     /// For what it sends.
     pub(crate) network_rng: SmallStream,
     /// For whom it joins through.
@@ -97,15 +98,16 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn new(scenario: &Scenario, index: HostIndex) -> Self {
-        let number = u64::from(index);
+        let (number, slots) = (u64::from(index), slots(scenario, index));
         Self {
             index,
             id: peer_id(scenario.seed, index),
             speed_mops: speed_mops(scenario, index),
             churn: Churn::new(scenario, index),
+            owner: Owner::new(scenario, index),
             network_rng: SmallStream::new(scenario.seed, "network", number),
             contact_rng: SmallStream::new(scenario.seed, "contact", number),
-            link: Link::new(scenario.bandwidth_bytes_s, scenario.bandwidth_bytes_s, scenario.first_arrival()),
+            link: Link::new(bandwidths_bytes_s(scenario, index), scenario.first_arrival()),
             store: Store::default(),
             outputs: Outputs::default(),
             condition: Condition::default(),
@@ -114,8 +116,8 @@ impl Host {
             incarnation: 0,
             started: Time::ZERO,
             suspended: false,
-            slots: scenario.slots,
-            places: idlewood_scheduler::Config { slots: scenario.slots, ..scenario.peer.clone() }.places(),
+            slots,
+            places: idlewood_scheduler::Config { slots, ..scenario.peer.clone() }.places(),
             runs: BTreeMap::new(),
             serial: 0,
             sequence: 0,
@@ -164,7 +166,7 @@ impl Host {
         let mut seed_bytes = [0; 8];
         seed_bytes.copy_from_slice(&seed[..8]);
         let config = idlewood_scheduler::Config {
-            slots: scenario.slots,
+            slots: self.slots,
             speed_mops: self.speed_mops,
             expects_grid,
             ..scenario.peer.clone()

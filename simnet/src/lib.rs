@@ -13,7 +13,7 @@
 //! full one ([`Simulation`]), and one of overlays alone ([`overlay`]) for grids of up to a million machines, on which
 //! [`reproduce`] runs its experiments.
 //!
-//! Left out so far: owners, baselines.
+//! Left out so far: baselines.
 
 #![forbid(unsafe_code)]
 
@@ -28,7 +28,9 @@ pub mod experiment;
 pub mod figure;
 mod host;
 pub mod invariant;
+pub mod latency;
 mod link;
+pub mod log;
 pub mod network;
 mod outputs;
 pub mod overlay;
@@ -37,7 +39,7 @@ pub mod random;
 pub mod record;
 mod report;
 pub mod reproduce;
-mod scenario;
+pub mod scenario;
 mod simulation;
 pub mod size;
 pub mod slab;

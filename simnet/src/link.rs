@@ -89,7 +89,9 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(up_bytes_s: u64, down_bytes_s: u64, since: Time) -> Self {
+    /// `bandwidths`: up and down, in bytes a second.
+    pub(crate) fn new(bandwidths: (u64, u64), since: Time) -> Self {
+        let (up_bytes_s, down_bytes_s) = bandwidths;
         Self { up: Direction::new(up_bytes_s), down: Direction::new(down_bytes_s), since }
     }
 
@@ -160,7 +162,7 @@ mod tests {
 
     /// 1 kB/ms up, 2 kB/ms down.
     fn link() -> Link {
-        Link::new(1_000_000, 2_000_000, Time::ZERO)
+        Link::new((1_000_000, 2_000_000), Time::ZERO)
     }
 
     #[test]
@@ -204,7 +206,7 @@ mod tests {
         assert_eq!(link.up.messages.peak_us, 300_000);
         link.send(at(5_000), 100_000);
         assert_eq!((link.up.messages.busy_us, link.up.messages.peak_us), (500_000, 300_000));
-        let mut counted_later = Link::new(1_000_000, 1_000_000, at(1_000));
+        let mut counted_later = Link::new((1_000_000, 1_000_000), at(1_000));
         counted_later.send(at(900), 10_000);
         assert_eq!(counted_later.up.messages, Use::default());
     }

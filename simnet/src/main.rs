@@ -1,10 +1,12 @@
 //! `simnet`: runs simulations from the command line, and checks the scheduler's arithmetic.
 //!
-//! Exit codes: 0 all went well; 1 a task was lost or an invariant broken; 2 bad usage or input.
+//! Exit codes: 0 all went well; 1 a task was lost or an invariant broken; 2 bad usage or input; 130 interrupted, after
+//! the results so far.
 
 #![forbid(unsafe_code)]
 
 mod experiment_command;
+mod run_command;
 
 use std::io::{IsTerminal, Read, Write};
 use std::path::PathBuf;
@@ -16,13 +18,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use experiment_command::{ExperimentArguments, ReportArguments};
 use idlewood_simnet::availability::Availability;
 use idlewood_simnet::experiment::Experiment as PaperExperiment;
-use idlewood_simnet::overlay::Wire;
 use idlewood_simnet::overlay::experiment::{Experiment, Replay};
 use idlewood_simnet::reproduce::{News, Reproduction, Summary};
-use idlewood_simnet::{Cost, Execution, Meter, Progress, Report, Scenario, Simulation, eval, swarm};
-
-/// Smaller grids have too little to do at a time for several threads.
-const THREADED_NODES_MIN: u32 = 2_000;
+use idlewood_simnet::{Progress, eval, swarm};
 
 /// Deterministic simulation of idlewood grids.
 #[derive(Parser)]
@@ -35,7 +33,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run one scenario: machines that come and go, and bags that arrive at them.
-    Run(RunArguments),
+    Run(run_command::RunArguments),
     /// Repeat the experiments whose figures the documents state.
     #[command(subcommand)]
     Reproduce(Reproduce),
@@ -130,88 +128,10 @@ struct OverlayArguments {
     output: Output,
 }
 
-#[derive(Args)]
-struct RunArguments {
-    /// Machines.
-    #[arg(long, default_value_t = 100)]
-    nodes: u32,
-    /// Bags that are submitted.
-    #[arg(long, default_value_t = 20)]
-    bags: u32,
-    /// Mean session of a machine before it crashes, such as 4h or 30m; none: machines stay up.
-    #[arg(long, default_value = "none", value_parser = optional_duration)]
-    churn: OptionalDuration,
-    /// Seed of all randomness.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Messages that are lost, in percent.
-    #[arg(long, default_value_t = 0.0, value_name = "PERCENT")]
-    loss: f64,
-    /// Latency of a message, one way.
-    #[arg(long, default_value_t = 50)]
-    latency_ms: u64,
-    /// Tasks of a usual bag, per machine.
-    #[arg(long, default_value_t = 10)]
-    tasks_per_node: u64,
-    /// Tasks that a machine runs at the same time.
-    #[arg(long, default_value_t = 1)]
-    slots: u32,
-    /// The number of tasks of a bag is log-uniform between 1 and that of a usual bag.
-    #[arg(long)]
-    heavy_tailed: bool,
-    /// Running tasks are not frozen for bags that come ahead of them.
-    #[arg(long)]
-    no_preemption: bool,
-    /// Deadlines follow from the paper's application size w = n·a instead of the effective one.
-    #[arg(long)]
-    paper_size: bool,
-    /// The paper's case: --no-preemption and --paper-size.
-    #[arg(long)]
-    paper: bool,
-    /// The order of each queue goes on minimising stretches behind the bottleneck.
-    #[arg(long)]
-    lexicographic: bool,
-    /// Simulated time after which the run ends even if bags are unfinished.
-    #[arg(long, default_value = "30d", value_parser = duration)]
-    horizon: Duration,
-    /// A failure resets what the machine held for others, as in the paper.
-    #[arg(long)]
-    queue_lost: bool,
-    /// Mean time that a machine which failed stays down; 0s: it restarts at once.
-    #[arg(long, default_value = "10m", value_parser = duration)]
-    downtime: Duration,
-    /// Threads that share the machines; changes no result. By default one in grids of less than 2000 machines, in others
-    /// one per core.
-    #[arg(long)]
-    threads: Option<usize>,
-    /// How messages travel; changes no result. By default as bytes in grids of up to 10000 machines.
-    #[arg(long, value_enum)]
-    wire: Option<Travel>,
-    /// How the result is printed; json: one object on the last line.
-    #[arg(long, value_enum, default_value_t = Output::Text)]
-    output: Output,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Travel {
-    /// Each message is encoded and decoded.
-    Bytes,
-    /// As values, with their exact sizes.
-    Sizes,
-}
-
 #[derive(Clone, Copy, ValueEnum)]
 enum Output {
     Text,
     Json,
-}
-
-/// A duration or `none`; of its own type so that clap does not take it for an optional argument.
-#[derive(Clone, Copy)]
-struct OptionalDuration(Option<Duration>);
-
-fn optional_duration(text: &str) -> Result<OptionalDuration, String> {
-    if text == "none" { Ok(OptionalDuration(None)) } else { duration(text).map(|known| OptionalDuration(Some(known))) }
 }
 
 fn experiment(name: &str) -> Result<Experiment, String> {
@@ -220,87 +140,13 @@ fn experiment(name: &str) -> Result<Experiment, String> {
     known.ok_or_else(|| format!("write one of {}", all.join(", ")))
 }
 
-/// A whole number and its unit.
-fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || "write a whole number and one of s, m, h, d, such as 30m or 4h".to_owned();
-    let unit_at = text.len().checked_sub(1).filter(|&at| text.is_char_boundary(at)).ok_or_else(wrong)?;
-    let seconds = match &text[unit_at..] {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 24 * 3600,
-        _ => return Err(wrong()),
-    };
-    let count: u64 = text[..unit_at].parse().map_err(|_| wrong())?;
-    count.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
-}
-
-impl RunArguments {
-    fn scenario(&self) -> Scenario {
-        Scenario {
-            nodes: self.nodes,
-            bags: self.bags,
-            churn: self.churn.0,
-            downtime: self.downtime,
-            queue_lost: self.queue_lost,
-            seed: self.seed,
-            loss_percent: self.loss,
-            latency_ms: self.latency_ms,
-            tasks_per_node: self.tasks_per_node,
-            slots: self.slots,
-            heavy_tailed: self.heavy_tailed,
-            horizon: self.horizon,
-            peer: idlewood_scheduler::Config {
-                preemptive: !(self.no_preemption || self.paper),
-                effective_size: !(self.paper_size || self.paper),
-                lexicographic: self.lexicographic,
-                ..idlewood_scheduler::Config::default()
-            },
-            ..Scenario::default()
-        }
-    }
-}
-
-impl RunArguments {
-    fn execution(&self) -> Execution {
-        let usual = Execution::usual(self.nodes);
-        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = self.threads.unwrap_or_else(|| if self.nodes < THREADED_NODES_MIN { 1 } else { cores() });
-        let wire = match self.wire {
-            Some(Travel::Bytes) => Wire::Bytes,
-            Some(Travel::Sizes) => Wire::Sizes,
-            None => usual.wire,
-        };
-        Execution { threads, wire }
-    }
-}
-
 fn main() -> ExitCode {
-    let arguments = match Cli::parse().command {
-        Command::Run(arguments) => arguments,
-        Command::Reproduce(experiment) => return reproduce(experiment),
-        Command::Report(arguments) => return experiment_command::report(&arguments),
-        Command::Eval => return evaluate(),
-        Command::Swarm(arguments) => return swarm(&arguments),
-    };
-    let meter = Meter::start();
-    let simulation = match Simulation::with(arguments.scenario(), arguments.execution()) {
-        Ok(simulation) => simulation,
-        Err(sentence) => {
-            eprintln!("error: {sentence}");
-            return ExitCode::from(2);
-        }
-    };
-    match run(simulation, meter, arguments.output) {
-        Ok(report) if report.lost_tasks == 0 => ExitCode::SUCCESS,
-        Ok(report) => {
-            eprintln!("error: {} tasks were lost", report.lost_tasks);
-            ExitCode::FAILURE
-        }
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
+    match Cli::parse().command {
+        Command::Run(arguments) => run_command::run(&arguments),
+        Command::Reproduce(experiment) => reproduce(experiment),
+        Command::Report(arguments) => experiment_command::report(&arguments),
+        Command::Eval => evaluate(),
+        Command::Swarm(arguments) => swarm(&arguments),
     }
 }
 
@@ -534,52 +380,17 @@ fn evaluate() -> ExitCode {
     }
 }
 
-/// What `simnet run` prints as JSON: the report, and what it has cost here and now.
-#[derive(serde::Serialize)]
-struct Printed<'a> {
-    #[serde(flatten)]
-    report: &'a Report,
-    cost: Cost,
-}
-
-fn run(mut simulation: Simulation, meter: Meter, output: Output) -> anyhow::Result<Report> {
-    let mut line = ProgressLine::new();
-    let report = simulation.run(|progress| line.show(progress));
-    let wall_s = line.finish();
-    let cost = meter.stop(report.events, report.scenario.nodes, report.sim_s);
-    // What depends on the machine stays out of the report.
-    eprintln!(
-        "{} events in {wall_s:.2} s, {:.2} s of CPU, {:.0} events per CPU-second, {:.0} machine-hours per CPU-hour",
-        report.events, cost.cpu_s, cost.events_per_cpu_s, cost.machine_hours_per_cpu_hour,
-    );
-    if let (Some(bytes), Some(each)) = (cost.peak_rss_bytes, cost.peak_rss_bytes_per_machine) {
-        eprintln!("{:.1} MB of memory at most, {:.1} kB per machine", bytes as f64 / 1e6, each / 1e3);
-    }
-    let mut stdout = std::io::stdout().lock();
-    match output {
-        Output::Text => write!(stdout, "{report}"),
-        Output::Json => {
-            let printed = Printed { report: &report, cost };
-            let json = serde_json::to_string(&printed).context("the report cannot be written as JSON")?;
-            writeln!(stdout, "{json}")
-        }
-    }
-    .context("the report cannot be printed")?;
-    Ok(report)
-}
-
-/// One line on a terminal that says how far a long run has come.
+/// Says how far a long run has come: one line on a terminal, else a line every ten seconds.
 struct ProgressLine {
     started: Instant,
-    shown: Instant,
+    /// When it last said something.
+    shown: Option<Instant>,
     is_terminal: bool,
-    is_dirty: bool,
 }
 
 impl ProgressLine {
     fn new() -> Self {
-        let now = Instant::now();
-        Self { started: now, shown: now, is_terminal: std::io::stderr().is_terminal(), is_dirty: false }
+        Self { started: Instant::now(), shown: None, is_terminal: std::io::stderr().is_terminal() }
     }
 
     fn show(&mut self, progress: Progress) {
@@ -588,20 +399,24 @@ impl ProgressLine {
     }
 
     fn say(&mut self, text: std::fmt::Arguments<'_>) {
-        if !self.is_terminal || self.started.elapsed() < Duration::from_secs(1) {
+        if self.started.elapsed() < Duration::from_secs(1) {
             return;
         }
-        if self.is_dirty && self.shown.elapsed() < Duration::from_millis(200) {
+        let pause = if self.is_terminal { Duration::from_millis(200) } else { Duration::from_secs(10) };
+        if self.shown.is_some_and(|shown| shown.elapsed() < pause) {
             return;
         }
-        self.shown = Instant::now();
-        self.is_dirty = true;
-        eprint!("\r{text}");
+        self.shown = Some(Instant::now());
+        if self.is_terminal {
+            eprint!("\r{text}");
+        } else {
+            eprintln!("{text}");
+        }
     }
 
     /// Clears the line; wall-clock seconds since the start.
     fn finish(&self) -> f64 {
-        if self.is_dirty {
+        if self.is_terminal && self.shown.is_some() {
             eprint!("\r{:70}\r", "");
         }
         self.started.elapsed().as_secs_f64()

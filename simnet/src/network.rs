@@ -4,14 +4,16 @@
 //! of machines may be cut off from another, in one direction only. The sender of a message that is lost, or whose
 //! receiver is down, hears nothing of it. How long a message takes to leave and to come in is not said here: the full
 //! simulation adds it ([`Simulation`](crate::Simulation)), the one of overlays alone leaves it out. Left out so far:
-//! latencies that depend on the pair, and transports that notice a lost connection.
+//! transports that notice a lost connection.
 
 use std::time::Duration;
 
 use rand::{Rng, RngExt};
 
 use crate::event_queue::HostIndex;
+use crate::latency::{PAIR_MIN, Pairs};
 use crate::random::happens;
+use crate::scenario::Scenario;
 
 /// Most groups that machines can be put into.
 pub const GROUPS_MAX: u8 = 64;
@@ -60,6 +62,8 @@ pub struct Arrivals {
 #[derive(Clone, Debug)]
 pub struct Network {
     quality: Quality,
+    /// Latencies that differ from pair to pair; then that of the quality only tells how the jitter relates to it.
+    pairs: Option<Pairs>,
     /// Group of each machine; those beyond the end are in group 0.
     groups: Vec<u8>,
     /// By group of the sender: a bit for each group that it cannot send to.
@@ -69,7 +73,12 @@ pub struct Network {
 impl Network {
     /// Links of this quality between all machines.
     pub fn new(quality: Quality) -> Self {
-        Self { quality, groups: Vec::new(), cut: [0; GROUPS_MAX as usize] }
+        Self { quality, pairs: None, groups: Vec::new(), cut: [0; GROUPS_MAX as usize] }
+    }
+
+    /// The links of a scenario.
+    pub fn of(scenario: &Scenario) -> Self {
+        Self { pairs: Pairs::of(scenario), ..Self::new(scenario.quality()) }
     }
 
     /// How links behave.
@@ -126,13 +135,13 @@ impl Network {
         if is_lost || !self.reaches(from, to) {
             return Arrivals { first: None, second: None };
         }
-        let first = Some(self.travel(rng));
-        let second = happens(rng, self.quality.duplicate_percent).then(|| self.travel(rng));
+        let first = Some(self.travel(rng, from, to));
+        let second = happens(rng, self.quality.duplicate_percent).then(|| self.travel(rng, from, to));
         Arrivals { first, second }
     }
 
-    fn travel(&self, rng: &mut impl Rng) -> Duration {
-        let latency = self.latency(rng);
+    fn travel(&self, rng: &mut impl Rng, from: HostIndex, to: HostIndex) -> Duration {
+        let latency = self.latency(rng, from, to);
         if happens(rng, self.quality.reorder_percent) {
             latency + Duration::from_micros(rng.random_range(0..=self.quality.reorder_us))
         } else {
@@ -142,13 +151,24 @@ impl Network {
 
     /// Nothing is under way for less.
     pub fn latency_min(&self) -> Duration {
-        Duration::from_micros((self.quality.latency_us - self.quality.jitter_us).max(1))
+        let least_us = self.pairs.as_ref().map_or(self.quality.latency_us, |_| PAIR_MIN.as_micros() as u64);
+        Duration::from_micros((least_us - self.jitter_us(least_us)).max(1))
+    }
+
+    /// Spread of a latency, either way.
+    fn jitter_us(&self, latency_us: u64) -> u64 {
+        match &self.pairs {
+            None => self.quality.jitter_us,
+            // The same share of each.
+            Some(_) => latency_us * self.quality.jitter_us / self.quality.latency_us.max(1),
+        }
     }
 
     /// How long something that cannot be lost is under way, always above zero. `rng` is the sender's.
-    pub fn latency(&self, rng: &mut impl Rng) -> Duration {
-        let jitter_us = self.quality.jitter_us;
-        let low = self.quality.latency_us - jitter_us;
+    pub fn latency(&self, rng: &mut impl Rng, from: HostIndex, to: HostIndex) -> Duration {
+        let latency_us = self.pairs.as_ref().map_or(self.quality.latency_us, |pairs| pairs.one_way_us(from, to));
+        let jitter_us = self.jitter_us(latency_us);
+        let low = latency_us - jitter_us;
         let micros = if jitter_us == 0 { low } else { rng.random_range(low..=low + 2 * jitter_us) };
         Duration::from_micros(micros.max(1))
     }

@@ -75,6 +75,68 @@ pub fn log_uniform(rng: &mut impl Rng, low: f64, high: f64) -> f64 {
     (low * exp(uniform * ln(high / low))).clamp(low, high)
 }
 
+/// The standard normal quantile (Acklam's approximation, relative error below 1.2e-9), for shares between 0 and 1.
+pub fn normal_quantile(share: f64) -> f64 {
+    const A: [f64; 6] = [
+        -3.969683028665376e1,
+        2.209460984245205e2,
+        -2.759285104469687e2,
+        1.38357751867269e2,
+        -3.066479806614716e1,
+        2.506628277459239,
+    ];
+    const B: [f64; 5] =
+        [-5.447609879822406e1, 1.615858368580409e2, -1.556989798598866e2, 6.680131188771972e1, -1.328068155288572e1];
+    const C: [f64; 6] = [
+        -7.784894002430293e-3,
+        -3.223964580411365e-1,
+        -2.400758277161838,
+        -2.549732539343734,
+        4.374664141464968,
+        2.938163982698783,
+    ];
+    const D: [f64; 4] = [7.784695709041462e-3, 3.224671290700398e-1, 2.445134137142996, 3.754408661907416];
+    let polynomial = |coefficients: &[f64], at: f64| coefficients.iter().fold(0.0, |sum, of| sum * at + of);
+    let share = share.clamp(1e-12, 1.0 - 1e-12);
+    let tail = |share: f64| {
+        let at = (-2.0 * ln(share)).sqrt();
+        polynomial(&C, at) / (polynomial(&D, at) * at + 1.0)
+    };
+    const LOW: f64 = 0.02425;
+    if share < LOW {
+        tail(share)
+    } else if share > 1.0 - LOW {
+        -tail(1.0 - share)
+    } else {
+        let (middle, square) = (share - 0.5, (share - 0.5) * (share - 0.5));
+        polynomial(&A, square) * middle / (polynomial(&B, square) * square + 1.0)
+    }
+}
+
+/// Half the distance between the quartiles of a standard normal distribution.
+pub const NORMAL_QUARTILE: f64 = 0.674_489_750_196_081_7;
+
+/// Distributed so that its logarithm is normal with these parameters.
+pub fn lognormal(rng: &mut impl Rng, mean_of_log: f64, sigma: f64) -> f64 {
+    exp(mean_of_log + sigma * normal_quantile(rng.random()))
+}
+
+/// Weibull distributed.
+pub fn weibull(rng: &mut impl Rng, shape: f64, scale: f64) -> f64 {
+    let uniform: f64 = rng.random();
+    let exponent = (-ln(1.0 - uniform)).max(1e-12);
+    scale * exp(ln(exponent) / shape)
+}
+
+/// The value below which a share of an empirical distribution lies: (share, value) pairs in order, from share 0 to 1 and
+/// with positive values, and straight lines between the logarithms of values.
+pub fn quantile(points: &[(f64, f64)], share: f64) -> f64 {
+    let next = points.partition_point(|(at, _)| *at < share).clamp(1, points.len() - 1);
+    let ((low, from), (high, to)) = (points[next - 1], points[next]);
+    let part = ((share - low) / (high - low)).clamp(0.0, 1.0);
+    from * exp(part * ln(to / from))
+}
+
 /// True in `percent` of all cases.
 pub fn happens(rng: &mut impl Rng, percent: f64) -> bool {
     percent > 0.0 && rng.random::<f64>() * 100.0 < percent
@@ -98,7 +160,7 @@ pub(crate) fn ln(value: f64) -> f64 {
 }
 
 /// Exponential function for arguments between −700 and 700, the same on every platform.
-fn exp(value: f64) -> f64 {
+pub(crate) fn exp(value: f64) -> f64 {
     debug_assert!(value.abs() < 700.0);
     let exponent = (value / std::f64::consts::LN_2).round();
     let rest = value - exponent * std::f64::consts::LN_2;
@@ -133,6 +195,20 @@ mod tests {
         let mut rng = stream(1, "test", 0);
         let mean = (0..20_000).map(|_| exponential(&mut rng, 1_000_000) as f64).sum::<f64>() / 20_000.0;
         assert!((mean / 1e6 - 1.0).abs() < 0.03, "{mean}");
+        let mut mean = |mut draw: Box<dyn FnMut(&mut ChaCha8Rng) -> f64>| {
+            (0..20_000).map(|_| draw(&mut rng)).sum::<f64>() / 20_000.0
+        };
+        let weibull = mean(Box::new(|rng| weibull(rng, 0.58, 1.76)));
+        assert!((weibull / 2.77 - 1.0).abs() < 0.05, "{weibull}");
+        let lognormal = mean(Box::new(|rng| lognormal(rng, 1.0, 0.5)));
+        assert!((lognormal / 1.125f64.exp() - 1.0).abs() < 0.02, "{lognormal}");
+        for (share, value) in [(0.5, 0.0), (0.75, NORMAL_QUARTILE), (0.001, -3.090_232_306), (0.999, 3.090_232_306)] {
+            assert!((normal_quantile(share) - value).abs() < 1e-7, "{share}");
+        }
+        let points = [(0.0, 1.0), (0.5, 2.0), (0.75, 10.0), (1.0, 1000.0)];
+        for (share, value) in [(0.0, 1.0), (0.5, 2.0), (0.75, 10.0), (0.875, 100.0), (1.0, 1000.0)] {
+            assert!((quantile(&points, share) / value - 1.0).abs() < 1e-12, "{share}");
+        }
         let low = (0..20_000).filter(|_| log_uniform(&mut rng, 10.0, 1000.0) < 100.0).count();
         assert!((9_500..10_500).contains(&low), "{low}");
     }

@@ -122,6 +122,8 @@ pub struct Report {
     pub max_effective_stretch: f64,
     /// Tasks frozen for others, each time.
     pub preemptions: u64,
+    /// Owners who came back to their machines.
+    pub reclaims: u64,
     /// From the first submission to the last delivery, in simulated seconds.
     pub makespan_s: f64,
     /// Simulated time, in seconds.
@@ -146,6 +148,9 @@ pub struct Report {
     pub outputs: MessageCount,
     /// How busy links were: those of all machines, then by the depth of their routers.
     pub links: Vec<LinkUse>,
+    /// Requests by the depth of the router that decided about them, by splitting them first; 0 is the root, and
+    /// [`u32::MAX`] a router that does not know its depth. What one leaf took as it was is not among them.
+    pub decided: BTreeMap<u32, u64>,
     /// Events given to peers.
     pub events: u64,
     /// BLAKE3 over what each peer was given and answered, in the order of machines; hexadecimal.
@@ -178,7 +183,7 @@ impl Report {
             started_executions: count(&|task| u64::from(task.started)),
             finished_executions: count(&|task| u64::from(task.finished)),
             max_stretch: stretches.iter().copied().fold(0.0, f64::max),
-            mean_stretch: stretches.iter().sum::<f64>() / stretches.len().max(1) as f64,
+            mean_stretch: stretches.iter().fold(0.0, |sum, stretch| sum + stretch) / stretches.len().max(1) as f64,
             max_effective_stretch: effective.fold(0.0, f64::max),
             makespan_s: first.zip(last).map_or(0.0, |(first, last)| last.since(first).as_secs_f64()),
             sim_s: end.as_secs_f64(),
@@ -199,6 +204,7 @@ impl fmt::Display for Report {
         line("mean stretch", format!("{:.4e} s/Mop", self.mean_stretch))?;
         line("maximum effective stretch", format!("{:.4e} s/Mop", self.max_effective_stretch))?;
         line("tasks frozen for others", self.preemptions.to_string())?;
+        line("owners who came back", self.reclaims.to_string())?;
         line("makespan", format!("{:.1} s", self.makespan_s))?;
         line("simulated time", format!("{:.1} s", self.sim_s))?;
         line("crashes, farewells", format!("{}, {}", self.crashes, self.leaves))?;

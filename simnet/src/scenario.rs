@@ -1,21 +1,98 @@
 //! Everything that defines a run. The same scenario gives the same trace.
+//!
+//! A scenario can be read from a TOML file ([`Scenario::read`]); what a file does not say has its default.
+//! `scenarios/default.toml` has all of them, with what they mean.
 
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::Time;
-use serde::Serialize;
-use serde::ser::SerializeMap;
+use idlewood_scheduler::ClimbingRule;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::availability::Availability;
+use crate::latency::Matrix;
+use crate::log::Log;
 use crate::network::Quality;
 use crate::random::ln;
+
+/// The file that has every default and its source: what `simnet run --print-scenario` prints.
+pub const DEFAULTS: &str = include_str!("../scenarios/default.toml");
 
 /// Machines are switched on at first one in this time each, as before the grid could double in [`START_DOUBLING`].
 const START_INTERVAL: Duration = Duration::from_millis(100);
 /// Later the grid doubles in this time: our choice, some times what a join takes.
 const START_DOUBLING: Duration = Duration::from_secs(16);
 
+/// How long machines are up and down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sessions {
+    /// Exponential with means `churn` and `downtime`.
+    #[default]
+    Exponential,
+    /// As personal devices.
+    Desktops,
+    /// As cluster nodes.
+    Servers,
+    /// As in `sessions_file`.
+    Trace,
+}
+
+/// What machines and links are like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Equipment {
+    /// As in the paper, by the scenario's numbers.
+    #[default]
+    Paper,
+    /// As in homes.
+    Desktops,
+}
+
+/// How far machines are from each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Latencies {
+    /// `latency_ms` for all.
+    #[default]
+    Constant,
+    /// By quantiles of round trips over the Internet, one for each pair.
+    Internet,
+    /// The same between homes.
+    Homes,
+    /// By the measured round trips in `latency_file`.
+    Matrix,
+}
+
+/// Where bags come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Workload {
+    /// The paper's generator.
+    #[default]
+    Paper,
+    /// Sizes and run times as in a production grid's log.
+    Desktops,
+    /// The bags of `log_file`.
+    Log,
+}
+
+/// What the files that a scenario names hold; read once, shared by all who look at the scenario.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Inputs {
+    /// Of `sessions_file`.
+    pub sessions: Option<Arc<Availability>>,
+    /// Of `latency_file`.
+    pub latencies: Option<Arc<Matrix>>,
+    /// Of `log_file`.
+    pub log: Option<Arc<Log>>,
+}
+
 /// Parameters of one run, with their defaults and where those come from.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Scenario {
     /// Machines, 1 to 1,000,000. Default 100: our choice.
     pub nodes: u32,
@@ -23,13 +100,33 @@ pub struct Scenario {
     pub bags: u32,
     /// Mean session of a machine, at least 1 s; none: machines stay up. Default none, as in the paper's first case; its
     /// other one is 4 h.
-    #[serde(rename = "churn_s", serialize_with = "optional_seconds")]
+    #[serde(
+        rename(serialize = "churn_s"),
+        serialize_with = "optional_seconds",
+        deserialize_with = "optional_from_text"
+    )]
     pub churn: Option<Duration>,
     /// Mean time a machine stays down; 0: a failure is a restart, as in the paper. No machine comes back sooner than the
     /// shortest latency. Default 10 min: our choice; desktops stay away for hours (median 1.4 h), which only leaves less
     /// to simulate.
-    #[serde(rename = "downtime_s", serialize_with = "seconds")]
+    #[serde(rename(serialize = "downtime_s"), serialize_with = "seconds", deserialize_with = "from_text")]
     pub downtime: Duration,
+    /// How long machines are up and down: exponentially with the two means above, as in the paper, or as desktops,
+    /// servers, or the machines of a trace are. Default exponential, the paper's.
+    pub sessions: Sessions,
+    /// When real machines were up: `event_trace.tab` of the Failure Trace Archive, or spot instances as JSON.
+    pub sessions_file: Option<PathBuf>,
+    /// Mean time that the owner stays at a machine, at least 1 s; none: owners are always away. Default none, as in the
+    /// paper.
+    #[serde(
+        rename(serialize = "owner_session_s"),
+        serialize_with = "optional_seconds",
+        deserialize_with = "optional_from_text"
+    )]
+    pub owner_session: Option<Duration>,
+    /// Mean time that the owner is away from a machine that is up, at least 1 s. Default 2 h: our guess.
+    #[serde(rename(serialize = "owner_away_s"), serialize_with = "seconds", deserialize_with = "from_text")]
+    pub owner_away: Duration,
     /// Whether a failure resets what the machine held for others, queue and finished results, as in the paper; bags that
     /// were submitted from it stay. Default false: all that is durable stays, as in the agent.
     pub queue_lost: bool,
@@ -39,6 +136,10 @@ pub struct Scenario {
     pub seed: u64,
     /// Messages lost, in percent, below 100. Default 0, as in the paper.
     pub loss_percent: f64,
+    /// How far machines are from each other: all alike, or by pairs. Default constant, as in the paper.
+    pub latencies: Latencies,
+    /// A matrix of round trips in milliseconds.
+    pub latency_file: Option<PathBuf>,
     /// One way, at most 60,000 ms. Default 50, the paper's.
     pub latency_ms: u64,
     /// Spread of the latency, ± percent, at most 100. Default 10: our choice, so that messages overtake each other.
@@ -51,6 +152,8 @@ pub struct Scenario {
     pub reorder_ms: u64,
     /// Of each uplink and of each downlink, at least 1 B/s. Default 125,000: the paper's 1 Mb/s.
     pub bandwidth_bytes_s: u64,
+    /// Whether all links have that bandwidth, or those of homes: medians 36 Mb/s down and 20 up. Default paper.
+    pub bandwidths: Equipment,
     /// Bytes that a message takes on links beside its own, at most 10,000. Default 0, as the paper counts.
     pub overhead_bytes: u64,
     /// Size of a task's output. Default 1,000: our choice, so that the paper's links do not delay what the paper does not
@@ -60,8 +163,20 @@ pub struct Scenario {
     /// that is 2,560 a second, what 10^5 of the paper's machines end.
     pub fetches_max: u32,
     /// Time that one durable write takes; a disk does one at a time. Default 5 ms: our guess of an fsync.
-    #[serde(rename = "persist_s", serialize_with = "seconds")]
+    #[serde(rename(serialize = "persist_s"), serialize_with = "seconds", deserialize_with = "from_text")]
     pub persist: Duration,
+    /// Where bags come from: the paper's generator (the numbers below), the sizes and run times of a production grid, or
+    /// a log. Default paper.
+    pub workload: Workload,
+    /// A log in the Standard Workload Format; its first bags are submitted.
+    pub log_file: Option<PathBuf>,
+    /// Share of what all machines can do (while they are up and their owners away) that the bags bring, above 0 and at
+    /// most 10: bags arrive so fast that their work, over the mean time between them, is that. None: `bag_interval`, or
+    /// the log's own times. Default none.
+    pub load: Option<f64>,
+    /// Coefficient of variation of the true work of tasks of one bag, 0 to 10; lognormal, and their mean is what is
+    /// declared. Default 0, the paper's; a production grid's is 0.45. A log has its own.
+    pub task_cv: f64,
     /// Tasks of a usual bag per machine, at least 1. Default 10, the paper's.
     pub tasks_per_node: u64,
     /// Spread of the number of tasks, ± percent, at most 100. Default 20, the paper's.
@@ -70,7 +185,7 @@ pub struct Scenario {
     /// it. Default false.
     pub heavy_tailed: bool,
     /// Mean time between two bags. Default 10 s, the paper's.
-    #[serde(rename = "bag_interval_s", serialize_with = "seconds")]
+    #[serde(rename(serialize = "bag_interval_s"), serialize_with = "seconds", deserialize_with = "from_text")]
     pub bag_interval: Duration,
     /// Shortest task, in Mop, above 0. Default 30,000, the paper's.
     pub task_mops_min: f64,
@@ -84,18 +199,29 @@ pub struct Scenario {
     pub speed_mops_max: u64,
     /// Step between speeds, in Mop/s. Default 200, the paper's.
     pub speed_mops_step: u64,
+    /// Whether speeds are those above, or lognormal as in homes: median `speed_mops_median` for the whole machine, third
+    /// quartile five times the first. Default paper.
+    pub speeds: Equipment,
+    /// Median speed of a machine with speeds as in homes, in Mop/s of all its slots, at least 1. Default 2,000: the
+    /// paper's mean.
+    pub speed_mops_median: f64,
+    /// Whether each machine has `slots` slots, or one for each core of a home computer: 8 in the median. Default paper.
+    pub cores: Equipment,
     /// Tasks that a machine runs at the same time, 1 to 1024. Default 1, as in the paper.
     pub slots: u32,
     /// Time between the start of the last machine and the first moment a bag can arrive. Default 30 s: our choice,
     /// several heartbeats.
-    #[serde(rename = "warm_up_s", serialize_with = "seconds")]
+    #[serde(rename(serialize = "warm_up_s"), serialize_with = "seconds", deserialize_with = "from_text")]
     pub warm_up: Duration,
     /// When the run ends at the latest, in simulated time. Default 30 days: our choice, never reached in good order.
-    #[serde(rename = "horizon_s", serialize_with = "seconds")]
+    #[serde(rename(serialize = "horizon_s"), serialize_with = "seconds", deserialize_with = "from_text")]
     pub horizon: Duration,
+    /// What the files hold: filled in by [`Scenario::load`].
+    #[serde(skip)]
+    pub inputs: Inputs,
     /// Settings of the peers; `slots`, `speed_mops` and `expects_grid` are overwritten for each
     /// machine.
-    #[serde(rename = "policy", serialize_with = "policy")]
+    #[serde(rename = "policy", with = "policy")]
     pub peer: idlewood_scheduler::Config,
 }
 
@@ -106,20 +232,31 @@ impl Default for Scenario {
             bags: 20,
             churn: None,
             downtime: Duration::from_secs(600),
+            sessions: Sessions::default(),
+            sessions_file: None,
+            owner_session: None,
+            owner_away: Duration::from_secs(2 * 3600),
             queue_lost: false,
             leave_percent: 0.0,
             seed: 1,
             loss_percent: 0.0,
+            latencies: Latencies::default(),
+            latency_file: None,
             latency_ms: 50,
             jitter_percent: 10,
             duplicate_percent: 0.0,
             reorder_percent: 0.0,
             reorder_ms: 1_000,
             bandwidth_bytes_s: 125_000,
+            bandwidths: Equipment::default(),
             overhead_bytes: 0,
             output_bytes: 1_000,
             fetches_max: 256,
             persist: Duration::from_millis(5),
+            workload: Workload::default(),
+            log_file: None,
+            load: None,
+            task_cv: 0.0,
             tasks_per_node: 10,
             tasks_spread_percent: 20,
             heavy_tailed: false,
@@ -130,9 +267,13 @@ impl Default for Scenario {
             speed_mops_min: 1_000,
             speed_mops_max: 3_000,
             speed_mops_step: 200,
+            speeds: Equipment::default(),
+            speed_mops_median: 2_000.0,
+            cores: Equipment::default(),
             slots: 1,
             warm_up: Duration::from_secs(30),
             horizon: Duration::from_secs(30 * 24 * 3600),
+            inputs: Inputs::default(),
             peer: idlewood_scheduler::Config::default(),
         }
     }
@@ -174,9 +315,82 @@ impl Scenario {
             self.speed_mops_min >= 1 && self.speed_mops_max >= self.speed_mops_min && self.speed_mops_step >= 1,
             "speed_mops_min must be at least 1, speed_mops_max at least that, speed_mops_step at least 1",
         )?;
+        let at_least_a_second = |time: Duration| (second..=year).contains(&time);
+        check(
+            self.owner_session.is_none_or(at_least_a_second),
+            "owner_session must be none or a mean time between 1s and 366d",
+        )?;
+        check(at_least_a_second(self.owner_away), "owner_away must be between 1s and 366d")?;
+        check(
+            self.sessions != Sessions::Trace || self.sessions_file.is_some(),
+            "sessions_file must name a trace where sessions are those of a trace",
+        )?;
+        check(
+            self.latencies != Latencies::Matrix || self.latency_file.is_some(),
+            "latency_file must name a matrix where latencies are those of a matrix",
+        )?;
+        check(
+            self.workload != Workload::Log || self.log_file.is_some(),
+            "log_file must name a log where the workload is that of a log",
+        )?;
+        check(self.load.is_none_or(|load| load > 0.0 && load <= 10.0), "load must be none or above 0 and at most 10")?;
+        check((0.0..=10.0).contains(&self.task_cv), "task_cv must be between 0 and 10")?;
+        check(
+            self.speed_mops_median >= 1.0 && self.speed_mops_median <= 1e9,
+            "speed_mops_median must be between 1 and 1e9",
+        )?;
         check((1..=1024).contains(&self.slots), "slots must be between 1 and 1024")?;
         check((second..=year).contains(&self.horizon), "horizon must be between 1s and 366d")?;
         self.peer.validate()
+    }
+
+    /// Reads a scenario, and the files that it names; those are found from where it is.
+    ///
+    /// # Errors
+    /// A sentence with the file, the line where there is one, and what may stand there.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let name = path.display();
+        let text = std::fs::read_to_string(path).map_err(|error| format!("{name} cannot be read: {error}"))?;
+        let mut scenario = Self::parse(&text).map_err(|sentence| format!("{name}: {sentence}"))?;
+        let directory = path.parent().unwrap_or(Path::new(""));
+        for file in [&mut scenario.sessions_file, &mut scenario.latency_file, &mut scenario.log_file] {
+            *file = file.take().map(|file| directory.join(file));
+        }
+        scenario.load()?;
+        Ok(scenario)
+    }
+
+    /// Parses a scenario; the files that it names are not read.
+    ///
+    /// # Errors
+    /// What is wrong, in which line, and what may stand there.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let scenario: Self = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
+        scenario.validate().map_err(|sentence| {
+            // The sentence begins with the field's name, or with that of its flag.
+            let field = sentence.split(' ').next().unwrap_or_default().replace('-', "_");
+            let is_field = |line: &str| line.split_once('=').is_some_and(|(name, _)| name.trim().starts_with(&field));
+            let line = text.lines().position(is_field);
+            line.map_or_else(|| sentence.clone(), |line| format!("line {}: {sentence}", line + 1))
+        })?;
+        Ok(scenario)
+    }
+
+    /// Reads the files that it names, unless it did before.
+    ///
+    /// # Errors
+    /// A sentence with the file, the line where there is one, and what is expected there.
+    pub fn load(&mut self) -> Result<(), String> {
+        if let (Sessions::Trace, Some(path), None) = (self.sessions, &self.sessions_file, &self.inputs.sessions) {
+            self.inputs.sessions = Some(Arc::new(Availability::read(path)?));
+        }
+        if let (Latencies::Matrix, Some(path), None) = (self.latencies, &self.latency_file, &self.inputs.latencies) {
+            self.inputs.latencies = Some(Arc::new(Matrix::read(path)?));
+        }
+        if let (Workload::Log, Some(path), None) = (self.workload, &self.log_file, &self.inputs.log) {
+            self.inputs.log = Some(Arc::new(Log::read(path)?));
+        }
+        Ok(())
     }
 
     /// How its links behave.
@@ -211,23 +425,103 @@ impl Scenario {
     }
 }
 
-/// Of the peers' settings, those that decide the order of work.
-fn policy<S: serde::Serializer>(peer: &idlewood_scheduler::Config, serializer: S) -> Result<S::Ok, S::Error> {
-    let mut map = serializer.serialize_map(Some(5))?;
-    map.serialize_entry("preemptive", &peer.preemptive)?;
-    map.serialize_entry("frozen_max", &peer.frozen_max)?;
-    map.serialize_entry("lexicographic", &peer.lexicographic)?;
-    map.serialize_entry("effective_size", &peer.effective_size)?;
-    map.serialize_entry("stretch_bound", &peer.stretch_bound)?;
-    map.end()
+/// Of the peers' settings, those that experiments change.
+mod policy {
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct Policy {
+        preemptive: bool,
+        frozen_max: u32,
+        lexicographic: bool,
+        effective_size: bool,
+        climbing: ClimbingRule,
+        stretch_bound: f64,
+        report_rate_bytes_per_s: u64,
+    }
+
+    impl Default for Policy {
+        fn default() -> Self {
+            Self::of(&idlewood_scheduler::Config::default())
+        }
+    }
+
+    impl Policy {
+        fn of(peer: &idlewood_scheduler::Config) -> Self {
+            Self {
+                preemptive: peer.preemptive,
+                frozen_max: peer.frozen_max,
+                lexicographic: peer.lexicographic,
+                effective_size: peer.effective_size,
+                climbing: peer.climbing,
+                stretch_bound: peer.stretch_bound,
+                report_rate_bytes_per_s: peer.overlay.report_rate_bytes_per_s,
+            }
+        }
+    }
+
+    pub(super) fn serialize<S: Serializer>(
+        peer: &idlewood_scheduler::Config,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        Policy::of(peer).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<idlewood_scheduler::Config, D::Error> {
+        let policy = Policy::deserialize(deserializer)?;
+        let mut peer = idlewood_scheduler::Config {
+            preemptive: policy.preemptive,
+            frozen_max: policy.frozen_max,
+            lexicographic: policy.lexicographic,
+            effective_size: policy.effective_size,
+            climbing: policy.climbing,
+            stretch_bound: policy.stretch_bound,
+            ..idlewood_scheduler::Config::default()
+        };
+        peer.overlay.report_rate_bytes_per_s = policy.report_rate_bytes_per_s;
+        Ok(peer)
+    }
 }
 
-fn seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+/// A whole number and its unit, such as 30m.
+///
+/// # Errors
+/// What to write instead.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let wrong = || "write a whole number and one of ms, s, m, h, d, such as 30m or 4h".to_owned();
+    let unit_at = text.find(|letter: char| !letter.is_ascii_digit()).ok_or_else(wrong)?;
+    let (count, unit) = text.split_at(unit_at);
+    let milliseconds = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60 * 1_000,
+        "h" => 3_600 * 1_000,
+        "d" => 24 * 3_600 * 1_000,
+        _ => return Err(wrong()),
+    };
+    let count: u64 = count.parse().map_err(|_| wrong())?;
+    count.checked_mul(milliseconds).map(Duration::from_millis).ok_or_else(wrong)
+}
+
+fn seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64(duration.as_secs_f64())
 }
 
-fn optional_seconds<S: serde::Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+fn optional_seconds<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
     duration.map(|duration| duration.as_secs_f64()).serialize(serializer)
+}
+
+fn from_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    parse_duration(&text).map_err(serde::de::Error::custom)
+}
+
+fn optional_from_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    if text == "none" { Ok(None) } else { parse_duration(&text).map(Some).map_err(serde::de::Error::custom) }
 }
 
 #[cfg(test)]
@@ -246,5 +540,52 @@ mod tests {
         refused(Scenario { loss_percent: f64::NAN, ..Scenario::default() }, "loss");
         refused(Scenario { churn: Some(Duration::from_millis(3)), ..Scenario::default() }, "churn");
         refused(Scenario { slots: 0, ..Scenario::default() }, "slots");
+        refused(Scenario { load: Some(0.0), ..Scenario::default() }, "load");
+        refused(Scenario { workload: Workload::Log, ..Scenario::default() }, "log_file");
+    }
+
+    /// Whatever is set, is set in the file of defaults, to its default.
+    #[test]
+    fn the_file_of_defaults_has_every_field() {
+        assert_eq!(Scenario::parse(DEFAULTS), Ok(Scenario::default()));
+        let file: toml::Table = DEFAULTS.parse().unwrap();
+        let names = |value: &serde_json::Value| -> Vec<String> {
+            value.as_object().unwrap().keys().map(|name| name.trim_end_matches("_s").to_owned()).collect()
+        };
+        let all = serde_json::to_value(Scenario::default()).unwrap();
+        // What is none by default and has no word for it stands in a comment.
+        let is_there = |table: &toml::Table, name: &str| {
+            table.keys().any(|key| key.trim_end_matches("_s") == name) || DEFAULTS.contains(&format!("\n# {name} = "))
+        };
+        for name in names(&all) {
+            assert!(is_there(&file, &name), "{name} is missing");
+        }
+        for name in names(&all["policy"]) {
+            assert!(is_there(file["policy"].as_table().unwrap(), &name), "policy.{name} is missing");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_in_a_file_is_told_with_its_line_and_what_may_stand_there() {
+        for (text, parts) in [
+            ("nodes = 5\nnode = 6\n", ["line 2", "unknown field `node`, expected one of `nodes`, `bags`"]),
+            ("latencies = \"near\"\n", ["line 1", "expected one of `constant`, `internet`, `homes`, `matrix`"]),
+            ("\nchurn = \"4 hours\"\n", ["line 2", "write a whole number and one of ms, s, m, h, d"]),
+            ("nodes = 5\n\nloss_percent = 120.0\n", ["line 3", "loss must be at least 0 and below 100 percent"]),
+            ("[policy]\nfrozen = 1\n", ["line 2", "unknown field `frozen`, expected one of `preemptive`"]),
+            ("nodes = -1\n", ["line 1", "expected u32"]),
+        ] {
+            let error = Scenario::parse(text).unwrap_err();
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        }
+    }
+
+    #[test]
+    fn durations_have_a_unit() {
+        assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(parse_duration("2d"), Ok(Duration::from_secs(2 * 24 * 3600)));
+        for wrong in ["", "4", "h", "4 h", "4x", "-4h", "99999999999999999999s", "18446744073709551615d"] {
+            assert!(parse_duration(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::{GridId, Node, Time};
-use idlewood_scheduler::{BagId, Submission};
+use idlewood_scheduler::{BagId, Submission, TaskId};
 
 use self::messages::KINDS;
 use self::pool::Pool;
@@ -84,7 +84,8 @@ struct Surroundings {
     scenario: Scenario,
     network: Network,
     wire: Wire,
-    bags: BTreeMap<BagId, Bag>,
+    /// With their numbers.
+    bags: BTreeMap<BagId, (usize, Bag)>,
 }
 
 impl Surroundings {
@@ -93,12 +94,13 @@ impl Surroundings {
         self.network.latency_min()
     }
 
-    /// The work of a task of a bag.
+    /// The work that a task truly is, in Mop.
     ///
     /// # Panics
     /// When there is no such bag: peers invented one.
-    fn task_mops(&self, bag: BagId) -> f64 {
-        self.bags.get(&bag).expect("a bag of this run").task_mops
+    fn work_mops(&self, task: TaskId) -> f64 {
+        let (number, bag) = self.bags.get(&task.bag).expect("a bag of this run");
+        workload::work_mops(&self.scenario, *number, bag, task.index)
     }
 }
 
@@ -124,16 +126,17 @@ impl Simulation {
     ///
     /// # Errors
     /// A sentence that says what is wrong with the scenario.
-    pub fn with(scenario: Scenario, execution: Execution) -> Result<Self, String> {
+    pub fn with(mut scenario: Scenario, execution: Execution) -> Result<Self, String> {
         scenario.validate()?;
         if execution.threads == 0 {
             return Err("threads must be at least 1".to_owned());
         }
+        scenario.load()?;
         let bags = workload::bags(&scenario);
         let around = Surroundings {
-            network: Network::new(scenario.quality()),
+            network: Network::of(&scenario),
             wire: execution.wire,
-            bags: bags.iter().map(|bag| (bag.id, bag.clone())).collect(),
+            bags: bags.iter().enumerate().map(|(number, bag)| (bag.id, (number, bag.clone()))).collect(),
             scenario,
         };
         let Scenario { nodes, seed, .. } = around.scenario;
@@ -431,6 +434,7 @@ impl Simulation {
         let sim_s = self.now.as_secs_f64();
         Report {
             preemptions: counts.preemptions,
+            reclaims: counts.reclaims,
             crashes: counts.crashes,
             leaves: counts.leaves,
             messages: messages.count,
@@ -444,6 +448,7 @@ impl Simulation {
             },
             messages_by_kind: KINDS.into_iter().zip(counts.messages).filter(|(_, of)| of.count > 0).collect(),
             outputs: counts.outputs,
+            decided: counts.decided,
             links: self.links(),
             events: counts.events,
             trace_hash: self.trace_hash(),

@@ -1,16 +1,43 @@
-//! The paper's load (Celaya and Marchal 2010, §7): bags of identical tasks that arrive at random machines.
+//! What is to be done, and by whom: bags that arrive at random machines, and what those machines are like.
 //!
-//! Bags arrive as a Poisson process; each has a number of tasks in proportion to the number of machines and tasks of
-//! a log-uniform length. On demand the number of tasks is log-uniform, too: the heavy tail of production grids.
+//! The paper's load (Celaya and Marchal 2010, §7): bags arrive as a Poisson process; each has a number of tasks in
+//! proportion to the number of machines and tasks of a log-uniform length. On demand the number of tasks is log-uniform,
+//! too: the heavy tail of production grids. Or sizes and run times are those of such a grid by their quantiles
+//! (`../shared/data/DEFAULTS.md`), or the bags are those of a log; run times are taken for those on a machine of
+//! [`REFERENCE_MOPS`]. The tasks of a bag are alike to the scheduler; what they truly are may vary.
 
 use std::time::Duration;
 
 use idlewood_overlay::Time;
 use idlewood_scheduler::BagId;
 use rand::RngExt;
+use rand::rngs::ChaCha8Rng;
 
-use crate::random::{SmallStream, digest, exponential, log_uniform, stream};
-use crate::scenario::Scenario;
+use crate::churn::{Churn, Owner};
+use crate::random::{
+    NORMAL_QUARTILE, SmallStream, digest, exp, exponential, ln, log_uniform, lognormal, normal_quantile, quantile,
+    stream,
+};
+use crate::scenario::{Equipment, Scenario, Workload};
+
+/// Speed of the machine that the run times of a log were measured on, in Mop/s: the paper's mean speed, our choice.
+pub const REFERENCE_MOPS: f64 = 2_000.0;
+/// Tasks per bag of a production grid. The largest count is where it is capped.
+const GRID_TASKS: [(f64, f64); 6] = [(0.0, 1.0), (0.5, 2.0), (0.75, 10.0), (0.95, 84.0), (0.99, 221.0), (1.0, 1_000.0)];
+/// Run times there, in seconds. The longest is chosen so that the mean is the published 7,990 s.
+const GRID_TASK_S: [(f64, f64); 4] = [(0.0, 1.0), (0.5, 255.0), (0.95, 39_940.0), (1.0, 167_000.0)];
+/// Cores of home computers, with our ends.
+const HOME_CORES: [(f64, f64); 8] =
+    [(0.0, 2.0), (0.05, 4.0), (0.25, 6.0), (0.5, 8.0), (0.75, 10.0), (0.9, 16.0), (0.99, 24.0), (1.0, 32.0)];
+/// Third quartile of the speed of home computers over the first.
+const HOME_SPEED_QUARTILES: f64 = 5.0;
+/// How far the speed of a home computer can be from the median, as a factor: our choice.
+const HOME_SPEED_SPREAD: f64 = 20.0;
+/// Bandwidths of homes, up and down, in Mb/s: the quartiles.
+const HOME_UP_MBIT_S: (f64, f64, f64) = (13.0, 20.0, 37.0);
+const HOME_DOWN_MBIT_S: (f64, f64, f64) = (23.0, 36.0, 69.0);
+/// Shortest work of a task, in Mop.
+const TASK_MOPS_MIN: f64 = 1.0;
 
 /// A bag to come.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,51 +59,152 @@ impl Bag {
     }
 }
 
-/// All bags of a run, in the order of their arrival.
+/// All bags of a run, in the order of their arrival. Of a scenario that names files, [`Scenario::load`] comes first.
 pub fn bags(scenario: &Scenario) -> Vec<Bag> {
     let mut rng = stream(scenario.seed, "workload", 0);
-    let interval = u64::try_from(scenario.bag_interval.as_micros()).unwrap_or(u64::MAX);
+    // Counted in mean intervals between bags.
+    const INTERVAL: u64 = 1_000_000;
+    let mut after = 0;
+    let log = scenario.inputs.log.as_ref().filter(|_| scenario.workload == Workload::Log);
+    let number = log.map_or(scenario.bags as usize, |log| log.bags().len().min(scenario.bags as usize));
+    let mut bags: Vec<(u64, Bag)> = (0..number)
+        .map(|number| {
+            after += exponential(&mut rng, INTERVAL);
+            let (tasks, task_mops) = match log {
+                Some(log) => {
+                    let bag = &log.bags()[number];
+                    (bag.tasks_s.len() as u64, (bag.mean_s() * REFERENCE_MOPS).max(TASK_MOPS_MIN))
+                }
+                None => size(scenario, &mut rng),
+            };
+            let id = BagId(digest(scenario.seed, "bag", number as u64));
+            (after, Bag { id, arrival: Time::ZERO, tasks, task_mops })
+        })
+        .collect();
+    let work_mops: f64 = bags.iter().map(|(_, bag)| bag.application_size_mops()).sum();
+    // At a load, the time in which all machines could do it, over the load.
+    let span_s = scenario.load.map(|load| work_mops / (capacity_mops(scenario) * load));
+    let logged = log.map(|log| log.bags()).unwrap_or_default();
+    let logged_span = logged.get(number.saturating_sub(1)).map_or(Duration::ZERO, |bag| bag.arrival);
+    for (number, (after, bag)) in bags.iter_mut().enumerate() {
+        let arrival_s = match (logged.get(number), span_s) {
+            (Some(logged), None) => logged.arrival.as_secs_f64(),
+            (Some(logged), Some(span_s)) => logged.arrival.as_secs_f64() / logged_span.as_secs_f64().max(1e-6) * span_s,
+            (None, span_s) => {
+                let mean_s = span_s.map_or(scenario.bag_interval.as_secs_f64(), |span_s| span_s / number_of(scenario));
+                *after as f64 / INTERVAL as f64 * mean_s
+            }
+        };
+        bag.arrival = scenario.first_arrival() + Duration::from_micros((arrival_s * 1e6).round().max(1.0) as u64);
+    }
+    bags.into_iter().map(|(_, bag)| bag).collect()
+}
+
+fn number_of(scenario: &Scenario) -> f64 {
+    f64::from(scenario.bags.max(1))
+}
+
+/// n and a of a bag that is drawn.
+fn size(scenario: &Scenario, rng: &mut ChaCha8Rng) -> (u64, f64) {
+    if scenario.workload == Workload::Desktops {
+        let tasks = (quantile(&GRID_TASKS, rng.random()).round() as u64).max(1);
+        return (tasks, (quantile(&GRID_TASK_S, rng.random()) * REFERENCE_MOPS).max(TASK_MOPS_MIN));
+    }
     let usual = u64::from(scenario.nodes) * scenario.tasks_per_node;
     let spread = usual * scenario.tasks_spread_percent / 100;
-    let mut arrival = scenario.first_arrival();
-    (0..scenario.bags)
-        .map(|number| {
-            arrival += Duration::from_micros(exponential(&mut rng, interval));
-            Bag {
-                id: BagId(digest(scenario.seed, "bag", u64::from(number))),
-                arrival,
-                tasks: if scenario.heavy_tailed {
-                    (log_uniform(&mut rng, 1.0, usual as f64).round() as u64).max(1)
-                } else {
-                    rng.random_range(usual - spread..=usual + spread).max(1)
-                },
-                task_mops: log_uniform(&mut rng, scenario.task_mops_min, scenario.task_mops_max),
-            }
-        })
-        .collect()
+    let tasks = if scenario.heavy_tailed {
+        (log_uniform(rng, 1.0, usual as f64).round() as u64).max(1)
+    } else {
+        rng.random_range(usual - spread..=usual + spread).max(1)
+    };
+    (tasks, log_uniform(rng, scenario.task_mops_min, scenario.task_mops_max))
+}
+
+/// What all machines can do in the long run, in Mop/s: while they are up, and their owners away.
+pub fn capacity_mops(scenario: &Scenario) -> f64 {
+    let machine = |host| {
+        let share = Churn::new(scenario, host).share_up() * Owner::new(scenario, host).share_away();
+        speed_mops(scenario, host) * f64::from(slots(scenario, host)) * share
+    };
+    (0..scenario.nodes).map(machine).sum()
+}
+
+/// The true work of a task of bag `number`, in Mop; its bag's `task_mops` is the mean.
+pub fn work_mops(scenario: &Scenario, number: usize, bag: &Bag, index: u64) -> f64 {
+    let log = scenario.inputs.log.as_ref().filter(|_| scenario.workload == Workload::Log);
+    if let Some(run_s) = log.and_then(|log| log.bags().get(number)?.tasks_s.get(index as usize)) {
+        return (f64::from(*run_s) * REFERENCE_MOPS).max(TASK_MOPS_MIN);
+    }
+    if scenario.task_cv == 0.0 {
+        return bag.task_mops;
+    }
+    let mut rng = SmallStream::new(scenario.seed ^ (number as u64) << 32, "task", index);
+    let variance = ln(1.0 + scenario.task_cv * scenario.task_cv);
+    (bag.task_mops * lognormal(&mut rng, -variance / 2.0, variance.sqrt())).max(TASK_MOPS_MIN)
 }
 
 /// When machines are switched on for the first time, the first one at the beginning: ten a second until there are as
-/// many as then double in 16 s, then so many more, each in its own moment of its turn.
+/// many as then double in 16 s, then so many more, each in its own moment of its turn; and later where it is absent at
+/// first.
 pub fn starts(scenario: &Scenario) -> impl Iterator<Item = (u32, Time)> {
     let mut rng = SmallStream::new(scenario.seed, "start", 0);
     (0..scenario.nodes).map(move |host| {
         let (from, to) = (scenario.start_turn(host), scenario.start_turn(host + 1));
         let within = if host == 0 { 0 } else { rng.random_range(0..(to - from).as_micros().max(1) as u64) };
-        (host, Time::ZERO + from + Duration::from_micros(within))
+        (host, Time::ZERO + from + Duration::from_micros(within) + Churn::new(scenario, host).absence())
     })
 }
 
 /// The speed of machine number `host`, in Mop/s per slot.
 pub fn speed_mops(scenario: &Scenario, host: u32) -> f64 {
-    let steps = (scenario.speed_mops_max - scenario.speed_mops_min) / scenario.speed_mops_step;
-    let step = stream(scenario.seed, "speed", u64::from(host)).random_range(0..=steps);
-    (scenario.speed_mops_min + step * scenario.speed_mops_step) as f64
+    match scenario.speeds {
+        Equipment::Paper => {
+            let steps = (scenario.speed_mops_max - scenario.speed_mops_min) / scenario.speed_mops_step;
+            let step = stream(scenario.seed, "speed", u64::from(host)).random_range(0..=steps);
+            (scenario.speed_mops_min + step * scenario.speed_mops_step) as f64
+        }
+        Equipment::Desktops => {
+            let mut rng = SmallStream::new(scenario.seed, "speed", u64::from(host));
+            let sigma = ln(HOME_SPEED_QUARTILES) / (2.0 * NORMAL_QUARTILE);
+            let factor = lognormal(&mut rng, 0.0, sigma).clamp(1.0 / HOME_SPEED_SPREAD, HOME_SPEED_SPREAD);
+            (scenario.speed_mops_median * factor / f64::from(slots(scenario, host))).max(1.0)
+        }
+    }
+}
+
+/// Tasks that machine number `host` runs at the same time.
+pub fn slots(scenario: &Scenario, host: u32) -> u32 {
+    match scenario.cores {
+        Equipment::Paper => scenario.slots,
+        Equipment::Desktops => {
+            let mut rng = SmallStream::new(scenario.seed, "cores", u64::from(host));
+            quantile(&HOME_CORES, rng.random()).round() as u32
+        }
+    }
+}
+
+/// Bandwidth of the uplink and of the downlink of machine number `host`, in bytes a second.
+pub fn bandwidths_bytes_s(scenario: &Scenario, host: u32) -> (u64, u64) {
+    match scenario.bandwidths {
+        Equipment::Paper => (scenario.bandwidth_bytes_s, scenario.bandwidth_bytes_s),
+        Equipment::Desktops => {
+            // Who has a fast downlink has a fast uplink: one draw for both, our choice.
+            let normal = normal_quantile(SmallStream::new(scenario.seed, "bandwidth", u64::from(host)).random());
+            let drawn = |(low, median, high): (f64, f64, f64)| {
+                let sigma = ln(high / low) / (2.0 * NORMAL_QUARTILE);
+                (median * exp(sigma * normal) * 125_000.0).max(1_000.0) as u64
+            };
+            (drawn(HOME_UP_MBIT_S), drawn(HOME_DOWN_MBIT_S))
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::log::Log;
 
     #[test]
     fn the_paper_s_load() {
@@ -89,5 +217,97 @@ mod tests {
         assert!((9.0..11.0).contains(&mean), "{mean}");
         let speeds: std::collections::BTreeSet<u64> = (0..500).map(|host| speed_mops(&scenario, host) as u64).collect();
         assert_eq!(speeds.into_iter().collect::<Vec<_>>(), (1000..=3000).step_by(200).collect::<Vec<u64>>());
+    }
+
+    /// Value below which a share of all lies.
+    fn at(mut values: Vec<f64>, share: f64) -> f64 {
+        values.sort_by(f64::total_cmp);
+        values[(values.len() as f64 * share) as usize]
+    }
+
+    #[track_caller]
+    fn near(found: f64, expected: f64, part: f64) {
+        assert!((found / expected - 1.0).abs() < part, "{found} instead of {expected}");
+    }
+
+    #[test]
+    fn bags_of_a_production_grid() {
+        let scenario = Scenario { bags: 20_000, workload: Workload::Desktops, ..Scenario::default() };
+        let bags = bags(&scenario);
+        let tasks: Vec<f64> = bags.iter().map(|bag| bag.tasks as f64).collect();
+        for (share, expected) in [(0.5, 2.0), (0.75, 10.0), (0.95, 84.0), (0.99, 221.0)] {
+            near(at(tasks.clone(), share), expected, 0.12);
+        }
+        let run_s: Vec<f64> = bags.iter().map(|bag| bag.task_mops / REFERENCE_MOPS).collect();
+        near(run_s.iter().sum::<f64>() / 20_000.0, 7_990.0, 0.05);
+        near(at(run_s, 0.5), 255.0, 0.05);
+    }
+
+    #[test]
+    fn a_load_is_a_share_of_what_the_machines_can_do() {
+        let hour = Duration::from_secs(3600);
+        for churn in [None, Some(hour)] {
+            let base = Scenario {
+                bags: 5_000,
+                churn,
+                downtime: hour,
+                owner_session: churn,
+                owner_away: hour,
+                ..Scenario::default()
+            };
+            let scenario = Scenario { load: Some(0.7), ..base };
+            let all: f64 = (0..scenario.nodes).map(|host| speed_mops(&scenario, host)).sum();
+            let share = if churn.is_some() { 0.25 } else { 1.0 };
+            near(capacity_mops(&scenario), all * share, 1e-9);
+            let bags = bags(&scenario);
+            let work: f64 = bags.iter().map(Bag::application_size_mops).sum();
+            let span = bags[4_999].arrival.since(scenario.first_arrival()).as_secs_f64();
+            near(work / span / capacity_mops(&scenario), 0.7, 0.05);
+        }
+    }
+
+    #[test]
+    fn tasks_of_a_bag_vary_as_much_as_they_should() {
+        let scenario = Scenario { task_cv: 0.45, ..Scenario::default() };
+        let bag = Bag { id: BagId([0; 32]), arrival: Time::ZERO, tasks: 20_000, task_mops: 5_000.0 };
+        let works: Vec<f64> = (0..bag.tasks).map(|index| work_mops(&scenario, 3, &bag, index)).collect();
+        let mean = works.iter().sum::<f64>() / 2e4;
+        let variance = works.iter().map(|work| (work - mean) * (work - mean)).sum::<f64>() / 2e4;
+        near(mean, 5_000.0, 0.02);
+        near(variance.sqrt() / mean, 0.45, 0.04);
+        assert_eq!(work_mops(&Scenario::default(), 3, &bag, 7), 5_000.0);
+    }
+
+    #[test]
+    fn homes_have_fast_and_slow_machines_and_links() {
+        let homes = Equipment::Desktops;
+        let scenario = Scenario { speeds: homes, cores: homes, bandwidths: homes, ..Scenario::default() };
+        let of =
+            |value: fn(&Scenario, u32) -> f64| -> Vec<f64> { (0..8_000).map(|host| value(&scenario, host)).collect() };
+        let speeds = of(|scenario, host| speed_mops(scenario, host) * f64::from(slots(scenario, host)));
+        near(at(speeds.clone(), 0.75) / at(speeds.clone(), 0.25), 5.0, 0.07);
+        near(at(speeds, 0.5), 2_000.0, 0.05);
+        let cores = of(|scenario, host| f64::from(slots(scenario, host)));
+        assert_eq!([0.25, 0.5, 0.9].map(|share| at(cores.clone(), share)), [6.0, 8.0, 16.0]);
+        for (share, up, down) in [(0.25, 13.0, 23.0), (0.5, 20.0, 36.0), (0.75, 37.0, 69.0)] {
+            // Quartiles of a lognormal through the outer two: the median is a little off the middle one.
+            near(at(of(|scenario, host| bandwidths_bytes_s(scenario, host).0 as f64 / 125e3), share), up, 0.12);
+            near(at(of(|scenario, host| bandwidths_bytes_s(scenario, host).1 as f64 / 125e3), share), down, 0.12);
+        }
+    }
+
+    #[test]
+    fn a_log_s_bags_come_as_they_did_or_at_a_load() {
+        let text = "1 0 0 100 2 0 0 0 0 0 0 1 0 0 0 0 0 0\n2 500 0 300 1 0 0 0 0 0 0 1 0 0 0 0 0 0\n";
+        let mut scenario = Scenario { workload: Workload::Log, bags: 9, nodes: 2, ..Scenario::default() };
+        scenario.inputs.log = Some(Arc::new(Log::parse(text).unwrap()));
+        let found = bags(&scenario);
+        let since = |bag: &Bag| bag.arrival.since(scenario.first_arrival()).as_secs_f64();
+        let seen: Vec<_> = found.iter().map(|bag| (bag.tasks, bag.task_mops, since(bag).round())).collect();
+        assert_eq!(seen, [(2, 200_000.0, 0.0), (1, 600_000.0, 500.0)]);
+        assert_eq!(work_mops(&scenario, 1, &found[1], 0), 600_000.0);
+        let capacity = capacity_mops(&scenario);
+        let scenario = Scenario { load: Some(0.5), ..scenario.clone() };
+        near(since(&bags(&scenario)[1]), 1e6 / capacity / 0.5, 1e-6);
     }
 }

@@ -12,7 +12,7 @@ fn worst(instance: &Instance, policy: Policy) -> f64 {
 
 #[test]
 fn mincent_is_within_one_percent_of_the_bound_on_the_papers_load() {
-    for (nodes, seed) in [(50, 1), (50, 2), (200, 3)] {
+    for (nodes, seed) in [(50, 1), (50, 2), (200, 3), (1000, 4)] {
         let instance = Instance::of(&Scenario { nodes, seed, bags: 100, ..Scenario::default() });
         let bound = offline_bound(&instance, &instance.sizes(Measure::Application));
         let ratio = worst(&instance, Policy::MinCent) / bound;

@@ -62,7 +62,7 @@ fn turbulent(seed: u64) -> Scenario {
 #[test]
 fn any_number_of_threads_gives_the_same_report() {
     let one = run_with(turbulent(1), 1, Wire::Sizes);
-    assert!(one.crashes > 5 && one.leaves > 3 && one.messages_lost > 0, "nothing could differ: {one:?}");
+    assert!(one.crashes > 3 && one.leaves > 1 && one.messages_lost > 0, "nothing could differ: {one:?}");
     for threads in [2, 3, 20] {
         assert_eq!(one, run_with(turbulent(1), threads, Wire::Sizes), "{threads} threads");
     }
@@ -135,10 +135,13 @@ fn a_run_that_the_horizon_ends_says_so_and_fails() {
 fn bad_usage_is_told_in_a_sentence() {
     for (arguments, sentence) in [
         ("run --nodes 0", "nodes must be between 1 and 1000000"),
-        ("run --churn 4", "write a whole number and one of s, m, h, d, such as 30m or 4h"),
+        ("run --churn 4", "write a whole number and one of ms, s, m, h, d, such as 30m or 4h"),
         ("run --churn 0s", "churn must be none or a mean session between 1s and 366d"),
         ("run --loss 100", "loss must be at least 0 and below 100 percent"),
-        ("run --horizon h", "write a whole number and one of s, m, h, d"),
+        ("run --horizon h", "write a whole number and one of ms, s, m, h, d"),
+        ("run --scenario nowhere.toml", "nowhere.toml cannot be read"),
+        ("run --scenario Cargo.toml", "Cargo.toml: TOML parse error at line 1"),
+        ("run --threads 0", "threads must be at least 1"),
         ("run --frobnicate", "unexpected argument '--frobnicate'"),
     ] {
         let output = simnet(arguments);

@@ -29,6 +29,7 @@ enum Occurrence {
 #[derive(Clone, Copy, Debug)]
 struct Run {
     bag: usize,
+    index: u64,
     /// Time that it still takes, in µs, when it goes on (or went on) at `since`.
     left_us: i64,
     since: Time,
@@ -47,6 +48,8 @@ struct Slot {
 #[derive(Clone, Copy, Debug, Default)]
 struct Queued {
     size: f64,
+    /// Index of the first task that never began.
+    next: u64,
     waiting: u64,
     /// Running or frozen.
     begun: u64,
@@ -71,6 +74,8 @@ struct Centre<'a> {
     up_mops: f64,
     begun_sessions: Vec<usize>,
     queue: Vec<Queued>,
+    /// Tasks of each bag that were lost, by index.
+    lost: Vec<Vec<u64>>,
     /// Bags as last ordered; none before `head` waits.
     order: Vec<usize>,
     head: usize,
@@ -93,6 +98,7 @@ impl<'a> Centre<'a> {
             up_mops: 0.0,
             begun_sessions: vec![0; instance.machines.len()],
             queue: vec![Queued::default(); instance.bags.len()],
+            lost: vec![Vec::new(); instance.bags.len()],
             order: Vec::new(),
             head: 0,
             completed: vec![None; instance.bags.len()],
@@ -148,7 +154,7 @@ impl<'a> Centre<'a> {
             Policy::MinCent | Policy::Fcfs => description.tasks,
         };
         let size = width as f64 * description.task_mops;
-        self.queue[bag] = Queued { size, waiting: description.tasks, begun: 0, rank: 0 };
+        self.queue[bag] = Queued { size, waiting: description.tasks, ..Queued::default() };
         self.replan();
     }
 
@@ -180,6 +186,7 @@ impl<'a> Centre<'a> {
             for run in slot.running.take().into_iter().chain(slot.frozen.drain(..)) {
                 self.queue[run.bag].begun -= 1;
                 self.queue[run.bag].waiting += 1;
+                self.lost[run.bag].push(run.index);
                 is_lost = true;
             }
             self.idle.remove(&key);
@@ -257,12 +264,17 @@ impl<'a> Centre<'a> {
     }
 
     fn begin(&mut self, index: usize, bag: usize) {
-        self.queue[bag].waiting -= 1;
-        self.queue[bag].begun += 1;
+        let queued = &mut self.queue[bag];
+        queued.waiting -= 1;
+        queued.begun += 1;
+        let task = self.lost[bag].pop().unwrap_or_else(|| {
+            queued.next += 1;
+            queued.next - 1
+        });
         // The same rounding as on a simulated machine.
-        let seconds = self.instance.bags[bag].task_mops / self.slots[index].speed_mops;
+        let seconds = self.instance.task_mops(bag, task) / self.slots[index].speed_mops;
         let left_us = ((seconds * 1e6).round() as i64).max(1);
-        self.go_on(index, Run { bag, left_us, since: self.now });
+        self.go_on(index, Run { bag, index: task, left_us, since: self.now });
     }
 
     fn thaw(&mut self, index: usize, number: usize) {

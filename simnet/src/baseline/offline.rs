@@ -19,7 +19,7 @@ const ERROR: f64 = 1e-7;
 pub fn offline_bound(instance: &Instance, sizes: &[f64]) -> f64 {
     let capacity = Capacity::of(instance);
     let fastest = instance.machines.iter().map(|machine| machine.speed_mops).fold(0.0, f64::max);
-    let alone = instance.bags.iter().zip(sizes).map(|(bag, size)| bag.task_mops / fastest / size);
+    let alone = sizes.iter().enumerate().map(|(bag, size)| instance.work_mops(bag).1 / fastest / size);
     let mut low = alone.fold(0.0, f64::max);
     if low == 0.0 || capacity.is_feasible(instance, sizes, low) {
         return low;
@@ -82,10 +82,10 @@ impl Capacity {
     /// Earliest deadline first with preemption, on an axis of work instead of time: there the machine has speed 1.
     fn is_feasible(&self, instance: &Instance, sizes: &[f64], stretch: f64) -> bool {
         let mut jobs: Vec<(f64, f64, f64)> = Vec::with_capacity(sizes.len());
-        for (bag, size) in instance.bags.iter().zip(sizes) {
+        for (number, (bag, size)) in instance.bags.iter().zip(sizes).enumerate() {
             let release_s = bag.arrival.as_secs_f64();
             let due = self.work_mops(release_s + stretch * size);
-            jobs.push((self.work_mops(release_s), due, bag.application_size_mops()));
+            jobs.push((self.work_mops(release_s), due, instance.work_mops(number).0));
         }
         jobs.sort_by(|one, other| one.0.total_cmp(&other.0));
         // By deadline: bits of positive numbers are in their order.

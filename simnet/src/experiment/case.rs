@@ -7,8 +7,9 @@ use idlewood_scheduler::ClimbingRule;
 use serde_json::{Value, json};
 
 use super::Experiment;
+use super::table::Labels;
 use crate::baseline::Measure;
-use crate::scenario::Scenario;
+use crate::scenario::{Scenario, Sessions, Workload};
 
 /// The paper's mean time between two failures of a machine (§7.1).
 const FAILURE_INTERVAL: Duration = Duration::from_secs(4 * 3600);
@@ -21,7 +22,7 @@ const SOAK_NODES_MIN: u32 = 1_000_000;
 #[derive(Clone, Debug)]
 pub(super) struct Case {
     /// What tells it apart from the others, in the order of columns.
-    pub(super) labels: Vec<(&'static str, Value)>,
+    pub(super) labels: Labels,
     pub(super) scenario: Scenario,
     /// What stretches are judged by.
     pub(super) measure: Measure,
@@ -141,6 +142,8 @@ fn scale(mut case: Case) -> Case {
     case
 }
 
+/// Coefficient of variation of the tasks of a bag on a production grid (`DEFAULTS.md`).
+const GRID_TASK_CV: f64 = 0.45;
 /// Of the grid's speed.
 const LOADS: [f64; 2] = [0.7, 0.95];
 
@@ -177,34 +180,39 @@ const ABLATIONS: [Variant; 8] = [
 
 fn desktops(paper: &Case) -> Vec<Case> {
     let mut cases = Vec::new();
-    for load in LOADS {
-        let is_first = load == LOADS[0];
-        let variants = RIVALS.iter().chain(ABLATIONS.iter().filter(|_| is_first));
-        for (variant, change) in variants {
-            let mut case = paper.clone();
-            case.measure = Measure::Dedicated;
-            case.scenario.heavy_tailed = true;
-            case.scenario.bag_interval = interval_at_load(&case.scenario, load);
-            change(&mut case.scenario.peer);
-            case.labels.extend([
-                ("failures", json!("none")),
-                ("machines", json!("stay")),
-                ("sizes", json!("log_uniform")),
-                ("load", json!(load)),
-                ("variant", json!(variant)),
-            ]);
-            cases.push(case);
+    for machines in ["stay", "desktop"] {
+        for sizes in ["log_uniform", "empirical"] {
+            for load in LOADS {
+                let is_first = cases.is_empty();
+                let variants = RIVALS.iter().chain(ABLATIONS.iter().filter(|_| is_first));
+                cases.extend(variants.map(|variant| desktop(paper, machines, sizes, load, variant)));
+            }
         }
     }
     cases
 }
 
-/// The mean time between bags at which they bring this share of what all machines can do.
-fn interval_at_load(scenario: &Scenario, load: f64) -> Duration {
-    // Of a log-uniform quantity.
-    let mean = |low: f64, high: f64| if high > low { (high - low) / (high / low).ln() } else { low };
-    let usual = f64::from(scenario.nodes) * scenario.tasks_per_node as f64;
-    let bag_mops = mean(1.0, usual) * mean(scenario.task_mops_min, scenario.task_mops_max);
-    let speed_mops = (scenario.speed_mops_min + scenario.speed_mops_max) as f64 / 2.0 * f64::from(scenario.slots);
-    Duration::from_secs_f64(bag_mops / (speed_mops * f64::from(scenario.nodes) * load))
+fn desktop(paper: &Case, machines: &str, sizes: &str, load: f64, (variant, change): &Variant) -> Case {
+    let mut case = paper.clone();
+    let comes_and_goes = machines == "desktop";
+    case.measure = Measure::Dedicated;
+    case.scenario.load = Some(load);
+    if comes_and_goes {
+        case.scenario.sessions = Sessions::Desktops;
+    }
+    if sizes == "empirical" {
+        case.scenario.workload = Workload::Desktops;
+        case.scenario.task_cv = GRID_TASK_CV;
+    } else {
+        case.scenario.heavy_tailed = true;
+    }
+    change(&mut case.scenario.peer);
+    case.labels.extend([
+        ("failures", json!(if comes_and_goes { "durable" } else { "none" })),
+        ("machines", json!(machines)),
+        ("sizes", json!(sizes)),
+        ("load", json!(load)),
+        ("variant", json!(variant)),
+    ]);
+    case
 }

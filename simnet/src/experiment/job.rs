@@ -1,16 +1,16 @@
 //! One job: a simulation and what it is measured against.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use idlewood_overlay::{Node, Time};
-use idlewood_scheduler::BagId;
+use idlewood_overlay::Time;
 
 use super::JobProgress;
 use super::case::Case;
 use super::published::{UPDATE_SHARES, quantile_name};
 use super::updates::Updates;
 use crate::baseline::{Instance, Measure, Policy, offline_bound, schedule};
-use crate::simulation::{Deed, Simulation};
+use crate::simulation::{Execution, Simulation};
+use crate::workload;
 
 /// Steps between two words on the progress.
 const PROGRESS_STEPS: u64 = 1 << 14;
@@ -20,49 +20,63 @@ const FROZEN_MAX: usize = 2;
 /// Quantities by name, in the order of columns.
 pub(super) type Values = Vec<(String, f64)>;
 
-/// Runs a case with a seed.
+/// Runs a case with a seed, on so many threads.
 ///
 /// # Panics
 /// When the scenario is invalid, which a plan is checked for before.
-pub(super) fn run(case: &Case, seed: u64, progress: &mut impl FnMut(JobProgress)) -> Values {
-    let scenario = crate::Scenario { seed, ..case.scenario.clone() };
-    let instance = Instance::of(&scenario);
-    let cpu_s = thread_cpu_s();
-    let mut simulation = Simulation::new(scenario).expect("a plan is validated");
-    let horizon = instance.horizon;
-    let (mut decided, mut updates) = (Decided::default(), Updates::default());
-    let mut steps = 0_u64;
-    while simulation.record().open_bags() > 0 && simulation.step(horizon) {
-        decided.look(&simulation);
-        if case.follows_updates {
-            updates.look(&simulation);
-        }
-        steps += 1;
-        if steps.is_multiple_of(PROGRESS_STEPS) {
-            progress(progress_of(case, &simulation, horizon));
-        }
+pub(super) fn run(case: &Case, seed: u64, threads: usize, progress: &mut impl FnMut(JobProgress)) -> Values {
+    let mut scenario = crate::Scenario { seed, ..case.scenario.clone() };
+    if case.to_the_end {
+        scenario.horizon = long_enough(&scenario);
     }
-    let cpu_s = thread_cpu_s() - cpu_s;
+    let instance = Instance::of(&scenario);
+    let execution = Execution { threads, ..Execution::usual(scenario.nodes) };
+    let cpu_s = cpu_s(threads);
+    let mut simulation = Simulation::with(scenario, execution).expect("a plan is validated");
+    let mut updates = Updates::default();
+    if case.follows_updates {
+        let mut steps = 0_u64;
+        while simulation.step(instance.horizon) {
+            updates.look(&simulation);
+            steps += 1;
+            if steps.is_multiple_of(PROGRESS_STEPS) {
+                progress(progress_of(case, simulation.progress()));
+            }
+        }
+    } else {
+        simulation.run(|of| progress(progress_of(case, of)));
+    }
+    let cpu_s = self::cpu_s(threads) - cpu_s;
+    let report = simulation.report();
     let mut values = Values::new();
     if case.to_the_end {
         stretches(case.measure, &instance, &simulation, &mut values);
     }
-    decided.tell(&mut values);
+    decided(&report, &mut values);
     if case.follows_updates {
         update_times(updates.times_s, &mut values);
     }
-    totals(&simulation, cpu_s, &mut values);
+    totals(&report, cpu_s, &mut values);
     values
 }
 
-fn progress_of(case: &Case, simulation: &Simulation, horizon: Time) -> JobProgress {
-    let crate::Progress { now, bags_closed, bags, events } = simulation.progress();
+/// A horizon that is not reached in good order: machines could have done the work twice after the last arrival, and half
+/// a day more.
+fn long_enough(scenario: &crate::Scenario) -> Duration {
+    let bags = workload::bags(scenario);
+    let last = bags.last().map_or(Duration::ZERO, |bag| bag.arrival.since(Time::ZERO));
+    let work_mops: f64 = bags.iter().map(|bag| bag.application_size_mops()).sum();
+    last + Duration::from_secs_f64(work_mops / workload::capacity_mops(scenario) * 2.0) + Duration::from_secs(12 * 3600)
+}
+
+fn progress_of(case: &Case, of: crate::Progress) -> JobProgress {
+    let crate::Progress { now, bags_closed, bags, events } = of;
     let share = if case.to_the_end {
         bags_closed as f64 / bags.max(1) as f64
     } else {
-        now.as_secs_f64() / horizon.as_secs_f64()
+        now.as_secs_f64() / case.scenario.horizon.as_secs_f64()
     };
-    JobProgress { now, events, share, took: std::time::Duration::ZERO }
+    JobProgress { now, events, share, took: Duration::ZERO }
 }
 
 /// Maximum and mean stretch of all, and relative to the others'.
@@ -110,36 +124,14 @@ fn word_of(measure: Measure) -> &'static str {
 }
 
 /// Where requests were decided: split for the first time.
-#[derive(Default)]
-struct Decided {
-    requests: BTreeSet<(BagId, u64)>,
-    at_root: u64,
-    by_depth: BTreeMap<u32, u64>,
-}
-
-impl Decided {
-    fn look(&mut self, simulation: &Simulation) {
-        for (host, deed) in simulation.deeds() {
-            let Deed::SentDown { bag, number, path } = deed else { continue };
-            if path.len() != 1 || !self.requests.insert((*bag, *number)) {
-                continue;
-            }
-            let Some(peer) = simulation.peer(*host) else { continue };
-            let overlay = peer.overlay_view();
-            self.at_root += u64::from(overlay.is_root());
-            if let Some(depth) = overlay.depth(Node::Router) {
-                *self.by_depth.entry(depth).or_default() += 1;
-            }
-        }
-    }
-
-    fn tell(&self, values: &mut Values) {
-        let all = self.requests.len().max(1) as f64;
-        values.push(("requests".to_owned(), self.requests.len() as f64));
-        values.push(("root_share".to_owned(), self.at_root as f64 / all));
-        for (depth, count) in &self.by_depth {
-            values.push((format!("decided_at_depth_{depth:02}_share"), *count as f64 / all));
-        }
+fn decided(report: &crate::Report, values: &mut Values) {
+    let all: u64 = report.decided.values().sum();
+    let share = |count: u64| count as f64 / all.max(1) as f64;
+    values.push(("requests".to_owned(), all as f64));
+    values.push(("root_share".to_owned(), share(report.decided.get(&0).copied().unwrap_or(0))));
+    for (depth, count) in &report.decided {
+        let depth = if *depth == u32::MAX { "unknown".to_owned() } else { format!("{depth:02}") };
+        values.push((format!("decided_at_depth_{depth}_share"), share(*count)));
     }
 }
 
@@ -165,9 +157,8 @@ fn links(report: &crate::Report, values: &mut Values) {
     }
 }
 
-fn totals(simulation: &Simulation, cpu_s: f64, values: &mut Values) {
-    let report = simulation.report();
-    links(&report, values);
+fn totals(report: &crate::Report, cpu_s: f64, values: &mut Values) {
+    links(report, values);
     let nodes = f64::from(report.scenario.nodes);
     let machine_hours = nodes * report.sim_s / 3600.0;
     let mut push = |name: &str, value: f64| values.push((name.to_owned(), value));
@@ -189,8 +180,9 @@ fn totals(simulation: &Simulation, cpu_s: f64, values: &mut Values) {
     }
 }
 
-/// CPU time of this thread, in seconds.
-fn thread_cpu_s() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+/// CPU time of this thread; of the whole process where a job has several, and runs alone.
+fn cpu_s(threads: usize) -> f64 {
+    use rustix::time::ClockId::{ProcessCPUTime, ThreadCPUTime};
+    let time = rustix::time::clock_gettime(if threads > 1 { ProcessCPUTime } else { ThreadCPUTime });
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

@@ -33,7 +33,7 @@ pub(super) fn of(plan: &Plan, cases: &[Case], jobs: &[Job], table: &Table) -> Va
             }
             let (value, interval) = together(how, &values);
             row.insert(name.to_owned(), json!(value));
-            if let Some(interval) = interval {
+            if let Some(interval) = interval.filter(|_| !name.contains("_depth_")) {
                 row.insert(format!("{name}_ci95"), json!(interval));
             }
         }

@@ -12,11 +12,14 @@ use serde_json::Value;
 
 use super::job::Values;
 
+/// Names and values of what tells a case apart.
+pub(super) type Labels = Vec<(&'static str, Value)>;
+
 /// What one job came to.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Line {
     pub(super) key: String,
-    pub(super) labels: Vec<(&'static str, Value)>,
+    pub(super) labels: Labels,
     pub(super) seed: u64,
     pub(super) values: Values,
 }
@@ -29,8 +32,8 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Reads what an earlier run has found of these jobs.
-    pub(super) fn open(path: PathBuf, jobs: Vec<(String, Vec<(&'static str, Value)>, u64)>) -> Result<Self, String> {
+    /// Reads what an earlier run has found of these jobs: key, labels and seed of each.
+    pub(super) fn open(path: PathBuf, jobs: Vec<(String, Labels, u64)>) -> Result<Self, String> {
         let mut table = Self { path, lines: vec![None; jobs.len()] };
         let text = match std::fs::read_to_string(&table.path) {
             Ok(text) => text,

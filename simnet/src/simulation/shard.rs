@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use idlewood_overlay::{Body, Contact, Node, PeerId, Time};
 use idlewood_scheduler::{
-    BagId, Change, Effect, Event, Message, Notice, Path, Record as StoreRecord, Submission, TaskId, TaskOutcome,
+    BagId, Change, Effect, Event, Message, Notice, Path, Peer, Record as StoreRecord, Submission, TaskId, TaskOutcome,
 };
 
 use super::Surroundings;
@@ -32,6 +32,8 @@ pub(super) const KINDS_MAX: usize = super::messages::KINDS.len();
 pub(super) enum Occurrence {
     /// It crashes, or begins to leave.
     SessionEnds { life: u32 },
+    /// Its owner comes back, or leaves again.
+    Owner { life: u32, here: bool },
     /// The oldest write under way is durable.
     Durable { life: u32 },
     /// A task has run for as long as it takes.
@@ -191,11 +193,14 @@ pub(super) struct Counts {
     pub(super) crashes: u64,
     pub(super) leaves: u64,
     pub(super) preemptions: u64,
+    pub(super) reclaims: u64,
     pub(super) messages_lost: u64,
     pub(super) messages_in_vain: u64,
     /// By kind.
     pub(super) messages: [MessageCount; KINDS_MAX],
     pub(super) outputs: MessageCount,
+    /// Requests by the depth of the router that split them first.
+    pub(super) decided: BTreeMap<u32, u64>,
 }
 
 impl Counts {
@@ -204,10 +209,14 @@ impl Counts {
         self.crashes += other.crashes;
         self.leaves += other.leaves;
         self.preemptions += other.preemptions;
+        self.reclaims += other.reclaims;
         self.messages_lost += other.messages_lost;
         self.messages_in_vain += other.messages_in_vain;
         self.messages.iter_mut().zip(other.messages).for_each(|(one, other)| *one = *one + other);
         self.outputs = self.outputs + other.outputs;
+        for (depth, count) in &other.decided {
+            *self.decided.entry(*depth).or_default() += count;
+        }
     }
 }
 
@@ -232,6 +241,8 @@ pub(super) struct Shard {
     /// What peers did about requests; kept only while somebody watches.
     pub(super) deeds: Vec<(HostIndex, Deed)>,
     pub(super) is_watched: bool,
+    /// The request that was split for the first time last: both its parts may be sent.
+    decided: Option<(HostIndex, BagId, u64)>,
     effects: Vec<Effect>,
     pub(super) counts: Counts,
 }
@@ -255,6 +266,7 @@ impl Shard {
             deeds: Vec::new(),
             is_watched: false,
             effects: Vec::new(),
+            decided: None,
             counts: Counts::default(),
         }
     }
@@ -432,13 +444,14 @@ impl Shard {
         let lives = |life| self.host(host).lives(life);
         match occurrence {
             Occurrence::SessionEnds { life } if lives(life) => self.end_session(host, around),
+            Occurrence::Owner { life, here } if lives(life) => self.owner(host, here, around),
             Occurrence::Durable { life } if lives(life) => self.commit(host, around),
             Occurrence::RunEnds { life, place, serial } if lives(life) => self.end_run(host, place, serial, around),
             Occurrence::Stopped { life, task } if lives(life) => {
                 self.give(host, Event::TaskEnded { task, outcome: TaskOutcome::Stopped }, around);
             }
             Occurrence::Measured { life, bag } if lives(life) => {
-                let task_mops = around.task_mops(bag);
+                let task_mops = around.work_mops(TaskId { bag, index: 0 });
                 self.give(host, Event::Measured { bag, task_mops, result: None }, around);
             }
             Occurrence::FetchAsked { fetch } => self.serve(host, fetch),
@@ -453,6 +466,7 @@ impl Shard {
             }
             // Meant for a life that is over.
             Occurrence::SessionEnds { .. }
+            | Occurrence::Owner { .. }
             | Occurrence::Durable { .. }
             | Occurrence::RunEnds { .. }
             | Occurrence::Stopped { .. }
@@ -474,6 +488,9 @@ impl Shard {
         if let Some(session) = machine.churn.session() {
             self.cause(host, now + session, host, Occurrence::SessionEnds { life });
         }
+        if let Some(away) = self.host_mut(host).owner.away() {
+            self.cause(host, now + away, host, Occurrence::Owner { life, here: true });
+        }
         if contacts.is_empty() {
             self.give(host, Event::DeadlineReached, around);
         }
@@ -481,6 +498,17 @@ impl Shard {
             self.give(host, Event::Bootstrap(contact), around);
         }
         self.look_ahead();
+    }
+
+    fn owner(&mut self, host: HostIndex, here: bool, around: &Surroundings) {
+        let (now, machine) = (self.now, self.host_mut(host));
+        let life = machine.life;
+        let next = if here { machine.owner.session() } else { machine.owner.away() };
+        if let Some(after) = next {
+            self.cause(host, now + after, host, Occurrence::Owner { life, here: !here });
+        }
+        self.give(host, if here { Event::OwnerReturned } else { Event::OwnerLeft }, around);
+        self.counts.reclaims += u64::from(here);
     }
 
     fn end_session(&mut self, host: HostIndex, around: &Surroundings) {
@@ -601,11 +629,19 @@ impl Shard {
         let life = machine.life;
         match effect {
             Effect::Send { to, message } => {
-                if self.is_watched
-                    && let Message::Request { request, climbing: false, .. } = &message
-                {
-                    let (bag, number, path) = (request.bag.id, request.number, request.path.clone());
-                    self.deeds.push((host, Deed::SentDown { bag, number, path }));
+                if let Message::Request { request, climbing: false, .. } = &message {
+                    let decided = Some((host, request.bag.id, request.number));
+                    let overlay = machine.peer().map(Peer::overlay_view);
+                    let depth = overlay
+                        .and_then(|overlay| if overlay.is_root() { Some(0) } else { overlay.depth(Node::Router) });
+                    if request.path.len() == 1 && self.decided != decided {
+                        self.decided = decided;
+                        *self.counts.decided.entry(depth.unwrap_or(u32::MAX)).or_default() += 1;
+                    }
+                    if self.is_watched {
+                        let (bag, number, path) = (request.bag.id, request.number, request.path.clone());
+                        self.deeds.push((host, Deed::SentDown { bag, number, path }));
+                    }
                 }
                 if self.is_watched
                     && let Some((node, version)) = published(&message)
@@ -629,7 +665,7 @@ impl Shard {
                 self.cause(host, at, host, Occurrence::Durable { life });
             }
             Effect::StartTask { place, task, attempt, .. } => {
-                let end = machine.run(place, task, around.task_mops(task.bag), now);
+                let end = machine.run(place, task, around.work_mops(task), now);
                 if self.is_watched {
                     self.deeds.push((host, Deed::Started { task, attempt }));
                 }
@@ -659,7 +695,8 @@ impl Shard {
                 }
             }
             Effect::MeasureTask { bag } => {
-                let takes = Duration::from_secs_f64(around.task_mops(bag) / machine.speed_mops).max(LOCAL_DELAY);
+                let work_mops = around.work_mops(TaskId { bag, index: 0 });
+                let takes = Duration::from_secs_f64(work_mops / machine.speed_mops).max(LOCAL_DELAY);
                 self.cause(host, now + takes, host, Occurrence::Measured { life, bag });
             }
             Effect::FetchOutput { task, output_bytes, from, .. } => {

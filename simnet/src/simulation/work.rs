@@ -69,10 +69,10 @@ impl Shard {
                 continue;
             }
             let ahead = machine.link.down.takes(bytes) * (2 * around.scenario.fetches_max);
-            let travel = around.network.latency(&mut machine.network_rng);
+            let target = host_index(from);
+            let travel = around.network.latency(&mut machine.network_rng, host, target);
             let late = Occurrence::FetchEnds { life, serial, task, here: false };
             self.cause(host, now + FETCH_TIMEOUT + ahead, host, late);
-            let target = host_index(from);
             if target < around.scenario.nodes {
                 let fetch = Fetch { to: host, life, serial, task, bytes };
                 self.cause(host, now + travel, target, Occurrence::FetchAsked { fetch });
@@ -102,7 +102,7 @@ impl Shard {
             self.cause(host, at, host, Occurrence::FetchSent { life, fetch, taken_us });
             return;
         }
-        let travel = around.network.latency(&mut machine.network_rng);
+        let travel = around.network.latency(&mut machine.network_rng, host, fetch.to);
         self.cause(host, now + travel, fetch.to, Occurrence::FetchArrived { fetch, passed: false });
     }
 

@@ -18,7 +18,7 @@ fn instance(speeds: &[f64], bags: Vec<Bag>) -> Instance {
     let horizon = at(1e7);
     let sessions = vec![Session { from: Time::ZERO, to: horizon }];
     let machine = |&speed_mops: &f64| Machine { speed_mops, slots: 1, sessions: sessions.clone() };
-    Instance { machines: speeds.iter().map(machine).collect(), bags, horizon }
+    Instance { machines: speeds.iter().map(machine).collect(), bags, true_mops: Vec::new(), horizon }
 }
 
 fn seconds(completed: &[Option<Time>]) -> Vec<f64> {
@@ -85,6 +85,19 @@ fn a_bag_smaller_than_the_grid_is_as_wide_as_it_for_mincent_plus() {
 }
 
 #[test]
+fn a_lost_task_is_as_long_as_it_was_and_none_is_run_twice_or_never() {
+    let mut instance = instance(&[10.0], vec![bag(0.0, 3, 200.0)]);
+    instance.true_mops = vec![vec![100.0, 200.0, 300.0]];
+    assert_eq!(seconds(&schedule(&instance, Policy::MinCent)), [60.0]);
+    // The second is lost at 25 s, comes first at 30 s, and takes 20 s again.
+    instance.machines[0].sessions =
+        vec![Session { from: at(0.0), to: at(25.0) }, Session { from: at(30.0), to: at(1e7) }];
+    assert_eq!(seconds(&schedule(&instance, Policy::MinCent)), [80.0]);
+    let alone = offline_bound(&instance, &[30.0]);
+    assert!((alone - 65.0 / 30.0).abs() < 1e-5, "600 Mop at 10 Mop/s, and 5 s down: {alone}");
+}
+
+#[test]
 fn what_is_not_complete_by_the_horizon_counts_with_the_time_so_far() {
     let mut instance = instance(&[10.0], vec![bag(0.0, 2, 100.0), bag(5.0, 10, 100.0)]);
     instance.horizon = at(30.0);
@@ -138,7 +151,12 @@ fn instances() -> impl Strategy<Value = Instance> {
     let machine = (1.0..40.0_f64, 1_u32..3, sessions());
     (prop::collection::vec(machine, 1..5), bags(8)).prop_map(|(machines, bags)| {
         let machine = |(speed_mops, slots, sessions)| Machine { speed_mops, slots, sessions };
-        Instance { machines: machines.into_iter().map(machine).collect(), bags, horizon: at(1e7) }
+        Instance {
+            machines: machines.into_iter().map(machine).collect(),
+            bags,
+            true_mops: Vec::new(),
+            horizon: at(1e7),
+        }
     })
 }
 

@@ -1,0 +1,156 @@
+//! Logs of real grids as workloads: the Standard Workload Format, its jobs grouped into bags.
+//!
+//! A line is a job of 18 numbers (<https://www.cs.huji.ac.il/labs/parallel/workload/swf.html>), a comment begins with a
+//! semicolon. Used are the 2nd (submission, seconds), the 4th (run time, seconds), the 5th (processors) and the 12th
+//! (user). Jobs that a user submits within [`GAP`] of the one before are one bag, as in `../shared/data/DEFAULTS.md`.
+//! A job on k processors counts as k tasks of its run time: what needs its processors together is not a bag, and no
+//! better log is among the data. Left out: jobs that never ran, waiting times, dependencies.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::availability::{Malformed, malformed, read_text};
+
+/// Longest time between two jobs of a user in one bag.
+const GAP: u64 = 120;
+/// Numbers of a line.
+const FIELDS: usize = 18;
+
+/// A bag of a log.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoggedBag {
+    /// When its first job was submitted, since that of the log's first bag.
+    pub arrival: Duration,
+    /// Run time of each of its tasks, in seconds.
+    pub tasks_s: Vec<u32>,
+}
+
+impl LoggedBag {
+    /// Mean run time of its tasks, in seconds.
+    pub fn mean_s(&self) -> f64 {
+        self.tasks_s.iter().copied().map(f64::from).sum::<f64>() / self.tasks_s.len() as f64
+    }
+}
+
+/// The bags of a log, in the order of their arrival.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Log {
+    bags: Vec<LoggedBag>,
+}
+
+/// Most tasks that one job may count as.
+const PROCESSORS_MAX: i64 = 1 << 20;
+
+impl Log {
+    /// Reads a log, plain or compressed by gzip.
+    ///
+    /// # Errors
+    /// A sentence with the file, the line where there is one, and what is expected there.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let text = read_text(path, "give a log in the Standard Workload Format")?;
+        Self::parse(&text).map_err(|malformed| malformed.in_file(path))
+    }
+
+    /// Parses a log.
+    ///
+    /// # Errors
+    /// What is wrong, and in which line.
+    pub fn parse(text: &str) -> Result<Self, Malformed> {
+        let mut bags: Vec<(u64, LoggedBag)> = Vec::new();
+        // Of each user: the bag, and when its last job was submitted.
+        let mut open: BTreeMap<i64, (usize, u64)> = BTreeMap::new();
+        let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
+        for (number, line) in lines.filter(|(_, line)| !line.is_empty() && !line.starts_with(';')) {
+            let fields: Vec<i64> =
+                line.split_whitespace().map(|field| whole(number, field)).collect::<Result<_, _>>()?;
+            let &[_, submitted, _, run_s, processors, _, _, _, _, _, _, user, ..] = fields.as_slice() else {
+                return malformed(number, format!("{} fields where {FIELDS} are expected", fields.len()));
+            };
+            if fields.len() != FIELDS {
+                return malformed(number, format!("{} fields where {FIELDS} are expected", fields.len()));
+            }
+            let Ok(submitted) = u64::try_from(submitted) else {
+                return malformed(number, format!("the submission is at {submitted}: seconds from 0 on are expected"));
+            };
+            if processors > PROCESSORS_MAX {
+                return malformed(number, format!("{processors} processors are more than {PROCESSORS_MAX}"));
+            }
+            // It was cancelled before it ran, or nobody knows.
+            let (1.., Ok(run_s @ 1..)) = (processors, u32::try_from(run_s)) else { continue };
+            let tasks = std::iter::repeat_n(run_s, processors as usize);
+            match open.get_mut(&user) {
+                Some((bag, last)) if submitted.abs_diff(*last) <= GAP => {
+                    *last = submitted;
+                    bags[*bag].1.tasks_s.extend(tasks);
+                }
+                _ => {
+                    open.insert(user, (bags.len(), submitted));
+                    bags.push((submitted, LoggedBag { arrival: Duration::ZERO, tasks_s: tasks.collect() }));
+                }
+            }
+        }
+        bags.sort_by_key(|(submitted, _)| *submitted);
+        let Some(first) = bags.first().map(|(submitted, _)| *submitted) else {
+            return Err(Malformed::whole("no job in it ever ran"));
+        };
+        let bags = bags.into_iter().map(|(at, bag)| LoggedBag { arrival: Duration::from_secs(at - first), ..bag });
+        Ok(Self { bags: bags.collect() })
+    }
+
+    /// Its bags in the order of their arrival.
+    pub fn bags(&self) -> &[LoggedBag] {
+        &self.bags
+    }
+}
+
+fn whole(line: usize, field: &str) -> Result<i64, Malformed> {
+    // Some logs have fractions of seconds.
+    match field.parse::<f64>() {
+        Ok(number) if number.abs() < 1e15 => Ok(number as i64),
+        _ => malformed(line, format!("{field} is not a number")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(submitted: i64, run: i64, processors: i64, user: i64) -> String {
+        format!("1 {submitted} -1 {run} {processors} -1 -1 -1 -1 -1 -1 {user} 1 -1 -1 -1 -1 -1\n")
+    }
+
+    #[test]
+    fn jobs_of_a_user_that_follow_each_other_are_one_bag() {
+        let text = [
+            "; a comment\n",
+            &job(1_000, 60, 2, 7),
+            &job(1_050, 30, 1, 8),
+            &job(1_120, 90, 1, 7),
+            &job(1_241, 10, 1, 7),
+            &job(1_242, 0, 1, 7),
+            &job(1_243, 5, -1, 7),
+        ];
+        let log = Log::parse(&text.concat()).unwrap();
+        let bag =
+            |arrival, tasks_s: &[u32]| LoggedBag { arrival: Duration::from_secs(arrival), tasks_s: tasks_s.into() };
+        assert_eq!(log.bags(), [bag(0, &[60, 60, 90]), bag(50, &[30]), bag(241, &[10])]);
+        assert_eq!(log.bags()[0].mean_s(), 70.0);
+    }
+
+    #[test]
+    fn what_is_malformed_is_named_with_its_line() {
+        let good = job(0, 1, 1, 1);
+        for (text, sentence) in [
+            (format!("{good}1 2 3\n"), "line 2: 3 fields where 18 are expected"),
+            (format!("{good}\n{}", good.trim().to_owned() + " 5"), "line 3: 19 fields where 18 are expected"),
+            (good.replacen('1', "one", 1), "line 1: one is not a number"),
+            (job(-5, 1, 1, 1), "line 1: the submission is at -5"),
+            (job(0, 1, 1 << 40, 1), "line 1: 1099511627776 processors"),
+            ("; nothing\n".to_owned(), "no job in it ever ran"),
+        ] {
+            let error = Log::parse(&text).unwrap_err().to_string();
+            assert!(error.contains(sentence), "{error} for {text}");
+        }
+    }
+}

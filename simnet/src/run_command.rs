@@ -1,0 +1,238 @@
+//! `simnet run`: one scenario, from a file or from flags, and what it comes to.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use idlewood_simnet::overlay::Wire;
+use idlewood_simnet::scenario::{DEFAULTS, parse_duration};
+use idlewood_simnet::{Cost, Execution, Meter, Report, Scenario, Simulation};
+
+use crate::{Output, ProgressLine};
+
+/// Smaller grids have too little to do at a time for several threads.
+const THREADED_NODES_MIN: u32 = 2_000;
+/// What a shell says of a process that SIGINT ended.
+const INTERRUPTED: u8 = 130;
+
+#[derive(Args)]
+pub(crate) struct RunArguments {
+    /// A scenario; flags win over what it says.
+    #[arg(long, value_name = "FILE.toml")]
+    scenario: Option<PathBuf>,
+    /// Print a scenario with all defaults, what they mean and where they come from.
+    #[arg(long)]
+    print_scenario: bool,
+    /// Machines [default: 100].
+    #[arg(long)]
+    nodes: Option<u32>,
+    /// Bags that are submitted [default: 20].
+    #[arg(long)]
+    bags: Option<u32>,
+    /// Mean session of a machine before it crashes, such as 4h or 30m; none: machines stay up [default: none].
+    #[arg(long, value_parser = optional_duration)]
+    churn: Option<OptionalDuration>,
+    /// Mean time that a machine which failed stays down; 0s: it restarts at once [default: 10m].
+    #[arg(long, value_parser = parse_duration)]
+    downtime: Option<Duration>,
+    /// A failure resets what the machine held for others, as in the paper.
+    #[arg(long)]
+    queue_lost: bool,
+    /// Seed of all randomness [default: 1].
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Messages that are lost, in percent [default: 0].
+    #[arg(long, value_name = "PERCENT")]
+    loss: Option<f64>,
+    /// Latency of a message, one way [default: 50].
+    #[arg(long)]
+    latency_ms: Option<u64>,
+    /// Tasks of a usual bag, per machine [default: 10].
+    #[arg(long)]
+    tasks_per_node: Option<u64>,
+    /// Tasks that a machine runs at the same time [default: 1].
+    #[arg(long)]
+    slots: Option<u32>,
+    /// Share of what all machines can do that the bags bring; decides how fast they come.
+    #[arg(long)]
+    load: Option<f64>,
+    /// The number of tasks of a bag is log-uniform between 1 and that of a usual bag.
+    #[arg(long)]
+    heavy_tailed: bool,
+    /// Running tasks are not frozen for bags that come ahead of them.
+    #[arg(long)]
+    no_preemption: bool,
+    /// Deadlines follow from the paper's application size w = n·a instead of the effective one.
+    #[arg(long)]
+    paper_size: bool,
+    /// The paper's case: --no-preemption and --paper-size.
+    #[arg(long)]
+    paper: bool,
+    /// The order of each queue goes on minimising stretches behind the bottleneck.
+    #[arg(long)]
+    lexicographic: bool,
+    /// Simulated time after which the run ends even if bags are unfinished [default: 30d].
+    #[arg(long, value_parser = parse_duration)]
+    horizon: Option<Duration>,
+    /// Threads that share the machines; changes no result. By default one in grids of less than 2000 machines, in others
+    /// one per core.
+    #[arg(long)]
+    threads: Option<usize>,
+    /// How messages travel; changes no result. By default as bytes in grids of up to 10000 machines.
+    #[arg(long, value_enum)]
+    wire: Option<Travel>,
+    /// How the result is printed; json: one object on the last line.
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Travel {
+    /// Each message is encoded and decoded.
+    Bytes,
+    /// As values, with their exact sizes.
+    Sizes,
+}
+
+/// A duration or `none`; of its own type so that clap does not take it for an optional argument.
+#[derive(Clone, Copy)]
+struct OptionalDuration(Option<Duration>);
+
+fn optional_duration(text: &str) -> Result<OptionalDuration, String> {
+    if text == "none" { Ok(OptionalDuration(None)) } else { parse_duration(text).map(|of| OptionalDuration(Some(of))) }
+}
+
+/// What `simnet run` prints as JSON: the report, and what it has cost here and now.
+#[derive(serde::Serialize)]
+struct Printed<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    cost: Cost,
+}
+
+impl RunArguments {
+    fn scenario(&self) -> Result<Scenario, String> {
+        let mut scenario = self.scenario.as_deref().map_or_else(|| Ok(Scenario::default()), Scenario::read)?;
+        fn set<T: Copy>(field: &mut T, flag: Option<T>) {
+            *field = flag.unwrap_or(*field);
+        }
+        set(&mut scenario.nodes, self.nodes);
+        set(&mut scenario.bags, self.bags);
+        set(&mut scenario.churn, self.churn.map(|churn| churn.0));
+        set(&mut scenario.downtime, self.downtime);
+        set(&mut scenario.seed, self.seed);
+        set(&mut scenario.loss_percent, self.loss);
+        set(&mut scenario.latency_ms, self.latency_ms);
+        set(&mut scenario.tasks_per_node, self.tasks_per_node);
+        set(&mut scenario.slots, self.slots);
+        set(&mut scenario.load, self.load.map(Some));
+        set(&mut scenario.horizon, self.horizon);
+        scenario.queue_lost |= self.queue_lost;
+        scenario.heavy_tailed |= self.heavy_tailed;
+        scenario.peer.lexicographic |= self.lexicographic;
+        scenario.peer.preemptive &= !(self.no_preemption || self.paper);
+        scenario.peer.effective_size &= !(self.paper_size || self.paper);
+        Ok(scenario)
+    }
+
+    fn execution(&self, nodes: u32) -> Execution {
+        let usual = Execution::usual(nodes);
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = self.threads.unwrap_or_else(|| if nodes < THREADED_NODES_MIN { 1 } else { cores() });
+        let wire = match self.wire {
+            Some(Travel::Bytes) => Wire::Bytes,
+            Some(Travel::Sizes) => Wire::Sizes,
+            None => usual.wire,
+        };
+        Execution { threads, wire }
+    }
+}
+
+pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
+    if arguments.print_scenario {
+        return match std::io::stdout().lock().write_all(DEFAULTS.as_bytes()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => failure(&format!("the scenario cannot be printed: {error}")),
+        };
+    }
+    let meter = Meter::start();
+    let prepared = arguments.scenario().and_then(|scenario| {
+        let execution = arguments.execution(scenario.nodes);
+        Simulation::with(scenario, execution)
+    });
+    let simulation = match prepared {
+        Ok(simulation) => simulation,
+        Err(sentence) => {
+            eprintln!("error: {sentence}");
+            return ExitCode::from(2);
+        }
+    };
+    let interrupted = match interruption() {
+        Ok(interrupted) => interrupted,
+        Err(error) => return failure(&format!("{error:#}")),
+    };
+    match simulate(simulation, meter, &interrupted, arguments.output) {
+        Ok(_) if interrupted.load(Ordering::Relaxed) => {
+            eprintln!("interrupted: this is how far it came");
+            ExitCode::from(INTERRUPTED)
+        }
+        Ok(report) if report.lost_tasks == 0 => ExitCode::SUCCESS,
+        Ok(report) => failure(&format!("{} tasks were lost", report.lost_tasks)),
+        Err(error) => failure(&format!("{error:#}")),
+    }
+}
+
+fn failure(sentence: &str) -> ExitCode {
+    eprintln!("error: {sentence}");
+    ExitCode::FAILURE
+}
+
+/// Becomes true with the first Ctrl-C; the second ends the process at once.
+fn interruption() -> anyhow::Result<Arc<AtomicBool>> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let signal = signal_hook::consts::SIGINT;
+    // In this order: the first signal finds the flag down, and raises it.
+    signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&interrupted))
+        .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&interrupted)))
+        .context("Ctrl-C cannot be waited for")?;
+    Ok(interrupted)
+}
+
+fn simulate(
+    mut simulation: Simulation,
+    meter: Meter,
+    interrupted: &AtomicBool,
+    output: Output,
+) -> anyhow::Result<Report> {
+    let mut line = ProgressLine::new();
+    let report = simulation.run_while(|progress| {
+        line.show(progress);
+        !interrupted.load(Ordering::Relaxed)
+    });
+    let wall_s = line.finish();
+    let cost = meter.stop(report.events, report.scenario.nodes, report.sim_s);
+    // What depends on the machine stays out of the report.
+    eprintln!(
+        "{} events in {wall_s:.2} s, {:.2} s of CPU, {:.0} events per CPU-second, {:.0} machine-hours per CPU-hour",
+        report.events, cost.cpu_s, cost.events_per_cpu_s, cost.machine_hours_per_cpu_hour,
+    );
+    if let (Some(bytes), Some(each)) = (cost.peak_rss_bytes, cost.peak_rss_bytes_per_machine) {
+        eprintln!("{:.1} MB of memory at most, {:.1} kB per machine", bytes as f64 / 1e6, each / 1e3);
+    }
+    let mut stdout = std::io::stdout().lock();
+    match output {
+        Output::Text => write!(stdout, "{report}"),
+        Output::Json => {
+            let printed = Printed { report: &report, cost };
+            let json = serde_json::to_string(&printed).context("the report cannot be written as JSON")?;
+            writeln!(stdout, "{json}")
+        }
+    }
+    .context("the report cannot be printed")?;
+    Ok(report)
+}

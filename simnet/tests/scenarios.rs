@@ -1,0 +1,134 @@
+//! Scenario files: those that come with the program run, flags win over them, and real inputs can be replayed.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use idlewood_simnet::scenario::{DEFAULTS, Latencies, Sessions, Workload};
+use idlewood_simnet::{Report, Scenario, Simulation};
+
+fn directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios")
+}
+
+fn simnet(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_simnet")).args(arguments).output().expect("simnet starts")
+}
+
+#[track_caller]
+fn run_to_the_end(scenario: Scenario) -> Report {
+    let mut simulation = Simulation::new(scenario).expect("a valid scenario");
+    let report = simulation.run(|_| ());
+    assert_eq!((report.lost_tasks, report.bags_closed), (0, report.scenario.bags.into()), "{report:?}");
+    assert_eq!(simulation.record().without_output, 0, "{report:?}");
+    report
+}
+
+/// As they are, but smaller.
+#[test]
+fn scenarios_that_come_with_the_program_run_to_their_end() {
+    let mut seen = Vec::new();
+    for entry in std::fs::read_dir(directory()).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        let scenario = Scenario::read(&path).unwrap_or_else(|sentence| panic!("{sentence}"));
+        seen.push(path.file_stem().expect("a name").to_string_lossy().into_owned());
+        let small = Scenario { nodes: 10, bags: 3, tasks_per_node: 2, ..scenario };
+        if small.sessions == Sessions::Desktops {
+            // Its longest tasks take days.
+            let horizon = Duration::from_secs(12 * 3600);
+            let report = Simulation::new(Scenario { horizon, ..small }).expect("a valid scenario").run(|_| ());
+            assert!(report.crashes > 0 && report.leaves > 0 && report.reclaims > 0, "{report:?}");
+            assert!(report.completed_tasks > 0, "{report:?}");
+        } else {
+            run_to_the_end(small);
+        }
+    }
+    seen.sort();
+    assert_eq!(seen, ["default", "desktops", "paper", "servers"]);
+}
+
+#[test]
+fn flags_win_over_the_file() {
+    let path = directory().join("paper.toml");
+    let path = path.to_str().expect("text");
+    let flags = ["--nodes", "4", "--bags", "1", "--tasks-per-node", "1", "--churn", "none", "--output", "json"];
+    let output = simnet(&[&["run", "--scenario", path], flags.as_slice()].concat());
+    assert!(output.status.success(), "{output:?}");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    let scenario = &json["scenario"];
+    assert_eq!((scenario["nodes"].as_u64(), scenario["churn_s"].as_f64()), (Some(4), None));
+    assert_eq!((&scenario["queue_lost"], &scenario["policy"]["preemptive"]), (&true.into(), &false.into()));
+    let printed = simnet(&["run", "--print-scenario"]);
+    assert_eq!(String::from_utf8_lossy(&printed.stdout), DEFAULTS);
+}
+
+/// Owners come and go all the time, and machines too: what is frozen goes on, and nothing is lost.
+#[test]
+fn owners_delay_work_and_lose_none_of_it() {
+    let scenario = Scenario { nodes: 6, bags: 2, tasks_per_node: 4, ..Scenario::default() };
+    let alone = run_to_the_end(scenario.clone());
+    let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+    let owned = Scenario { owner_session: Some(minutes(5)), owner_away: minutes(5), ..scenario };
+    let report = run_to_the_end(owned.clone());
+    assert!(report.reclaims > 10, "{report:?}");
+    assert!(report.makespan_s > 1.3 * alone.makespan_s, "{} after {}", report.makespan_s, alone.makespan_s);
+    assert_eq!(report.duplicate_tasks, 0, "a task that is frozen was run elsewhere: {report:?}");
+    let report = run_to_the_end(Scenario { churn: Some(minutes(20)), downtime: minutes(1), ..owned });
+    assert!(report.crashes > 5, "{report:?}");
+}
+
+#[test]
+fn tasks_that_are_not_what_was_declared() {
+    let report =
+        run_to_the_end(Scenario { nodes: 6, bags: 3, tasks_per_node: 4, task_cv: 0.45, ..Scenario::default() });
+    assert!(report.makespan_s > 0.0, "{report:?}");
+}
+
+#[test]
+fn a_trace_a_log_and_a_matrix_are_replayed() {
+    let directory = std::env::temp_dir().join(format!("idlewood-scenario-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let file = |name: &str, text: &str| std::fs::write(directory.join(name), text).expect("a file");
+    file("sessions.json", r#"{"gap_seconds": 600, "data": [4, 5, 3, 6, 5, 2, 6]}"#);
+    file("latencies.txt", "0 30 200\n30 0 90\n200 90 0\n");
+    let job = |at, run, user| format!("1 {at} -1 {run} 3 -1 -1 -1 -1 -1 -1 {user} 1 -1 -1 -1 -1 -1\n");
+    file("jobs.swf", &["; comment\n", &job(0, 600, 1), &job(60, 900, 1), &job(100, 300, 2)].concat());
+    file(
+        "real.toml",
+        "nodes = 6\nbags = 9\nsessions = \"trace\"\nsessions_file = \"sessions.json\"\nlatencies = \"matrix\"\n\
+         latency_file = \"latencies.txt\"\nworkload = \"log\"\nlog_file = \"jobs.swf\"\nhorizon = \"2d\"\n",
+    );
+    let scenario = Scenario::read(&directory.join("real.toml")).unwrap_or_else(|sentence| panic!("{sentence}"));
+    assert_eq!((scenario.latencies, scenario.workload), (Latencies::Matrix, Workload::Log));
+    let mut simulation = Simulation::new(scenario).expect("a valid scenario");
+    let report = simulation.run(|_| ());
+    assert_eq!((report.bags_closed, report.accepted_tasks, report.lost_tasks), (2, 9, 0), "{report:?}");
+    assert!(report.crashes > 0, "{report:?}");
+    file("jobs.swf", "1 2 3\n");
+    let error = Scenario::read(&directory.join("real.toml")).unwrap_err();
+    assert!(error.ends_with("jobs.swf:1: 3 fields where 18 are expected"), "{error}");
+    std::fs::remove_dir_all(&directory).expect("it was there");
+}
+
+/// Ctrl-C: the results so far, and the exit code that a shell knows it by.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_prints_how_far_it_came() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_simnet"))
+        .args(["run", "--nodes", "30", "--bags", "0", "--horizon", "300d", "--threads", "2", "--output", "json"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("simnet starts");
+    // It says how far it is once it has run for a while: then it listens to signals.
+    let mut stderr = std::io::BufReader::new(child.stderr.take().expect("a pipe"));
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut stderr, &mut line).expect("progress");
+    assert!(line.contains("s simulated"), "{line}");
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(130));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    assert!(json["sim_s"].as_f64() > Some(0.0) && json["events"].as_u64() > Some(1_000), "{json}");
+}
