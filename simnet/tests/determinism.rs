@@ -68,6 +68,22 @@ fn any_number_of_threads_gives_the_same_report() {
     }
 }
 
+/// A machine that restarts at once is started by the world outside, which only acts between windows.
+#[test]
+fn machines_that_restart_at_once_are_no_exception() {
+    let restarting = || Scenario {
+        churn: Some(Duration::from_secs(60)),
+        downtime: Duration::ZERO,
+        queue_lost: true,
+        leave_percent: 0.0,
+        horizon: Duration::from_secs(600),
+        ..turbulent(4)
+    };
+    let one = run_with(restarting(), 1, Wire::Sizes);
+    assert!(one.crashes > 50, "{one:?}");
+    assert_eq!(one, run_with(restarting(), 3, Wire::Sizes));
+}
+
 #[test]
 fn stepping_gives_the_trace_of_running() {
     let report = run_with(turbulent(5), 1, Wire::Sizes);
