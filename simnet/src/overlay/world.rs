@@ -422,8 +422,8 @@ impl World {
     /// Starts all machines, in waves that each double the grid: the machines of a wave start at random moments in it,
     /// and join through members. It is the end of the last wave then; they may still be joining.
     ///
-    /// Only the first `hosts` machines: others are left for later.
-    pub fn grow(&mut self, hosts: u32, wave: Duration) {
+    /// Only the first `hosts` machines: others are left for later. `look` sees the world after each start.
+    pub fn grow(&mut self, hosts: u32, wave: Duration, mut look: impl FnMut(&Self)) {
         let micros = u64::try_from(wave.as_micros()).unwrap_or(u64::MAX).max(1);
         let mut rng = SmallStream::new(self.settings.seed, "growth", 0);
         let mut next = 0;
@@ -435,6 +435,7 @@ impl World {
             for (after, host) in starts {
                 self.run_until(begin + Duration::from_micros(after));
                 self.start(host, Memory::Kept);
+                look(self);
             }
             self.run_until(begin + wave);
             next = end;
