@@ -70,6 +70,8 @@ impl Pair {
                 Some(deadline) => {
                     self.now = deadline;
                     self.feed(Event::DeadlineReached);
+                    let next = self.overlay.deadline();
+                    assert!(next.is_none_or(|next| next > self.now), "a deadline that was served is not due again");
                 }
                 None => break,
             }
