@@ -114,6 +114,23 @@ fn the_end_of_the_line_is_looked_up_before_it_is_reported() {
     }
 }
 
+/// Nobody has to be asked: it made sure of the end, and says so.
+#[test]
+fn who_leaves_the_end_of_the_line_hands_it_on() {
+    for seed in 0..4 {
+        let mut world = started(104 + seed, 12);
+        let line = in_line(&world);
+        for (last, next) in [(line[11], line[10]), (line[0], line[1])] {
+            world.feed(last, Event::Leave);
+            // The farthest that a message is under way.
+            world.run_for(Duration::from_millis(100));
+            let span = overlay(&world, next).span(Node::Leaf).unwrap();
+            assert!([&span.lo, &span.ro].contains(&&None), "seed {seed}: {next} has not taken the end over");
+        }
+        world.settle(SECOND * 5).unwrap();
+    }
+}
+
 /// Who misses an answer calls the neighbour on the other side, so that both find out at once.
 #[test]
 fn a_missed_answer_calls_for_a_witness() {
