@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::{Contact, Member, PeerId, Time};
+use crate::{Member, PeerId, Time};
 
 const TOMBSTONES_MAX: usize = 512;
 const BOOTSTRAPS_MAX: usize = 32;
@@ -157,10 +157,8 @@ impl Graveyard {
         }
         bootstrap.period = (bootstrap.period * 2).min(BOOTSTRAP_PERIOD_MAX);
         bootstrap.next = now + bootstrap.period;
-        if bootstrap.contact.incarnation != contact.incarnation {
-            let known = (*bootstrap.contact).clone();
-            bootstrap.contact = Contact { incarnation: contact.incarnation, ..known }.into();
-        }
+        // As it speaks of itself.
+        bootstrap.contact = contact.clone();
         self.refresh();
         true
     }
@@ -206,6 +204,7 @@ impl Graveyard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Contact;
 
     fn contact(byte: u8, incarnation: u64) -> Member {
         Contact { peer: PeerId([byte; 32]), incarnation, address: "".into() }.into()

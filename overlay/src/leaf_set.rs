@@ -82,6 +82,8 @@ pub(crate) struct LeafSet {
     tags: Vec<u64>,
     /// By entry, when it is to be spoken to.
     due: Vec<Time>,
+    /// The first of them.
+    next: Time,
     /// None after a change: many come and go before anybody asks for it.
     digest: Option<u32>,
 }
@@ -103,6 +105,7 @@ impl LeafSet {
             below_len: 0,
             tags: Vec::new(),
             due: Vec::new(),
+            next: Time::MAX,
             digest: None,
         }
     }
@@ -147,12 +150,13 @@ impl LeafSet {
         if let Some(place) = self.place(peer) {
             change(&mut self.entries[place]);
             self.refresh_due(place);
+            self.refresh_next();
         }
     }
 
     /// When the next one is to be spoken to.
     pub(crate) fn next_due(&self) -> Time {
-        self.due.iter().copied().fold(Time::MAX, Time::min)
+        self.next
     }
 
     /// One that is to be spoken to.
@@ -275,12 +279,17 @@ impl LeafSet {
         digest
     }
 
+    fn refresh_next(&mut self) {
+        self.next = self.due.iter().copied().fold(Time::MAX, Time::min);
+    }
+
     /// After peers came or went.
     fn refresh(&mut self) {
         let tags = self.entries.iter().map(|neighbour| tag(&neighbour.contact().peer));
         self.tags = tags.collect();
         self.due = vec![Time::MAX; self.entries.len()];
         (0..self.entries.len()).for_each(|place| self.refresh_due(place));
+        self.refresh_next();
         self.digest = None;
     }
 

@@ -87,7 +87,6 @@ pub enum Event {
 
 /// An order to the driver (or news for the layer above).
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "most are messages; boxing would cost an allocation for each")]
 pub enum Effect {
     /// Send one message; loss, delay and duplication are tolerated.
     Send {

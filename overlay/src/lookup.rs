@@ -4,13 +4,12 @@
 //! sides have answered. Fingers make that O(log N) questions. The own key is looked up to join, after changes next to
 //! us, when a lost peer answers again, and once a minute: whoever the line forgot comes back that way.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rand::RngExt;
 
 use crate::overlay::{LOOKUP_PERIOD_MIN, Overlay};
-use crate::{Body, Member, PeerId, PositionKey, Time};
+use crate::{Body, Member, PeerId, PositionKey, State, Time};
 
 /// Neighbours of the place that an answer names on either side.
 const FOUND_SIDE_LEN: usize = 3;
@@ -35,10 +34,25 @@ enum Status {
 
 #[derive(Clone, Debug)]
 struct Candidate {
+    key: PositionKey,
     contact: Member,
     status: Status,
     /// Asked however near others are.
     is_seed: bool,
+}
+
+impl Candidate {
+    fn expires(&self) -> Option<Time> {
+        match self.status {
+            Status::Asked { expires, .. } => Some(expires),
+            Status::New | Status::Answered | Status::Failed => None,
+        }
+    }
+
+    /// Whether it failed or is late with its answer.
+    fn is_silent(&self) -> bool {
+        matches!(self.status, Status::Failed | Status::Asked { tries: TRIES.., .. })
+    }
 }
 
 /// A look-up under way.
@@ -46,58 +60,80 @@ struct Candidate {
 pub(crate) struct Lookup {
     pub(crate) key: PositionKey,
     pub(crate) nonce: u32,
-    candidates: BTreeMap<PositionKey, Candidate>,
+    /// In the order of the line.
+    candidates: Vec<Candidate>,
     asks: u32,
     answers: u32,
+    /// When the first answer is overdue.
+    next: Time,
+    /// Asks on both sides of the place at once: for those who cannot wait. Else the nearer side first, which takes half
+    /// as many messages.
+    is_urgent: bool,
 }
 
 impl Lookup {
-    pub(crate) fn new(key: PositionKey, nonce: u32) -> Self {
-        Self { key, nonce, candidates: BTreeMap::new(), asks: 0, answers: 0 }
+    pub(crate) fn new(key: PositionKey, nonce: u32, is_urgent: bool) -> Self {
+        Self { key, nonce, candidates: Vec::new(), asks: 0, answers: 0, next: Time::MAX, is_urgent }
     }
 
-    pub(crate) fn holds(&self, peer: PeerId) -> bool {
-        self.candidates.values().any(|candidate| candidate.contact.peer == peer)
+    fn place(&self, key: &PositionKey) -> Result<usize, usize> {
+        self.candidates.binary_search_by(|candidate| candidate.key.cmp(key))
     }
 
     /// Adds a peer; one that is `known` need not be asked.
     pub(crate) fn add(&mut self, key: PositionKey, contact: Member, known: bool) {
-        if self.candidates.len() < CANDIDATES_MAX {
+        if let Err(place) = self.place(&key)
+            && self.candidates.len() < CANDIDATES_MAX
+        {
             let status = if known { Status::Answered } else { Status::New };
-            let candidate = Candidate { contact, status, is_seed: false };
-            self.candidates.entry(key).or_insert(candidate);
+            self.candidates.insert(place, Candidate { key, contact, status, is_seed: false });
         }
     }
 
     /// Adds a peer that must be asked even if it was known.
     pub(crate) fn seed(&mut self, key: PositionKey, contact: Member) {
-        let candidate = Candidate { contact, status: Status::New, is_seed: true };
-        self.candidates.insert(key, candidate);
+        let candidate = Candidate { key, contact, status: Status::New, is_seed: true };
+        match self.place(&key) {
+            Ok(place) => self.candidates[place] = candidate,
+            Err(place) if self.candidates.len() < CANDIDATES_MAX => self.candidates.insert(place, candidate),
+            Err(_) => {}
+        }
     }
 
     /// The nearest candidate on either side that neither failed nor is late with its answer.
     pub(crate) fn nearest(&self) -> impl Iterator<Item = &Member> {
-        self.nearest_keys().into_iter().flatten().filter_map(|key| Some(&self.candidates.get(&key)?.contact))
+        self.nearest_places().into_iter().flatten().map(|place| &self.candidates[place].contact)
     }
 
-    fn nearest_keys(&self) -> [Option<PositionKey>; 2] {
-        let lives = |(key, candidate): (&PositionKey, &Candidate)| {
-            let is_silent = matches!(candidate.status, Status::Failed | Status::Asked { tries: 2.., .. });
-            (!is_silent).then_some(*key)
-        };
-        [self.candidates.range(..self.key).rev().find_map(lives), self.candidates.range(self.key..).find_map(lives)]
+    fn nearest_places(&self) -> [Option<usize>; 2] {
+        let end = self.place(&self.key).unwrap_or_else(|place| place);
+        let (below, above) = self.candidates.split_at(end);
+        let lives = |candidate: &Candidate| !candidate.is_silent();
+        [below.iter().rposition(lives), above.iter().position(lives).map(|place| end + place)]
+    }
+
+    /// Of the nearest, those whose turn it is: both, or the nearer one of those that have not answered.
+    fn next_places(&self) -> [Option<usize>; 2] {
+        let nearest = self.nearest_places();
+        if self.is_urgent {
+            return nearest;
+        }
+        let distance = |place: &usize| self.candidates[*place].key.head().abs_diff(self.key.head());
+        let is_open = |place: &usize| self.candidates[*place].status != Status::Answered;
+        [nearest.into_iter().flatten().filter(is_open).min_by_key(distance), None]
     }
 
     /// Whom to ask now; they count as asked until `expires`.
     pub(crate) fn ask(&mut self, expires: Time) -> Vec<Member> {
         let mut asked = Vec::new();
-        let nearest = self.nearest_keys();
-        for (key, candidate) in &mut self.candidates {
-            let is_next = candidate.is_seed || nearest.contains(&Some(*key));
+        let nearest = self.next_places();
+        for (place, candidate) in self.candidates.iter_mut().enumerate() {
+            let is_next = candidate.is_seed || nearest.contains(&Some(place));
             if is_next && candidate.status == Status::New && self.asks < ASKS_MAX {
                 self.asks += 1;
                 candidate.status = Status::Asked { tries: 1, expires };
                 asked.push(candidate.contact.clone());
+                self.next = self.next.min(expires);
             }
         }
         asked
@@ -105,40 +141,42 @@ impl Lookup {
 
     /// Whether the nearest on both sides have answered, or we asked enough, and no first one is still to answer.
     pub(crate) fn is_done(&self) -> bool {
-        let waits = |key| match self.candidates.get(&key).map(|candidate| candidate.status) {
-            Some(Status::Asked { .. }) => true,
-            Some(Status::New) => self.asks < ASKS_MAX,
-            Some(Status::Answered | Status::Failed) | None => false,
+        let waits = |place: usize| match self.candidates[place].status {
+            Status::Asked { .. } => true,
+            Status::New => self.asks < ASKS_MAX,
+            Status::Answered | Status::Failed => false,
         };
-        let awaits =
-            |candidate: &Candidate| candidate.is_seed && matches!(candidate.status, Status::Asked { tries: ..2, .. });
-        !self.nearest_keys().into_iter().flatten().any(waits) && !self.candidates.values().any(awaits)
+        let awaits = |candidate: &Candidate| {
+            candidate.is_seed && !candidate.is_silent() && matches!(candidate.status, Status::Asked { .. })
+        };
+        !self.nearest_places().into_iter().flatten().any(waits) && !self.candidates.iter().any(awaits)
     }
 
-    /// Whether `peer` was asked; it has answered now.
-    pub(crate) fn answered(&mut self, peer: PeerId) -> bool {
-        match self.candidates.values_mut().find(|candidate| candidate.contact.peer == peer) {
-            Some(candidate) if matches!(candidate.status, Status::Asked { .. }) => {
-                candidate.status = Status::Answered;
-                self.answers += 1;
-                true
-            }
-            _ => false,
+    /// Whether the peer at `key` was asked; it has answered now.
+    pub(crate) fn answered(&mut self, key: &PositionKey) -> bool {
+        let Ok(place) = self.place(key) else { return false };
+        let was_asked = matches!(self.candidates[place].status, Status::Asked { .. });
+        if was_asked {
+            self.candidates[place].status = Status::Answered;
+            self.answers += 1;
+            self.refresh();
         }
+        was_asked
     }
 
-    pub(crate) fn deadline(&self) -> Option<Time> {
-        let expiry = |candidate: &Candidate| match candidate.status {
-            Status::Asked { expires, .. } => Some(expires),
-            Status::New | Status::Answered | Status::Failed => None,
-        };
-        self.candidates.values().filter_map(expiry).min()
+    fn refresh(&mut self) {
+        self.next = self.candidates.iter().filter_map(Candidate::expires).fold(Time::MAX, Time::min);
+    }
+
+    /// When the first answer is overdue.
+    pub(crate) fn deadline(&self) -> Time {
+        self.next
     }
 
     /// Candidates whose answer is overdue: to be asked again, and those given up.
     pub(crate) fn expire(&mut self, now: Time, timeout: Duration) -> (Vec<Member>, Vec<PeerId>) {
         let (mut again, mut failed) = (Vec::new(), Vec::new());
-        for candidate in self.candidates.values_mut() {
+        for candidate in &mut self.candidates {
             let Status::Asked { tries, expires } = candidate.status else { continue };
             if expires > now {
                 continue;
@@ -151,6 +189,7 @@ impl Lookup {
                 failed.push(candidate.contact.peer);
             }
         }
+        self.refresh();
         (again, failed)
     }
 }
@@ -158,21 +197,24 @@ impl Lookup {
 impl Overlay {
     /// Looks the own key up, beginning with these peers (or somebody at random).
     pub(crate) fn look_up_own_key(&mut self, seeds: Vec<Member>) {
+        let is_urgent = !seeds.is_empty() || self.state != State::Member;
         let seeds = if seeds.is_empty() { self.random_seeds() } else { seeds };
         let own = self.key;
-        if self.line.lookup.as_ref().is_none_or(|lookup| lookup.key != own) {
-            self.line.lookup = Some(Lookup::new(own, self.rng.random()));
+        match &mut self.line.lookup {
+            Some(lookup) if lookup.key == own => lookup.is_urgent |= is_urgent,
+            lookup => *lookup = Some(Lookup::new(own, self.rng.random(), is_urgent)),
         }
         self.seed_lookup(seeds);
     }
 
-    /// Looks up a place in a bucket that has few fingers; less and less often while that finds nobody new.
+    /// Looks up a place in a bucket that has few fingers; less and less often while none are lost.
     pub(crate) fn look_up_finger(&mut self) {
         let (len, known) = (self.line.fingers.len(), self.timers.fingers_len);
         self.timers.fingers_len = len;
         let shortest = Duration::from_millis(self.config.exchange_ms);
+        // Those who speak to us fill buckets too: only a loss is a reason to hurry.
         self.timers.fingers_period =
-            if len == known { (self.timers.fingers_period * 2).min(shortest * FINGER_PERIODS_MAX) } else { shortest };
+            if len < known { shortest } else { (self.timers.fingers_period * 2).min(shortest * FINGER_PERIODS_MAX) };
         if self.line.lookup.is_some() {
             return;
         }
@@ -182,7 +224,7 @@ impl Overlay {
         let key = self.line.fingers.place_in(bucket, self.rng.random());
         let mut seeds = self.nearest_known(&key, 1, None);
         seeds.retain(|contact| contact.peer != self.me.peer);
-        self.line.lookup = Some(Lookup::new(key, self.rng.random()));
+        self.line.lookup = Some(Lookup::new(key, self.rng.random(), false));
         self.seed_lookup(seeds);
     }
 
@@ -304,7 +346,7 @@ impl Overlay {
 
     pub(crate) fn on_found(&mut self, sender: &Member, nonce: u32, near: Vec<Member>) {
         let Some(lookup) = self.line.lookup.as_mut().filter(|lookup| lookup.nonce == nonce) else { return };
-        if !lookup.answered(sender.peer) {
+        if !lookup.answered(&sender.key(self.grid)) {
             return;
         }
         for contact in near {
@@ -313,10 +355,8 @@ impl Overlay {
                 continue;
             }
             let known = self.line.leaf_set.get(contact.peer).map(|neighbour| neighbour.key);
-            // A key costs a hash: only those are computed that nobody holds.
-            if let Some(lookup) = self.line.lookup.as_mut().filter(|lookup| !lookup.holds(contact.peer)) {
-                let key = known.unwrap_or_else(|| contact.key(self.grid));
-                lookup.add(key, contact, known.is_some());
+            if let Some(lookup) = &mut self.line.lookup {
+                lookup.add(known.unwrap_or_else(|| contact.key(self.grid)), contact, known.is_some());
             }
         }
         self.step_lookup();
@@ -345,26 +385,26 @@ mod tests {
 
     #[test]
     fn asks_the_nearest_on_either_side_until_they_have_answered() {
-        let mut lookup = Lookup::new(PositionKey([100; 32]), 1);
+        let mut lookup = Lookup::new(PositionKey([100; 32]), 1, true);
         seed(&mut lookup, 10);
         assert_eq!(ask(&mut lookup), [10]);
         assert!(!lookup.is_done());
-        assert!(lookup.answered(peer(10)));
+        assert!(lookup.answered(&PositionKey([10; 32])));
         [50, 90, 120, 200].iter().for_each(|byte| add(&mut lookup, *byte));
         assert_eq!(ask(&mut lookup), [90, 120]);
-        assert!(lookup.answered(peer(120)));
+        assert!(lookup.answered(&PositionKey([120; 32])));
         assert!(!lookup.is_done());
-        assert!(lookup.answered(peer(90)));
+        assert!(lookup.answered(&PositionKey([90; 32])));
         assert!(lookup.is_done());
     }
 
     #[test]
     fn asks_every_one_that_it_was_given_however_far() {
-        let mut lookup = Lookup::new(PositionKey([100; 32]), 1);
+        let mut lookup = Lookup::new(PositionKey([100; 32]), 1, true);
         [10, 90, 200].iter().for_each(|byte| seed(&mut lookup, *byte));
         assert_eq!(ask(&mut lookup), [10, 90, 200]);
         for byte in [90, 200] {
-            assert!(lookup.answered(peer(byte)));
+            assert!(lookup.answered(&PositionKey([byte; 32])));
         }
         assert!(!lookup.is_done());
         lookup.expire(Time::from_micros(500_000), Duration::from_millis(500));
@@ -372,8 +412,22 @@ mod tests {
     }
 
     #[test]
+    fn asks_one_at_a_time_where_nothing_is_urgent() {
+        let mut lookup = Lookup::new(PositionKey([100; 32]), 1, false);
+        [80, 90, 120].iter().for_each(|byte| add(&mut lookup, *byte));
+        assert_eq!(ask(&mut lookup), [90], "the nearer side first");
+        assert_eq!(ask(&mut lookup), [0; 0], "while it may still answer");
+        assert!(lookup.answered(&PositionKey([90; 32])) && !lookup.is_done());
+        add(&mut lookup, 99);
+        assert_eq!(ask(&mut lookup), [99]);
+        lookup.expire(Time::from_micros(500_000), Duration::from_millis(500));
+        assert_eq!(ask(&mut lookup), [120], "one that is late is not waited for");
+        assert!(lookup.answered(&PositionKey([120; 32])) && lookup.is_done());
+    }
+
+    #[test]
     fn passes_over_those_that_do_not_answer() {
-        let mut lookup = Lookup::new(PositionKey([100; 32]), 1);
+        let mut lookup = Lookup::new(PositionKey([100; 32]), 1, true);
         [50, 90].iter().for_each(|byte| add(&mut lookup, *byte));
         assert_eq!(ask(&mut lookup), [90]);
         let timeout = Duration::from_millis(500);

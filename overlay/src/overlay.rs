@@ -119,6 +119,10 @@ pub(crate) struct Tree {
     pub(crate) gap: Option<(Member, u16)>,
     /// The line or a child changed since the tree was derived.
     pub(crate) changed: bool,
+    /// A link may have something to say, or another deadline than `next`.
+    pub(crate) stirred: bool,
+    /// When a link has timed work at the earliest.
+    pub(crate) next: Time,
     /// What children are told: digest of the root, depth of our router.
     pub(crate) told: (u32, Option<u32>),
     /// Rises with every change of `told`.
@@ -190,6 +194,8 @@ impl Overlay {
             root_payload: Vec::new(),
             gap: None,
             changed: true,
+            stirred: true,
+            next: Time::MAX,
             told: (0, None),
             edition: 0,
             refused: Vec::new(),
@@ -219,6 +225,7 @@ impl Overlay {
         overlay.timers.fingers = overlay.after_ms(overlay.config.exchange_ms);
         overlay.timers.graves = overlay.after_ms(overlay.config.graveyard_probe_ms);
         overlay.derive_tree();
+        overlay.tree.next = overlay.tree_deadline();
         overlay.news = News::default();
         overlay.wake = overlay.next_timer();
         overlay
@@ -255,13 +262,17 @@ impl Overlay {
             for _ in 0..ROUNDS_MAX {
                 if self.wake <= self.now {
                     self.run_timers();
+                    self.tree.stirred = true;
                 }
                 self.advance_state();
                 if self.tree.changed {
                     self.derive_tree();
                 }
-                self.send_reports();
-                self.push_root();
+                if std::mem::take(&mut self.tree.stirred) {
+                    self.send_reports();
+                    self.push_root();
+                    self.tree.next = self.tree_deadline();
+                }
                 self.wake = self.next_timer();
                 if self.wake > self.now {
                     break;
@@ -436,6 +447,7 @@ impl Overlay {
         self.me = Contact { address, ..(*self.me).clone() }.into();
         self.tree.changed = true;
         self.tree.uplinks.iter_mut().for_each(|uplink| uplink.acked = None);
+        self.tree.stirred = true;
         self.forget_seen();
     }
 

@@ -41,10 +41,12 @@ impl Overlay {
         if self.line.graveyard.has_graves() {
             next = next.min(self.timers.graves);
         }
-        let lookup = self.line.lookup.as_ref().and_then(|lookup| lookup.deadline());
-        let options = [lookup, self.timers.exchange, self.line.graveyard.deadline()];
+        if let Some(lookup) = &self.line.lookup {
+            next = next.min(lookup.deadline());
+        }
+        let options = [self.timers.exchange, self.line.graveyard.deadline()];
         next = options.into_iter().flatten().fold(next, Time::min);
-        next.min(self.tree_deadline())
+        next.min(self.tree.next)
     }
 
     /// Speaks to the neighbours that are due.
@@ -138,7 +140,8 @@ impl Overlay {
         }
     }
 
-    fn tree_deadline(&self) -> Time {
+    /// When a link has timed work; what is heard meanwhile only puts it off.
+    pub(crate) fn tree_deadline(&self) -> Time {
         let lease = Duration::from_millis(self.config.child_lease_ms);
         let told = self.tree.told;
         let mut next = Time::MAX;

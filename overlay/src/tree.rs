@@ -29,7 +29,7 @@ impl Overlay {
     // ---- what follows from the line ----
 
     pub(crate) fn derive_tree(&mut self) {
-        self.tree.changed = false;
+        (self.tree.changed, self.tree.stirred) = (false, true);
         let member = self.state == State::Member;
         if member && self.line.ends.iter().zip(self.line.leaf_set.sides()).any(|(end, side)| !end && side.is_empty()) {
             // We may have lost sight of the rest of the line; `believe_ends` comes back here.
@@ -181,6 +181,7 @@ impl Overlay {
     pub(crate) fn replace_load(&mut self, node: Node, bytes: Vec<u8>) {
         // The own leaf may be a child of the own router.
         self.tree.changed |= node == Node::Leaf;
+        self.tree.stirred = true;
         let uplink = &mut self.tree.uplinks[node as usize];
         uplink.load = Payload { version: uplink.load.version + 1, base: None, bytes };
         if uplink.acked.is_some() {
@@ -228,6 +229,7 @@ impl Overlay {
     }
 
     pub(crate) fn on_report_ack(&mut self, sender: &Member, ack: ReportAck) {
+        self.tree.stirred = true;
         let heartbeat = self.after_ms(self.config.heartbeat_ms);
         if self.tree.uplinks[ack.node as usize].target.as_ref().map(|target| target.peer) != Some(sender.peer) {
             return;
@@ -290,6 +292,7 @@ impl Overlay {
     // ---- children ----
 
     pub(crate) fn on_report(&mut self, sender: Member, report: Report) {
+        self.tree.stirred = true;
         let Report { node, version, tree, load, root } = report;
         let verdict = match tree {
             Some(tree) => {
@@ -469,6 +472,7 @@ impl Overlay {
         depth: Option<u32>,
         edition: u32,
     ) {
+        self.tree.stirred = true;
         let edition = (sender.incarnation, edition);
         let uplink = &mut self.tree.uplinks[node as usize];
         // Also before its first acknowledgement has come: this may be faster.

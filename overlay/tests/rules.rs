@@ -2,12 +2,11 @@
 
 mod world;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::{
     Body, Config, Contact, Effect, Event, GridId, Handover, HandoverChild, Leave, Member, Message, Node, Overlay,
-    Payload, PayloadCodec, PeerId, PositionKey, ReportAck, RootInfo, Span, State, Subtree, Time, Verdict,
+    Payload, PayloadCodec, PeerId, PositionKey, Span, State, Subtree, Time, Verdict,
 };
 use world::{GRID, World, in_line, oracle};
 
@@ -112,6 +111,23 @@ fn the_end_of_the_line_is_looked_up_before_it_is_reported() {
             *to == world.machines[middle].id && matches!(message.body, Body::Found { .. })
         };
         assert!(recorded[start..reported].iter().any(asked), "seed {seed}");
+    }
+}
+
+/// Nobody has to be asked: it made sure of the end, and says so.
+#[test]
+fn who_leaves_the_end_of_the_line_hands_it_on() {
+    for seed in 0..4 {
+        let mut world = started(104 + seed, 12);
+        let line = in_line(&world);
+        for (last, next) in [(line[11], line[10]), (line[0], line[1])] {
+            world.feed(last, Event::Leave);
+            // The farthest that a message is under way.
+            world.run_for(Duration::from_millis(100));
+            let span = overlay(&world, next).span(Node::Leaf).unwrap();
+            assert!([&span.lo, &span.ro].contains(&&None), "seed {seed}: {next} has not taken the end over");
+        }
+        world.settle(SECOND * 5).unwrap();
     }
 }
 
@@ -512,38 +528,43 @@ fn who_returns_to_silence_goes_on_asking() {
     world.settle(SECOND * 30).unwrap();
 }
 
-/// A parent that has just found its own place says so while its answer to a report, written before, is still under
-/// way. The answer comes last, and is old.
+/// Whoever lost a neighbour looks its own place up before long: perhaps somebody else was lost from sight with it.
 #[test]
-fn what_a_parent_said_earlier_and_comes_later_is_passed_over() {
-    let mut world = started(143, 20);
-    // The last on the line has no router, and so hears of the root through its leaf's parent.
-    let child = in_line(&world)[19];
-    let parent = overlay(&world, child).parent(Node::Leaf).unwrap().clone();
+fn after_a_crash_those_next_to_it_look_themselves_up() {
+    let mut world = started(150, 40);
+    let line = in_line(&world);
+    let sides = [line[19], line[21]];
+    let lost = me(&world, line[20]);
+    world.crash(line[20]);
+    while sides.iter().any(|side| overlay(&world, *side).neighbours().any(|contact| contact.peer == lost.peer)) {
+        world.run_for(Duration::from_millis(20));
+    }
     world.recorded = Some(Vec::new());
-    world.run_for(SECOND * 12);
+    world.run_for(Duration::from_millis(1_200));
     let recorded = world.recorded.take().unwrap();
-    let answer = |(_, to, message): &(usize, PeerId, Message)| match &message.body {
-        Body::ReportAck(ack) if *to == world.machines[child].id && ack.node == Node::Leaf => Some(ack.clone()),
-        _ => None,
-    };
-    let ack = recorded.iter().rev().find_map(answer).unwrap();
-    let root = |stamp| Some(Arc::new(RootInfo { stamp, ..overlay(&world, child).root().unwrap().clone() }));
-    let (older, newer) = (root(u64::MAX / 2), root(u64::MAX / 4));
-    let tell = |world: &mut World, body| {
-        let message = world::message(&parent, body);
-        world.feed(child, Event::Received { from: parent.peer.into(), message });
-        overlay(world, child).depth(Node::Leaf)
-    };
-    let edition = ack.edition;
-    let depth = overlay(&world, child).depth(Node::Leaf);
-    let verdict = |depth| Verdict::Linked { load: 1, depth };
-    let late =
-        |depth, edition, root| Body::ReportAck(ReportAck { verdict: verdict(depth), edition, root, ..ack.clone() });
-    let news = Body::RootChanged { node: Node::Leaf, root: newer, depth: Some(30), edition: edition + 2 };
-    assert_eq!(tell(&mut world, news), Some(31));
-    assert_eq!(tell(&mut world, late(None, edition, older.clone())), Some(31), "an answer that was overtaken");
-    assert_eq!(tell(&mut world, late(Some(3), edition + 1, older)), Some(31));
-    assert_eq!(overlay(&world, child).root().map(|root| root.stamp), Some(u64::MAX / 4));
-    assert_eq!(tell(&mut world, late(depth.map(|depth| depth - 1), edition + 3, None)), depth);
+    for side in sides {
+        let own = key(&world, side);
+        let asks = |(from, _, message): &(usize, PeerId, Message)| {
+            *from == side && matches!(&message.body, Body::Find { key, .. } if *key == own)
+        };
+        assert!(recorded.iter().any(asks), "machine {side}");
+    }
+}
+
+/// Each half grew round one machine that was told of the same contact, which was down all the time. No machine of one
+/// half has ever heard of one of the other.
+#[test]
+fn two_halves_that_share_only_a_contact_meet_when_it_is_back() {
+    let mut world = World::new(151);
+    let contact = world.start(None);
+    world.crash(contact);
+    for _ in 0..2 {
+        let first = world.start(Some(contact));
+        (1..10).for_each(|_| _ = world.start(Some(first)));
+    }
+    world.run_for(SECOND * 100);
+    let counts = [1, 11].map(|index| overlay(&world, index).root().map(|root| root.count));
+    assert_eq!(counts, [Some(10); 2]);
+    world.restart(contact, None);
+    println!("met after {:?}", world.settle(SECOND * 60).unwrap());
 }

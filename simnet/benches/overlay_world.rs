@@ -16,7 +16,7 @@ fn main() {
 #[divan::bench(args = [Wire::Sizes, Wire::Bytes], sample_count = 5, sample_size = 1)]
 fn quiet(bencher: Bencher, wire: Wire) {
     let mut world = World::new(Settings { wire, ..Settings::new(HOSTS, 1) });
-    world.grow(HOSTS, Duration::from_secs(2));
+    world.grow(HOSTS, Duration::from_secs(2), |_| {});
     world.run_until(world.now() + Duration::from_secs(130));
     let before = world.events();
     world.run_until(world.now() + Duration::from_secs(10));

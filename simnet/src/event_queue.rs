@@ -8,7 +8,8 @@
 //! microseconds; a slot of each further level spans all the slots of the level below. An event waits in the level at
 //! which its time first differs from the present one, and moves down when its slot is reached; the slot of level 0
 //! that is reached is sorted. So an event costs a few moves and its share of a small sort, however many are pending,
-//! where a heap sifts through all of memory. Slots keep their room: in the steady state nothing is allocated.
+//! where a heap sifts through all of memory. The room of a slot that was emptied goes to the next slot of its level that
+//! is used: in the steady state nothing is allocated, and there is no more room than slots that were in use at a time.
 //!
 //! Nothing is ever removed but by its turn: whoever is no longer interested in an event ignores it when it comes.
 
@@ -76,6 +77,8 @@ impl<E> Ord for Entry<E> {
 struct Level<E> {
     used: u64,
     slots: [Vec<Entry<E>>; SLOTS],
+    /// Room of slots that were emptied.
+    spare: Vec<Vec<Entry<E>>>,
 }
 
 /// Events to come, the earliest first. Events should be small: they are moved a few times.
@@ -93,7 +96,7 @@ pub struct EventQueue<E> {
 
 impl<E> Default for EventQueue<E> {
     fn default() -> Self {
-        let level = || Level { used: 0, slots: std::array::from_fn(|_| Vec::new()) };
+        let level = || Level { used: 0, slots: std::array::from_fn(|_| Vec::new()), spare: Vec::new() };
         Self {
             levels: std::array::from_fn(|_| level()),
             reached: 0,
@@ -122,6 +125,11 @@ impl<E> EventQueue<E> {
         let level = (grain ^ self.reached).ilog2() / LEVEL_BITS;
         let slot = (grain >> (level * LEVEL_BITS)) as usize % SLOTS;
         let level = &mut self.levels[level as usize];
+        if level.used & 1 << slot == 0
+            && let Some(room) = level.spare.pop()
+        {
+            level.slots[slot] = room;
+        }
         level.used |= 1 << slot;
         level.slots[slot].push(entry);
     }
@@ -166,7 +174,8 @@ impl<E> EventQueue<E> {
             self.reached = first;
             self.levels[level].used &= !(1 << slot);
             if level == 0 {
-                std::mem::swap(&mut self.current, &mut self.levels[0].slots[slot as usize]);
+                let entries = std::mem::take(&mut self.levels[0].slots[slot as usize]);
+                self.levels[0].spare.push(std::mem::replace(&mut self.current, entries));
                 self.current.sort_unstable();
                 return;
             }
@@ -178,8 +187,7 @@ impl<E> EventQueue<E> {
                     self.put(entry);
                 }
             }
-            // The slot keeps its room.
-            self.levels[level].slots[slot as usize] = entries;
+            self.levels[level].spare.push(entries);
             if !self.current.is_empty() {
                 self.current.sort_unstable();
                 return;

@@ -113,6 +113,10 @@ struct OverlayArguments {
     /// churn-10min, trace. All by default, partition-hour only up to 1000 machines, trace only with a file.
     #[arg(long, value_delimiter = ',', value_parser = experiment, value_name = "NAMES")]
     only: Vec<Experiment>,
+    /// Cases of these experiments, separated by commas: of mass 10, 50, 80; of partition halves, strangers; of churn-4h
+    /// and churn-10min crashes, announced. All by default.
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    cases: Vec<String>,
     /// When real machines were up, to be replayed: event_trace.tab of the Failure Trace Archive, or spot instances as
     /// JSON; plain or compressed by gzip.
     #[arg(long, value_name = "FILE")]
@@ -223,10 +227,10 @@ fn swarm(arguments: &SwarmArguments) -> ExitCode {
 
 /// `simnet reproduce overlay`.
 fn reproduce_overlay(arguments: OverlayArguments) -> ExitCode {
-    let OverlayArguments { nodes, seed, seeds, out, only, trace, trace_speedup, threads, output } = arguments;
+    let OverlayArguments { nodes, seed, seeds, out, only, cases, trace, trace_speedup, threads, output } = arguments;
     let prepared = trace.map(|path| Availability::read(&path)).transpose().and_then(|trace| {
         let trace = trace.map(|availability| Replay { availability, speedup: trace_speedup });
-        let reproduction = Reproduction { nodes, seed, seeds, only, trace, out, threads };
+        let reproduction = Reproduction { nodes, seed, seeds, only, cases, trace, out, threads };
         reproduction.validate().map(|()| reproduction)
     });
     let reproduction = match prepared {

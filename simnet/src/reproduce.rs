@@ -32,6 +32,8 @@ pub struct Reproduction {
     pub seeds: u64,
     /// Only these experiments; empty: all that suit the size.
     pub only: Vec<Experiment>,
+    /// Only cases of these names; empty: all.
+    pub cases: Vec<String>,
     /// What [`Experiment::Trace`] replays.
     pub trace: Option<Replay>,
     /// Where files go; created if it is not there.
@@ -217,6 +219,16 @@ impl Reproduction {
         if self.trace.as_ref().is_some_and(|replay| replay.speedup == 0) {
             return Err("trace-speedup must be at least 1".to_owned());
         }
+        let known =
+            |name: &String| Experiment::ALL.iter().any(|experiment| experiment.cases().contains(&name.as_str()));
+        if let Some(name) = self.cases.iter().find(|name| name.is_empty() || !known(name)) {
+            return Err(format!(
+                "there is no case {name:?}: write one of 10, 50, 80, halves, strangers, crashes, announced"
+            ));
+        }
+        if self.jobs().is_empty() {
+            return Err("none of these experiments has such a case".to_owned());
+        }
         if self.threads == Some(0) {
             return Err("threads must be at least 1".to_owned());
         }
@@ -233,6 +245,7 @@ impl Reproduction {
         let seeds = self.seed..self.seed + self.seeds;
         let experiments = Experiment::ALL.into_iter().filter(suits);
         let cases = experiments.flat_map(|experiment| experiment.cases().iter().map(move |case| (experiment, *case)));
+        let cases = cases.filter(|(_, case)| self.cases.is_empty() || self.cases.iter().any(|name| name == case));
         cases.flat_map(|(experiment, case)| seeds.clone().map(move |seed| Job { experiment, case, seed })).collect()
     }
 

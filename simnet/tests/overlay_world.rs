@@ -15,7 +15,7 @@ fn seconds(seconds: u64) -> Duration {
 
 fn grown(hosts: u32, seed: u64) -> World {
     let mut world = World::new(Settings::new(hosts, seed));
-    world.grow(hosts, WAVE);
+    world.grow(hosts, WAVE, |_| {});
     world
 }
 
@@ -50,7 +50,7 @@ fn both_wires_give_the_same_trace_and_the_same_books() {
     let run = |wire, seed| {
         let quality = Quality { loss_percent: 2.0, duplicate_percent: 1.0, ..Quality::default() };
         let mut world = World::new(Settings { wire, quality, ..Settings::new(80, seed) });
-        world.grow(80, WAVE);
+        world.grow(80, WAVE, |_| {});
         (0..20).for_each(|host| world.crash(host));
         (20..30).for_each(|host| world.leave(host));
         world.run_until(world.now() + seconds(30));

@@ -58,7 +58,7 @@ impl Grid {
             let Effect::Send { to, message } = effect else { continue };
             let index = usize::from(to.peer.0[0]);
             let mut effects = Vec::new();
-            let event = Event::Received { from: contact(sender as u8).peer, message };
+            let event = Event::Received { from: contact(sender as u8).peer.into(), message };
             self.overlays[index].handle(self.now, event, &mut effects);
             all.extend(effects.into_iter().map(|effect| (index, effect)));
         }

@@ -9,7 +9,7 @@
 //!
 //! | experiment | up to 2,000 machines | falls as 1/N to |
 //! |---|---|---|
-//! | `steady`: calm before, then traffic is counted | 150 s, 120 s | 60 s, 60 s |
+//! | `steady`: calm before, then traffic is counted | 150 s, 120 s | 60 s, 60 s; from 500,000 machines on 20 s, 20 s |
 //! | `join`: machines, one a second on average | 10 to 100, a third of N | 100 |
 //! | `crash`, `leave`: machines, one after the other, a third each routers, the last of the line, roots | 30 | 12 |
 //! | `mass`: 10, 50, 80 % at once, calm before | 30 s | 30 s |
@@ -178,6 +178,8 @@ struct Run<'a> {
 const STRANGERS: &str = "strangers";
 /// Events between two calls of the progress function.
 const PROGRESS_EVENTS: u64 = 1 << 14;
+/// From so many machines on, less is looked at.
+const HUGE: u32 = 500_000;
 /// The driver's codes.
 const END: u32 = 0;
 const START: u32 = 1;
@@ -247,10 +249,7 @@ impl Run<'_> {
     }
 
     fn step(&mut self, until: Time) -> Option<Step> {
-        if self.world.events() >= self.told + PROGRESS_EVENTS {
-            self.told = self.world.events();
-            (self.progress)(self.world.now(), self.told);
-        }
+        tell(&self.world, &mut self.told, self.progress);
         self.world.step(until)
     }
 
@@ -266,11 +265,16 @@ impl Run<'_> {
 
     /// Grows the grid, waits until it is exact, and some more; its tree.
     fn grow(&mut self, calm: Duration) -> Tree {
-        self.world.grow(self.nodes, WAVE);
+        self.grow_unsettled();
         let repair = self.repair("");
         self.sample("growth_s", repair.counts.as_secs_f64());
         self.wait(calm);
         repair.tree
+    }
+
+    fn grow_unsettled(&mut self) {
+        let (told, progress) = (&mut self.told, &mut *self.progress);
+        self.world.grow(self.nodes, WAVE, |world| tell(world, told, progress));
     }
 
     /// Watches until everything is right, and for a while that it stays so.
@@ -324,7 +328,8 @@ impl Run<'_> {
 
     fn steady(&mut self) {
         // The look-up of the own key doubles its period up to a minute: after two minutes it is there.
-        let tree = self.grow(Duration::from_secs(scaled(self.nodes, 60, 150)));
+        let is_huge = self.nodes >= HUGE;
+        let tree = self.grow(Duration::from_secs(if is_huge { 20 } else { scaled(self.nodes, 60, 150) }));
         let root = tree.root.and_then(|root| self.world.overlay(root)?.root());
         let (count, height) = root.map_or((0, 0), |root| (root.count, root.height));
         self.sample("root_count", count as f64);
@@ -344,7 +349,7 @@ impl Run<'_> {
         self.sample("mean_depth", sum as f64 / known.max(1) as f64);
         self.depths = histogram;
         let (before, time_up) = (self.world.traffic().clone(), self.world.time_up());
-        self.wait(Duration::from_secs(scaled(self.nodes, 60, 120)));
+        self.wait(Duration::from_secs(if is_huge { 20 } else { scaled(self.nodes, 60, 120) }));
         let peer_s = (self.world.time_up() - time_up).as_secs_f64();
         let per_peer_s = |now: MessageCount, before: MessageCount| Rate {
             messages: (now.count - before.count) as f64 / peer_s,
@@ -452,7 +457,7 @@ impl Run<'_> {
         }
         if self.case == STRANGERS {
             self.world.network_mut().partition(0, 1);
-            self.world.grow(self.nodes, WAVE);
+            self.grow_unsettled();
             self.wait(Duration::from_secs(60));
         } else {
             self.grow(Duration::from_secs(30));
@@ -563,6 +568,14 @@ impl Run<'_> {
         }
         self.sample("path_available", available as f64 / leaves.max(1) as f64);
         self.sample("path_available_least", least);
+    }
+}
+
+/// Tells now and then how far a world has come.
+fn tell(world: &World, told: &mut u64, progress: &mut dyn FnMut(Time, u64)) {
+    if world.events() >= *told + PROGRESS_EVENTS {
+        *told = world.events();
+        progress(world.now(), *told);
     }
 }
 

@@ -374,8 +374,8 @@ mod tests {
     use std::sync::Arc;
 
     use idlewood_overlay::{
-        Body, Contact, GridId, Handover, HandoverChild, Leave, Member, Message, Node, Payload, PeerId, PositionKey, Report,
-        ReportAck, RootInfo, Span, Subtree, Verdict,
+        Body, Contact, GridId, Handover, HandoverChild, Leave, Member, Message, Node, Payload, PeerId, PositionKey,
+        Report, ReportAck, RootInfo, Span, Subtree, Verdict,
     };
 
     use super::*;

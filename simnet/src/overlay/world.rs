@@ -422,8 +422,8 @@ impl World {
     /// Starts all machines, in waves that each double the grid: the machines of a wave start at random moments in it,
     /// and join through members. It is the end of the last wave then; they may still be joining.
     ///
-    /// Only the first `hosts` machines: others are left for later.
-    pub fn grow(&mut self, hosts: u32, wave: Duration) {
+    /// Only the first `hosts` machines: others are left for later. `look` sees the world after each start.
+    pub fn grow(&mut self, hosts: u32, wave: Duration, mut look: impl FnMut(&Self)) {
         let micros = u64::try_from(wave.as_micros()).unwrap_or(u64::MAX).max(1);
         let mut rng = SmallStream::new(self.settings.seed, "growth", 0);
         let mut next = 0;
@@ -435,6 +435,7 @@ impl World {
             for (after, host) in starts {
                 self.run_until(begin + Duration::from_micros(after));
                 self.start(host, Memory::Kept);
+                look(self);
             }
             self.run_until(begin + wave);
             next = end;
@@ -739,14 +740,13 @@ impl World {
             None => Time::from_micros(self.now.as_micros() - machine.started.as_micros()),
         };
         let mut effects = std::mem::take(&mut self.effects);
-        let from = overlay.handle_of_me().clone();
         overlay.handle(clock, event, &mut effects);
         machine.deadline = overlay.deadline().unwrap_or(Time::MAX);
         machine.trace = mix(mix(machine.trace, self.now.as_micros() as u64), digest);
         let mut left = false;
         for effect in effects.drain(..) {
             match effect {
-                Effect::Send { to, message } => self.send(host, &from, to.peer, message),
+                Effect::Send { to, message } => self.send(host, to.peer, message),
                 Effect::Notify(notice) => {
                     left |= notice == Notice::Left;
                     let machine = &mut self.hosts[host as usize];
@@ -762,11 +762,12 @@ impl World {
         }
     }
 
-    fn send(&mut self, host: HostIndex, from: &Member, to: PeerId, message: Message) {
+    fn send(&mut self, host: HostIndex, to: PeerId, message: Message) {
         let (message, measure) = self.encode(message);
         self.traffic.note(&measure);
         let target = host_index(to);
         let machine = &mut self.hosts[host as usize];
+        let Some(from) = machine.overlay.as_ref().map(|overlay| overlay.handle_of_me().clone()) else { return };
         machine.messages += 1;
         machine.trace = mix(mix(machine.trace, u64::from(target)), measure.digest);
         let arrivals = self.network.carry(&mut machine.network_rng, host, target);
@@ -783,7 +784,7 @@ impl World {
             let letter = self.letters.insert(Letter { from: from.clone(), message: message.clone(), digest, tag });
             self.cause(host, self.now + second, target, Due::Deliver(letter));
         }
-        let letter = self.letters.insert(Letter { from: from.clone(), message, digest, tag });
+        let letter = self.letters.insert(Letter { from, message, digest, tag });
         self.cause(host, self.now + first, target, Due::Deliver(letter));
     }
 
