@@ -61,9 +61,9 @@ async fn read_sessions(bus: &Connection) -> zbus::Result<Vec<Session>> {
     let mut sessions = Vec::with_capacity(listed.len());
     for (.., path) in listed {
         let session: Proxy<'_> = zbus::proxy::Builder::new(bus)
-            .destination(SERVICE)?
-            .path(path)?
-            .interface("org.freedesktop.login1.Session")?
+            .destination(SERVICE)
+            .path(path)
+            .interface("org.freedesktop.login1.Session")
             // Asked for once: nothing to keep up to date.
             .cache_properties(CacheProperties::No)
             .build()

@@ -255,10 +255,12 @@ impl Grid {
         command.env_remove("DISPLAY").env_remove("WAYLAND_DISPLAY").env("XDG_RUNTIME_DIR", &dir);
         command.env("DBUS_SESSION_BUS_ADDRESS", "unix:path=/nowhere");
         match &self.senses {
-            None => drop(command.arg("--owner-probe").arg(dir.join("owner"))),
-            Some(senses) => {
-                senses.display.iter().for_each(|display| drop(command.env("DISPLAY", display)));
-                senses.session_bus.iter().for_each(|bus| drop(command.env("DBUS_SESSION_BUS_ADDRESS", bus)));
+            None => {
+                command.arg("--owner-probe").arg(dir.join("owner"));
+            }
+            Some(Senses { display, session_bus }) => {
+                command.envs(display.iter().map(|display| ("DISPLAY", display)));
+                command.envs(session_bus.iter().map(|bus| ("DBUS_SESSION_BUS_ADDRESS", bus)));
             }
         }
         for address in bootstrap {
