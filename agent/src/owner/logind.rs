@@ -12,7 +12,7 @@ use super::{Sensed, Unavailable};
 
 const SERVICE: &str = "org.freedesktop.login1";
 /// How long logind may take to answer.
-const ANSWER_WAIT: Duration = Duration::from_secs(1);
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 /// The connection to logind, once found.
 #[derive(Debug, Default)]

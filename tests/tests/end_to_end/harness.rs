@@ -204,9 +204,9 @@ impl Grid {
         grid
     }
 
-    /// One agent that is yet to be started, with these settings.
+    /// One agent that is yet to be started, with these settings, while no other test has agents.
     pub(crate) fn prepare_one(settings: &str) -> Self {
-        let grid = Self::prepare(1, Box::new(TURN.read().unwrap_or_else(PoisonError::into_inner)));
+        let grid = Self::prepare(1, Box::new(TURN.write().unwrap_or_else(PoisonError::into_inner)));
         grid.agents[0].configure(settings);
         grid
     }

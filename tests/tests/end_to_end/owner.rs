@@ -221,6 +221,7 @@ fn after_the_vacate_time_unstarted_tasks_go_to_others_and_the_machine_keeps_its_
     grid.run(1);
     grid.wait_until_formed(2);
     let (submitter, reclaimed) = (&grid.agents[0], &grid.agents[1]);
+    wait_for("both to take work", || submitter.ask(&["status"])["grid_speed_mops"] == 2000.0);
     let bag = submitter.submit_sleeps(12, 1_000);
     wait_for("the other machine to have tasks", || reclaimed.holds() > 2);
     wait_for("one to run there", || reclaimed.ask(&["status"])["activity"] == "working");
