@@ -27,6 +27,9 @@ const DOWNLOADS_MAX: usize = 4;
 const BUSY_RETRIES: u32 = 6;
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
+/// How long a download waits where others have booked the owner's cap for seconds.
+const CAP_PAUSE: Duration = Duration::from_secs(1);
+
 /// Why a blob could not be got. Nothing of it was kept.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum FetchError {
@@ -218,7 +221,17 @@ impl Inner {
         for _ in 0..BUSY_RETRIES {
             match self.net.chunk(source, hash, offset).await {
                 // The network has checked that a piece is empty only at the end.
-                Ok(ChunkReply::Chunk { total, bytes }) => return Ok((total, bytes)),
+                Ok(ChunkReply::Chunk { total, bytes }) => {
+                    // Before the next piece is asked for: so the cap holds over time.
+                    let download = &self.net.rates().download;
+                    loop {
+                        match download.book(bytes.len()) {
+                            Some(wait) => break tokio::time::sleep(wait).await,
+                            None => tokio::time::sleep(CAP_PAUSE).await,
+                        }
+                    }
+                    return Ok((total, bytes));
+                }
                 Ok(ChunkReply::Missing) => {
                     return Err(SourceError::Source(format!("{:?} does not have it", source.peer)));
                 }

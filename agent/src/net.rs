@@ -13,6 +13,7 @@
 mod addresses;
 mod loopback;
 mod outwards;
+mod rate;
 mod serving;
 mod swarm;
 mod task;
@@ -41,6 +42,7 @@ use crate::identity;
 use swarm::Limits;
 
 pub use loopback::{AddressError, check as check_address};
+pub use rate::{Rate, Rates};
 pub use wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX};
 
 /// Commands that wait for the task. Our choice: a burst of one message to each of a few thousand peers.
@@ -236,6 +238,7 @@ pub struct NetHandle {
     commands: mpsc::Sender<Command>,
     budget: Arc<Semaphore>,
     counters: Arc<Counters>,
+    rates: Arc<Rates>,
     task: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
@@ -267,11 +270,14 @@ fn start_within(
     let counters = Arc::new(Counters::default());
     let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
     let (events, event_receiver) = mpsc::channel(EVENTS_MAX);
-    let task = task::Task::new(&config, limits, blobs, counters.clone(), command_receiver, events)?;
+    let rates = Arc::new(Rates::default());
+    let serving = serving::Serving::new(rates.clone());
+    let task = task::Task::new(&config, limits, blobs, counters.clone(), serving, command_receiver, events)?;
     let handle = NetHandle {
         commands,
         budget: Arc::new(Semaphore::new(SENDING_BYTES_MAX)),
         counters,
+        rates,
         task: Arc::new(Mutex::new(Some(runtime.spawn(task.run())))),
     };
     Ok((handle, event_receiver))
@@ -291,6 +297,11 @@ fn probe(address: &Multiaddr, socket: SocketAddr) -> Result<(), NetError> {
 }
 
 impl NetHandle {
+    /// The caps on what blobs may take of the line; none at first.
+    pub fn rates(&self) -> &Rates {
+        &self.rates
+    }
+
     /// Sends a message if there is room for it, and never waits. What cannot be delivered is dropped and counted, and
     /// reported as [`NetEvent::Unreachable`] if the peer is the reason.
     pub fn send(&self, to: &Contact, bytes: Vec<u8>) {

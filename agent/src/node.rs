@@ -14,6 +14,7 @@ mod measuring;
 mod neighbours;
 mod outputs;
 mod owner;
+mod pause;
 mod pin;
 mod places;
 mod reclaim;
@@ -140,6 +141,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     // Ends with the driver, which holds the other end.
     let (suspend_sender, suspends) = mpsc::channel(4);
     let following = tokio::spawn(suspend::follow(suspend_sender));
+    let pause = pause::PauseFile::new(directory.join("pause"));
     let probe = options.owner_probe.map_or(Probe::Sources, Probe::File);
     let mut driver = driver::Driver::new(driver::Parts {
         peer,
@@ -157,7 +159,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
         measure_events,
         commands: command_receiver,
         suspends,
-        owner: owner::Owner::new(Watch::start(probe), settings, clock.now()),
+        owner: owner::Owner::new(Watch::start(probe), settings, pause, clock.now()),
         listen: address,
         neighbours,
         bootstrap: options.bootstrap,

@@ -15,6 +15,8 @@
 //! # memory = "2G"              # all tasks together; none: as much as each bag asks for
 //! disk = "10G"                 # for programs, inputs and results
 //! idle.cpu_percent = 100       # how much of a processor each task may use, 1 to 100
+//! # upload = "1M"              # bytes per second that others may get of blobs, at least 64K; none: any
+//! # download = "1M"            # the same for what is fetched
 //! in_use.cpu_percent = 0       # the same while the owner is there; 0: they stand still
 //! ```
 //!
@@ -22,8 +24,8 @@
 //! restart, but for the two settings that say so. A file with a mistake is refused as a whole, with the line and what
 //! is allowed there; at the start that ends the agent, later the last good settings stay in force.
 //!
-//! Flags win over the environment, which wins over the file. Left out, since nothing here could enforce it yet: caps
-//! on upload and download.
+//! Flags win over the environment, which wins over the file. The caps on
+//! the line leave out messages, which are small and must not wait.
 
 use std::fmt;
 use std::fs;
@@ -36,6 +38,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::policy::hours::{Days, Hours};
 use crate::submit::values::{ByteSize, Span};
 
+/// Smallest cap on the line: with less, a piece of a blob would take longer than a request may.
+const RATE_LEAST: ByteSize = ByteSize(64 << 10);
 /// Name of the file.
 const FILE: &str = "config.toml";
 
@@ -103,6 +107,12 @@ pub struct Limits {
     pub memory: Option<ByteSize>,
     /// Most disk space for programs, inputs and results.
     pub disk: ByteSize,
+    /// Most bytes per second that others get of blobs; none: any.
+    #[serde(deserialize_with = "rate", skip_serializing_if = "Option::is_none")]
+    pub upload: Option<ByteSize>,
+    /// The same for what is fetched.
+    #[serde(deserialize_with = "rate", skip_serializing_if = "Option::is_none")]
+    pub download: Option<ByteSize>,
     /// While the owner is away.
     pub idle: IdleLimits,
     /// While the owner is there.
@@ -145,6 +155,8 @@ impl Default for Limits {
         Self {
             slots: Within(1),
             memory: None,
+            upload: None,
+            download: None,
             disk: ByteSize(10 << 30),
             idle: IdleLimits::default(),
             in_use: InUseLimits::default(),
@@ -162,6 +174,14 @@ impl Default for InUseLimits {
     fn default() -> Self {
         Self { cpu_percent: Within(0) }
     }
+}
+
+fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ByteSize>, D::Error> {
+    let rate = ByteSize::deserialize(deserializer)?;
+    if rate >= RATE_LEAST {
+        return Ok(Some(rate));
+    }
+    Err(serde::de::Error::custom(format!("{rate} is not allowed: write {RATE_LEAST} or more, bytes per second")))
 }
 
 fn up_to_a_day<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {

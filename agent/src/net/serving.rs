@@ -2,6 +2,7 @@
 //! time.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use idlewood_overlay::PeerId;
 use libp2p::request_response::ResponseChannel;
@@ -10,7 +11,7 @@ use tracing::{debug, warn};
 
 use super::task::Task;
 use super::wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request};
-use super::{Counters, NetEvent};
+use super::{Counters, NetEvent, Rates};
 
 /// Chunks read from disk at one time.
 const READING_MAX: usize = 4;
@@ -26,11 +27,17 @@ struct Wanted {
 }
 
 /// Pieces of blobs that others asked for.
-#[derive(Default)]
 pub(super) struct Serving {
     /// Under way; each ends in an answer and where it goes.
     pub(super) reading: JoinSet<(ResponseChannel<Reply>, Reply)>,
     waiting: VecDeque<Wanted>,
+    rates: Arc<Rates>,
+}
+
+impl Serving {
+    pub(super) fn new(rates: Arc<Rates>) -> Self {
+        Self { reading: JoinSet::new(), waiting: VecDeque::new(), rates }
+    }
 }
 
 impl Task {
@@ -65,17 +72,21 @@ impl Task {
         while self.serving.reading.len() < READING_MAX
             && let Some(Wanted { hash, offset, channel }) = self.serving.waiting.pop_front()
         {
-            let blobs = self.blobs.clone();
-            self.serving.reading.spawn_blocking(move || {
-                let reply = match blobs.read_chunk(hash.into(), offset, CHUNK_BYTES_MAX) {
-                    Ok(Some(chunk)) => Reply::Chunk { total: chunk.total, bytes: chunk.bytes },
-                    Ok(None) => Reply::Missing,
-                    Err(error) => {
-                        warn!(%error, "a blob could not be served");
-                        Reply::Missing
-                    }
-                };
-                (channel, reply)
+            let (blobs, rates) = (self.blobs.clone(), self.serving.rates.clone());
+            let read = move || match blobs.read_chunk(hash.into(), offset, CHUNK_BYTES_MAX) {
+                Ok(Some(chunk)) => Reply::Chunk { total: chunk.total, bytes: chunk.bytes },
+                Ok(None) => Reply::Missing,
+                Err(error) => {
+                    warn!(%error, "a blob could not be served");
+                    Reply::Missing
+                }
+            };
+            self.serving.reading.spawn(async move {
+                let reply = tokio::task::spawn_blocking(read).await.unwrap_or_else(|error| {
+                    warn!(%error, "serving a blob failed");
+                    Reply::Missing
+                });
+                (channel, within_cap(&rates, reply).await)
             });
         }
     }
@@ -93,4 +104,12 @@ impl Task {
             debug!("whoever asked is gone");
         }
     }
+}
+
+/// Holds a piece back until the owner's cap lets it pass; where that would take too long, the other side asks again.
+async fn within_cap(rates: &Rates, reply: Reply) -> Reply {
+    let Reply::Chunk { bytes, .. } = &reply else { return reply };
+    let Some(wait) = rates.upload.book(bytes.len()) else { return Reply::Busy };
+    tokio::time::sleep(wait).await;
+    reply
 }

@@ -64,6 +64,7 @@ impl Task {
         limits: Limits,
         blobs: Arc<Blobs>,
         counters: Arc<Counters>,
+        serving: Serving,
         commands: mpsc::Receiver<Command>,
         events: mpsc::Sender<NetEvent>,
     ) -> Result<Self, NetError> {
@@ -83,7 +84,7 @@ impl Task {
             addresses: Addresses::default(),
             in_flight: HashMap::new(),
             bootstraps: HashMap::new(),
-            serving: Serving::default(),
+            serving,
             complained: HashSet::new(),
         })
     }

@@ -179,6 +179,24 @@ async fn a_blob_travels_in_pieces_and_is_downloaded_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn blobs_take_no_more_of_the_line_than_the_owner_gives() {
+    let (source, target) = (Node::start().await, Node::start().await);
+    let fetcher = Fetcher::new(target.blobs.clone(), target.net.clone());
+    let caps = [(&source.net.rates().upload, 1), (&target.net.rates().download, 2)];
+    for (cap, byte) in caps {
+        let content = vec![byte; 512 << 10];
+        let hash = source.blobs.put_bytes(&content).unwrap();
+        cap.set(Some(1 << 20));
+        let begin = std::time::Instant::now();
+        let path = fetcher.fetch(hash, 1 << 20, vec![source.contact.clone()]).await.unwrap();
+        // Half a mebibyte at one a second.
+        assert!(begin.elapsed() >= Duration::from_millis(500), "{:?}", begin.elapsed());
+        assert_eq!(std::fs::read(path).unwrap(), content);
+        cap.set(None);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_source_that_lies_or_is_gone_is_passed_over() {
     let (liar, honest, target) = (Node::start().await, Node::start().await, Node::start().await);
     let content = vec![5; 400_000];

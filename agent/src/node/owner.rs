@@ -8,8 +8,10 @@ use idlewood_scheduler::Event;
 use jiff::Zoned;
 
 use super::driver::{Done, Driver};
+use super::pause::PauseFile;
 use super::places::Place;
 use super::reclaim::{self, Reclaims};
+use crate::clock::wall_now;
 use crate::owner::{Reading, Watch, cpu, power, programs};
 use crate::policy::{Facts, Input, Orders, Policy};
 use crate::settings::Current;
@@ -29,6 +31,7 @@ pub(super) struct Owner {
     pub(super) settings: Current,
     policy: Policy,
     pub(super) orders: Orders,
+    pause: PauseFile,
     on_battery: bool,
     foreign_cpu: Option<f64>,
     program: Option<String>,
@@ -46,13 +49,15 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    pub(super) fn new(watch: Watch, settings: Current, now: Time) -> Self {
+    pub(super) fn new(watch: Watch, settings: Current, pause: PauseFile, now: Time) -> Self {
+        let orders = Orders { pause: pause.load(now, wall_now()), finish: false };
         Self {
             watch,
             meter: cpu::Meter::default(),
             settings,
             policy: Policy::new(now),
-            orders: Orders::default(),
+            orders,
+            pause,
             on_battery: false,
             foreign_cpu: None,
             program: None,
@@ -78,6 +83,14 @@ impl Owner {
     /// When [`Driver::turn_throttle`] has something to do.
     pub(super) fn throttle_at(&self) -> Option<tokio::time::Instant> {
         self.throttle_at.map(tokio::time::Instant::from_std)
+    }
+
+    /// Takes the owner's orders; to be followed by a look.
+    pub(super) fn take_orders(&mut self, orders: Orders, now: Time) {
+        if orders.pause != self.orders.pause {
+            self.pause.save(orders.pause, now, wall_now());
+        }
+        self.orders = orders;
     }
 
     /// The less there is to stop, the less often the owner's input is looked for.
@@ -133,10 +146,13 @@ impl Driver {
             let mut workers = self.workers.worker_pids();
             workers.extend(self.measurer.worker_pids());
             owner.sample(now, &workers);
-            self.supplies.blobs.set_quota(owner.settings.get().limits.disk.0);
+            let limits = &owner.settings.get().limits;
+            self.supplies.blobs.set_quota(limits.disk.0);
+            self.net.rates().upload.set(limits.upload.map(|rate| rate.0));
+            self.net.rates().download.set(limits.download.map(|rate| rate.0));
         }
         if owner.orders.pause.is_some_and(|pause| pause.until.is_some_and(|until| until <= now)) {
-            owner.orders.pause = None;
+            owner.take_orders(Orders { pause: None, ..owner.orders }, now);
         }
         let (facts, last) = owner.facts();
         if owner.policy.judge(now, owner.settings.get(), &facts, owner.orders) {

@@ -47,7 +47,7 @@ impl Driver {
     }
 
     fn order(&mut self, orders: Orders, reply: Reply<api::Status>) {
-        self.owner.orders = orders;
+        self.owner.take_orders(orders, self.clock.now());
         self.look_at_owner();
         answer(reply, Ok(self.status()));
     }

@@ -147,7 +147,7 @@ ctxt 201736548
         // 700 ticks since the beginning are 280 of others.
         assert_eq!(sample(6, [1340, 600, 8240], 70, [100, 20]), Some(0.4));
         // The window has moved past the first two samples: 1000 ticks, of which 380 were others'.
-        assert_eq!(sample(14, [1440, 600, 8_960], 70, [100, 20]), Some(0.38));
+        assert_eq!(sample(14, [1440, 600, 8_740], 70, [100, 20]), Some(0.38));
         assert!(meter.sample(Path::new("/nowhere"), 7, &[], Duration::from_secs(15)).is_err());
     }
 }

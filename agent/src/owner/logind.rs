@@ -12,7 +12,7 @@ use super::{Sensed, Unavailable};
 
 const SERVICE: &str = "org.freedesktop.login1";
 /// How long logind may take to answer.
-const ANSWER_WAIT: Duration = Duration::from_secs(1);
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 /// The connection to logind, once found.
 #[derive(Debug, Default)]
@@ -61,9 +61,9 @@ async fn read_sessions(bus: &Connection) -> zbus::Result<Vec<Session>> {
     let mut sessions = Vec::with_capacity(listed.len());
     for (.., path) in listed {
         let session: Proxy<'_> = zbus::proxy::Builder::new(bus)
-            .destination(SERVICE)?
-            .path(path)?
-            .interface("org.freedesktop.login1.Session")?
+            .destination(SERVICE)
+            .path(path)
+            .interface("org.freedesktop.login1.Session")
             // Asked for once: nothing to keep up to date.
             .cache_properties(CacheProperties::No)
             .build()

@@ -7,7 +7,7 @@ use zbus::{Connection, Proxy};
 use super::{Sensed, Unavailable};
 
 /// How long the shell may take to answer.
-const ANSWER_WAIT: Duration = Duration::from_secs(1);
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 /// The idle monitor of the session, once found.
 #[derive(Debug, Default)]

@@ -161,4 +161,6 @@ impl Session {
 }
 
 #[cfg(test)]
+mod compositor;
+#[cfg(test)]
 mod tests;

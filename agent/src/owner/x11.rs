@@ -16,6 +16,8 @@ use super::{Sensed, Unavailable};
 
 /// Where local X servers listen.
 const SOCKETS: &str = "/tmp/.X11-unix";
+/// Above that a display has no port, and `x11rb` panics over it.
+const DISPLAY_MAX: u16 = u16::MAX - 6_000;
 /// How often displays that came since, or that could not be opened, are looked for.
 const LOOK_AFTER: Duration = Duration::from_secs(15);
 
@@ -103,7 +105,8 @@ impl X11 {
 fn local_displays(sockets: &Path, named: Option<&str>) -> Vec<String> {
     let number = |name: &str| {
         let digits = name.split('.').next().unwrap_or(name);
-        (!digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| format!(":{digits}"))
+        let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+        digits.parse::<u16>().is_ok_and(|number| is_plain && number <= DISPLAY_MAX).then(|| format!(":{digits}"))
     };
     let named = named.and_then(|name| name.strip_prefix(':').or_else(|| name.strip_prefix("unix:"))).and_then(number);
     let listed = std::fs::read_dir(sockets).into_iter().flatten().flatten();
@@ -140,7 +143,7 @@ mod tests {
     #[test]
     fn local_displays_are_found_and_forwarded_ones_left_alone() {
         let sockets = tempfile::tempdir().expect("a directory");
-        for name in ["X0", "X1024", "X", "Xother", "lock"] {
+        for name in ["X0", "X1024", "X65000", "X+1", "X", "Xother", "lock"] {
             std::fs::write(sockets.path().join(name), "").expect("a file");
         }
         let found = |named| local_displays(sockets.path(), named);
@@ -156,8 +159,8 @@ mod tests {
         let mut x11 = X11::new("/nowhere".into(), None);
         assert_eq!(x11.idle(), Err(Unavailable::absent("there is no X11 display")));
         // A socket file that nobody listens on.
-        let mut x11 = X11::new("/nowhere".into(), Some(":65000".to_owned()));
+        let mut x11 = X11::new("/nowhere".into(), Some(":59000".to_owned()));
         let unavailable = x11.idle().expect_err("there is no such display");
-        assert!(unavailable.why.starts_with("display :65000: ") && !unavailable.remedy.is_empty(), "{unavailable:?}");
+        assert!(unavailable.why.starts_with("display :59000: ") && !unavailable.remedy.is_empty(), "{unavailable:?}");
     }
 }

@@ -35,7 +35,7 @@ impl fmt::Display for Scalar {
 }
 
 /// A number of bytes: `256M`, `1.5GiB`, `65536`. K, M, G and T are powers of 1024, as in Slurm and systemd.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "Scalar")]
 pub struct ByteSize(pub u64);
 

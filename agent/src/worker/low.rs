@@ -11,19 +11,29 @@ const IO_CLASS_IDLE: libc::c_int = 3 << 13;
 /// `IOPRIO_WHO_PROCESS`.
 const IO_WHO_PROCESS: libc::c_int = 1;
 
-/// Lowers this thread and all that it starts from now on. What the system refuses is left: none of it is needed for
-/// correctness.
+/// Lowers this process, its session and all that it starts from now on. What the system refuses is left: none of it is
+/// needed for correctness.
 pub(super) fn keep_low() {
+    lower_thread();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-    let attempts = [
-        ("nice", rustix::process::nice(19).map(drop).map_err(io::Error::from)),
-        ("SCHED_IDLE", use_idle_processor_time()),
-        ("idle I/O class", use_idle_disk_time()),
+    report([
         ("no_new_privs", rustix::thread::set_no_new_privs(true).map_err(io::Error::from)),
         ("core dump size", no_core_dumps()),
         ("oom_score_adj", fs::write("/proc/self/oom_score_adj", "1000")),
         ("autogroup", lower_session()),
-    ];
+    ]);
+}
+
+/// The part that is this thread's alone, and is inherited.
+fn lower_thread() {
+    report([
+        ("nice", rustix::process::nice(19).map(drop).map_err(io::Error::from)),
+        ("SCHED_IDLE", use_idle_processor_time()),
+        ("idle I/O class", use_idle_disk_time()),
+    ]);
+}
+
+fn report<const N: usize>(attempts: [(&str, io::Result<()>); N]) {
     for (what, result) in attempts {
         if let Err(error) = result {
             tracing::debug!(what, %error, "the worker could not lower itself");
@@ -82,7 +92,8 @@ mod tests {
     fn a_lowered_thread_is_behind_everything_else() {
         // Lowering cannot be undone without privileges, so it happens on a thread that ends.
         let lowered = std::thread::spawn(|| {
-            keep_low();
+            // Not the whole: the rest is that of the process, and of the session in which tests run.
+            lower_thread();
             let stat = fs::read_to_string("/proc/thread-self/stat").expect("this system has it");
             let (_, fields) = stat.rsplit_once(") ").expect("a name");
             let fields: Vec<&str> = fields.split(' ').collect();

@@ -61,8 +61,11 @@ fn give_back_and_go_on(grid: &mut Grid, source: &str, rounds: u64, input: impl F
     let bag = agent.submit_spins(1);
     for round in 1..=rounds {
         agent.wait_until_it_computes();
-        input();
-        wait_for("the agent to say that the machine is the owner's", || reclaims(&agent.ask(&["status"])).0 >= round);
+        // They stay until the agent says so.
+        wait_for("the agent to say that the machine is the owner's", || {
+            input();
+            reclaims(&agent.ask(&["status"])).0 >= round
+        });
         let status = agent.ask(&["status"]);
         // Two seconds later tasks go on: a slow test may come too late to see them stand still.
         if status["activity"] == "suspended" {

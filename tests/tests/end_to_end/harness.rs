@@ -204,9 +204,9 @@ impl Grid {
         grid
     }
 
-    /// One agent that is yet to be started, with these settings.
+    /// One agent that is yet to be started, with these settings, while no other test has agents.
     pub(crate) fn prepare_one(settings: &str) -> Self {
-        let grid = Self::prepare(1, Box::new(TURN.read().unwrap_or_else(PoisonError::into_inner)));
+        let grid = Self::prepare(1, Box::new(TURN.write().unwrap_or_else(PoisonError::into_inner)));
         grid.agents[0].configure(settings);
         grid
     }
@@ -255,10 +255,12 @@ impl Grid {
         command.env_remove("DISPLAY").env_remove("WAYLAND_DISPLAY").env("XDG_RUNTIME_DIR", &dir);
         command.env("DBUS_SESSION_BUS_ADDRESS", "unix:path=/nowhere");
         match &self.senses {
-            None => drop(command.arg("--owner-probe").arg(dir.join("owner"))),
-            Some(senses) => {
-                senses.display.iter().for_each(|display| drop(command.env("DISPLAY", display)));
-                senses.session_bus.iter().for_each(|bus| drop(command.env("DBUS_SESSION_BUS_ADDRESS", bus)));
+            None => {
+                command.arg("--owner-probe").arg(dir.join("owner"));
+            }
+            Some(Senses { display, session_bus }) => {
+                command.envs(display.iter().map(|display| ("DISPLAY", display)));
+                command.envs(session_bus.iter().map(|bus| ("DBUS_SESSION_BUS_ADDRESS", bus)));
             }
         }
         for address in bootstrap {

@@ -37,14 +37,12 @@ impl Agent {
         bag["id"].as_str().expect("an id").to_owned()
     }
 
-    /// Waits until tasks use the processor.
+    /// Waits until tasks use the processor. On a busy machine they seldom do.
     pub(crate) fn wait_until_it_computes(&self) {
+        wait_for("tasks to be allowed to run", || self.ask(&["status"])["activity"] == "working");
         let used = || self.workers().into_iter().map(processor_time).sum::<u64>();
-        wait_for("tasks to compute", || {
-            let before = used();
-            sleep(Duration::from_millis(20));
-            used() > before && self.ask(&["status"])["activity"] == "working"
-        });
+        let before = used();
+        wait_for("tasks to compute", || used() > before);
     }
 
     /// Asserts that no task uses the processor, nor can.
@@ -92,7 +90,8 @@ fn within_a_second_of_the_owners_return_tasks_use_no_processor_however_busy_the_
     grid.run(0);
     let agent = &grid.agents[0];
     let bag = agent.submit_spins(2);
-    let _load = Load::start(4);
+    agent.wait_until_it_computes();
+    let _load = Load::start(2);
     for round in 1..=5 {
         agent.wait_until_it_computes();
         agent.set_owner(true);
@@ -126,12 +125,16 @@ fn workers_step_behind_everything_else() {
 
 #[test]
 fn a_pause_holds_until_resumed_or_for_a_while() {
-    let grid = Grid::start(1);
+    let mut grid = Grid::start(1);
     let agent = &grid.agents[0];
     agent.ask(&["pause"]);
     let bag = agent.submit_sleeps(2, 10);
     let status = agent.ask(&["status"]);
     assert_eq!(status["reason"], "paused by the user");
+    grid.agents[0].terminate();
+    grid.run(0);
+    let agent = &grid.agents[0];
+    assert_eq!(agent.ask(&["status"])["reason"], "paused by the user", "after a restart, too");
     assert_eq!(agent.ask(&["bag", "show", &bag])["done"].as_u64(), Some(0));
     agent.ask(&["resume"]);
     assert_complete(agent, &bag, 2);
@@ -218,6 +221,7 @@ fn after_the_vacate_time_unstarted_tasks_go_to_others_and_the_machine_keeps_its_
     grid.run(1);
     grid.wait_until_formed(2);
     let (submitter, reclaimed) = (&grid.agents[0], &grid.agents[1]);
+    wait_for("both to take work", || submitter.ask(&["status"])["grid_speed_mops"] == 2000.0);
     let bag = submitter.submit_sleeps(12, 1_000);
     wait_for("the other machine to have tasks", || reclaimed.holds() > 2);
     wait_for("one to run there", || reclaimed.ask(&["status"])["activity"] == "working");

@@ -1,3 +1,4 @@
+use super::compositor::{Compositor, Tell};
 use super::*;
 use ext_idle_notification_v1::Event::{Idled, Resumed};
 
@@ -37,4 +38,45 @@ fn without_a_compositor_it_says_so() {
     assert_eq!(Wayland::new(Some("/run/socket".into()), None).sockets, [PathBuf::from("/run/socket")]);
     let runtime = Path::new("/run/user/1");
     assert_eq!(Wayland::new(Some("w".into()), Some(runtime)).sockets, [runtime.join("w")]);
+}
+
+/// Asks until the answer is as wanted.
+fn ask_until(wayland: &mut Wayland, wanted: impl Fn(&Sensed) -> bool) {
+    let begin = Instant::now();
+    loop {
+        let sensed = wayland.idle();
+        if wanted(&sensed) {
+            return;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "{sensed:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_compositor_tells_when_there_is_no_input_and_when_there_is_again() {
+    for (version, inhibitors_count) in [(1, true), (2, false)] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let socket = directory.path().join("wayland-0");
+        let compositor = Compositor::start(&socket, Some(version));
+        let mut wayland = Wayland::new(None, Some(directory.path()));
+        ask_until(&mut wayland, |sensed| sensed.is_ok());
+        assert_eq!(compositor.asked.recv().expect("it was asked"), (inhibitors_count, 1_000));
+        compositor.tell(Tell::Idled);
+        ask_until(&mut wayland, |sensed| sensed.as_ref().is_ok_and(|idle| *idle >= IDLE_AFTER));
+        compositor.tell(Tell::Resumed);
+        ask_until(&mut wayland, |sensed| sensed.as_ref().is_ok_and(|idle| *idle < IDLE_AFTER));
+        drop(compositor);
+        ask_until(&mut wayland, |sensed| sensed.is_err());
+    }
+}
+
+#[test]
+fn a_compositor_that_cannot_tell_is_no_source() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("wayland-1");
+    let _compositor = Compositor::start(&socket, None);
+    let mut wayland = Wayland::new(Some(socket), None);
+    let unavailable = wayland.idle().expect_err("it cannot");
+    assert_eq!(unavailable.why, "this compositor has no ext-idle-notify-v1");
 }

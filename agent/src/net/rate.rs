@@ -1,0 +1,86 @@
+//! The owner's caps on what blobs may take of the line, up and down. Messages are small and do not wait.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Whoever would have to wait for longer before it is their turn is turned away: the other side gives a request ten
+/// seconds, and a piece of 256 KiB takes four at the smallest cap.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// Bytes per second that may pass, one after the other.
+#[derive(Debug, Default)]
+pub struct Rate {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// `None`: any number.
+    bytes_per_s: Option<u64>,
+    /// When all that is booked has passed.
+    free_at: Option<Instant>,
+}
+
+/// Both ways.
+#[derive(Debug, Default)]
+pub struct Rates {
+    /// What others get.
+    pub upload: Rate,
+    /// What is fetched.
+    pub download: Rate,
+}
+
+impl Rate {
+    /// Changes the cap; what is booked stays.
+    pub fn set(&self, bytes_per_s: Option<u64>) {
+        self.state().bytes_per_s = bytes_per_s;
+    }
+
+    /// Books the way for so many bytes, and says how long they take, behind those before them. `None`, and nothing
+    /// is booked, when that is too long.
+    pub fn book(&self, bytes: usize) -> Option<Duration> {
+        self.state().book(bytes, Instant::now())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn book(&mut self, bytes: usize, now: Instant) -> Option<Duration> {
+        let Some(bytes_per_s) = self.bytes_per_s else { return Some(Duration::ZERO) };
+        let start = self.free_at.map_or(now, |free_at| free_at.max(now));
+        let wait = start - now;
+        if wait > WAIT_MAX {
+            return None;
+        }
+        let end = start + Duration::from_secs_f64(bytes as f64 / bytes_per_s.max(1) as f64);
+        self.free_at = Some(end);
+        Some(end - now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_pass_one_after_the_other_and_nobody_waits_too_long() {
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let mut state = State::default();
+        assert_eq!(state.book(usize::MAX, start), Some(Duration::ZERO), "no cap");
+        state.bytes_per_s = Some(1_000);
+        assert_eq!(state.book(500, at(0)), Some(Duration::from_millis(500)));
+        assert_eq!(state.book(500, at(100)), Some(Duration::from_millis(900)));
+        assert_eq!(state.book(1_000, at(2_000)), Some(Duration::from_secs(1)), "time without traffic is not saved up");
+        assert_eq!(state.book(5_000, at(2_000)), Some(Duration::from_secs(6)));
+        assert_eq!(state.book(1, at(2_000)), None, "six seconds to wait");
+        assert_eq!(state.book(1_000, at(3_000)), Some(Duration::from_secs(6)), "and nothing was booked");
+        state.bytes_per_s = None;
+        assert_eq!(state.book(1_000, at(3_000)), Some(Duration::ZERO));
+    }
+}
