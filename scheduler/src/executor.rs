@@ -89,7 +89,8 @@ pub(crate) struct Executor {
     /// Most tasks frozen for others; 0 without preemption.
     frozen_places: usize,
     lexicographic: bool,
-    held: BTreeMap<BagId, Held>,
+    /// In boxes: a node of the map has room for eleven, and most machines hold few.
+    held: BTreeMap<BagId, Box<Held>>,
     /// Bags by deadline; stale when `order_stale`.
     order: Vec<BagId>,
     order_stale: bool,
@@ -164,7 +165,7 @@ impl Executor {
         ranges: &IntervalSet,
         config: &Config,
     ) {
-        let held = self.held.entry(bag.id).or_insert_with(|| Held::new(bag, released, config));
+        let held = self.held.entry(bag.id).or_insert_with(|| Box::new(Held::new(bag, released, config)));
         held.confirmed = true;
         held.attempt = held.attempt.max(attempt);
         held.waiting.extend_with(ranges);
@@ -173,7 +174,7 @@ impl Executor {
 
     /// Takes back what was finished before a restart.
     pub(crate) fn restore_result(&mut self, bag: BagHeader, released: Time, result: TaskResult, config: &Config) {
-        let held = self.held.entry(bag.id).or_insert_with(|| Held::new(bag, released, config));
+        let held = self.held.entry(bag.id).or_insert_with(|| Box::new(Held::new(bag, released, config)));
         held.confirmed = true;
         held.waiting.remove_index(result.index);
         held.outbox.insert(result.index, result);
@@ -200,7 +201,7 @@ impl Executor {
         let released = io.now - request.age.min(AGE_MAX);
         let submitter = request.bag.submitter.clone();
         let is_new = self.seen.insert(&request);
-        let held = self.held.entry(id).or_insert_with(|| Held::new(request.bag, released, config));
+        let held = self.held.entry(id).or_insert_with(|| Box::new(Held::new(request.bag, released, config)));
         let mut changes = Vec::new();
         if is_new {
             held.attempt = held.attempt.max(request.attempt);
@@ -320,7 +321,7 @@ impl Executor {
     }
 
     fn forget_if_empty(&mut self, bag: BagId) {
-        if self.held.get(&bag).is_some_and(Held::is_empty) {
+        if self.held.get(&bag).is_some_and(|held| held.is_empty()) {
             self.held.remove(&bag);
             self.order_stale = true;
         }

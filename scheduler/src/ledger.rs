@@ -38,6 +38,8 @@ const UNFETCHED_MAX: u32 = 5;
 #[derive(Debug)]
 struct Issue {
     ranges: IntervalSet,
+    /// The only machine that may have them; none: whoever they reach.
+    to: Option<PeerId>,
     /// Issued again when nobody accounts for them by then.
     until: Time,
 }
@@ -370,18 +372,18 @@ impl Ledger {
                 ranges.insert(range);
             }
             self.unissued.subtract(&ranges);
-            requests.push(self.request(ranges, io, config));
+            requests.push(self.request(ranges, None, io, config));
         }
         requests
     }
 
     /// A request for these tasks, which are on their way from now on.
-    fn request(&mut self, ranges: IntervalSet, io: &Io, config: &Config) -> Request {
+    fn request(&mut self, ranges: IntervalSet, to: Option<PeerId>, io: &Io, config: &Config) -> Request {
         self.number += 1;
         self.may_be_held = true;
         let until = io.now + config.placement_timeout;
         self.ends_at(until);
-        self.issued.push(Issue { ranges: ranges.clone(), until });
+        self.issued.push(Issue { ranges: ranges.clone(), to, until });
         Request {
             bag: self.bag.clone(),
             number: self.number,

@@ -6,6 +6,7 @@
 mod redistribution;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::{Contact, GridId, Node, Overlay, PayloadCodec, PeerId, State, Time, WallTime};
@@ -235,12 +236,12 @@ pub enum RestoreError {
 
 /// One machine of the grid.
 pub struct Peer {
-    config: Config,
+    config: Arc<Config>,
     overlay: Overlay,
     overlay_effects: Vec<idlewood_overlay::Effect>,
     router: Router,
     executor: Executor,
-    ledgers: BTreeMap<BagId, Ledger>,
+    ledgers: BTreeMap<BagId, Box<Ledger>>,
     io: Io,
     /// When the leaf's summary may be, and when it must be, published again.
     summary_earliest: Time,
@@ -258,13 +259,13 @@ pub struct Peer {
 impl Peer {
     /// Rebuilds a peer from what it had persisted; a new peer has no records.
     ///
-    /// `me.incarnation` is what the driver knows (wall-clock milliseconds); it is raised above the persisted one, and
+    /// Peers with the same `config` can share it. `me.incarnation` is what the driver knows (wall-clock milliseconds); it is raised above the persisted one, and
     /// made durable by the first effects. `wall_now` turns recorded wall-clock times into ages.
     ///
     /// # Errors
     /// [`RestoreError`] when `config` makes no sense.
     pub fn restore(
-        config: Config,
+        config: impl Into<Arc<Config>>,
         grid: GridId,
         mut me: Contact,
         seed: u64,
@@ -272,6 +273,7 @@ impl Peer {
         wall_now: WallTime,
         records: impl IntoIterator<Item = Record>,
     ) -> Result<Self, RestoreError> {
+        let config = config.into();
         config.validate().map_err(RestoreError::Config)?;
         let records: Vec<Record> = records.into_iter().collect();
         for record in &records {
@@ -319,7 +321,7 @@ impl Peer {
                 if !ledger.is_measured() && !ledger.is_closed() {
                     self.io.effects.push(Effect::MeasureTask { bag: ledger.header().id });
                 }
-                self.ledgers.insert(ledger.header().id, ledger);
+                self.ledgers.insert(ledger.header().id, Box::new(ledger));
             }
         }
         for record in records {
@@ -425,9 +427,14 @@ impl Peer {
         } else {
             self.executor.has_work().then_some(self.summary_latest)
         };
-        let ledgers = self.ledgers.values().filter(|ledger| !ledger.is_closed()).filter_map(Ledger::deadline).min();
+        let ledgers =
+            self.ledgers.values().filter(|ledger| !ledger.is_closed()).filter_map(|ledger| ledger.deadline()).min();
         let executor = self.executor.deadline(&self.io);
-        let router = if self.router_changed { Some(self.router_earliest.max(self.io.now)) } else { self.router.deadline(&self.config) };
+        let router = if self.router_changed {
+            Some(self.router_earliest.max(self.io.now))
+        } else {
+            self.router.deadline(&self.config)
+        };
         let alone = self.alone_until.filter(|&until| until > self.io.now);
         let ask = self.ask_deadline();
         [self.overlay.deadline(), summary, ledgers, executor, router, alone, ask].into_iter().flatten().min()
@@ -484,12 +491,10 @@ impl Peer {
             Message::Ask { idle, speed_mops, node, climbing, climbed } => {
                 self.asked(idle, speed_mops, node, climbing, climbed);
             }
-            Message::Offer { bag, executor, ranges, to } if executor.peer == from => {
-                match self.ledgers.get_mut(&bag) {
-                    Some(ledger) => ledger.offer(executor, &ranges, to, &mut self.io, &self.config),
-                    None => refuse(bag, executor, 0, ranges, &mut self.io),
-                }
-            }
+            Message::Offer { bag, executor, ranges, to } if executor.peer == from => match self.ledgers.get_mut(&bag) {
+                Some(ledger) => ledger.offer(executor, &ranges, to, &mut self.io, &self.config),
+                None => refuse(bag, executor, 0, ranges, &mut self.io),
+            },
             Message::Results { bag, executor, results } if executor.peer == from => match self.ledgers.get_mut(&bag) {
                 Some(ledger) => ledger.results(&executor, results, &mut self.io),
                 None => {
@@ -612,7 +617,7 @@ impl Peer {
         };
         let ledger = Ledger::new(bag, self.io.now, submission.retries_max, &self.io);
         let record = ledger.record(&self.io);
-        self.ledgers.insert(submission.id, ledger);
+        self.ledgers.insert(submission.id, Box::new(ledger));
         let then = vec![Then::Notify(Notice::BagAccepted(submission.id)), Then::Open(submission.id)];
         self.io.persist(vec![Change::Put(record)], then);
     }
@@ -774,18 +779,18 @@ impl Peer {
 
     /// The bags submitted from this machine, by id.
     pub fn bags(&self) -> impl Iterator<Item = BagView> {
-        self.ledgers.values().map(Ledger::view)
+        self.ledgers.values().map(|ledger| ledger.view())
     }
 
     /// One bag submitted from this machine.
     pub fn bag(&self, id: BagId) -> Option<BagView> {
-        self.ledgers.get(&id).map(Ledger::view)
+        self.ledgers.get(&id).map(|ledger| ledger.view())
     }
 
     /// Who holds which tasks of a bag submitted from this machine.
     pub fn placements(&self, id: BagId) -> Vec<(Contact, IntervalSet)> {
         let ledger = self.ledgers.get(&id);
-        let placements = ledger.into_iter().flat_map(Ledger::placements);
+        let placements = ledger.into_iter().flat_map(|ledger| ledger.placements());
         placements.map(|(executor, ranges)| (executor.clone(), ranges.clone())).collect()
     }
 

@@ -198,7 +198,7 @@ impl Router {
         let both = self.slots.iter_mut().zip(overlay.children());
         let asked = both.filter_map(|(slot, child)| Some((slot.as_mut()?, child?)));
         let waiting = asked
-            .filter(|(slot, child)| !slot.asked && !(child.node == Node::Leaf && child.contact.peer == idle))
+            .filter(|(slot, child)| !slot.asked && (child.node == Node::Router || child.contact.peer != idle))
             .map(|(slot, child)| (summary::longest_wait_s(child.payload), slot, child))
             .filter(|(wait_s, ..)| *wait_s >= least_s);
         let (_, slot, child) = waiting.max_by_key(|(wait_s, ..)| *wait_s)?;

@@ -122,11 +122,17 @@ impl Host {
 
 /// Lets two hosts, 2 and 3, talk to each other.
 fn talk(host: &mut Host, other: &mut Host, seconds: u32) {
+    talk_and(host, other, seconds, |_| ());
+}
+
+/// The same, with a look at each message.
+fn talk_and(host: &mut Host, other: &mut Host, seconds: u32, mut look: impl FnMut(&Message)) {
     for _ in 0..seconds * 10 {
         for one in [&mut *host, &mut *other] {
             one.pass(Duration::from_millis(100));
         }
         let [to_other, to_host] = [&mut *host, &mut *other].map(|one| std::mem::take(&mut one.sent));
+        to_other.iter().chain(&to_host).for_each(|(_, message)| look(message));
         to_other.into_iter().for_each(|(_, message)| other.receive(2, message));
         to_host.into_iter().for_each(|(_, message)| host.receive(3, message));
     }
@@ -134,7 +140,11 @@ fn talk(host: &mut Host, other: &mut Host, seconds: u32) {
 
 /// Two hosts that are a grid.
 fn pair() -> [Host; 2] {
-    let [mut host, mut other] = [Host::new(2), Host::new(3)];
+    pair_with(Config::default())
+}
+
+fn pair_with(config: Config) -> [Host; 2] {
+    let [mut host, mut other] = [2, 3].map(|number| Host::restore(number, config.clone(), Vec::new()));
     host.give(Event::Bootstrap(contact(3)));
     talk(&mut host, &mut other, 20);
     assert_eq!([&host, &other].map(|one| one.peer.overlay_view().state()), [State::Member; 2]);
@@ -216,10 +226,15 @@ fn forged(number: u64, change: impl FnOnce(&mut Request)) -> Message {
 }
 
 impl Host {
-    /// Who was told last what is held.
+    /// Who was told what is held, or that it still is.
+    fn words(&self) -> Vec<&Contact> {
+        let is_word = |message: &Message| matches!(message, Message::Holding { .. } | Message::Renewal { .. });
+        self.sent.iter().filter(|(_, message)| is_word(message)).map(|(to, _)| to).collect()
+    }
+
+    /// Who was told last.
     fn told(&self) -> &Contact {
-        let told = self.sent.iter().rev().find(|(_, message)| matches!(message, Message::Holding { .. }));
-        &told.expect("somebody was told").0
+        self.words().last().expect("somebody was told")
     }
 }
 
@@ -282,8 +297,9 @@ fn only_the_submitter_itself_says_where_it_is() {
     let version = host.holdings().last().unwrap().0;
     let (submitter, term) = (Some(contact(1)), Duration::from_secs(60));
     host.receive(1, Message::Lease { bag: BAG, version, submitter, term, drop: IntervalSet::new() });
-    host.pass(seconds(30.0));
-    assert_eq!((host.told(), host.holdings().last().unwrap().0 > version), (&contact(1), true));
+    let before = host.words().len();
+    host.pass(seconds(31.0));
+    assert_eq!((host.told(), host.words().len() > before), (&contact(1), true));
 }
 
 #[test]
@@ -405,7 +421,10 @@ fn after_a_sleep_leases_begin_anew() {
     host.give(Event::DeadlineReached);
     let reissued = |host: &Host| host.peer.bag(BAG).unwrap().reissued;
     assert_eq!(reissued(&host), 0, "nobody broke a lease");
-    host.pass(Config::default().lease + seconds(1.0));
+    // For a bag of an hour a lease is an eighth of that.
+    host.pass(seconds(445.0));
+    assert_eq!(reissued(&host), 0);
+    host.pass(seconds(10.0));
     assert_eq!(reissued(&host), 100, "now somebody did");
 }
 
@@ -483,10 +502,10 @@ fn a_frozen_machine_goes_on_renewing() {
     let mut host = Host::new(2);
     host.receive(1, request(1, 0, 0..5));
     host.give(Event::OwnerReturned);
-    let before = host.holdings().len();
+    let before = host.words().len();
     host.receive(1, lease(host.holdings()[before - 1].0, IntervalSet::new()));
     host.pass(seconds(50.0));
-    assert!(host.holdings().len() >= before + 2);
+    assert!(host.words().len() >= before + 2);
     assert!(host.sent.iter().all(|(to, _)| to.peer == SUBMITTER));
 }
 
@@ -570,5 +589,44 @@ fn who_returns_publishes_anew() {
         returning.give(Event::Return);
         talk(&mut host, &mut other, 20);
         assert_eq!(speeds([&host, &other]), both);
+    }
+}
+
+#[test]
+fn who_runs_dry_gets_half_of_what_waits_on_the_other_and_an_idle_grid_is_quiet() {
+    for redistribution in [true, false] {
+        let [mut host, mut other] = pair_with(Config { redistribution, ..Config::default() });
+        let submission = Submission { id: BAG, tasks: 40, task_mops: Some(100_000.0), retries_max: 0 };
+        host.give(Event::Submitted(submission));
+        talk(&mut host, &mut other, 5);
+        let waiting = |host: &Host| host.peer.held().iter().map(|held| held.waiting).sum::<u64>();
+        let placed = [waiting(&host), waiting(&other)];
+        assert!(placed.iter().all(|&waiting| waiting > 10), "{placed:?}");
+        // The other is done with all it has long before that was to be expected.
+        for _ in 0..40 {
+            let running = other.peer.running();
+            for task in running.into_iter().map(|running| running.task) {
+                other.finish(task, true);
+            }
+        }
+        assert_eq!(waiting(&other), 0);
+        let mut asks = 0;
+        for _ in 0..60 {
+            talk_and(&mut host, &mut other, 1, |message| asks += u32::from(matches!(message, Message::Ask { .. })));
+        }
+        let shared = [waiting(&host), waiting(&other)];
+        if redistribution {
+            assert!(shared[0].abs_diff(shared[1]) <= 2 && shared[1] > 3, "{shared:?}");
+        } else {
+            assert_eq!((shared[1], asks), (0, 0));
+        }
+        let view = host.peer.bag(BAG).unwrap();
+        assert_eq!((view.reissued, view.duplicates, view.done + view.placed), (0, 0, 40));
+        // Nothing waits any more: nobody asks.
+        host.give(Event::Cancelled(BAG));
+        talk(&mut host, &mut other, 60);
+        let mut asks = 0;
+        talk_and(&mut host, &mut other, 300, |message| asks += u32::from(matches!(message, Message::Ask { .. })));
+        assert_eq!(asks, 0);
     }
 }

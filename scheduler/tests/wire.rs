@@ -63,6 +63,10 @@ fn messages() -> Vec<Message> {
             term: Duration::ZERO,
             drop: IntervalSet::from(4..5),
         },
+        Message::Renewal { executor: contact(2), bags: vec![(bag().id, 6), (BagId([8; 32]), 70)] },
+        Message::Renewed { bags: vec![(bag().id, 6)], term: Duration::from_secs(60) },
+        Message::Ask { idle: contact(3), speed_mops: 1000.0, node: Node::Router, climbing: true, climbed: 2 },
+        Message::Offer { bag: bag().id, executor: contact(2), ranges: IntervalSet::from(0..2), to: contact(3) },
         Message::Results { bag: bag().id, executor: contact(2), results: vec![result()] },
         Message::ResultsAck { bag: bag().id, indices: IntervalSet::from(3..4) },
     ]
@@ -125,6 +129,13 @@ fn impossible_messages_are_refused() {
     let ranges: IntervalSet = (0..4097).map(|at| 2 * at..2 * at + 1).collect();
     let holding = Message::Holding { bag: bag().id, executor: contact(2), version: 1, attempt: 0, ranges };
     assert_eq!(Message::decode(&holding.encode()), Err(DecodeError::Invalid("holding")));
+    let ask = |speed_mops| Message::Ask { idle: contact(3), speed_mops, node: Node::Leaf, climbing: false, climbed: 0 };
+    for speed_mops in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
+        assert_eq!(Message::decode(&ask(speed_mops).encode()), Err(DecodeError::Invalid("ask")));
+    }
+    let bags = (0..513).map(|version| (bag().id, version)).collect();
+    let renewal = Message::Renewal { executor: contact(2), bags };
+    assert_eq!(Message::decode(&renewal.encode()), Err(DecodeError::Invalid("renewal")));
     for message in messages() {
         let longer = [message.encode(), vec![0]].concat();
         let error = DecodeError::Malformed("1 bytes behind its end".to_owned());

@@ -51,7 +51,9 @@ impl Executor {
         let mut owed_mops = 0.0;
         let mut bags = 0;
         for bag in self.order.clone() {
-            let Some(held) = self.held.get_mut(&bag).filter(|held| held.confirmed && !io.is_writing(bag)) else { continue };
+            let Some(held) = self.held.get_mut(&bag).filter(|held| held.confirmed && !io.is_writing(bag)) else {
+                continue;
+            };
             let (waiting, task_mops) = (held.waiting.len(), held.task_mops());
             owed_mops += waiting as f64 * task_mops * share;
             let tasks = ((owed_mops / task_mops + 1e-9).floor() as u64).min(waiting);

@@ -178,7 +178,7 @@ impl Executor {
 
     /// Work left in a task that has begun.
     fn rest_mops(&self, running: &Running, now: Time) -> f64 {
-        let whole = self.held.get(&running.task.bag).map_or(0.0, Held::task_mops);
+        let whole = self.held.get(&running.task.bag).map_or(0.0, |held| held.task_mops());
         (whole - running.active(now).as_secs_f64() * self.speed_mops).max(whole * OVERRUN_REST)
     }
 

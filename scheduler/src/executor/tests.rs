@@ -6,6 +6,7 @@ use idlewood_overlay::WallTime;
 use proptest::prelude::*;
 
 use super::*;
+use crate::bag::{BlobId, Path};
 use crate::queue::Entry;
 use crate::summary::{STRETCH_COUNT, STRETCHES};
 
@@ -251,4 +252,139 @@ proptest! {
         let worst = kept(Config { frozen_max, lexicographic, slots, ..Config::default() }, &bags);
         prop_assert!(worst <= 1.0 + 1e-9, "{} of what was promised", worst);
     }
+}
+
+/// Every write so far is done.
+fn all_durable(io: &mut Io) {
+    let opened = (0..20).filter_map(|ticket| io.persisted(crate::io::Ticket(ticket))).count();
+    assert_eq!(opened, 0, "nothing is submitted here");
+}
+
+/// An executor with a bag of 10 tasks and one of 5, all of 100 s, whose submitter knows of them; the first runs.
+fn laden(config: &Config) -> (Executor, Io) {
+    let (mut executor, mut io) = empty(config);
+    for (number, tasks) in [(1, 10), (2, 5)] {
+        let id = BagId([number; 32]);
+        let (submitter, application_size_mops) = (contact(1), 1e5 * 100.0 * f64::from(number));
+        let bag = BagHeader { id, submitter, tasks, task_mops: 1e5, application_size_mops, declared: true };
+        let (ranges, age, path) = (IntervalSet::from(0..tasks), Duration::ZERO, Path::default());
+        executor.accept(Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0 }, &mut io, config);
+        all_durable(&mut io);
+        let version = executor.held[&id].version;
+        let (submitter, term, drop) = (None, Duration::from_secs(60), IntervalSet::new());
+        executor.lease(contact(1).peer, Lease { bag: id, version, submitter, term, drop }, &mut io, config);
+    }
+    executor.dispatch(&mut io);
+    io.effects.clear();
+    (executor, io)
+}
+
+/// The offers sent since: bag and ranges.
+fn offers(io: &mut Io) -> Vec<(u8, IntervalSet)> {
+    let sent = io.effects.drain(..).filter_map(|effect| match effect {
+        Effect::Send { to, message: Message::Offer { bag, ranges, to: idle, .. } } => {
+            assert_eq!((to, idle), (contact(1), contact(7)));
+            Some((bag.0[0], ranges))
+        }
+        _ => None,
+    });
+    sent.collect()
+}
+
+#[test]
+fn a_machine_of_the_same_speed_gets_half_of_what_has_not_begun_of_each_bag() {
+    let config = Config::default();
+    // 9 and 5 wait; what a share is short of a whole task is carried over to the next bag.
+    for (speed_mops, expected) in
+        [(1000.0, vec![(1, 6..10), (2, 2..5)]), (3000.0, vec![(1, 4..10), (2, 1..5)]), (100.0, vec![(2, 4..5)])]
+    {
+        let (mut executor, mut io) = laden(&config);
+        executor.give(&contact(7), speed_mops, &mut io, &config);
+        let expected: Vec<_> = expected.into_iter().map(|(bag, range)| (bag, IntervalSet::from(range))).collect();
+        assert_eq!(offers(&mut io), expected);
+        // One at a time.
+        executor.give(&contact(7), speed_mops, &mut io, &config);
+        assert!(offers(&mut io).is_empty());
+    }
+}
+
+#[test]
+fn what_is_offered_does_not_begin_until_it_is_refused_and_is_forgotten_when_it_is_taken() {
+    let config = Config::default();
+    let (mut executor, mut io) = laden(&config);
+    executor.give(&contact(7), 1000.0, &mut io, &config);
+    let given = offers(&mut io);
+    let offered = |executor: &Executor| executor.held.values().map(|held| held.offered.len()).sum::<u64>();
+    assert_eq!(offered(&executor), 7);
+    let all = |executor: &Executor| executor.held.values().map(|held| held.ranges().len()).sum::<u64>();
+    assert_eq!(all(&executor), 15, "all of it is still accounted for");
+    let waiting: Vec<u64> = executor.held().iter().map(|held| held.waiting).collect();
+    assert_eq!(waiting.iter().sum::<u64>(), 7, "{waiting:?}");
+    // Taken.
+    let (bag, ranges) = &given[0];
+    let (term, drop) = (Duration::from_secs(60), ranges.clone());
+    let lease = Lease { bag: BagId([*bag; 32]), version: 0, submitter: None, term, drop };
+    executor.lease(contact(1).peer, lease, &mut io, &config);
+    assert_eq!(all(&executor), 15 - ranges.len());
+    // No answer.
+    assert!(executor.deadline(&io).is_some_and(|deadline| deadline <= io.now + config.placement_timeout));
+    io.now += config.placement_timeout;
+    executor.tick(&mut io, &config);
+    assert_eq!((offered(&executor), all(&executor)), (0, 15 - ranges.len()));
+    // Where the owner is back, all of it may go.
+    executor.suspend(&mut io, &config);
+    let waiting: u64 = executor.held().iter().map(|held| held.waiting).sum();
+    assert!(executor.summary(io.now).longest_wait_s > 0);
+    all_durable(&mut io);
+    executor.give(&contact(7), 1.0, &mut io, &config);
+    assert_eq!(offers(&mut io).iter().map(|(_, ranges)| ranges.len()).sum::<u64>(), waiting);
+    assert!(!executor.is_dry(), "a machine whose owner is back asks nobody");
+}
+
+#[test]
+fn only_what_time_alone_does_not_tell_is_news() {
+    let config = Config::default();
+    for (ran_s, is_news) in [(100, false), (95, false), (50, true), (150, true)] {
+        let (mut executor, mut io) = laden(&config);
+        executor.changed = false;
+        io.now += Duration::from_secs(ran_s);
+        let task = TaskId { bag: BagId([1; 32]), index: 0 };
+        let work_mops = 1e5;
+        let outcome = TaskOutcome::Finished { success: true, output: BlobId([1; 32]), output_bytes: 1, work_mops };
+        executor.ended(task, outcome, &mut io, &config);
+        executor.dispatch(&mut io);
+        assert_eq!(executor.changed, is_news, "after {ran_s} s of 100");
+    }
+    let (mut executor, mut io) = laden(&config);
+    executor.changed = false;
+    executor.give(&contact(7), 1000.0, &mut io, &config);
+    assert!(executor.changed);
+}
+
+#[test]
+fn one_message_renews_what_is_due_and_what_will_be_soon() {
+    let config = Config::default();
+    let (mut executor, mut io) = laden(&config);
+    let bags: Vec<_> = executor.held.values().map(|held| (held.bag.id, held.version)).collect();
+    assert_eq!(bags.len(), 2);
+    let later = executor.held.get_mut(&bags[1].0).expect("held");
+    later.holding_due += Duration::from_secs(10);
+    io.now += Duration::from_secs(30);
+    executor.tick(&mut io, &config);
+    let sent: Vec<_> = std::mem::take(&mut io.effects);
+    let renewal = Message::Renewal { executor: contact(2), bags: bags.clone() };
+    assert_eq!(sent, [Effect::Send { to: contact(1), message: renewal }]);
+    // Only its submitter renews, and only what was said last.
+    let term = Duration::from_secs(100);
+    executor.renewed(contact(3).peer, &bags, term, &mut io, &config);
+    executor.renewed(contact(1).peer, &[(bags[0].0, 99)], term, &mut io, &config);
+    assert!(executor.held.values().all(|held| held.holding_due <= io.now + config.repeat_after));
+    executor.renewed(contact(1).peer, &bags, term, &mut io, &config);
+    assert!(executor.held.values().all(|held| held.holding_due == io.now + term / 2));
+    // Where the submitter asks, all is said.
+    let (bag, drop) = (bags[0].0, IntervalSet::new());
+    executor.lease(contact(1).peer, Lease { bag, version: 0, submitter: None, term, drop }, &mut io, &config);
+    executor.tick(&mut io, &config);
+    let said = |effect: &Effect| matches!(effect, Effect::Send { message: Message::Holding { .. }, .. });
+    assert_eq!(io.effects.iter().filter(|effect| said(effect)).count(), 1);
 }

@@ -113,18 +113,13 @@ impl Ledger {
 
     /// An executor renews what it said with this version: for how long. Nothing where that is not what is known here; then
     /// it is told to say what it holds, or to forget it all.
-    pub(crate) fn renew(
-        &mut self,
-        executor: &Contact,
-        version: u64,
-        io: &mut Io,
-        config: &Config,
-    ) -> Option<Duration> {
+    pub(crate) fn renew(&mut self, executor: &Contact, version: u64, io: &mut Io, config: &Config) -> Option<Duration> {
         let term = self.term(io, config);
         let said = (executor.incarnation, version);
-        let known = self.placed.get_mut(&executor.peer).filter(|placement| {
-            !placement.withdrawn && (placement.executor.incarnation, placement.version) == said
-        });
+        let known = self
+            .placed
+            .get_mut(&executor.peer)
+            .filter(|placement| !placement.withdrawn && (placement.executor.incarnation, placement.version) == said);
         if let Some(placement) = known {
             placement.until = io.now + term;
             return Some(term);
@@ -249,13 +244,13 @@ impl Ledger {
         }
     }
 
-    /// What an executor that holds `mine` newly takes on with these ranges: of what is on its way or to be issued.
-    fn gained(&self, ranges: &IntervalSet, mine: &IntervalSet, attempt: u32) -> IntervalSet {
+    /// What this executor, which holds `mine`, newly takes on with these ranges: of what is on its way or to be issued.
+    fn gained(&self, executor: PeerId, ranges: &IntervalSet, mine: &IntervalSet, attempt: u32) -> IntervalSet {
         if !self.may_be_held {
             return IntervalSet::new();
         }
         let mut gained = ranges.intersection(&self.unissued);
-        for issue in &self.issued {
+        for issue in self.issued.iter().filter(|issue| issue.to.is_none_or(|to| to == executor)) {
             gained.extend_with(&ranges.intersection(&issue.ranges));
         }
         gained.subtract(mine);
@@ -284,7 +279,7 @@ impl Ledger {
             Some(known) => known.ranges.clone(),
             None => IntervalSet::new(),
         };
-        let gained = self.gained(&ranges, &mine, attempt);
+        let gained = self.gained(executor.peer, &ranges, &mine, attempt);
         let lost = mine.difference(&ranges);
         let keep = mine.difference(&lost).union(&gained);
         let message = lease(ranges.difference(&keep));
@@ -333,7 +328,7 @@ impl Ledger {
             if given.is_empty() {
                 io.persist(vec![Change::Put(placed)], Vec::new());
             } else {
-                let request = self.request(given, io, config);
+                let request = self.request(given, Some(to.peer), io, config);
                 let request = Message::Request { request, node: Node::Leaf, climbing: false };
                 io.persist(vec![Change::Put(placed)], vec![Then::Send(to, request)]);
             }
@@ -382,7 +377,7 @@ impl Ledger {
         while !more.is_empty() {
             let part: IntervalSet = more.ranges().take(REQUEST_INTERVALS_MAX).collect();
             more.subtract(&part);
-            requests.push(self.request(part, io, config));
+            requests.push(self.request(part, None, io, config));
         }
         requests
     }

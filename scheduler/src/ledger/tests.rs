@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use idlewood_overlay::WallTime;
+use idlewood_overlay::{Node, WallTime};
 use proptest::prelude::*;
 
 use super::*;
@@ -104,6 +104,8 @@ fn nobody_holds_what_was_never_issued() {
 enum Step {
     Replicate { start: u64, length: u64 },
     Renew,
+    RenewOne { executor: u8, ago: u64 },
+    Offer { executor: u8, to: u8, start: u64, length: u64 },
     Restore { executor: u8, start: u64, length: u64 },
     Issue,
     Wait(u64),
@@ -116,6 +118,9 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         2 => (0..TASKS, 0..20_u64).prop_map(|(start, length)| Step::Replicate { start, length }),
         1 => Just(Step::Renew),
+        1 => (1..5_u8, 0..5_u64).prop_map(|(executor, ago)| Step::RenewOne { executor, ago }),
+        2 => (1..5_u8, 1..5_u8, 0..TASKS + 5, 0..20_u64)
+            .prop_map(|(executor, to, start, length)| Step::Offer { executor, to, start, length }),
         1 => (1..5_u8, 0..TASKS, 0..20_u64)
             .prop_map(|(executor, start, length)| Step::Restore { executor, start, length }),
         2 => Just(Step::Issue),
@@ -135,7 +140,7 @@ proptest! {
         let mut io = io();
         let mut ledger = ledger(&io, 1);
         ledger.replicas = replicas;
-        for (version, step) in (1..).zip(steps) {
+        for (version, step) in (1_u64..).zip(steps) {
             let before: BTreeSet<u64> = over(&ledger).collect();
             match step {
                 Step::Replicate { start, length } => {
@@ -145,6 +150,16 @@ proptest! {
                     }
                 }
                 Step::Renew => ledger.renew_all(&io, &config),
+                Step::RenewOne { executor, ago } => {
+                    let version = version.saturating_sub(ago);
+                    let known = ledger.placed.get(&contact(executor).peer).is_some_and(|p| p.version == version);
+                    let renewed = ledger.renew(&contact(executor), version, &mut io, &config);
+                    prop_assert!(renewed.is_none() || known);
+                }
+                Step::Offer { executor, to, start, length } => {
+                    let ranges = IntervalSet::from(start..start + length);
+                    ledger.offer(contact(executor), &ranges, contact(to), &mut io, &config);
+                }
                 // At a restart nothing is on its way, and each executor is known once.
                 Step::Restore { executor, .. }
                     if !ledger.issued.is_empty() || ledger.placed.contains_key(&contact(executor).peer) => {}
@@ -286,6 +301,91 @@ fn a_bag_closes_when_every_result_is_journalled() {
     assert_eq!(view.closed.map(|(closing, _)| closing), Some(Closing::Completed));
 }
 
+/// What was last sent to this executor.
+fn told(io: &Io, executor: u8) -> Option<Message> {
+    io.effects.iter().rev().find_map(|effect| match effect {
+        Effect::Send { to, message } if to.peer == contact(executor).peer => Some(message.clone()),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_lease_is_renewed_for_what_the_submitter_has_heard_and_nothing_else() {
+    let config = Config::default();
+    let mut io = io();
+    let mut ledger = ledger(&io, 0);
+    ledger.replicas = 2;
+    ledger.issue(&io, &config);
+    ledger.holding(said(1, 3, IntervalSet::from(0..TASKS)), &mut io, &config);
+    io.now += config.lease / 2;
+    assert_eq!(ledger.renew(&contact(1), 3, &mut io, &config), Some(config.lease));
+    let end = io.now + config.lease;
+    assert_eq!(ledger.placed[&contact(1).peer].until, end);
+    io.now += config.lease / 2;
+    let another_life = Contact { incarnation: 9, ..contact(1) };
+    for (executor, version) in [(contact(1), 2), (contact(1), 4), (another_life, 3), (contact(2), 3)] {
+        io.effects.clear();
+        assert_eq!(ledger.renew(&executor, version, &mut io, &config), None);
+        let answer = told(&io, executor.peer.0[0]);
+        assert!(matches!(&answer, Some(Message::Lease { version: 0, drop, .. }) if drop.is_empty()), "{answer:?}");
+    }
+    assert_eq!(ledger.placed[&contact(1).peer].until, end, "none of them renewed anything");
+    // Another has done one of its tasks: it has to hear of that.
+    ledger.replicate(&IntervalSet::from(7..8), &io, &config);
+    ledger.holding(said(2, 1, IntervalSet::from(7..8)), &mut io, &config);
+    ledger.record_result(result(7, true), contact(2), &mut io);
+    assert_eq!(ledger.renew(&contact(1), 3, &mut io, &config), None);
+    ledger.holding(said(1, 4, IntervalSet::from(0..TASKS)), &mut io, &config);
+    let answer = told(&io, 1);
+    assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if *drop == IntervalSet::from(7..8)), "{answer:?}");
+    assert!(ledger.renew(&contact(1), 4, &mut io, &config).is_some());
+    ledger.close(Closing::Cancelled, &mut io);
+    assert_eq!(ledger.renew(&contact(1), 4, &mut io, &config), None);
+    let answer = told(&io, 1);
+    let all = IntervalSet::from(0..TASKS);
+    assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if *drop == all), "{answer:?}");
+}
+
+#[test]
+fn what_is_offered_goes_to_the_other_machine_or_is_issued_again() {
+    let config = Config::default();
+    let mut io = io();
+    let mut ledger = ledger(&io, 0);
+    ledger.issue(&io, &config);
+    ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
+    let offered = IntervalSet::from(30..TASKS);
+    for _ in 0..2 {
+        // The second time nothing more happens.
+        ledger.offer(contact(1), &offered, contact(2), &mut io, &config);
+        assert_eq!((ledger.view().placed, ledger.view().unplaced, ledger.issued.len()), (30, 10, 1));
+        let answer = told(&io, 1);
+        assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if *drop == offered), "{answer:?}");
+    }
+    assert!(told(&io, 2).is_none(), "not before that is durable");
+    let tickets = io.effects.iter().filter_map(|effect| match effect {
+        Effect::Persist { ticket, .. } => Some(*ticket),
+        _ => None,
+    });
+    let tickets: Vec<_> = tickets.collect();
+    assert!(tickets.into_iter().all(|ticket| io.persisted(ticket).is_none()));
+    let sent = told(&io, 2);
+    let Some(Message::Request { request, node: Node::Leaf, climbing: false }) = sent else { panic!("{sent:?}") };
+    assert_eq!(request.ranges, offered);
+    // Who had them keeps nothing of them; who gets them places them.
+    ledger.holding(said(1, 2, IntervalSet::from(0..TASKS)), &mut io, &config);
+    assert_eq!((ledger.view().placed, ledger.view().unplaced), (30, 10), "they are another's");
+    ledger.holding(said(2, 1, offered.clone()), &mut io, &config);
+    assert_eq!(ledger.placed[&contact(2).peer].ranges, offered);
+    assert_eq!((ledger.view().placed, ledger.view().reissued), (TASKS, 0));
+    // Nobody gives what another has, and what does not arrive is issued again.
+    ledger.offer(contact(1), &offered, contact(3), &mut io, &config);
+    assert_eq!(ledger.placed[&contact(2).peer].ranges, offered);
+    ledger.offer(contact(2), &offered, contact(3), &mut io, &config);
+    io.now += config.placement_timeout;
+    ledger.expire(&mut io);
+    assert_eq!((ledger.view().placed, ledger.view().reissued), (30, 10));
+}
+
 #[test]
 fn a_failure_told_twice_counts_once() {
     let config = Config::default();
@@ -335,7 +435,10 @@ fn a_restart_gives_every_lease_a_full_new_term() {
     ledger.restore_done(&result(0, true));
     ledger.restore_placed(contact(1), &IntervalSet::from(0..20), &io, &config);
     assert_eq!((ledger.view().done, ledger.view().placed), (1, 19));
-    io.now += config.lease - Duration::from_secs(1);
+    // The bag is as old as this machine: an eighth of that is longer than the usual lease.
+    let term = ledger.term(&io, &config);
+    assert!(term >= config.lease, "{term:?}");
+    io.now += term - Duration::from_secs(1);
     ledger.expire(&mut io);
     assert_eq!(ledger.view().reissued, 0);
     io.now += Duration::from_secs(1);

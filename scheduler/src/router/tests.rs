@@ -280,3 +280,34 @@ fn the_next_request_goes_where_less_was_sent() {
     let (idle, busy) = parts_of(2000);
     assert!(busy > 500 && idle + busy == 2000, "{idle} and {busy}");
 }
+
+#[test]
+fn who_asks_for_work_is_sent_to_the_longest_wait_once_for_each_report() {
+    let config = Config::default();
+    let mut grid = Grid::new(&leaf(0.0));
+    let children: Vec<usize> =
+        grid.lower().children().into_iter().flatten().map(|child| usize::from(child.contact.peer.0[0])).collect();
+    let waits = |wait_s| {
+        let mut summary = leaf(100.0);
+        summary.longest_wait_s = summary::wait_s(wait_s);
+        summary
+    };
+    let mut router = Router::default();
+    let stranger = contact(9).peer;
+    let mut ask = |grid: &Grid, idle, least_s| {
+        let sent = router.ask(least_s, idle, grid.lower(), grid.now, &config);
+        sent.map(|(child, node)| (usize::from(child.peer.0[0]), node))
+    };
+    assert_eq!(ask(&grid, stranger, 5), None, "nothing waits");
+    grid.publish(children[0], &waits(100.0));
+    grid.publish(children[1], &waits(1000.0));
+    grid.run(Duration::from_secs(10));
+    assert_eq!(ask(&grid, stranger, 2000), None);
+    assert_eq!(ask(&grid, stranger, 5), Some((children[1], Node::Leaf)));
+    assert_eq!(ask(&grid, contact(children[0] as u8).peer, 5), None, "not to itself, nor twice to the other");
+    assert_eq!(ask(&grid, stranger, 5), Some((children[0], Node::Leaf)));
+    assert_eq!(ask(&grid, stranger, 5), None);
+    grid.publish(children[0], &waits(100.0));
+    grid.run(Duration::from_secs(10));
+    assert_eq!(ask(&grid, stranger, 5), Some((children[0], Node::Leaf)));
+}

@@ -138,7 +138,8 @@ pub fn apply(base: &[u8], difference: &[u8]) -> Option<Vec<u8>> {
 pub fn longest_wait_s(bytes: &[u8]) -> u64 {
     let read = || {
         let mut rest = bytes.get(14..).filter(|_| bytes[0] & !LOOSE == WHOLE)?;
-        (get(&mut rest).ok()?, get(&mut rest).ok()?);
+        get(&mut rest).ok()?;
+        get(&mut rest).ok()?;
         u16::try_from(get(&mut rest).ok()?).ok()
     };
     let code: Option<u16> = read();
@@ -373,7 +374,8 @@ impl Scaled {
             }
             last = Some(index);
         }
-        let scaled = Self { minimum_stretch, maximum_stretch, speed_mops, leaves, height, slots, longest_wait, is_loose, rows };
+        let scaled =
+            Self { minimum_stretch, maximum_stretch, speed_mops, leaves, height, slots, longest_wait, is_loose, rows };
         // Whether it is loose has one answer, so that there is one way to write a summary.
         if !reader.is_done() || is_loose && !scaled.has_loose_cells() {
             return Err(DecodeError::Damaged);
@@ -573,7 +575,8 @@ impl<'a> Model<'a> {
             self.codes[t] = line;
             changed |= u32::from(!is_same(&line, &around.below)) << t;
             next = self.next_altered(coder, t, wanted);
-            below_earlier = if next == t + 1 { around.below } else { self.codes.get(next - 1).copied().unwrap_or(line) };
+            below_earlier =
+                if next == t + 1 { around.below } else { self.codes.get(next - 1).copied().unwrap_or(line) };
         }
         self.changed = changed;
     }
@@ -636,7 +639,8 @@ impl<'a> Model<'a> {
     ) -> Line {
         if let Some(shifted) = self.shift(around) {
             let context = usize::from(self.last_shifted) | usize::from(self.is_first) << 1;
-            self.last_shifted = coder.bit(&mut self.shifted[context], wanted.is_some_and(|wanted| is_same(wanted, &shifted)));
+            self.last_shifted =
+                coder.bit(&mut self.shifted[context], wanted.is_some_and(|wanted| is_same(wanted, &shifted)));
             if self.last_shifted {
                 self.misses[t] = [0; TASK_SIZE_COUNT];
                 return shifted;
@@ -718,8 +722,9 @@ impl<'a> Model<'a> {
         let mut shifted = [0; TASK_SIZE_COUNT];
         shifted[0] = scale::code(scale::value(quarter[0], self.bits).saturating_mul(4).min(CELL_MAX), self.bits);
         shifted[1..].copy_from_slice(&quarter[..TASK_SIZE_COUNT - 1]);
+        let most = if self.is_loose { shifted[0] } else { scale::quarter(shifted[0], self.bits) };
         let may_be = is_at_most(&around.earlier, &shifted) && is_at_most(&around.below, &shifted);
-        (may_be && shifted[1] <= shifted[0] && !is_same(&shifted, &around.below)).then_some(shifted)
+        (may_be && shifted[1] <= most && !is_same(&shifted, &around.below)).then_some(shifted)
     }
 
     /// What is known of a cell from those before it.

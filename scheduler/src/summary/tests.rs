@@ -63,6 +63,19 @@ fn check_hostile(base: &[u8], bytes: &[u8]) {
     assert!(applied.is_none_or(|applied| Summary::decode(&applied).unwrap().encode() == applied));
 }
 
+#[test]
+fn the_longest_wait_climbs() {
+    let leaf = |wait: f64| Summary { longest_wait_s: wait_s(wait), ..Summary::unavailable() };
+    for wait in [0.0, 0.9, 7.0, 100.0, 1e4, 1e7, f64::INFINITY] {
+        let (one, other) = (leaf(wait).encode(), leaf(3.0).encode());
+        let sum = report(&[&one, &other]);
+        let expected = wait_s(wait.max(3.0));
+        assert_eq!([Summary::decode(&sum).unwrap().longest_wait_s, longest_wait_s(&sum)], [expected; 2], "{wait}");
+        assert!(wait_s(wait) as f64 <= wait && wait_s(wait) as f64 >= 0.875 * wait.min(3e7) - 1.0, "{wait}");
+    }
+    assert_eq!([longest_wait_s(&[]), longest_wait_s(&[1; 40])], [0; 2]);
+}
+
 proptest! {
     #[test]
     fn a_cell_is_a_lower_bound_for_every_request_that_maps_to_it(
@@ -468,7 +481,7 @@ fn small_cases_by_hand() {
 #[test]
 fn a_summary_of_another_format_is_refused() {
     let bytes = Summary::unavailable().encode();
-    assert_eq!(bytes.len(), 16, "no row costs no byte");
+    assert_eq!(bytes.len(), 17, "no row costs no byte");
     for kind in (0..=u8::MAX).filter(|kind| *kind != bytes[0]) {
         let other = [&[kind], &bytes[1..]].concat();
         // Without rows no cell is loose.
@@ -480,14 +493,16 @@ fn a_summary_of_another_format_is_refused() {
         other[at..at + 4].copy_from_slice(&value.to_le_bytes());
         assert_eq!(Summary::decode(&other), Err(DecodeError::Range));
     }
-    let crowded = [&bytes[..14], &[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 1, 1]].concat();
+    let crowded = [&bytes[..14], &[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 1, 1, 1]].concat();
     assert_eq!(Summary::decode(&crowded), Err(DecodeError::Range));
     for slots in [&[0x81, 0x20][..], &[0xff, 0xff, 0xff, 0xff, 0xff, 1]] {
         let wide = [&bytes[..15], slots, &[0; 4]].concat();
         assert_eq!(Summary::decode(&wide), Err(DecodeError::Range), "{slots:?}");
     }
+    let patient = [&bytes[..16], &[0xff, 0xff, 3], &[0; 4]].concat();
+    assert_eq!((Summary::decode(&patient), longest_wait_s(&patient)), (Err(DecodeError::Range), 0));
     assert_eq!(Summary::decode(&bytes[..14]), Err(DecodeError::Damaged));
-    // Two bytes decide nothing that 16 bytes with nothing behind do not.
+    // Two bytes decide nothing that the header with nothing behind does not.
     assert_eq!(Summary::decode(&[&bytes[..], &[0; 9]].concat()), Err(DecodeError::Damaged));
     assert_eq!(Summary::decode(&vec![0; ENCODED_BYTES_MAX + 1]), Err(DecodeError::TooLong(ENCODED_BYTES_MAX + 1)));
     assert_eq!(Summary::decode(&[]), Err(DecodeError::Damaged));
