@@ -207,10 +207,10 @@ fn updates_and_table1() {
     let out = Directory::new("updates");
     let summary = json(&reproduce("updates --nodes 9 --bags 4 --seeds 1 --output json", &out));
     let row = &rows(&summary)[0];
-    // Nobody but the root's own leaf is nearer than one link of 45 ms.
+    // Half of the leaves are two links of 45 ms from the root, or farther.
     assert!(number(row, "updates") >= 10.0, "{row}");
     let quantiles = ["p10", "p50", "p90", "p99", "max"].map(|name| number(row, &format!("update_time_{name}_s")));
-    assert!(quantiles.is_sorted() && quantiles[1] > 0.045 && quantiles[4] < 10.0, "{quantiles:?}");
+    assert!(quantiles.is_sorted() && quantiles[1] > 0.09 && quantiles[4] < 10.0, "{quantiles:?}");
     let summary = json(&reproduce("table1 --nodes 9 --bags 4 --seeds 1 --output json", &out));
     let limits: Vec<f64> = rows(&summary).iter().map(|row| number(row, "update_limit_bytes_s")).collect();
     assert_eq!(limits, [2_500.0, 5_000.0, 10_000.0, 20_000.0, 40_000.0]);
