@@ -30,6 +30,8 @@ const EVENTS_AT_ONE_INSTANT_MAX: u32 = 10_000;
 pub(crate) struct Run {
     pub(crate) task: TaskId,
     pub(crate) work_mops: f64,
+    /// How long it takes from its beginning, and from here.
+    takes: Duration,
     left: Duration,
     /// When it last began to run; `None` while frozen, for others or by the owner.
     since: Option<Time>,
@@ -84,6 +86,9 @@ pub(crate) struct Host {
     places: u32,
     /// What has begun, by place.
     runs: BTreeMap<u32, Run>,
+    /// How long tasks that were interrupted still take from their last checkpoint on.
+    checkpoints: BTreeMap<TaskId, Duration>,
+    checkpoint_interval: Option<Duration>,
     serial: u64,
     sequence: u64,
     /// When the pending wake is due.
@@ -119,6 +124,8 @@ impl Host {
             slots,
             places: idlewood_scheduler::Config { slots, ..scenario.peer.clone() }.places(),
             runs: BTreeMap::new(),
+            checkpoints: BTreeMap::new(),
+            checkpoint_interval: scenario.checkpoint_interval,
             serial: 0,
             sequence: 0,
             wake: None,
@@ -182,13 +189,28 @@ impl Host {
         self.peer = None;
         self.condition.pause = None;
         self.store.lose_pending();
+        self.keep_checkpoints(now);
         if queue_lost {
             self.store.lose_queue();
+            self.checkpoints.clear();
         }
         self.link.clear(now);
         self.outputs = Outputs::default();
         self.runs.clear();
         self.wake = None;
+    }
+
+    /// What runs now can go on from its last checkpoint.
+    fn keep_checkpoints(&mut self, now: Time) {
+        let Some(interval) = self.checkpoint_interval else { return };
+        for run in self.runs.values_mut() {
+            run.pause(now, run.serial);
+            let done_us = (run.takes - run.left).as_micros();
+            let kept_us = done_us - done_us % interval.as_micros();
+            if kept_us > 0 {
+                self.checkpoints.insert(run.task, run.takes - Duration::from_micros(kept_us as u64));
+            }
+        }
     }
 
     /// Gives the peer one event; appends what it answers.
@@ -247,11 +269,12 @@ impl Host {
     /// When the place is not free, or all slots are taken: the peer broke its promise.
     pub(crate) fn run(&mut self, place: u32, task: TaskId, work_mops: f64, now: Time) -> Option<(Time, u64)> {
         assert!(place < self.places, "machine {} starts {task:?} at place {place} of {}", self.index, self.places);
-        let left = Duration::from_micros(((work_mops / self.speed_mops * 1e6).round() as u64).max(1));
+        let takes = Duration::from_micros(((work_mops / self.speed_mops * 1e6).round() as u64).max(1));
+        let left = self.checkpoints.remove(&task).unwrap_or(takes);
         let since = (!self.suspended).then_some(now);
         self.serial += 1;
         let serial = self.serial;
-        let before = self.runs.insert(place, Run { task, work_mops, left, since, frozen: false, serial });
+        let before = self.runs.insert(place, Run { task, work_mops, takes, left, since, frozen: false, serial });
         assert!(before.is_none(), "machine {} starts {task:?} at place {place}, which has {before:?}", self.index);
         self.assert_slots();
         since.map(|since| (since + left, serial))
@@ -373,6 +396,21 @@ mod tests {
         let &[(0, end, serial)] = resumed.as_slice() else { panic!("{resumed:?}") };
         assert_eq!(end, at(1070));
         assert_eq!(host.finish(0, serial).map(|run| run.task), Some(TASK));
+    }
+
+    #[test]
+    fn a_task_that_a_power_cut_ended_goes_on_from_its_last_checkpoint() {
+        let checkpoint_interval = Some(Duration::from_secs(20));
+        let mut host = Host::new(&Scenario { checkpoint_interval, ..Scenario::default() }, 0);
+        let work_mops = 100.0 * host.speed_mops;
+        host.run(0, TASK, work_mops, at(0));
+        host.crash(false, at(50));
+        assert_eq!(host.run(0, TASK, work_mops, at(1000)).map(|(end, _)| end), Some(at(1060)));
+        // What was done before this life counts.
+        host.crash(false, at(1025));
+        assert_eq!(host.run(0, TASK, work_mops, at(2000)).map(|(end, _)| end), Some(at(2040)));
+        host.crash(true, at(2030));
+        assert_eq!(host.run(0, TASK, work_mops, at(3000)).map(|(end, _)| end), Some(at(3100)));
     }
 
     #[test]

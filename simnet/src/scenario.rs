@@ -177,6 +177,14 @@ pub struct Scenario {
     /// Coefficient of variation of the true work of tasks of one bag, 0 to 10; lognormal, and their mean is what is
     /// declared. Default 0, the paper's; a production grid's is 0.45. A log has its own.
     pub task_cv: f64,
+    /// Time between two checkpoints of a task, at least 1 s, from which it goes on after its machine was down; a task that
+    /// moves to another machine begins anew. None: it begins anew always. Default none, as in the paper.
+    #[serde(
+        rename(serialize = "checkpoint_interval_s"),
+        serialize_with = "optional_seconds",
+        deserialize_with = "optional_from_text"
+    )]
+    pub checkpoint_interval: Option<Duration>,
     /// Tasks of a usual bag per machine, at least 1. Default 10, the paper's.
     pub tasks_per_node: u64,
     /// Spread of the number of tasks, ± percent, at most 100. Default 20, the paper's.
@@ -257,6 +265,7 @@ impl Default for Scenario {
             log_file: None,
             load: None,
             task_cv: 0.0,
+            checkpoint_interval: None,
             tasks_per_node: 10,
             tasks_spread_percent: 20,
             heavy_tailed: false,
@@ -319,6 +328,10 @@ impl Scenario {
         check(
             self.owner_session.is_none_or(at_least_a_second),
             "owner_session must be none or a mean time between 1s and 366d",
+        )?;
+        check(
+            self.checkpoint_interval.is_none_or(at_least_a_second),
+            "checkpoint_interval must be none or between 1s and 366d",
         )?;
         check(at_least_a_second(self.owner_away), "owner_away must be between 1s and 366d")?;
         check(
