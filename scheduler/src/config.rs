@@ -42,8 +42,8 @@ pub struct Config {
     /// Whether there is a grid to join, so that a machine that is still alone must not take all its tasks on itself: it
     /// waits for the others, at most as long as for a placement. Default false.
     pub expects_grid: bool,
-    /// How long a submitter trusts an executor that it does not hear from, 1 s to 1 h. Default 60 s; a third of it
-    /// is the time between renewals. It grows with the number of executors.
+    /// How long a submitter trusts an executor that it does not hear from, at least; 1 s to 1 h. Default 60 s; half of it
+    /// is the time between renewals. It grows with the age of the bag and the number of executors (docs/adr/0010).
     pub lease: Duration,
     /// How long issued tasks may stay unaccounted for before they are issued again, 1 s to 10 min. Default 15 s:
     /// several times the way up and down a tree of a million.
@@ -51,10 +51,11 @@ pub struct Config {
     /// How long the owner must be back before unstarted tasks are handed back. Default 10 min: what HTCondor and
     /// BOINC users know.
     pub vacate_after: Duration,
-    /// Least time between two summaries of the leaf. Default 250 ms: our choice, one round trip between homes.
+    /// Least time between two summaries of the leaf, and between two of the router. Default 250 ms: our choice, one round trip between homes.
     pub summary_interval: Duration,
-    /// Most time between two summaries of a leaf that has work. Default 30 s: our choice; cells stay lower bounds as time
-    /// passes, so that this only lets a leaf offer what became free meanwhile.
+    /// Least time between two summaries of a leaf that only works its queue off; an eighth of the time which that takes,
+    /// up to 5 min, where that is more. Default 10 s: our choice; cells stay lower bounds as time passes, so that this
+    /// only lets a leaf offer what became free meanwhile (docs/adr/0010).
     pub summary_refresh: Duration,
     /// First time to wait before an unanswered message is repeated; doubles up to a third of the lease. Default 2 s.
     pub repeat_after: Duration,
