@@ -24,6 +24,9 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(96, 96, 96),
 ];
 
+/// Of published values, from dark to light.
+const PUBLISHED: [RGBColor; 3] = [RGBColor(0, 0, 0), RGBColor(120, 120, 120), RGBColor(150, 75, 0)];
+
 /// What an axis shows.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scale {
@@ -64,7 +67,7 @@ pub struct Series {
     pub points: Vec<Point>,
     /// Whether a line joins them.
     pub is_line: bool,
-    /// Whether they are a paper's: black crosses.
+    /// Whether they are a paper's: crosses.
     pub is_published: bool,
 }
 
@@ -110,7 +113,8 @@ impl Figure {
         let x_range = range(&self.x.scale, points().map(|point| point.x));
         let ys = points().flat_map(|point| point.interval.into_iter().flatten().chain([point.y]));
         let y_range = range(&self.y.scale, ys);
-        let number = |value: &f64| short(*value);
+        let is_x_log = self.x.scale == Scale::Log;
+        let number = |value: &f64| if is_x_log { round_only(*value) } else { short(*value) };
         let is_y_log = self.y.scale == Scale::Log;
         match (&self.x.scale, is_y_log) {
             (Scale::Linear, false) => self.draw(x_range, y_range, |x| x, &number),
@@ -131,6 +135,33 @@ impl Figure {
                 }
             }
         }
+    }
+
+    /// Where the legend hides the fewest points.
+    fn emptiest_corner(&self) -> SeriesLabelPosition {
+        let points = || self.series.iter().flat_map(|series| &series.points);
+        let along = |scale: &Scale, value: f64| if *scale == Scale::Log { value.log10() } else { value };
+        let share = |scale: &Scale, values: Vec<f64>| -> Vec<f64> {
+            let values: Vec<f64> = values.into_iter().map(|value| along(scale, value)).collect();
+            let (low, high) = values
+                .iter()
+                .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(*value), high.max(*value)));
+            let low = if *scale == Scale::Linear { low.min(0.0) } else { low };
+            values.into_iter().map(|value| (value - low) / (high - low).max(1e-9)).collect()
+        };
+        let xs = share(&self.x.scale, points().map(|point| point.x).collect());
+        let ys = share(&self.y.scale, points().map(|point| point.y).collect());
+        let hidden = |is_right: bool, is_upper: bool| {
+            let within = |(x, y): &(&f64, &f64)| (**x > 0.5) == is_right && (**y > 0.5) == is_upper;
+            xs.iter().zip(&ys).filter(within).count()
+        };
+        let corners = [
+            (hidden(true, true), SeriesLabelPosition::UpperRight),
+            (hidden(false, true), SeriesLabelPosition::UpperLeft),
+            (hidden(true, false), SeriesLabelPosition::LowerRight),
+            (hidden(false, false), SeriesLabelPosition::LowerLeft),
+        ];
+        corners.into_iter().min_by_key(|corner| corner.0).map_or(SeriesLabelPosition::UpperRight, |corner| corner.1)
     }
 
     fn draw<X, Y, V>(&self, x: X, y: Y, place: impl Fn(f64) -> V, name: &dyn Fn(&V) -> String) -> String
@@ -162,12 +193,14 @@ impl Figure {
                 .y_desc(&self.y.label)
                 .x_labels(categories)
                 .x_label_formatter(name)
-                .y_label_formatter(&|value| short(*value))
+                .y_label_formatter(&|value| if self.y.scale == Scale::Log { round_only(*value) } else { short(*value) })
                 .label_style(("sans-serif", 13))
                 .draw()
                 .expect(DRAWN);
+            let mut published = PUBLISHED.iter().cycle();
             for (number, series) in self.series.iter().enumerate() {
-                let colour = if series.is_published { BLACK } else { COLOURS[number % COLOURS.len()] };
+                let own = &COLOURS[number % COLOURS.len()];
+                let colour = *if series.is_published { published.next().unwrap_or(own) } else { own };
                 let at = |point: &Point| (place(point.x), point.y);
                 if series.is_line {
                     chart
@@ -180,9 +213,10 @@ impl Figure {
                 });
                 chart.draw_series(intervals).expect(DRAWN);
                 if series.is_published {
-                    let crosses = series.points.iter().map(|point| Cross::new(at(point), 6, BLACK.stroke_width(2)));
+                    let stroke = colour.stroke_width(2);
+                    let crosses = series.points.iter().map(|point| Cross::new(at(point), 6, stroke));
                     let drawn = chart.draw_series(crosses).expect(DRAWN);
-                    drawn.label(&series.name).legend(|(x, y)| Cross::new((x + 10, y), 5, BLACK.stroke_width(2)));
+                    drawn.label(&series.name).legend(move |(x, y)| Cross::new((x + 10, y), 5, stroke));
                 } else {
                     let dots = series.points.iter().map(|point| Circle::new(at(point), 4, colour.filled()));
                     let drawn = chart.draw_series(dots).expect(DRAWN);
@@ -192,7 +226,7 @@ impl Figure {
             }
             chart
                 .configure_series_labels()
-                .position(SeriesLabelPosition::UpperRight)
+                .position(self.emptiest_corner())
                 .background_style(WHITE.mix(0.85))
                 .border_style(BLACK.mix(0.3))
                 .label_font(("sans-serif", 13))
@@ -220,6 +254,14 @@ fn range(scale: &Scale, values: impl Iterator<Item = f64>) -> std::ops::Range<f6
     }
 }
 
+/// Only the numbers that divide a logarithmic axis well: 1, 2 or 5 and zeros.
+fn round_only(value: f64) -> String {
+    let power = 10_f64.powf(value.abs().log10().floor() + 1e-9);
+    let digit = value / power;
+    let is_round = [1.0, 2.0, 5.0, 10.0].iter().any(|round| (digit / round - 1.0_f64).abs() < 1e-6);
+    if is_round { short(value) } else { String::new() }
+}
+
 /// A number with as many digits as tell it from its neighbours on an axis.
 fn short(value: f64) -> String {
     let size = value.abs();
@@ -232,5 +274,53 @@ fn short(value: f64) -> String {
     } else {
         let digits = if size >= 10.0 { 1 } else { 2 };
         format!("{value:.digits$}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(x: f64, y: f64) -> Point {
+        Point { x, y, interval: Some([y * 0.9, y * 1.1]) }
+    }
+
+    fn figure(x: Scale, y: Scale, points: Vec<Point>) -> Figure {
+        let axis = |scale| Axis { label: "length, m".to_owned(), scale };
+        let series = |name: &str, is_published| Series {
+            name: name.to_owned(),
+            points: points.clone(),
+            is_line: true,
+            is_published,
+        };
+        let series = vec![series("ours", false), series("theirs", true)];
+        Figure { title: "a < b".to_owned(), caption: String::new(), x: axis(x), y: axis(y), series }
+    }
+
+    #[test]
+    fn every_scale_is_drawn_the_same_each_time() {
+        for x in [Scale::Linear, Scale::Log, Scale::Categories(["one", "two"].map(str::to_owned).to_vec())] {
+            for y in [Scale::Linear, Scale::Log] {
+                let figure = figure(x.clone(), y, vec![point(1.0, 3.0), point(0.0, 2.0), point(1.0, f64::NAN)]);
+                let svg = figure.to_svg();
+                assert_eq!(svg, figure.to_svg());
+                for part in ["ours", "theirs", "length, m", "a &lt; b", "<circle"] {
+                    assert!(svg.contains(part), "{part} is missing: {svg}");
+                }
+                // What no axis can show is left out.
+                let shown = if x == Scale::Log { 1 } else { 2 };
+                assert_eq!(svg.matches("<circle").count(), shown, "{svg}");
+                if let Scale::Categories(_) = x {
+                    assert!(svg.contains("one") && svg.contains("two"), "{svg}");
+                }
+            }
+        }
+        assert!(figure(Scale::Log, Scale::Log, Vec::new()).to_svg().contains("nothing to show yet"));
+    }
+
+    #[test]
+    fn numbers_of_axes() {
+        assert_eq!([0.0, 0.25, 3.0, 12.34, 1234.5, 2e-7].map(short), ["0", "0.25", "3", "12.3", "1234", "2e-7"]);
+        assert_eq!([1.0, 2.0, 3.0, 500.0, 900.0, 0.1].map(round_only), ["1", "2", "", "500", "", "0.10"]);
     }
 }

@@ -75,7 +75,7 @@ fn number(row: &Value, name: &str) -> f64 {
 #[test]
 fn two_processes_agree_whatever_the_number_of_threads() {
     let arguments =
-        "fairness --nodes 8,5 --bags 3 --seed 4 --seeds 2 --only durable,none,bag_interval_s=10 --output json";
+        "fairness --nodes 6,4 --bags 3 --seed 4 --seeds 2 --only durable,none,bag_interval_s=10 --output json";
     let (one, two) = (Directory::new("one"), Directory::new("two"));
     let first = json(&reproduce(&format!("{arguments} --threads 1"), &one));
     let second = json(&reproduce(&format!("{arguments} --threads 2"), &two));
@@ -87,13 +87,13 @@ fn two_processes_agree_whatever_the_number_of_threads() {
     assert_eq!(simulated_cells(&one), simulated_cells(&two));
     assert_eq!(one.read("fairness_10s.svg"), two.read("fairness_10s.svg"));
     let sizes: Vec<f64> = rows(&first).iter().map(|row| number(row, "nodes")).collect();
-    assert_eq!(sizes, [5.0, 5.0, 8.0, 8.0], "in order of size");
+    assert_eq!(sizes, [4.0, 4.0, 6.0, 6.0], "in order of size");
 }
 
 #[test]
 fn fairness_end_to_end() {
     let out = Directory::new("fairness");
-    let summary = json(&reproduce("fairness --nodes 12 --bags 6 --seed 2 --seeds 2 --output json", &out));
+    let summary = json(&reproduce("fairness --nodes 10 --bags 4 --seed 2 --seeds 2 --output json", &out));
     assert_eq!(summary["complete"], true);
     assert_eq!(rows(&summary).len(), 6, "three kinds of failures at two intervals");
     for row in rows(&summary) {
@@ -127,7 +127,8 @@ fn fairness_end_to_end() {
 #[test]
 fn rows_are_what_the_lines_say() {
     let out = Directory::new("agree");
-    let arguments = "desktops --nodes 6 --bags 5 --seeds 3 --only load=0.7,ours,no_preemption --output json";
+    let arguments =
+        "desktops --nodes 6 --bags 5 --seeds 3 --only stay,log_uniform,load=0.7,ours,no_preemption --output json";
     let summary = json(&reproduce(arguments, &out));
     let lines = out.table("desktops.csv");
     assert_eq!((rows(&summary).len(), lines.len()), (2, 6));
@@ -206,10 +207,10 @@ fn updates_and_table1() {
     let out = Directory::new("updates");
     let summary = json(&reproduce("updates --nodes 9 --bags 4 --seeds 1 --output json", &out));
     let row = &rows(&summary)[0];
-    // Nobody but the root's own leaf is nearer than one link of 45 ms.
+    // Half of the leaves are two links of 45 ms from the root, or farther.
     assert!(number(row, "updates") >= 10.0, "{row}");
     let quantiles = ["p10", "p50", "p90", "p99", "max"].map(|name| number(row, &format!("update_time_{name}_s")));
-    assert!(quantiles.is_sorted() && quantiles[1] > 0.045 && quantiles[4] < 10.0, "{quantiles:?}");
+    assert!(quantiles.is_sorted() && quantiles[1] > 0.09 && quantiles[4] < 10.0, "{quantiles:?}");
     let summary = json(&reproduce("table1 --nodes 9 --bags 4 --seeds 1 --output json", &out));
     let limits: Vec<f64> = rows(&summary).iter().map(|row| number(row, "update_limit_bytes_s")).collect();
     assert_eq!(limits, [2_500.0, 5_000.0, 10_000.0, 20_000.0, 40_000.0]);
@@ -227,7 +228,7 @@ fn updates_and_table1() {
 #[test]
 fn bound_and_scale() {
     let out = Directory::new("bound");
-    let summary = json(&reproduce("bound --nodes 7 --bags 4 --seeds 1 --output json", &out));
+    let summary = json(&reproduce("bound --nodes 6 --bags 3 --seeds 1 --output json", &out));
     assert_eq!(rows(&summary).len(), 10);
     for row in rows(&summary) {
         let levels = row
@@ -239,7 +240,7 @@ fn bound_and_scale() {
         assert!((all - 1.0).abs() < 1e-9, "{row}");
         assert_eq!(row["decided_at_depth_00_share"].as_f64().unwrap_or(0.0), number(row, "root_share"));
     }
-    let summary = json(&reproduce("scale --nodes 7,11 --bags 3 --seeds 1 --output json", &out));
+    let summary = json(&reproduce("scale --nodes 5,9 --bags 2 --seeds 1 --output json", &out));
     for row in rows(&summary) {
         assert!(number(row, "ratio_offline") >= 1.0 - 1e-6 && number(row, "cpu_s_per_machine_hour") > 0.0, "{row}");
     }

@@ -56,7 +56,7 @@ pub(super) fn run(case: &Case, seed: u64, threads: usize, progress: &mut impl Fn
     if case.follows_updates {
         update_times(updates.times_s, &mut values);
     }
-    totals(&report, cpu_s, &mut values);
+    totals(&report, case.to_the_end, cpu_s, &mut values);
     values
 }
 
@@ -157,13 +157,14 @@ fn links(report: &crate::Report, values: &mut Values) {
     }
 }
 
-fn totals(report: &crate::Report, cpu_s: f64, values: &mut Values) {
+fn totals(report: &crate::Report, to_the_end: bool, cpu_s: f64, values: &mut Values) {
     links(report, values);
     let nodes = f64::from(report.scenario.nodes);
     let machine_hours = nodes * report.sim_s / 3600.0;
     let mut push = |name: &str, value: f64| values.push((name.to_owned(), value));
     push("accepted_tasks", report.accepted_tasks as f64);
-    push("lost_tasks", report.lost_tasks as f64);
+    // What is not done at the end of a run that is cut off is not lost.
+    push(if to_the_end { "lost_tasks" } else { "open_tasks" }, report.lost_tasks as f64);
     push("duplicate_tasks", report.duplicate_tasks as f64);
     push("crashes", report.crashes as f64);
     push("preemptions", report.preemptions as f64);

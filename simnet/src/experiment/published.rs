@@ -176,7 +176,7 @@ fn table1_links(rows: &Rows<'_>) -> (String, Figure) {
     let figure = Figure {
         title: "Use of links of 1 Mb/s by update limit".to_owned(),
         caption: "Mean over machines and time, and the busiest second of the busiest machine. The paper's values are \
-                  those of Table 1, for 1,000 machines: crosses below its means, above its peaks."
+                  those of Table 1, for 1,000 machines."
             .to_owned(),
         x: axis("update limit, B/s", Scale::Log),
         y: axis("use of links, %", Scale::Log),

@@ -141,3 +141,26 @@ impl World {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What shards tell is heard in the order in which it happened, whichever of them tells it.
+    #[test]
+    fn news_are_taken_in_by_time_and_machine() {
+        let at = Time::from_micros;
+        let down = |micros, host| Item { at: at(micros), host, news: News::Down { until: at(50) } };
+        let world = |mut shards: Vec<Vec<Item>>| {
+            let mut world = World::new(6, SmallStream::new(1, "submitter", 0), Record::new(Vec::new()));
+            (0..6).for_each(|host| world.started(host));
+            world.hear(shards.iter_mut());
+            assert!(shards.iter().all(Vec::is_empty));
+            world.up().to_vec()
+        };
+        let one = world(vec![vec![down(10, 2), down(20, 0), down(20, 4)]]);
+        assert_eq!(one, [3, 1, 5]);
+        assert_eq!(world(vec![vec![down(20, 0), down(20, 4)], vec![down(10, 2)]]), one);
+        assert_eq!(world(vec![vec![down(20, 4)], vec![down(10, 2)], vec![down(20, 0)]]), one);
+    }
+}

@@ -51,6 +51,9 @@ fn fast_machines_come_first_and_a_slow_one_is_used_when_free() {
     let instance = instance(&[10.0, 20.0], vec![bag(0.0, 1, 100.0), bag(1.0, 2, 100.0)]);
     // First at 20 Mop/s until 5 s; then the second at 10 Mop/s until 11 s, and at 20 Mop/s from 5 to 10 s.
     assert_eq!(seconds(&schedule(&instance, Policy::Fcfs)), [5.0, 11.0]);
+    // Two that become free at the same instant, 10 s: the fourth task goes to the fast one.
+    let instance = self::instance(&[10.0, 20.0], vec![bag(0.0, 4, 100.0)]);
+    assert_eq!(seconds(&schedule(&instance, Policy::Fcfs)), [15.0]);
 }
 
 #[test]
