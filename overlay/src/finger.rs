@@ -1,7 +1,8 @@
 //! Fingers: peers far away on the line, for look-ups in O(log N) steps.
 //!
 //! Peers are sorted into buckets by the length of the prefix that their key shares with ours; a few per bucket are
-//! kept, and while there are few in all more than that. They are filled by whoever speaks to us and by look-ups of random places in sparse buckets.
+//! kept, and while there are few in all more than that. They are filled by whoever speaks to us and by look-ups of random
+//! places in sparse buckets.
 
 use std::time::Duration;
 

@@ -223,6 +223,27 @@ mod tests {
     }
 
     #[test]
+    fn what_is_remembered_is_bounded() {
+        let peers = |byte: u8| PeerId(*blake3::hash(&[byte]).as_bytes());
+        let (mut stones, mut graveyard) = (Tombstones::default(), Graveyard::new(2));
+        for number in 0..TOMBSTONES_MAX as u32 * 2 {
+            let peer = PeerId(*blake3::hash(&number.to_le_bytes()).as_bytes());
+            let contact: Member = Contact { peer, incarnation: 1, address: "".into() }.into();
+            stones.set(&contact, Time::from_micros(i64::from(number)), false);
+            stones.set_candidate(&contact, Time::from_micros(i64::from(number)));
+        }
+        assert_eq!(stones.by_peer.len(), TOMBSTONES_MAX);
+        assert!(
+            stones.by_peer.values().all(|stone| stone.until.as_micros() >= TOMBSTONES_MAX as i64),
+            "the latest stay"
+        );
+        for byte in 0..=255 {
+            graveyard.add_bootstrap(peers(byte).into(), Time::ZERO, Duration::ZERO);
+        }
+        assert_eq!(graveyard.bootstraps.len(), BOOTSTRAPS_MAX);
+    }
+
+    #[test]
     fn the_graveyard_forgets_the_longest_buried() {
         let mut graveyard = Graveyard::new(2);
         for byte in 1..=3 {

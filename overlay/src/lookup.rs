@@ -426,6 +426,20 @@ mod tests {
     }
 
     #[test]
+    fn candidates_and_questions_are_bounded() {
+        let mut lookup = Lookup::new(PositionKey([100; 32]), 1, true);
+        let peer = |number: u32| PeerId(*blake3::hash(&number.to_le_bytes()).as_bytes());
+        for number in 0..CANDIDATES_MAX as u32 * 2 {
+            lookup.seed(PositionKey(peer(number).0), peer(number).into());
+            lookup.add(PositionKey(peer(number + 1_000).0), peer(number + 1_000).into(), false);
+        }
+        assert_eq!(lookup.candidates.len(), CANDIDATES_MAX);
+        assert!(lookup.candidates.is_sorted_by_key(|candidate| candidate.key));
+        let asked: usize = (0..10).map(|_| ask(&mut lookup).len()).sum();
+        assert_eq!(asked, ASKS_MAX as usize);
+    }
+
+    #[test]
     fn passes_over_those_that_do_not_answer() {
         let mut lookup = Lookup::new(PositionKey([100; 32]), 1, true);
         [50, 90].iter().for_each(|byte| add(&mut lookup, *byte));

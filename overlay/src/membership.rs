@@ -1,4 +1,4 @@
-//! Keeping the line: verify before adopt, crash, leave, incarnations.
+//! Keeping the line: verify before adopt, crashes, incarnations.
 //!
 //! What we hear *of* a peer only makes us probe it; what we hear *from* it counts as life; only its answer to our
 //! probe lets it into the leaf set (I1). Without that rule dead peers are re-adopted for ever.
@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use rand::RngExt;
 
+use crate::joining::JOIN_RETRY_MAX;
 use crate::leaf_set::{Neighbour, Path};
-use crate::message::Leave;
 use crate::overlay::{NODES, Overlay};
 use crate::probe::{Expired, Probe};
-use crate::{Body, Contact, Member, PeerId, PositionKey, State};
+use crate::{Body, Contact, Member, PeerId, State};
 
 /// A candidate that did not answer is not probed again by hearsay for so long.
 const CANDIDATE_TOMBSTONE: Duration = Duration::from_secs(10);
@@ -19,90 +19,11 @@ const CANDIDATE_TOMBSTONE: Duration = Duration::from_secs(10);
 const FRESH: Duration = Duration::from_secs(1);
 /// Who spoke so recently is not probed because somebody suspects it.
 const FRESH_SUSPECT: Duration = Duration::from_millis(300);
-/// Neighbours on either side that a joining peer verifies; the others follow once it is a member.
-const JOIN_SIDE_LEN: usize = 3;
-/// A new member completes its leaf set after so long: the links of its nodes come first. Our choice.
-const SETTLE_IN: Duration = Duration::from_secs(1);
-/// First wait of a lonely peer before it tries its contacts again; doubles from there.
-const JOIN_RETRY_MIN: Duration = Duration::from_secs(1);
-/// Longest such wait.
-const JOIN_RETRY_MAX: Duration = Duration::from_secs(15);
 /// A life of ours that is said to have begun so much later than our clock says is a lie: 139 years, so that a clock
 /// that went back to 1970 is no lie.
 const INCARNATION_LEAD_MAX: u64 = 1 << 42;
-/// A joining peer becomes a member after so long even if candidates go on turning up.
-const JOIN_MAX: Duration = Duration::from_secs(5);
 
 impl Overlay {
-    // ---- joining and state ----
-
-    pub(crate) fn bootstrap(&mut self, contact: Member) {
-        if contact.peer == self.me.peer || !contact.is_valid() || self.state == State::Leaving {
-            return;
-        }
-        self.line.graveyard.add_bootstrap(contact.clone(), self.now + JOIN_RETRY_MIN, JOIN_RETRY_MIN);
-        if self.state == State::Alone {
-            self.begin_joining();
-        }
-        self.probe(&contact, self.config.probe_tries);
-    }
-
-    fn begin_joining(&mut self) {
-        self.state = State::Joining;
-        self.line.looked_up = false;
-        self.join_until = self.now + JOIN_MAX;
-    }
-
-    /// Joining ends when the own key was looked up and nobody nearer is still to answer.
-    pub(crate) fn advance_state(&mut self) {
-        let is_alone = self.line.leaf_set.len() == 0;
-        match self.state {
-            State::Alone if !is_alone => {
-                self.begin_joining();
-                self.look_up_own_key(Vec::new());
-            }
-            State::Member if is_alone => self.be_alone(),
-            State::Joining if is_alone => {
-                if self.line.lookup.is_none() && self.line.probes.is_empty() {
-                    self.be_alone();
-                }
-            }
-            State::Joining => {
-                let settled = self.line.looked_up && self.line.lookup.is_none() && !self.awaits_neighbour();
-                if settled || self.now >= self.join_until {
-                    self.state = State::Member;
-                    self.tree.changed = true;
-                    self.news.joined = true;
-                    // Now the neighbours' leaf sets in full; those next to us and the links come first.
-                    self.forget_seen();
-                    self.join_until = self.now + self.pace(SETTLE_IN);
-                    self.timers.exchange = Some(self.join_until);
-                }
-            }
-            State::Alone | State::Member | State::Leaving | State::Left => {}
-        }
-    }
-
-    /// Nobody is left: the contacts are asked again soon, and those that were lost.
-    fn be_alone(&mut self) {
-        self.state = State::Alone;
-        self.tree.changed = true;
-        self.line.ends = [true; 2];
-        let soon = self.now + JOIN_RETRY_MIN;
-        self.line.graveyard.ask_bootstraps_at(soon, JOIN_RETRY_MIN);
-        self.timers.graves = self.timers.graves.min(soon);
-        self.look_up_in_doubt();
-    }
-
-    /// Whether a peer that would stand next to us is being verified.
-    fn awaits_neighbour(&self) -> bool {
-        let nearer = |key: PositionKey| {
-            let (pred, succ) = (self.line.leaf_set.predecessor(), self.line.leaf_set.successor());
-            if key < self.key { pred.is_none_or(|pred| pred.key < key) } else { succ.is_none_or(|succ| key < succ.key) }
-        };
-        self.line.probes.iter().any(|probe| nearer(probe.contact.key(self.grid)))
-    }
-
     // ---- hearing ----
 
     /// Takes a message of `sender` as a sign of life. False when it comes from a life that is over.
@@ -201,25 +122,6 @@ impl Overlay {
         }
     }
 
-    /// Whether a peer at `key` that is not in the leaf set should be verified to get into it.
-    fn needs(&self, key: &PositionKey) -> bool {
-        let arrives = self.state == State::Joining || self.now < self.join_until;
-        self.line.leaf_set.wants(key) && (!arrives || self.is_near(key))
-    }
-
-    /// Whether a joining peer needs this one at once: few stand, or are being verified, between.
-    fn is_near(&self, key: &PositionKey) -> bool {
-        let me = self.key;
-        let between = |other: &PositionKey| (*key < *other && *other < me) || (me < *other && *other < *key);
-        let known = self.line.leaf_set.iter().filter(|neighbour| between(&neighbour.key)).count();
-        known < JOIN_SIDE_LEN && {
-            let probed = self.line.probes.iter().filter(|probe| {
-                self.line.leaf_set.get(probe.contact.peer).is_none() && between(&probe.contact.key(self.grid))
-            });
-            known + probed.count() < JOIN_SIDE_LEN
-        }
-    }
-
     /// Somebody knows this life, or a later one, as over: begin a newer one and say so.
     ///
     /// Only up to a bound that moves with our own clock, or a forged rumour would use up all incarnations. Others
@@ -271,7 +173,7 @@ impl Overlay {
     }
 
     /// Ends a probe, if there is one.
-    fn end_probe(&mut self, peer: PeerId) -> Option<Probe> {
+    pub(crate) fn end_probe(&mut self, peer: PeerId) -> Option<Probe> {
         self.line.leaf_set.update(peer, |neighbour| neighbour.probed = false);
         self.line.probes.end(peer)
     }
@@ -538,7 +440,7 @@ impl Overlay {
         self.line.graveyard.bury(contact.clone(), self.now);
     }
 
-    fn forget(&mut self, peer: PeerId) {
+    pub(crate) fn forget(&mut self, peer: PeerId) {
         let was_adjacent = self.line.leaf_set.is_adjacent(peer);
         let removed = self.line.leaf_set.remove(peer).is_some();
         self.line.fingers.remove(peer);
@@ -573,85 +475,6 @@ impl Overlay {
         } else {
             self.probe(&known, 2);
             self.line.probes.is_last_try(contact.peer);
-        }
-    }
-
-    pub(crate) fn on_leave(&mut self, sender: &Member, Leave { near, ends }: Leave) {
-        if self.line.leaf_set.get(sender.peer).is_some_and(|known| known.contact().incarnation > sender.incarnation) {
-            self.counters.stale_life += 1;
-            return;
-        }
-        let sides = [self.pred(), self.succ()].map(|next| next.is_some_and(|next| next.peer == sender.peer));
-        self.forget(sender.peer);
-        self.end_probe(sender.peer);
-        self.inherit_ends(sides, ends);
-        self.line.graveyard.forget(sender.peer);
-        let until = self.now + Duration::from_millis(self.config.tombstone_ms);
-        self.line.tombstones.set(sender, until, true);
-        near.iter().for_each(|contact| self.consider(contact));
-    }
-
-    /// Who stood next to us, `was_next` on which side, leaves: where the line ended with it, it ends with us now.
-    fn inherit_ends(&mut self, was_next: [bool; 2], its: [bool; 2]) {
-        for (side, neighbours) in self.line.leaf_set.sides().iter().enumerate() {
-            self.line.ends[side] |= was_next[side] && its[side] && neighbours.is_empty();
-        }
-    }
-
-    // ---- leaving ----
-
-    pub(crate) fn leave(&mut self) {
-        if self.state == State::Leaving {
-            return;
-        }
-        let mut told: Vec<Member> = self.near().cloned().collect();
-        let slots = self.tree.slots.iter().flatten().map(|slot| &slot.contact);
-        let parents = self.tree.uplinks.iter().filter_map(|uplink| uplink.target.as_ref());
-        for contact in slots.chain(parents) {
-            if contact.peer != self.me.peer && told.iter().all(|other| other.peer != contact.peer) {
-                told.push(contact.clone());
-            }
-        }
-        if let Some(pred) = self.pred().cloned() {
-            self.hand_over(pred);
-        }
-        self.state = State::Leaving;
-        self.leave_until = self.now + Duration::from_millis(self.config.leave_linger_ms);
-        if told.is_empty() {
-            self.leave_until = self.now;
-        }
-        told.into_iter().for_each(|contact| self.say_goodbye(contact));
-    }
-
-    /// A newer life after a leave. The old one is over for those that heard of the leave, so nothing of its place is
-    /// kept but whom to join through.
-    pub(crate) fn come_back(&mut self) {
-        if !matches!(self.state, State::Leaving | State::Left) {
-            return;
-        }
-        let known: Vec<Member> = self.near().cloned().collect();
-        let incarnation = self.me.incarnation.saturating_add(1);
-        let me = Contact { incarnation, ..(*self.me).clone() };
-        let life = Self::new(self.config.clone(), self.grid, me, self.rng.random(), self.now, self.codec);
-        let last = std::mem::replace(self, life);
-        (self.outbox, self.counters, self.born) = (last.outbox, last.counters, last.born);
-        // The contacts that it was given come first: what it holds is bounded.
-        self.line.graveyard = last.line.graveyard;
-        (self.news.place, self.news.children, self.news.root) = (true, true, true);
-        known.into_iter().for_each(|contact| self.bootstrap(contact));
-        self.line.graveyard.ask_bootstraps_at(self.now, JOIN_RETRY_MIN);
-    }
-
-    pub(crate) fn say_goodbye(&mut self, to: Member) {
-        let near = [self.pred(), self.succ()].into_iter().flatten().cloned().collect();
-        let ends = self.line.ends;
-        self.send(to, Body::Leave(Leave { near, ends }));
-    }
-
-    pub(crate) fn linger(&mut self) {
-        if self.now >= self.leave_until {
-            self.state = State::Left;
-            self.news.left = true;
         }
     }
 }

@@ -438,7 +438,7 @@ impl Overlay {
     }
 
     /// The same as a handle: what drivers of many peers in one process share with whom it speaks to.
-    pub fn handle_of_me(&self) -> &Member {
+    pub fn me_shared(&self) -> &Member {
         &self.me
     }
 

@@ -134,6 +134,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn no_more_than_so_many_are_probed_at_once() {
+        let mut probes = Probes::default();
+        let mut begin = |number: u32| {
+            let peer = PeerId(*blake3::hash(&number.to_le_bytes()).as_bytes());
+            let (sent, timeout) = (Time::ZERO, Duration::from_secs(1));
+            probes.begin(Probe {
+                contact: peer.into(),
+                nonce: 7,
+                tries: 1,
+                tries_max: 3,
+                sent,
+                expires: sent + timeout,
+                timeout,
+            })
+        };
+        assert!((0..PROBES_MAX as u32).all(&mut begin));
+        assert!(!begin(PROBES_MAX as u32), "there is no room");
+        assert!(begin(5), "one under way may begin anew");
+        assert_eq!(probes.list.len(), PROBES_MAX);
+    }
+
+    #[test]
     fn a_silent_target_fails_after_its_tries() {
         let contact = PeerId([1; 32]).into();
         let timeout = Duration::from_millis(250);

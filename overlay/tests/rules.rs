@@ -65,7 +65,8 @@ fn hearsay_brings_nobody_back_from_the_dead() {
     }
 }
 
-/// All eight successors, and those behind them, crash at once. Until a look-up said so, nobody may report that the line ends there.
+/// All eight successors, and those behind them, crash at once. Until a look-up said so, nobody may report that the line
+/// ends there.
 #[test]
 fn who_loses_a_whole_side_asks_before_it_takes_itself_for_the_end_of_the_line() {
     for seed in 0..4 {
@@ -350,7 +351,10 @@ fn a_child_that_was_refused_is_called_back_when_the_gap_changes() {
     took.sort();
     println!("{took:?}");
     assert!(took[6] < SECOND * 5);
-    let unknown = |(_, _, message): &(usize, PeerId, Message)| matches!(&message.body, Body::ReportAck(ack) if ack.verdict == Verdict::Unknown);
+    let unknown = |(_, _, message): &(usize, PeerId, Message)| match &message.body {
+        Body::ReportAck(ack) => ack.verdict == Verdict::Unknown,
+        _ => false,
+    };
     assert!(world.recorded.unwrap().iter().any(unknown));
 }
 

@@ -767,7 +767,7 @@ impl World {
         self.traffic.note(&measure);
         let target = host_index(to);
         let machine = &mut self.hosts[host as usize];
-        let Some(from) = machine.overlay.as_ref().map(|overlay| overlay.handle_of_me().clone()) else { return };
+        let Some(from) = machine.overlay.as_ref().map(|overlay| overlay.me_shared().clone()) else { return };
         machine.messages += 1;
         machine.trace = mix(mix(machine.trace, u64::from(target)), measure.digest);
         let arrivals = self.network.carry(&mut machine.network_rng, host, target);
