@@ -1,7 +1,7 @@
 //! How long it takes from the owner's return until no task uses a processor any more: measured each time.
 //!
 //! The return is dated back to when its source was asked before and nobody was there, so that what is measured is never
-//! too short; the end is when every thread of every worker is stopped, as `/proc` says.
+//! too short; the end is when the processor time of all workers stood still for good, as `/proc` says.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -14,8 +14,10 @@ use crate::api;
 const KEPT: usize = 1_000;
 /// Upper bounds of the histogram, in milliseconds.
 const BOUNDS_MS: [u64; 12] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000];
-/// Whoever is not stopped by now is not going to be: the times say "longer".
-const GIVE_UP: Duration = Duration::from_secs(5);
+/// Whoever is not stopped by now is not going to be.
+const GIVE_UP: Duration = Duration::from_secs(60);
+/// Stopping takes some processor time itself.
+const NEGLIGIBLE_NS: u64 = 200_000;
 
 /// All reclaims since the start of the agent.
 #[derive(Clone, Debug, Default)]
@@ -57,14 +59,40 @@ impl Reclaims {
     }
 }
 
-/// Waits until no thread of these processes can run, and says how long that is after `from`. Blocks, for five seconds
-/// at most.
+/// Waits until no thread of these processes can run, and says how long after `from` one last did. Blocks.
+///
+/// On a busy machine a process that is told to stop may wait for its turn to do so for long; it runs none of its own
+/// code meanwhile, and counts from when its processor time stood still.
 pub(super) fn wait_until_stopped(proc: &Path, pids: &[u32], from: Instant) -> Duration {
+    let used_ns = || pids.iter().map(|&pid| used_ns(proc, pid)).sum::<Option<u64>>();
     let begin = Instant::now();
-    while begin.elapsed() < GIVE_UP && !pids.iter().all(|&pid| is_stopped(proc, pid)) {
+    let (mut before_ns, mut ran_at) = (used_ns(), begin);
+    while begin.elapsed() < GIVE_UP {
+        let is_stopped = pids.iter().all(|&pid| is_stopped(proc, pid));
+        let now_ns = used_ns();
+        let ran = match (before_ns, now_ns) {
+            (Some(before_ns), Some(now_ns)) => now_ns > before_ns + NEGLIGIBLE_NS,
+            _ => !is_stopped,
+        };
+        if ran {
+            (before_ns, ran_at) = (now_ns, Instant::now());
+        }
+        if is_stopped {
+            break;
+        }
         std::thread::sleep(Duration::from_millis(1));
     }
-    from.elapsed()
+    ran_at.saturating_duration_since(from)
+}
+
+/// Time that the threads of a process have spent on a processor; `None` where the kernel does not say, or it is gone.
+fn used_ns(proc: &Path, pid: u32) -> Option<u64> {
+    let threads = fs::read_dir(proc.join(pid.to_string()).join("task")).ok()?;
+    let times = threads.map(|thread| {
+        let text = fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<u64>().ok()
+    });
+    times.sum()
 }
 
 /// Whether no thread of a process can run: each is stopped (T, t) or dead (Z, X). So is a process that is gone.
@@ -120,5 +148,33 @@ mod tests {
         assert!(!is_stopped(Path::new("/proc"), std::process::id()), "this test runs");
         let took = wait_until_stopped(proc.path(), &[6, 7], Instant::now() - Duration::from_secs(2));
         assert!(took >= Duration::from_secs(2), "counted from the owner's return");
+        assert_eq!(used_ns(proc.path(), 5), None, "nobody says");
+        for (thread, used_ns) in [(5, 1_000), (6, 20), (7, 3)] {
+            fs::write(proc.path().join(format!("5/task/{thread}/schedstat")), format!("{used_ns} 7 1\n"))
+                .expect("a file");
+        }
+        assert_eq!(used_ns(proc.path(), 5), Some(1_023));
+    }
+
+    #[test]
+    fn a_process_that_is_told_to_stop_counts_from_when_it_used_no_more_processor_time() {
+        let mut spinning =
+            std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("a shell");
+        let (proc, pid) = (Path::new("/proc"), spinning.id());
+        while used_ns(proc, pid).is_none_or(|used_ns| used_ns < NEGLIGIBLE_NS) {
+            std::thread::yield_now();
+        }
+        let signal = |signal| {
+            let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).expect("a process");
+            rustix::process::kill_process(pid, signal).expect("our child");
+        };
+        let begin = Instant::now();
+        signal(rustix::process::Signal::STOP);
+        let took = wait_until_stopped(proc, &[pid], begin);
+        assert!(took <= begin.elapsed() && is_stopped(proc, pid), "{took:?}");
+        let used = used_ns(proc, pid);
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(used_ns(proc, pid), used);
+        spinning.kill().and_then(|()| spinning.wait()).expect("our child");
     }
 }
