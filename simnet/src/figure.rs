@@ -307,9 +307,9 @@ mod tests {
                 for part in ["ours", "theirs", "length, m", "a &lt; b", "<circle"] {
                     assert!(svg.contains(part), "{part} is missing: {svg}");
                 }
-                // What no axis can show is left out.
+                // What no axis can show is left out. The dot of ours, and one in the middle of each interval.
                 let shown = if x == Scale::Log { 1 } else { 2 };
-                assert_eq!(svg.matches("<circle").count(), shown, "{svg}");
+                assert_eq!(svg.matches("<circle").count(), 3 * shown, "{svg}");
                 if let Scale::Categories(_) = x {
                     assert!(svg.contains("one") && svg.contains("two"), "{svg}");
                 }

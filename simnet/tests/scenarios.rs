@@ -74,7 +74,7 @@ fn owners_delay_work_and_lose_none_of_it() {
     assert!(report.makespan_s > 1.3 * alone.makespan_s, "{} after {}", report.makespan_s, alone.makespan_s);
     assert_eq!(report.duplicate_tasks, 0, "a task that is frozen was run elsewhere: {report:?}");
     let report = run_to_the_end(Scenario { churn: Some(minutes(20)), downtime: minutes(1), ..owned });
-    assert!(report.crashes > 5, "{report:?}");
+    assert!(report.crashes > 2, "{report:?}");
 }
 
 #[test]
