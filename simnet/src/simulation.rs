@@ -7,6 +7,7 @@
 //! are run by one.
 
 mod messages;
+mod peers;
 mod pool;
 mod shard;
 mod trace;
@@ -21,8 +22,8 @@ use idlewood_overlay::{GridId, Node, Time};
 use idlewood_scheduler::{BagId, Submission, TaskId};
 
 use self::messages::KINDS;
+pub use self::peers::Deed;
 use self::pool::Pool;
-pub use self::shard::Deed;
 use self::shard::{Counts, Shard};
 use self::world::{Act, World};
 use crate::condition::Pause;

@@ -185,7 +185,6 @@ fn renewals_keep_their_pace() {
     // Every placement, and every machine that comes back, is told of at once and a few times more.
     let sent = count(&simulation, "holding");
     assert!(usual > 1000, "{usual}");
-    println!("RATIO {sent} {usual} {} {}", count(&simulation, "request"), simulation.report().crashes);
     assert!(sent < 2 * usual, "{sent} renewals where {usual} are usual");
 }
 

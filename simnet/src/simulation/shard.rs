@@ -8,13 +8,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use idlewood_overlay::{Body, Contact, Node, PeerId, Time};
-use idlewood_scheduler::{
-    BagId, Change, Effect, Event, Message, Notice, Path, Peer, Record as StoreRecord, Submission, TaskId, TaskOutcome,
-};
+use idlewood_overlay::{Contact, PeerId, Time};
+use idlewood_scheduler::{BagId, Effect, Event, Message, Submission, TaskId, TaskOutcome};
 
 use super::Surroundings;
-use super::trace::Trace;
+use super::peers::Deed;
 use super::world::{Item, News};
 use crate::condition::Pause;
 use crate::event_queue::{EventQueue, HostIndex, Key};
@@ -135,57 +133,6 @@ impl Due {
     }
 }
 
-/// What a peer did about a request, as the simulator saw it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Deed {
-    /// A leaf started a task.
-    Started {
-        /// Which.
-        task: TaskId,
-        /// Of its issue: rises when the submitter issues the task again.
-        attempt: u32,
-    },
-    /// A router sent a part of a request down.
-    SentDown {
-        /// Of which bag.
-        bag: BagId,
-        /// Number of the request.
-        number: u64,
-        /// Way of the part.
-        path: Path,
-    },
-    /// A leaf wrote down what it holds of a bag.
-    Held {
-        /// Which.
-        bag: BagId,
-    },
-    /// A leaf published something new.
-    Published,
-    /// A node sent its parent, on another machine, what it last published.
-    Reported {
-        /// Which node of the machine.
-        node: Node,
-        /// Version of what it published.
-        version: u64,
-    },
-    /// A router was sent what a child published.
-    Heard {
-        /// The child's machine.
-        from: PeerId,
-        /// Which node of it.
-        node: Node,
-        /// Version of what it published.
-        version: u64,
-    },
-}
-
-/// The node and the version of what it published, in a message that carries such.
-fn published(message: &Message) -> Option<(Node, u64)> {
-    let Message::Overlay(message) = message else { return None };
-    let Body::Report(report) = &message.body else { return None };
-    Some((report.node, report.load.as_ref()?.version))
-}
-
 /// What is counted, and added up over all shards.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counts {
@@ -223,8 +170,8 @@ impl Counts {
 /// Machines `number`, `number + count`, and so on.
 pub(super) struct Shard {
     number: u32,
-    count: u32,
-    hosts: Vec<Host>,
+    pub(super) count: u32,
+    pub(super) hosts: Vec<Host>,
     queue: EventQueue<Due>,
     /// The earliest of all, where it was looked at already.
     front: Option<(Key, Due)>,
@@ -242,8 +189,8 @@ pub(super) struct Shard {
     pub(super) deeds: Vec<(HostIndex, Deed)>,
     pub(super) is_watched: bool,
     /// The request that was split for the first time last: both its parts may be sent.
-    decided: Option<(HostIndex, BagId, u64)>,
-    effects: Vec<Effect>,
+    pub(super) decided: Option<(HostIndex, BagId, u64)>,
+    pub(super) effects: Vec<Effect>,
     pub(super) counts: Counts,
 }
 
@@ -533,7 +480,7 @@ impl Shard {
         self.go_down(host, around.scenario.queue_lost, around);
     }
 
-    fn go_down(&mut self, host: HostIndex, queue_lost: bool, around: &Surroundings) {
+    pub(super) fn go_down(&mut self, host: HostIndex, queue_lost: bool, around: &Surroundings) {
         let now = self.now;
         let machine = self.host_mut(host);
         machine.crash(queue_lost, now);
@@ -565,43 +512,7 @@ impl Shard {
         self.look_ahead();
     }
 
-    // ---- peers ----
-
-    /// Gives an event to the peer of a machine that is up, and carries out what it answers.
-    pub(super) fn give(&mut self, host: HostIndex, event: Event, around: &Surroundings) {
-        self.counts.events += 1;
-        let now = self.now;
-        if self.is_watched
-            && let Event::Received { from, message } = &event
-            && let Some((node, version)) = published(message)
-        {
-            self.deeds.push((host, Deed::Heard { from: *from, node, version }));
-        }
-        let machine = &mut self.hosts[(host / self.count) as usize];
-        let said = |machine: &Host| machine.peer().map(|peer| peer.overlay_view().published(Node::Leaf).to_vec());
-        let said_before = if self.is_watched { said(machine) } else { None };
-        let mut trace = Trace(&mut machine.trace);
-        trace.word(now.as_micros() as u64);
-        trace.event(&event);
-        let mut effects = std::mem::take(&mut self.effects);
-        machine.handle(now, event, &mut effects);
-        if said_before.is_some() && said_before != said(machine) {
-            self.deeds.push((host, Deed::Published));
-        }
-        let mut left = false;
-        for effect in effects.drain(..) {
-            left |= matches!(effect, Effect::Notify(Notice::Left));
-            self.carry_out(host, effect, around);
-        }
-        self.effects = effects;
-        if left {
-            self.counts.leaves += 1;
-            // In good order nothing is lost.
-            self.go_down(host, false, around);
-        } else {
-            self.arm(host);
-        }
-    }
+    // ---- clocks ----
 
     /// The wall clock of a machine jumps.
     pub(super) fn jump_clock(&mut self, host: HostIndex, by_us: i64, now: Time) {
@@ -612,99 +523,13 @@ impl Shard {
     }
 
     /// Sees to it that a machine is woken at its peer's deadline.
-    fn arm(&mut self, host: HostIndex) {
+    pub(super) fn arm(&mut self, host: HostIndex) {
         let now = self.now;
         let machine = self.host_mut(host);
         let life = machine.life;
         if let Some(at) = machine.arm(now) {
             let key = machine.key(at, host);
             self.push(key, Due::new(What::Wake(life)));
-        }
-    }
-
-    fn carry_out(&mut self, host: HostIndex, effect: Effect, around: &Surroundings) {
-        let now = self.now;
-        let machine = &mut self.hosts[(host / self.count) as usize];
-        Trace(&mut machine.trace).effect(&effect);
-        let life = machine.life;
-        match effect {
-            Effect::Send { to, message } => {
-                if let Message::Request { request, climbing: false, .. } = &message {
-                    let decided = Some((host, request.bag.id, request.number));
-                    let overlay = machine.peer().map(Peer::overlay_view);
-                    let depth = overlay
-                        .and_then(|overlay| if overlay.is_root() { Some(0) } else { overlay.depth(Node::Router) });
-                    if request.path.len() == 1 && self.decided != decided {
-                        self.decided = decided;
-                        *self.counts.decided.entry(depth.unwrap_or(u32::MAX)).or_default() += 1;
-                    }
-                    if self.is_watched {
-                        let (bag, number, path) = (request.bag.id, request.number, request.path.clone());
-                        self.deeds.push((host, Deed::SentDown { bag, number, path }));
-                    }
-                }
-                if self.is_watched
-                    && let Some((node, version)) = published(&message)
-                {
-                    self.deeds.push((host, Deed::Reported { node, version }));
-                }
-                self.send(host, to.peer, message, around);
-            }
-            Effect::Persist { ticket, changes } => {
-                if self.is_watched {
-                    let held = changes.iter().filter_map(|change| match change {
-                        Change::Put(StoreRecord::Held { bag, .. }) => Some((host, Deed::Held { bag: bag.id })),
-                        Change::Put(_) | Change::Delete(_) => None,
-                    });
-                    self.deeds.extend(held);
-                }
-                machine.store.begin(ticket, changes);
-                // One write at a time, in the order they were asked for: a crash may come between any two.
-                machine.durable = machine.durable.max(now) + around.scenario.persist;
-                let at = machine.durable;
-                self.cause(host, at, host, Occurrence::Durable { life });
-            }
-            Effect::StartTask { place, task, attempt, .. } => {
-                let end = machine.run(place, task, around.work_mops(task), now);
-                if self.is_watched {
-                    self.deeds.push((host, Deed::Started { task, attempt }));
-                }
-                self.tell(host, News::Started(task));
-                if let Some((at, serial)) = end {
-                    self.cause(host, at, host, Occurrence::RunEnds { life, place, serial });
-                }
-            }
-            Effect::FreezeTask { place, task } => {
-                machine.freeze(place, task, now);
-                self.counts.preemptions += 1;
-            }
-            Effect::ThawTask { place, task } => {
-                if let Some((at, serial)) = machine.thaw(place, task, now) {
-                    self.cause(host, at, host, Occurrence::RunEnds { life, place, serial });
-                }
-            }
-            Effect::StopTask { place, task } => {
-                if machine.stop(place, task) {
-                    self.cause(host, now + LOCAL_DELAY, host, Occurrence::Stopped { life, task });
-                }
-            }
-            Effect::SuspendTasks => machine.suspend(now),
-            Effect::ResumeTasks => {
-                for (place, at, serial) in machine.resume(now) {
-                    self.cause(host, at, host, Occurrence::RunEnds { life, place, serial });
-                }
-            }
-            Effect::MeasureTask { bag } => {
-                let work_mops = around.work_mops(TaskId { bag, index: 0 });
-                let takes = Duration::from_secs_f64(work_mops / machine.speed_mops).max(LOCAL_DELAY);
-                self.cause(host, now + takes, host, Occurrence::Measured { life, bag });
-            }
-            Effect::FetchOutput { task, output_bytes, from, .. } => {
-                self.want(host, task, output_bytes, from.peer, around);
-            }
-            Effect::Notify(Notice::BagAccepted(bag)) => self.tell(host, News::Accepted(bag)),
-            Effect::Notify(Notice::BagClosed(bag)) => self.tell(host, News::Closed(bag)),
-            Effect::Notify(Notice::Joined | Notice::Left) => {}
         }
     }
 }

@@ -1,0 +1,188 @@
+//! What peers are given, and the orders that they answer with.
+
+use std::time::Duration;
+
+use idlewood_overlay::{Body, Node, PeerId};
+use idlewood_scheduler::{BagId, Change, Effect, Event, Message, Notice, Path, Peer, Record as StoreRecord, TaskId};
+
+use super::Surroundings;
+use super::shard::{LOCAL_DELAY, Occurrence, Shard};
+use super::trace::Trace;
+use super::world::News;
+use crate::event_queue::HostIndex;
+use crate::host::Host;
+
+/// What a peer did about requests and reports, as the simulator saw it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Deed {
+    /// A leaf started a task.
+    Started {
+        /// Which.
+        task: TaskId,
+        /// Of its issue: rises when the submitter issues the task again.
+        attempt: u32,
+    },
+    /// A router sent a part of a request down.
+    SentDown {
+        /// Of which bag.
+        bag: BagId,
+        /// Number of the request.
+        number: u64,
+        /// Way of the part.
+        path: Path,
+    },
+    /// A leaf wrote down what it holds of a bag.
+    Held {
+        /// Which.
+        bag: BagId,
+    },
+    /// A leaf published something new.
+    Published,
+    /// A node sent its parent, on another machine, what it last published.
+    Reported {
+        /// Which node of the machine.
+        node: Node,
+        /// Version of what it published.
+        version: u64,
+    },
+    /// A router was sent what a child published.
+    Heard {
+        /// The child's machine.
+        from: PeerId,
+        /// Which node of it.
+        node: Node,
+        /// Version of what it published.
+        version: u64,
+    },
+}
+
+/// The node and the version of what it published, in a message that carries such.
+fn published(message: &Message) -> Option<(Node, u64)> {
+    let Message::Overlay(message) = message else { return None };
+    let Body::Report(report) = &message.body else { return None };
+    Some((report.node, report.load.as_ref()?.version))
+}
+
+impl Shard {
+    /// Gives an event to the peer of a machine that is up, and carries out what it answers.
+    pub(super) fn give(&mut self, host: HostIndex, event: Event, around: &Surroundings) {
+        self.counts.events += 1;
+        let now = self.now;
+        if self.is_watched
+            && let Event::Received { from, message } = &event
+            && let Some((node, version)) = published(message)
+        {
+            self.deeds.push((host, Deed::Heard { from: *from, node, version }));
+        }
+        let machine = &mut self.hosts[(host / self.count) as usize];
+        let said = |machine: &Host| machine.peer().map(|peer| peer.overlay_view().published(Node::Leaf).to_vec());
+        let said_before = if self.is_watched { said(machine) } else { None };
+        let mut trace = Trace(&mut machine.trace);
+        trace.word(now.as_micros() as u64);
+        trace.event(&event);
+        let mut effects = std::mem::take(&mut self.effects);
+        machine.handle(now, event, &mut effects);
+        if said_before.is_some() && said_before != said(machine) {
+            self.deeds.push((host, Deed::Published));
+        }
+        let mut left = false;
+        for effect in effects.drain(..) {
+            left |= matches!(effect, Effect::Notify(Notice::Left));
+            self.carry_out(host, effect, around);
+        }
+        self.effects = effects;
+        if left {
+            self.counts.leaves += 1;
+            // In good order nothing is lost.
+            self.go_down(host, false, around);
+        } else {
+            self.arm(host);
+        }
+    }
+
+    fn carry_out(&mut self, host: HostIndex, effect: Effect, around: &Surroundings) {
+        let now = self.now;
+        let machine = &mut self.hosts[(host / self.count) as usize];
+        Trace(&mut machine.trace).effect(&effect);
+        let life = machine.life;
+        match effect {
+            Effect::Send { to, message } => {
+                if let Message::Request { request, climbing: false, .. } = &message {
+                    let decided = Some((host, request.bag.id, request.number));
+                    let overlay = machine.peer().map(Peer::overlay_view);
+                    let depth = overlay
+                        .and_then(|overlay| if overlay.is_root() { Some(0) } else { overlay.depth(Node::Router) });
+                    if request.path.len() == 1 && self.decided != decided {
+                        self.decided = decided;
+                        *self.counts.decided.entry(depth.unwrap_or(u32::MAX)).or_default() += 1;
+                    }
+                    if self.is_watched {
+                        let (bag, number, path) = (request.bag.id, request.number, request.path.clone());
+                        self.deeds.push((host, Deed::SentDown { bag, number, path }));
+                    }
+                }
+                if self.is_watched
+                    && let Some((node, version)) = published(&message)
+                {
+                    self.deeds.push((host, Deed::Reported { node, version }));
+                }
+                self.send(host, to.peer, message, around);
+            }
+            Effect::Persist { ticket, changes } => {
+                if self.is_watched {
+                    let held = changes.iter().filter_map(|change| match change {
+                        Change::Put(StoreRecord::Held { bag, .. }) => Some((host, Deed::Held { bag: bag.id })),
+                        Change::Put(_) | Change::Delete(_) => None,
+                    });
+                    self.deeds.extend(held);
+                }
+                machine.store.begin(ticket, changes);
+                // One write at a time, in the order they were asked for: a crash may come between any two.
+                machine.durable = machine.durable.max(now) + around.scenario.persist;
+                let at = machine.durable;
+                self.cause(host, at, host, Occurrence::Durable { life });
+            }
+            Effect::StartTask { place, task, attempt, .. } => {
+                let end = machine.run(place, task, around.work_mops(task), now);
+                if self.is_watched {
+                    self.deeds.push((host, Deed::Started { task, attempt }));
+                }
+                self.tell(host, News::Started(task));
+                if let Some((at, serial)) = end {
+                    self.cause(host, at, host, Occurrence::RunEnds { life, place, serial });
+                }
+            }
+            Effect::FreezeTask { place, task } => {
+                machine.freeze(place, task, now);
+                self.counts.preemptions += 1;
+            }
+            Effect::ThawTask { place, task } => {
+                if let Some((at, serial)) = machine.thaw(place, task, now) {
+                    self.cause(host, at, host, Occurrence::RunEnds { life, place, serial });
+                }
+            }
+            Effect::StopTask { place, task } => {
+                if machine.stop(place, task) {
+                    self.cause(host, now + LOCAL_DELAY, host, Occurrence::Stopped { life, task });
+                }
+            }
+            Effect::SuspendTasks => machine.suspend(now),
+            Effect::ResumeTasks => {
+                for (place, at, serial) in machine.resume(now) {
+                    self.cause(host, at, host, Occurrence::RunEnds { life, place, serial });
+                }
+            }
+            Effect::MeasureTask { bag } => {
+                let work_mops = around.work_mops(TaskId { bag, index: 0 });
+                let takes = Duration::from_secs_f64(work_mops / machine.speed_mops).max(LOCAL_DELAY);
+                self.cause(host, now + takes, host, Occurrence::Measured { life, bag });
+            }
+            Effect::FetchOutput { task, output_bytes, from, .. } => {
+                self.want(host, task, output_bytes, from.peer, around);
+            }
+            Effect::Notify(Notice::BagAccepted(bag)) => self.tell(host, News::Accepted(bag)),
+            Effect::Notify(Notice::BagClosed(bag)) => self.tell(host, News::Closed(bag)),
+            Effect::Notify(Notice::Joined | Notice::Left) => {}
+        }
+    }
+}
