@@ -12,7 +12,7 @@ use super::world::News;
 use crate::event_queue::HostIndex;
 use crate::host::Host;
 
-/// What a peer did about a request, as the simulator saw it.
+/// What a peer did about requests and reports, as the simulator saw it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Deed {
     /// A leaf started a task.
