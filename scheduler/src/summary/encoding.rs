@@ -674,9 +674,10 @@ impl<'a> Model<'a> {
         let expected = smooth.iter().skip(1).take_while(|&&code| code >= 4 << self.bits).count() as u16;
         let wanted_run = run as u16;
         let run = if coder.bit(&mut self.above[0], wanted_run >= expected) {
-            expected + self.run[0].code(coder, wanted_run.wrapping_sub(expected).min(255))
+            expected.saturating_add(self.run[0].code(coder, wanted_run.wrapping_sub(expected).min(255)))
         } else {
-            expected.saturating_sub(1 + self.run[1].code(coder, expected.wrapping_sub(wanted_run + 1).min(255)))
+            let short = self.run[1].code(coder, expected.wrapping_sub(wanted_run.wrapping_add(1)).min(255));
+            expected.saturating_sub(short).saturating_sub(1)
         };
         let run = usize::from(run).min(TASK_SIZE_COUNT - 2);
         line[1..=run].copy_from_slice(&smooth[1..=run]);
