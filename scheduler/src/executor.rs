@@ -307,7 +307,8 @@ impl Executor {
         config: &Config,
     ) {
         let Some(held) = self.held.get_mut(&bag).filter(|held| held.bag.submitter.peer == from) else { return };
-        let acknowledged: Vec<u64> = held.outbox.keys().copied().filter(|&index| indices.contains(index)).collect();
+        let acknowledged: Vec<u64> =
+            indices.ranges().flat_map(|range| held.outbox.range(range).map(|(&index, _)| index)).collect();
         for index in &acknowledged {
             held.outbox.remove(index);
         }

@@ -43,6 +43,8 @@ pub(crate) struct Io {
     pub(crate) local: VecDeque<Message>,
     next_ticket: u64,
     pending: BTreeMap<Ticket, Write>,
+    /// Of those, how many are about what this machine holds of each bag.
+    writing: BTreeMap<BagId, u32>,
 }
 
 impl Io {
@@ -55,6 +57,7 @@ impl Io {
             local: VecDeque::new(),
             next_ticket: 0,
             pending: BTreeMap::new(),
+            writing: BTreeMap::new(),
         }
     }
 
@@ -92,12 +95,15 @@ impl Io {
 
     /// Whether what this machine holds of a bag is not durable yet, so that nobody may be told of it.
     pub(crate) fn is_writing(&self, bag: BagId) -> bool {
-        self.pending.values().any(|write| write.held == Some(bag))
+        self.writing.contains_key(&bag)
     }
 
     fn write(&mut self, changes: Vec<Change>, write: Write) {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
+        if let Some(bag) = write.held {
+            *self.writing.entry(bag).or_default() += 1;
+        }
         if !write.then.is_empty() || write.held.is_some() {
             self.pending.insert(ticket, write);
         }
@@ -107,7 +113,16 @@ impl Io {
     /// The driver says that a write is durable. The bag that may be opened, if it was a submission.
     pub(crate) fn persisted(&mut self, ticket: Ticket) -> Option<BagId> {
         let mut opened = None;
-        for then in self.pending.remove(&ticket).into_iter().flat_map(|write| write.then) {
+        let Some(write) = self.pending.remove(&ticket) else { return opened };
+        if let Some(bag) = write.held
+            && let Some(writes) = self.writing.get_mut(&bag)
+        {
+            *writes -= 1;
+            if *writes == 0 {
+                self.writing.remove(&bag);
+            }
+        }
+        for then in write.then {
             match then {
                 Then::Send(to, message) => self.send(to, message),
                 Then::Notify(notice) => self.notify(notice),
