@@ -14,6 +14,7 @@
 //! Left out for now: `service`, `config`, `doctor`, `grid`, `finish`, `bag explain|rerun`, completions, man pages.
 
 mod bag;
+mod bench;
 mod demo;
 mod follow;
 mod machine;
@@ -35,6 +36,7 @@ use crate::output::{self, Format};
 use crate::submit::SubmitError;
 use crate::submit::values::Span;
 
+pub use bench::BenchArgs;
 pub use demo::DemoArgs;
 pub use run::RunArgs;
 
@@ -84,6 +86,8 @@ enum Command {
     Resume,
     /// Show a grid at work on this machine: crashes, an owner who returns, and a picture
     Demo(DemoArgs),
+    /// Measure what small tasks cost, on a private agent that is removed afterwards
+    Bench(bench::BenchArgs),
     /// Run tasks for an agent; started by the agent
     #[command(hide = true)]
     Worker,
@@ -141,6 +145,7 @@ fn dispatch(cli: Cli, entries: Option<Vec<String>>) -> anyhow::Result<ExitCode> 
         Command::Pause { span } => machine::pause(&context, span.map(|span| span.0)),
         Command::Resume => machine::resume(&context),
         Command::Demo(args) => demo::run(&context, args),
+        Command::Bench(args) => bench::run(&context, &args),
         Command::Worker => crate::worker::child::main(),
     }
 }

@@ -38,6 +38,8 @@ fn every_verb_is_understood() {
         "idlewood pause --for 1h30m",
         "idlewood resume",
         "idlewood demo --agents 3 --tasks 16 --seed 7 --out d",
+        "idlewood bench",
+        "idlewood bench --tasks 500 --task 5ms --agents 2 --output json",
         "idlewood worker",
     ] {
         assert!(parse(line).is_ok(), "{line}: {}", parse(line).unwrap_err());

@@ -168,6 +168,8 @@ pub(super) struct Driver {
     pub(super) activity: Activity,
     /// Submissions that are being checked and kept.
     pub(super) accepting: usize,
+    /// When the first task of a bag of this machine began to run here.
+    pub(super) first_starts: BTreeMap<BagId, Time>,
     /// Submissions that wait to be durable.
     pub(super) submitting: BTreeMap<BagId, Reply<api::Bag>>,
     effects: Vec<Effect>,
@@ -215,6 +217,7 @@ impl Driver {
             outputs: Outputs::default(),
             activity,
             accepting: 0,
+            first_starts: BTreeMap::new(),
             submitting: BTreeMap::new(),
             effects: Vec::new(),
             follow_ups: VecDeque::new(),
@@ -520,6 +523,13 @@ impl Driver {
             activity.pause = None;
         }
         self.set_activity(activity);
+    }
+
+    /// A task has ended that ran for so long: perhaps it was the first of a bag submitted here.
+    pub(super) fn note_start(&mut self, bag: BagId, wall: Duration) {
+        if !self.first_starts.contains_key(&bag) && self.peer.bag(bag).is_some() {
+            self.first_starts.insert(bag, self.clock.now() - wall);
+        }
     }
 
     /// The machine is its owner's while they are present or have paused it. A first task that is measured is frozen

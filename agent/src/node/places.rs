@@ -136,6 +136,7 @@ impl Driver {
                 return;
             }
         };
+        self.note_start(task.bag, ended.wall);
         let (blobs, speed_mops) = (self.supplies.blobs.clone(), self.config.speed_mops);
         let collect = move || {
             let codes = &prepared.manifest.success_codes;
