@@ -86,7 +86,7 @@ impl Setup {
         let begin = Instant::now();
         loop {
             match self.events.try_recv() {
-                Ok(WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated }) => {
+                Ok(WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated, .. }) => {
                     return (slot, Ended { outcome, wall, cpu, compile, output_truncated });
                 }
                 Err(mpsc::error::TryRecvError::Empty) if begin.elapsed() < PATIENCE => {
@@ -131,7 +131,8 @@ fn tasks_dir() -> PathBuf {
 
 fn exited(job: &Job, ended: &Ended) -> (u8, String, String) {
     let Outcome::Exited { code } = ended.outcome else { panic!("{:?}", ended.outcome) };
-    let read = |path: PathBuf| fs::read_to_string(path).unwrap();
+    // There is none when nothing was written.
+    let read = |path: PathBuf| if path.exists() { fs::read_to_string(path).unwrap() } else { String::new() };
     (code, read(job.stdout_path()), read(job.stderr_path()))
 }
 
@@ -693,7 +694,7 @@ fn the_committed_modules_can_be_rebuilt() {
     let dir = tempfile::tempdir().unwrap();
     let status = Command::new(tasks_dir().join("build.sh")).arg(dir.path()).status().unwrap();
     assert!(status.success());
-    for name in ["noop", "probe", "tile"] {
+    for name in ["noop", "probe", "spin", "tile"] {
         let file = format!("{name}/{name}.wasm");
         let (built, committed) =
             (fs::read(dir.path().join(&file)).unwrap(), fs::read(tasks_dir().join(&file)).unwrap());

@@ -25,6 +25,7 @@ use super::neighbours::{self, Neighbours};
 use super::outputs::Outputs;
 use super::pin::Pin;
 use super::places::Place;
+use super::runs::Runs;
 use super::submission::Accepted;
 use super::task::{Collected, Preparation, Supplies};
 use crate::api;
@@ -75,11 +76,12 @@ pub(super) enum Done {
     Prepared {
         place: usize,
         task: TaskId,
+        attempt: u32,
         preparation: Preparation,
     },
     Collected {
-        place: usize,
         task: TaskId,
+        attempt: u32,
         collected: Collected,
     },
     MeasurePrepared {
@@ -161,6 +163,7 @@ pub(super) struct Driver {
     pub(super) kept: Kept,
     commits: Commits,
     pub(super) places: Vec<Place>,
+    pub(super) runs: Runs,
     pub(super) jobs: Jobs<Done>,
     pub(super) manifests: Manifests,
     pub(super) measuring: Measuring,
@@ -175,6 +178,8 @@ pub(super) struct Driver {
     effects: Vec<Effect>,
     /// What followed from an effect while effects were carried out.
     pub(super) follow_ups: VecDeque<Event>,
+    /// Of outputs that follow-ups speak of: the peer's record pins them when these are handled, or nobody wants them.
+    pub(super) pins: Vec<Pin>,
     left: bool,
     /// The store is beyond use: the agent ends, and whoever supervises it starts it again.
     fatal: Option<CommitError>,
@@ -182,7 +187,7 @@ pub(super) struct Driver {
 
 impl Driver {
     pub(super) fn new(parts: Parts) -> Self {
-        let places = (0..parts.config.places()).map(|_| Place::Free).collect();
+        let places: Vec<Place> = (0..parts.config.places()).map(|_| Place::Free).collect();
         let activity = Activity { owner_present: false, pause: None, busy: false, since: parts.clock.now() };
         // Whoever is silent for longer than a heartbeat is asked whether it lives.
         let absence = Absence::new(parts.clock.now(), Duration::from_millis(parts.config.overlay.heartbeat_ms));
@@ -210,6 +215,7 @@ impl Driver {
             absence,
             kept: parts.kept,
             commits: Commits::default(),
+            runs: Runs::new(places.len()),
             places,
             jobs: Jobs::new(),
             manifests: Manifests::default(),
@@ -221,6 +227,7 @@ impl Driver {
             submitting: BTreeMap::new(),
             effects: Vec::new(),
             follow_ups: VecDeque::new(),
+            pins: Vec::new(),
             left: false,
             fatal: None,
         }
@@ -254,6 +261,7 @@ impl Driver {
             _ = wakes.interrupt.recv() => return false,
             _ = wakes.probe.tick() => {
                 self.ask_owner();
+                self.relieve_runs();
                 self.notice_absence();
             }
             Some(suspend) = self.suspends.recv() => self.suspend(suspend),
@@ -292,6 +300,7 @@ impl Driver {
             next = self.follow_ups.pop_front();
         }
         self.effects = effects;
+        self.pins.clear();
     }
 
     fn carry_out(&mut self, effect: Effect) {
@@ -315,6 +324,11 @@ impl Driver {
     fn persist(&mut self, ticket: Ticket, changes: Vec<Change>) {
         for change in &changes {
             self.kept.apply(change);
+            match change {
+                Change::Put(Record::Held { bag, ranges, .. }) => self.note_held(bag.id, Some(ranges)),
+                Change::Delete(RecordKey::Held(bag)) => self.note_held(*bag, None),
+                Change::Put(_) | Change::Delete(_) => {}
+            }
             if let Change::Put(Record::Bag { bag, closed: Some(_), .. }) = change {
                 self.stop_measuring(bag.id);
             }
@@ -379,8 +393,10 @@ impl Driver {
 
     fn done(&mut self, job: Id, done: Done) {
         match done {
-            Done::Prepared { place, task, preparation } => self.prepared(job, place, task, preparation),
-            Done::Collected { place, task, collected } => self.collected(place, task, collected),
+            Done::Prepared { place, task, attempt, preparation } => {
+                self.prepared(job, place, task, attempt, preparation);
+            }
+            Done::Collected { task, attempt, collected } => self.over(task, attempt, collected),
             Done::MeasurePrepared { bag, preparation } => self.measure_prepared(job, bag, preparation),
             Done::Measured { bag, cpu, collected } => self.measured(bag, cpu, &collected),
             Done::MeasureAgain => self.measure_again(job),
@@ -466,6 +482,7 @@ impl Driver {
         for pool in [&self.workers, &self.measurer] {
             pool.freeze();
             for place in 0..pool.slots() {
+                pool.take_back(place);
                 pool.stop(place);
             }
         }
@@ -477,7 +494,7 @@ impl Driver {
         self.leave(until.min(Instant::now() + LEAVE_TIMEOUT)).await;
 
         let Self {
-            workers, measurer, places, measuring, jobs, store, store_events, net, mut net_events, fatal, ..
+            workers, measurer, places, runs, measuring, jobs, store, store_events, net, mut net_events, fatal, ..
         } = self;
         // Nobody takes results any more: the writer must not wait for that.
         drop(store_events);
@@ -486,7 +503,7 @@ impl Driver {
             workers.shutdown();
             measurer.shutdown();
             // What they ran in can be removed now.
-            drop((places, measuring));
+            drop((places, runs, measuring));
         });
         let events = async { while net_events.recv().await.is_some() {} };
         let all = async { tokio::join!(closing, pools, jobs.shutdown(), control.shutdown(), net.shutdown(), events) };
