@@ -81,7 +81,7 @@ impl Driver {
             return self.discard(preparation.result.ok());
         }
         match preparation.result {
-            Ok(prepared) => self.give(place, Given { task, attempt, prepared }),
+            Ok(prepared) => self.give(place, Given { task, attempt, prepared, number: 0 }),
             Err(error) => self.cannot_run(place, task, attempt, error, None),
         }
     }
@@ -164,7 +164,7 @@ impl Driver {
 
     pub(super) fn worker_ended(&mut self, event: WorkerEvent) {
         let (slot, ended) = Ended::of(event);
-        let Some(Given { task, attempt, prepared }) = self.next_in_run(slot) else {
+        let Some(Given { task, attempt, prepared, number: 0 }) = self.next_in_run(slot) else {
             tracing::error!(slot, "a worker ended that nobody had started");
             return;
         };

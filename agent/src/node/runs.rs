@@ -39,6 +39,8 @@ pub(super) struct Given {
     pub(super) task: TaskId,
     pub(super) attempt: u32,
     pub(super) prepared: Box<Prepared>,
+    /// The pool's name for it, while a worker has it.
+    pub(super) number: u64,
 }
 
 /// The run of one worker.
@@ -114,7 +116,7 @@ impl Runs {
         let kit = self.kits.get_mut(&task.bag)?;
         kit.attempt = attempt;
         kit.next = kit.next.max(task.index + 1);
-        Some(Given { task, attempt, prepared: Box::new(kit.example.another(task, attempt)?) })
+        Some(Given { task, attempt, number: 0, prepared: Box::new(kit.example.another(task, attempt)?) })
     }
 
     /// How many jobs a run of this bag has.
@@ -141,7 +143,7 @@ impl Runs {
             }
             let prepared = Box::new(kit.example.another(task, kit.attempt)?);
             kit.next = index + 1;
-            return Some(Given { task, attempt: kit.attempt, prepared });
+            return Some(Given { task, attempt: kit.attempt, prepared, number: 0 });
         }
     }
 }
@@ -198,9 +200,10 @@ impl Driver {
         self.runs.runs[slot].jobs.iter().filter(|given| self.is_claimed(given.task)).count()
     }
 
-    fn append(&mut self, slot: usize, given: Given) {
+    fn append(&mut self, slot: usize, mut given: Given) {
         match self.workers.append(slot, &given.prepared.job) {
-            Ok(()) => {
+            Ok(number) => {
+                given.number = number;
                 let run = &mut self.runs.runs[slot];
                 if run.jobs.is_empty() {
                     run.moved = Instant::now();
@@ -216,9 +219,11 @@ impl Driver {
 
     /// Takes from a run what the worker has not begun; of that what the peer has started.
     fn take_back(&mut self, slot: usize) -> Vec<Given> {
-        let count = self.workers.take_back(slot);
+        let numbers = self.workers.take_back(slot);
         let jobs = &mut self.runs.runs[slot].jobs;
-        let back = jobs.split_off(jobs.len().saturating_sub(count));
+        let (back, begun): (Vec<Given>, Vec<Given>) =
+            jobs.drain(..).partition(|given| numbers.binary_search(&given.number).is_ok());
+        jobs.extend(begun);
         for given in &back {
             // Not yet ahead again.
             if let Some(kit) = self.runs.kits.get_mut(&given.task.bag) {

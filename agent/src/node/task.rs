@@ -379,7 +379,7 @@ pub(super) fn collect(
         }
         Outcome::Stopped => return Collected::without_output(TaskOutcome::Stopped),
     }
-    if let Some(job) = job
+    if let Some(job) = job.filter(|_| !ended.untouched)
         && let Err(error) = read_outputs(job, &mut output)
     {
         output.error.get_or_insert(format!("its output could not be kept: {error}"));
@@ -443,7 +443,12 @@ fn read_outputs(job: &Job, output: &mut TaskOutput) -> io::Result<()> {
     let work = job.work_dir();
     let mut left = vec![(work.clone(), 0)];
     while let Some((directory, depth)) = left.pop() {
-        for entry in fs::read_dir(directory)? {
+        let entries = match fs::read_dir(directory) {
+            // A program that uses no files has no directory, even if it wrote to stdout.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && depth == 0 => continue,
+            entries => entries?,
+        };
+        for entry in entries {
             let entry = entry?;
             // Of the entry itself: links are not followed, and what is no plain file is not taken.
             let kind = entry.file_type()?;

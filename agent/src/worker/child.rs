@@ -63,6 +63,7 @@ fn serve() -> anyhow::Result<()> {
     anyhow::ensure!(parent == i32::try_from(hello.agent_pid).ok(), "the agent is gone");
     keep_low();
 
+    say(&mut output, &FromWorker::Ready)?;
     let mut worker = Worker::new(&hello.cache_dir)?;
     while let Some(job) = receive(&input, &mut packet)? {
         let (job, from_file) = protocol::decode_job(job)?;

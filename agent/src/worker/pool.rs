@@ -158,6 +158,8 @@ struct State {
     frozen: bool,
     closing: bool,
     slots: Vec<Slot>,
+    /// Of the next job.
+    next_number: u64,
     /// When the timer looks next by itself.
     timer_at: Option<Instant>,
 }
@@ -168,6 +170,8 @@ struct Slot {
     worker: Option<Pid>,
     /// The way to it and back, as long.
     line: Option<Line>,
+    /// The worker has read the greeting: what else is in the line are jobs.
+    greeted: bool,
     /// Frozen on its own, besides the whole pool.
     frozen: bool,
     /// Since when it has been frozen for either reason.
@@ -193,6 +197,8 @@ struct Line {
 
 #[derive(Debug)]
 struct Waiting {
+    /// Its name in the pool.
+    number: u64,
     packet: Vec<u8>,
     limit: Option<Duration>,
     permit: mpsc::OwnedPermit<WorkerEvent>,
@@ -234,16 +240,17 @@ impl Line {
         }
     }
 
-    /// Takes everything out of the line that the worker has not taken; how many packets that is.
-    fn drain(&self) -> usize {
-        let mut packets = 0;
+    /// Takes everything out of the line that the worker has not taken: the numbers of these jobs. The worker may take one
+    /// of them meanwhile, and not the first.
+    fn drain(&self) -> Vec<u64> {
+        let mut numbers = Vec::new();
         loop {
             // The rest of a packet that is not read is dropped with it.
-            match rustix::net::recv(&self.theirs, &mut [0_u8; 1], RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return packets,
-                Ok(_) => packets += 1,
+            let mut number = [0; protocol::NUMBER_BYTES];
+            match rustix::net::recv(&self.theirs, &mut number, RecvFlags::DONTWAIT) {
+                Ok((protocol::NUMBER_BYTES, _)) => numbers.push(u64::from_le_bytes(number)),
                 Err(Errno::INTR) => {}
-                Err(_) => return packets,
+                Ok(_) | Err(_) => return numbers,
             }
         }
     }
@@ -312,7 +319,7 @@ impl Slot {
         if self.running.as_ref().is_some_and(|running| running.verdict.is_some()) {
             return;
         }
-        while let (Some(line), Some(next)) = (&self.line, self.waiting.front()) {
+        while let (Some(line), true, Some(next)) = (&self.line, self.greeted, self.waiting.front()) {
             if !line.send(&next.packet) {
                 return;
             }
@@ -333,17 +340,13 @@ impl Slot {
     }
 
     /// Gets back what was handed over and has not begun.
-    fn recall(&mut self, hello: &[u8]) {
+    fn recall(&mut self) {
         let Some(line) = &self.line else { return };
-        let mut drained = line.drain();
-        if drained > self.handed.len() {
-            // The greeting was among them: it is the first thing a new worker reads.
-            drained = self.handed.len();
-            if !line.send(hello) {
-                tracing::warn!("a worker cannot be greeted");
-            }
-        }
-        for job in self.handed.drain(self.handed.len() - drained..).rev() {
+        let unread = line.drain();
+        let (back, begun): (VecDeque<_>, VecDeque<_>) =
+            self.handed.drain(..).partition(|job| unread.contains(&job.number));
+        self.handed = begun;
+        for job in back.into_iter().rev() {
             self.waiting.push_front(job);
         }
         if self.handed.is_empty() {
@@ -362,14 +365,14 @@ impl Pool {
             return Err(PoolError::NoCommand);
         }
         let hello = Hello { agent_pid: std::process::id(), cache_dir: config.cache_dir.clone() };
-        let hello = protocol::encode_packet(&hello).ok_or(PoolError::CacheDir { dir: config.cache_dir })?;
+        let hello = protocol::encode_hello(&hello).ok_or(PoolError::CacheDir { dir: config.cache_dir })?;
         let mut slots = Vec::new();
         slots.resize_with(config.slots, Slot::default);
         let shared = Arc::new(Shared {
             command: config.command,
             hello,
             events: config.events,
-            state: Mutex::new(State { frozen: false, closing: false, slots, timer_at: None }),
+            state: Mutex::new(State { frozen: false, closing: false, slots, next_number: 0, timer_at: None }),
             wake: (0..config.slots).map(|_| Condvar::new()).collect(),
             timer: Condvar::new(),
         });
@@ -405,20 +408,21 @@ impl Pool {
     /// # Errors
     /// [`StartError`]; nothing changed then.
     pub fn start(&self, slot: usize, job: &Job) -> Result<(), StartError> {
-        self.put(slot, job, false)
+        self.put(slot, job, false).map(drop)
     }
 
-    /// As [`Pool::start`], also where the slot has jobs: it begins when those have ended.
+    /// As [`Pool::start`], also where the slot has jobs: it begins when those have ended. Returns the job's number, larger
+    /// than that of any before.
     ///
     /// # Errors
     /// [`StartError`], but never [`StartError::Busy`].
-    pub fn append(&self, slot: usize, job: &Job) -> Result<(), StartError> {
+    pub fn append(&self, slot: usize, job: &Job) -> Result<u64, StartError> {
         self.put(slot, job, true)
     }
 
-    fn put(&self, slot: usize, job: &Job, behind: bool) -> Result<(), StartError> {
+    fn put(&self, slot: usize, job: &Job, behind: bool) -> Result<u64, StartError> {
         job.validate()?;
-        let packet = protocol::encode_job(job)?;
+        let mut packet = protocol::encode_job(job)?;
         let mut state = self.shared.lock();
         if state.closing {
             return Err(StartError::ShutDown);
@@ -429,23 +433,27 @@ impl Pool {
             return Err(StartError::Busy { slot });
         }
         let permit = self.shared.events.clone().try_reserve_owned().map_err(|_| StartError::EventsNotRead)?;
-        place.waiting.push_back(Waiting { packet, limit: job.time_limit, permit });
+        let number = state.next_number;
+        state.next_number += 1;
+        packet[..protocol::NUMBER_BYTES].copy_from_slice(&number.to_le_bytes());
+        let place = &mut state.slots[slot];
+        place.waiting.push_back(Waiting { number, packet, limit: job.time_limit, permit });
         if place.listening {
             place.hand_over();
         } else {
             self.shared.wake[slot].notify_one();
         }
         self.shared.nudge_timer(&state);
-        Ok(())
+        Ok(number)
     }
 
-    /// Takes back all jobs of `slot` that have not begun, the last ones of its run, also while it is frozen: how many.
-    /// They will not begin, and no events of them will come.
-    pub fn take_back(&self, slot: usize) -> usize {
+    /// Takes back all jobs of `slot` that have not begun, also while it is frozen: their numbers, in order. They will not
+    /// begin, and no events of them will come.
+    pub fn take_back(&self, slot: usize) -> Vec<u64> {
         let mut state = self.shared.lock();
-        let Some(place) = state.slots.get_mut(slot) else { return 0 };
-        place.recall(&self.shared.hello);
-        std::mem::take(&mut place.waiting).len()
+        let Some(place) = state.slots.get_mut(slot) else { return Vec::new() };
+        place.recall();
+        std::mem::take(&mut place.waiting).into_iter().map(|job| job.number).collect()
     }
 
     /// Kills the task of `slot` that runs, or comes next, frozen or not; its end comes as an event
@@ -493,7 +501,7 @@ impl Pool {
             let mut state = self.shared.lock();
             state.closing = true;
             for (number, slot) in state.slots.iter_mut().enumerate() {
-                slot.recall(&self.shared.hello);
+                slot.recall();
                 for waiting in std::mem::take(&mut slot.waiting) {
                     waiting.permit.send(never_ran(number, Outcome::Stopped));
                 }
@@ -651,7 +659,7 @@ impl Shared {
                 place.hand_over();
                 return Ok(());
             }
-            place.recall(&self.hello);
+            place.recall();
             (place.worker, place.line) = (None, None);
             *link = None;
         }
@@ -664,10 +672,11 @@ impl Shared {
         if !line.send(&self.hello) {
             tracing::warn!("a worker cannot be greeted");
         }
-        place.line = Some(line);
-        place.hand_over();
-        // A new worker has to start and load the program; it says when the run itself begins.
-        place.begin(true);
+        (place.line, place.greeted) = (Some(line), false);
+        // A new worker has to start and load the program; it says when it has, and when the run itself begins.
+        let limit = Some(PREPARE_LIMIT);
+        place.running =
+            Some(Running { since: Instant::now(), limit, preparing: true, was_frozen: false, verdict: None });
         *link = Some(Link { child, reports: BufReader::new(stdout), cpu: Duration::ZERO });
         Ok(())
     }
@@ -686,6 +695,16 @@ impl Shared {
                         Some(_) if !link.reports.buffer().is_empty() => {}
                         Some(_) => std::thread::sleep(ACCUMULATE),
                     }
+                }
+                Ok(Some(FromWorker::Ready)) => {
+                    let mut state = self.lock();
+                    let place = &mut state.slots[slot];
+                    place.greeted = true;
+                    if place.running.as_ref().is_none_or(|running| running.verdict.is_none()) {
+                        place.hand_over();
+                        place.begin(true);
+                    }
+                    self.nudge_timer(&state);
                 }
                 Ok(Some(FromWorker::Preparing)) => self.enter_phase(slot, true),
                 Ok(Some(FromWorker::Begun)) => self.enter_phase(slot, false),
@@ -753,8 +772,10 @@ impl Shared {
         let (status, cpu) = link.take().map(|held| self.reap(slot, held)).unwrap_or_default();
         let job = {
             let place = &mut self.lock().slots[slot];
-            // Nothing is appended to a run whose worker is gone.
-            let job = place.handed.pop_front();
+            // One that did not even get to its first job is no good for it.
+            let first = if place.greeted { None } else { place.waiting.pop_front() };
+            // Nothing is handed over to a worker that is gone.
+            let job = place.handed.pop_front().or(first);
             for behind in place.handed.drain(..).rev() {
                 place.waiting.push_front(behind);
             }

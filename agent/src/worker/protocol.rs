@@ -15,6 +15,8 @@ use super::{Job, StartError};
 pub(super) const JOB_BYTES_MAX: usize = 1 << 20;
 /// Largest packet to a worker; a socket takes three times as much. A larger job waits in a file of its directory.
 pub(super) const PACKET_BYTES_MAX: usize = 64 << 10;
+/// What precedes a job in its packet: its number, little-endian.
+pub(super) const NUMBER_BYTES: usize = 8;
 /// The name of that file.
 const JOB_FILE: &str = "job";
 /// Largest frame from a worker. Holds a report with its message.
@@ -43,6 +45,8 @@ pub(super) enum Packet {
 /// What a worker says.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum FromWorker {
+    /// The greeting was read. Jobs come from here on.
+    Ready,
     /// The program has to be loaded or compiled first.
     Preparing,
     /// It is ready now, and the run begins. Only after `Preparing`.
@@ -87,20 +91,26 @@ pub(super) fn encode<T: Serialize>(message: &T, bytes_max: usize) -> Option<Vec<
     (length <= bytes_max).then_some(frame)
 }
 
-/// The bytes of a packet; `None` when it is too large.
-pub(super) fn encode_packet<T: Serialize>(message: &T) -> Option<Vec<u8>> {
+/// The bytes of the greeting; `None` when it is too large.
+pub(super) fn encode_hello(hello: &Hello) -> Option<Vec<u8>> {
+    encode_packet(hello, 0)
+}
+
+/// The bytes of a packet with room in front; `None` when it is too large.
+fn encode_packet<T: Serialize>(message: &T, room_bytes: usize) -> Option<Vec<u8>> {
     let mut packet = Vec::with_capacity(1024);
+    packet.resize(room_bytes, 0);
     ciborium::into_writer(message, &mut packet).ok()?;
     (packet.len() <= PACKET_BYTES_MAX).then_some(packet)
 }
 
-/// The packet of a job. A large one is written to the job's directory, which blocks.
+/// The packet of a job, its number yet to be filled in. A large one is written to the job's directory, which blocks.
 pub(super) fn encode_job(job: &Job) -> Result<Vec<u8>, StartError> {
     #[derive(Serialize)]
     enum Borrowed<'a> {
         Job(&'a Job),
     }
-    if let Some(packet) = encode_packet(&Borrowed::Job(job)) {
+    if let Some(packet) = encode_packet(&Borrowed::Job(job), NUMBER_BYTES) {
         return Ok(packet);
     }
     let mut bytes = Vec::new();
@@ -110,7 +120,7 @@ pub(super) fn encode_job(job: &Job) -> Result<Vec<u8>, StartError> {
     }
     let path = job.directory.join(JOB_FILE);
     std::fs::create_dir_all(&job.directory).and_then(|()| std::fs::write(&path, &bytes)).map_err(StartError::Write)?;
-    encode_packet(&Packet::File(path)).ok_or(StartError::TooLarge)
+    encode_packet(&Packet::File(path), NUMBER_BYTES).ok_or(StartError::TooLarge)
 }
 
 /// Reads a packet.
@@ -127,7 +137,8 @@ pub(super) fn decode_packet<T: DeserializeOwned>(packet: &[u8]) -> io::Result<T>
 /// # Errors
 /// It cannot be read or is not a job.
 pub(super) fn decode_job(packet: &[u8]) -> io::Result<(Job, bool)> {
-    match decode_packet(packet)? {
+    let message = packet.get(NUMBER_BYTES..).ok_or_else(|| io::Error::other("a packet without a number"))?;
+    match decode_packet(message)? {
         Packet::Job(job) => Ok((*job, false)),
         Packet::File(path) => Ok((decode_packet(&std::fs::read(path)?)?, true)),
     }
