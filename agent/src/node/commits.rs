@@ -4,6 +4,7 @@
 //! and meanwhile nothing new is taken in.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_scheduler::Ticket;
@@ -19,7 +20,7 @@ const WAITING_MAX: usize = 256;
 #[derive(Debug)]
 struct Commit {
     ticket: u64,
-    changes: Vec<Change>,
+    changes: Arc<[Change]>,
 }
 
 /// The writes of one agent.
@@ -37,8 +38,8 @@ pub(super) struct Commits {
 }
 
 impl Commits {
-    pub(super) fn push(&mut self, ticket: Ticket, changes: Vec<Change>) {
-        self.waiting.push_back(Commit { ticket: ticket.0, changes });
+    pub(super) fn push(&mut self, ticket: Ticket, changes: impl Into<Arc<[Change]>>) {
+        self.waiting.push_back(Commit { ticket: ticket.0, changes: changes.into() });
     }
 
     /// Whether more may be taken in.
@@ -95,7 +96,8 @@ impl Commits {
             // It never will fit; the peer's own repetitions have to make up for it.
             return Err(keys);
         }
-        commit.changes.retain(|change| !self.under_way.iter().any(|later| later.writes(&change.key)));
+        let is_last = |change: &&Change| !self.under_way.iter().any(|later| later.writes(&change.key));
+        commit.changes = commit.changes.iter().filter(is_last).cloned().collect();
         self.failed.push_back(commit);
         self.retry_at = Some(Instant::now() + COMMIT_RETRY);
         Err(keys)

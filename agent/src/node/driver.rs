@@ -43,6 +43,8 @@ const LEAVE_TIMEOUT: Duration = Duration::from_millis(2500);
 /// Longest that everything from the signal on may take. Five seconds are promised, and the runtime takes up to one of
 /// them for threads that still block.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(4);
+/// Ends of tasks, or of writes, that are handled before anything else is looked at.
+const AT_ONCE_MAX: usize = 64;
 /// Between two tries to reach an agent to join through.
 const BOOTSTRAP_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -266,9 +268,21 @@ impl Driver {
             }
             Some(suspend) = self.suspends.recv() => self.suspend(suspend),
             () = sleep_until(self.sleep.release_at()) => self.sleep.release(),
-            Some(event) = self.worker_events.recv() => self.worker_ended(event),
+            Some(event) = self.worker_events.recv() => {
+                self.worker_ended(event);
+                for _ in 1..AT_ONCE_MAX {
+                    let Ok(event) = self.worker_events.try_recv() else { break };
+                    self.worker_ended(event);
+                }
+            }
             Some(event) = self.measure_events.recv() => self.measure_ended(event),
-            Some(result) = self.store_events.recv() => self.committed(&result),
+            Some(result) = self.store_events.recv() => {
+                self.committed(&result);
+                for _ in 1..AT_ONCE_MAX {
+                    let Ok(result) = self.store_events.try_recv() else { break };
+                    self.committed(&result);
+                }
+            }
             () = sleep_until(self.commits.retry_at()) => self.commits.retry(&self.store),
             () = sleep_until(deadline) => self.feed(Event::DeadlineReached),
             _ = wakes.save.tick() => self.neighbours.save(self.peer.overlay_view().neighbours()),
@@ -333,7 +347,7 @@ impl Driver {
                 self.stop_measuring(bag.id);
             }
         }
-        self.commits.push(ticket, changes.into_iter().map(to_store).collect());
+        self.commits.push(ticket, changes.into_iter().map(to_store).collect::<Vec<_>>());
         self.commits.flow(&self.store);
     }
 

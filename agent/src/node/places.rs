@@ -164,7 +164,7 @@ impl Driver {
 
     pub(super) fn worker_ended(&mut self, event: WorkerEvent) {
         let (slot, ended) = Ended::of(event);
-        let Some(Given { task, attempt, prepared, number: 0 }) = self.next_in_run(slot) else {
+        let Some(Given { task, attempt, prepared, .. }) = self.next_in_run(slot) else {
             tracing::error!(slot, "a worker ended that nobody had started");
             return;
         };

@@ -6,6 +6,7 @@ mod harness;
 mod mistakes;
 mod owner;
 mod places;
+mod small;
 mod sleep;
 mod solver;
 mod tree;
