@@ -341,7 +341,8 @@ impl Slot {
 
     /// Gets back what was handed over and has not begun.
     fn recall(&mut self) {
-        let Some(line) = &self.line else { return };
+        // Before that only the greeting is in the line, which must stay there.
+        let Some(line) = self.line.as_ref().filter(|_| self.greeted) else { return };
         let unread = line.drain();
         let (back, begun): (VecDeque<_>, VecDeque<_>) =
             self.handed.drain(..).partition(|job| unread.contains(&job.number));
