@@ -268,7 +268,8 @@ impl Driver {
             }
             Some(suspend) = self.suspends.recv() => self.suspend(suspend),
             () = sleep_until(self.sleep.release_at()) => self.sleep.release(),
-            Some(event) = self.worker_events.recv() => {
+            // Tasks may end faster than the disk takes their results: then the workers wait, and not ever more results.
+            Some(event) = self.worker_events.recv(), if self.commits.has_room() => {
                 self.worker_ended(event);
                 for _ in 1..AT_ONCE_MAX {
                     let Ok(event) = self.worker_events.try_recv() else { break };
