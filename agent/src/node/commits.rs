@@ -14,8 +14,11 @@ use crate::store::{Change, CommitError, CommitResult, QueueError, Store};
 
 /// How long to wait before a failed write is tried again.
 const COMMIT_RETRY: Duration = Duration::from_secs(1);
-/// Writes that may wait here before nothing new is taken in.
-const WAITING_MAX: usize = 256;
+/// Writes that may be on their way before nothing new is taken in. Our choice: enough for a group commit that costs its
+/// writes little, and few enough to look through.
+const ON_THE_WAY_MAX: usize = 256;
+/// Likewise before workers wait with the ends of their tasks: the rest is for whoever else wants something written.
+const OF_TASKS_MAX: usize = 192;
 
 #[derive(Debug)]
 struct Commit {
@@ -44,7 +47,16 @@ impl Commits {
 
     /// Whether more may be taken in.
     pub(super) fn has_room(&self) -> bool {
-        self.waiting.len() < WAITING_MAX
+        self.on_the_way() < ON_THE_WAY_MAX
+    }
+
+    /// Whether more ends of tasks may be taken in.
+    pub(super) fn has_room_for_tasks(&self) -> bool {
+        self.on_the_way() < OF_TASKS_MAX
+    }
+
+    fn on_the_way(&self) -> usize {
+        self.waiting.len() + self.under_way.len() + self.failed.len()
     }
 
     /// Whether the store's writer has ended: nothing can be kept until the agent is restarted.

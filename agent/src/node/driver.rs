@@ -269,9 +269,12 @@ impl Driver {
             Some(suspend) = self.suspends.recv() => self.suspend(suspend),
             () = sleep_until(self.sleep.release_at()) => self.sleep.release(),
             // Tasks may end faster than the disk takes their results: then the workers wait, and not ever more results.
-            Some(event) = self.worker_events.recv(), if self.commits.has_room() => {
+            Some(event) = self.worker_events.recv(), if self.commits.has_room_for_tasks() => {
                 self.worker_ended(event);
                 for _ in 1..AT_ONCE_MAX {
+                    if !self.commits.has_room_for_tasks() {
+                        break;
+                    }
                     let Ok(event) = self.worker_events.try_recv() else { break };
                     self.worker_ended(event);
                 }
