@@ -362,7 +362,7 @@ fn frozen_tasks_stand_still_and_their_time_does_not_count() {
         job.time_limit = Some(limit);
         setup.pool.start(slot, &job).unwrap();
         // Before that the program is being loaded, which is no part of the run.
-        wait_until(|| job.stdout_path().exists());
+        wait_until(|| has_begun(&job));
     }
     let pids = setup.pool.worker_pids();
     setup.pool.freeze();

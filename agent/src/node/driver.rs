@@ -512,7 +512,18 @@ impl Driver {
         self.leave(until.min(Instant::now() + LEAVE_TIMEOUT)).await;
 
         let Self {
-            workers, measurer, places, runs, measuring, jobs, store, store_events, net, mut net_events, fatal, ..
+            workers,
+            measurer,
+            places,
+            runs,
+            measuring,
+            jobs,
+            store,
+            store_events,
+            net,
+            mut net_events,
+            fatal,
+            ..
         } = self;
         // Nobody takes results any more: the writer must not wait for that.
         drop(store_events);

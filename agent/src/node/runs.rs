@@ -165,9 +165,8 @@ impl Driver {
             return true;
         }
         let found = self.runs.find(task).map(|(slot, _)| slot);
-        let same = |slot: usize| {
-            self.runs.runs[slot].jobs.iter().any(|given| given.task == task && given.attempt == attempt)
-        };
+        let same =
+            |slot: usize| self.runs.runs[slot].jobs.iter().any(|given| given.task == task && given.attempt == attempt);
         let is_collecting = self.runs.collecting.get(&task) == Some(&attempt);
         if found.is_some_and(same) || is_collecting {
             self.runs.collecting.remove(&task);

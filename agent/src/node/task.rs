@@ -534,7 +534,13 @@ pub(super) mod tests {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let blobs = blobs(dir.path(), 1000);
         let outcome = Outcome::Exited { code: 3 };
-        let ended = Ended { outcome, wall: Duration::ZERO, cpu: Duration::from_secs(2), output_truncated: false, untouched: false };
+        let ended = Ended {
+            outcome,
+            wall: Duration::ZERO,
+            cpu: Duration::from_secs(2),
+            output_truncated: false,
+            untouched: false,
+        };
         let collected = collect(&blobs, None, &[0, 3], &ended, 10.0);
         let TaskOutcome::Finished { success: true, output, output_bytes, work_mops: 20.0 } = collected.outcome else {
             panic!("{collected:?}")

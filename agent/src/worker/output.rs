@@ -8,8 +8,8 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 // The type in the streams' signatures is that of the `bytes` crate, which this package has through its web server.
@@ -37,7 +37,8 @@ struct Inner {
 impl CappedFile {
     /// The file at `path`, whose directory comes into being with it.
     pub(super) fn new(path: PathBuf, bytes_max: u64) -> Self {
-        let inner = Inner { path, file: OnceLock::new(), left: AtomicU64::new(bytes_max), exceeded: AtomicBool::new(false) };
+        let inner =
+            Inner { path, file: OnceLock::new(), left: AtomicU64::new(bytes_max), exceeded: AtomicBool::new(false) };
         CappedFile { inner: Arc::new(inner) }
     }
 

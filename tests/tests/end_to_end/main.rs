@@ -6,7 +6,7 @@ mod harness;
 mod mistakes;
 mod owner;
 mod places;
-mod small;
 mod sleep;
+mod small;
 mod solver;
 mod tree;
