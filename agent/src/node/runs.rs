@@ -524,3 +524,45 @@ impl Driver {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::task::tests::prepared;
+
+    fn given(index: u64, memory_bytes: u64) -> Given {
+        let task = TaskId { bag: BagId([1; 32]), index };
+        Given { task, attempt: 0, prepared: Box::new(prepared(memory_bytes)), number: index }
+    }
+
+    #[test]
+    fn of_each_run_the_largest_task_counts_ahead_or_frozen() {
+        let mut runs = Runs::new(3);
+        runs.runs[0].jobs = [given(0, 40), given(1, 24), given(2, 50)].into();
+        runs.runs[1].jobs = [given(3, 10)].into();
+        runs.runs[1].frozen = Some(runs.runs[1].jobs[0].task);
+        assert_eq!(runs.memory_bytes_with(2, &given(4, 7), |_| true), 50 + 10 + 7);
+        assert_eq!(runs.memory_bytes_with(1, &given(4, 7), |_| true), 50 + 10, "it runs after the other");
+        assert_eq!(runs.memory_bytes_with(1, &given(4, 12), |_| true), 50 + 12);
+        let is_claimed = |given: &Given| given.task.index == 0;
+        assert_eq!(runs.memory_bytes_with(2, &given(4, 7), is_claimed), 40 + 7);
+        assert_eq!(runs.memory_bytes_with(2, &given(4, u64::MAX), |_| true), u64::MAX);
+    }
+
+    #[test]
+    fn time_in_which_all_stand_still_makes_no_task_slow() {
+        let mut runs = Runs::new(2);
+        let begin = Instant::now();
+        let before = |seconds| begin.checked_sub(Duration::from_secs(seconds)).expect("the machine runs for longer");
+        (runs.runs[0].moved, runs.runs[1].moved) = (before(30), before(5));
+        runs.frozen_since = Some(before(20));
+        runs.note_freeze();
+        runs.note_thaw();
+        assert!(runs.runs[0].moved >= before(10), "it stood still for twenty seconds");
+        assert!(runs.runs[0].moved.elapsed() >= Duration::from_secs(10), "not for longer");
+        assert!(runs.runs[1].moved >= begin, "its first task came meanwhile");
+        let moved = runs.runs[0].moved;
+        runs.note_thaw();
+        assert_eq!(runs.runs[0].moved, moved);
+    }
+}

@@ -509,6 +509,25 @@ pub(super) mod tests {
         }
     }
 
+    /// A task that may take so much memory, without a directory.
+    pub(in super::super) fn prepared(memory_bytes: u64) -> Prepared {
+        let manifest = Arc::new(manifest());
+        let job = Job {
+            program: PathBuf::new(),
+            program_hash: manifest.program.blob.0,
+            args: Vec::new(),
+            env: Vec::new(),
+            stdin: Stdin::Empty,
+            inputs: Vec::new(),
+            directory: PathBuf::new(),
+            checkpoint: None,
+            memory_bytes,
+            output_bytes: 0,
+            time_limit: None,
+        };
+        Prepared { job, manifest, scratch: Scratch::nothing(Path::new("")), pins: Arc::new(Vec::new()) }
+    }
+
     fn blobs(dir: &Path, quota_bytes: u64) -> Arc<Blobs> {
         Arc::new(Blobs::open(&dir.join("blobs"), quota_bytes).expect("an empty directory"))
     }
