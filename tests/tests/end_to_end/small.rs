@@ -46,3 +46,16 @@ fn a_bag_that_comes_in_the_middle_of_a_run_does_not_disturb_it() {
     assert_complete(agent, &first, TASKS);
     assert_eq!(agent.ask(&["bag", "show", &first])["duplicates"].as_u64(), Some(0));
 }
+
+#[test]
+fn an_agent_that_finishes_in_the_middle_of_a_run_ends_and_loses_nothing() {
+    let mut grid = Grid::start(1);
+    let agent = &mut grid.agents[0];
+    let bag = submit(agent);
+    wait_for("some tasks to be done", || done(agent, &bag) >= 300);
+    agent.ask(&["finish"]);
+    agent.wait_until_it_ends();
+    grid.run(0);
+    assert_complete(&grid.agents[0], &bag, TASKS);
+    assert_eq!(grid.agents[0].ask(&["bag", "show", &bag])["duplicates"].as_u64(), Some(0));
+}
