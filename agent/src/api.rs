@@ -120,6 +120,10 @@ pub struct Bag {
     pub finished: Option<String>,
     /// Seconds since submission, or until the end.
     pub elapsed_s: f64,
+    /// Seconds from submission until its first task ran on this machine; null before that one ended, and after a
+    /// restart of the agent.
+    #[serde(default)]
+    pub first_start_s: Option<f64>,
     /// (now or end − r)/w in s/Mop.
     pub stretch: Option<f64>,
 }

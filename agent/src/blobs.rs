@@ -122,6 +122,8 @@ struct Entry {
     used: u64,
     /// Whether this process has hashed the content.
     verified: bool,
+    /// Whether this process has synced it.
+    durable: bool,
 }
 
 impl Index {
@@ -143,7 +145,7 @@ impl Index {
     fn insert(&mut self, hash: Hash, len: u64, verified: bool) {
         self.remove(hash);
         let used = self.tick();
-        self.blobs.insert(hash, Entry { len, used, verified });
+        self.blobs.insert(hash, Entry { len, used, verified, durable: false });
         self.total_bytes += len;
         if !self.pins.contains_key(&hash) {
             self.idle.insert(used, hash);
@@ -258,12 +260,23 @@ impl Blobs {
     /// # Errors
     /// When there is no such blob, or the disk refuses.
     pub fn make_durable(&self, hash: Hash) -> Result<(), BlobError> {
+        if self.is_durable(hash) {
+            return Ok(());
+        }
         let path = self.path(hash).ok_or(BlobError::Missing { hash })?;
         let shard = path.parent().unwrap_or(&self.0.dir);
         for path in [path.as_path(), shard, &self.0.dir] {
             File::open(path).and_then(|file| file.sync_all()).map_err(failed("sync", path))?;
         }
+        if let Some(entry) = self.index().blobs.get_mut(&hash) {
+            entry.durable = true;
+        }
         Ok(())
+    }
+
+    /// Whether the blob is here and known to survive a power cut, without asking the disk.
+    pub fn is_durable(&self, hash: Hash) -> bool {
+        self.index().blobs.get(&hash).is_some_and(|entry| entry.durable)
     }
 
     /// Where the blob is, if it is here. It stays there as long as it is pinned; an unpinned one may go at any time.

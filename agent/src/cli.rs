@@ -14,6 +14,7 @@
 //! Left out for now: `service`, `grid`, `bag explain|rerun`, completions, man pages.
 
 mod bag;
+mod bench;
 mod config;
 mod demo;
 mod doctor;
@@ -37,6 +38,7 @@ use crate::output::{self, Format};
 use crate::submit::SubmitError;
 use crate::submit::values::Span;
 
+pub use bench::BenchArgs;
 pub use demo::DemoArgs;
 pub use run::RunArgs;
 
@@ -98,6 +100,8 @@ enum Command {
     Doctor,
     /// Show a grid at work on this machine: crashes, an owner who returns, and a picture
     Demo(DemoArgs),
+    /// Measure what small tasks cost, on a private agent that is removed afterwards
+    Bench(bench::BenchArgs),
     /// Run tasks for an agent; started by the agent
     #[command(hide = true)]
     Worker,
@@ -175,6 +179,7 @@ fn dispatch(cli: Cli, entries: Option<Vec<String>>) -> anyhow::Result<ExitCode> 
         Command::Config(command) => config::run(&context, command),
         Command::Doctor => doctor::run(&context),
         Command::Demo(args) => demo::run(&context, args),
+        Command::Bench(args) => bench::run(&context, &args),
         Command::Worker => crate::worker::child::main(),
     }
 }

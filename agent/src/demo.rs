@@ -5,7 +5,7 @@
 //! another returns for a few seconds. Every tile is then compared with a render that shares no code with the task.
 //! What the summary says is what the agents answered and what this program did and saw.
 
-mod grid;
+pub(crate) mod grid;
 mod verify;
 
 use std::collections::BTreeMap;
@@ -117,7 +117,7 @@ pub fn run(options: &DemoOptions) -> anyhow::Result<Summary> {
 
     show.line(&format!("starting {} agents on loopback", options.agents));
     let speed_mops = speed::measure_for(Duration::from_millis(500));
-    let mut grid = Grid::start(options.agents as usize, speed_mops, &interrupt)?;
+    let mut grid = Grid::start("idlewood-demo-", options.agents as usize, speed_mops, &interrupt)?;
     grid.wait_until_formed(FORM_TIMEOUT, &interrupt)?;
     let mut order: Vec<usize> = (0..grid.agents.len()).collect();
     order.shuffle(&mut random);

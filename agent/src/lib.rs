@@ -1,9 +1,11 @@
 //! The idlewood agent: the driver that puts a `Peer` on a real machine, and the command line around it.
 //!
 //! `node` owns the peer; `net`, `store`, `blobs`, `fetch` and `worker` are its means; `control` and `client` are the
-//! two ends of the control API; `cli` and `submit` are what the user types; `demo` shows it all.
+//! two ends of the control API; `cli` and `submit` are what the user types; `demo` shows it all, `bench` says
+//! what small tasks cost.
 
 pub mod api;
+pub mod bench;
 pub mod blobs;
 pub mod cli;
 pub mod client;

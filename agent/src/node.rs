@@ -18,6 +18,7 @@ mod pause;
 mod pin;
 mod places;
 mod reclaim;
+mod runs;
 mod submission;
 mod task;
 mod views;
@@ -125,7 +126,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     let peer = Peer::restore(config.clone(), grid, me, rand::random(), clock.now(), wall, records)
         .with_context(|| "the agent's settings make no sense")?;
 
-    let (worker_sender, worker_events) = mpsc::channel(64 + config.places() as usize);
+    let (worker_sender, worker_events) = mpsc::channel(runs::JOBS_MAX * config.places() as usize);
     let (measure_sender, measure_events) = mpsc::channel(4);
     let pool = |slots: usize, events| {
         Pool::new(PoolConfig { command: worker_command()?, slots, cache_dir: directory.join("modules"), events })

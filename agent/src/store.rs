@@ -24,7 +24,7 @@ use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -72,6 +72,10 @@ pub const KEY_BYTES_MAX: usize = 256;
 
 /// Commits that wait for the writer; as many acknowledgements may wait for the agent.
 const COMMITS_MAX: usize = 1024;
+
+/// How long a group that comes right behind another waits for company: each costs a flush, and more processor time than
+/// the writes in it. Our choice: less than a disk takes.
+const GATHER: Duration = Duration::from_millis(2);
 
 /// Commits and bytes that go to disk together.
 const GROUP_MAX: usize = 1024;
@@ -248,7 +252,7 @@ pub struct Opened {
 #[derive(Debug)]
 struct Job {
     ticket: u64,
-    changes: Vec<Change>,
+    changes: Arc<[Change]>,
 }
 
 /// The way to the writer thread.
@@ -350,18 +354,18 @@ impl Store {
     ///
     /// # Errors
     /// When the writer has ended.
-    pub async fn commit(&self, changes: Vec<Change>, ticket: u64) -> Result<(), QueueError> {
+    pub async fn commit(&self, changes: impl Into<Arc<[Change]>>, ticket: u64) -> Result<(), QueueError> {
         let jobs = self.jobs.as_ref().ok_or(QueueError::Closed)?;
-        jobs.send(Job { ticket, changes }).await.map_err(|_| QueueError::Closed)
+        jobs.send(Job { ticket, changes: changes.into() }).await.map_err(|_| QueueError::Closed)
     }
 
     /// [`Store::commit`] without waiting.
     ///
     /// # Errors
     /// When the queue is full or the writer has ended.
-    pub fn try_commit(&self, changes: Vec<Change>, ticket: u64) -> Result<(), QueueError> {
+    pub fn try_commit(&self, changes: impl Into<Arc<[Change]>>, ticket: u64) -> Result<(), QueueError> {
         let jobs = self.jobs.as_ref().ok_or(QueueError::Closed)?;
-        jobs.try_send(Job { ticket, changes }).map_err(|error| match error {
+        jobs.try_send(Job { ticket, changes: changes.into() }).map_err(|error| match error {
             TrySendError::Full(_) => QueueError::Full,
             TrySendError::Closed(_) => QueueError::Closed,
         })
@@ -409,7 +413,11 @@ struct Writer {
 
 impl Writer {
     fn run(mut self) {
+        let mut last: Option<Instant> = None;
         while let Some(first) = self.jobs.blocking_recv() {
+            if last.is_some_and(|last| last.elapsed() < GATHER) {
+                std::thread::sleep(GATHER);
+            }
             let mut bytes = first.bytes();
             let mut group = vec![first];
             while group.len() < GROUP_MAX && bytes < GROUP_BYTES_MAX {
@@ -429,6 +437,7 @@ impl Writer {
                     continue;
                 }
             }
+            last = Some(Instant::now());
         }
         if let Ok(sled) = self.sled {
             sled.close();
@@ -452,7 +461,7 @@ impl Writer {
         let count = self.count + group.len() as u64;
         let mut batch = sled::Batch::default();
         for (job, _) in group.iter().zip(fit).filter(|(_, fit)| **fit) {
-            for change in &job.changes {
+            for change in job.changes.iter() {
                 match &change.value {
                     Some(value) => batch.insert(change.key.as_slice(), encode(&change.key, value)),
                     None => batch.remove(change.key.as_slice()),

@@ -15,6 +15,9 @@ use tokio::sync::mpsc;
 /// Longer than anything here takes, also on a loaded machine with an unoptimised build.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Room for the ends of jobs that a slot is given ahead.
+const EVENTS_AHEAD: usize = 256;
+
 const fn mib(n: u64) -> u64 {
     n << 20
 }
@@ -25,6 +28,8 @@ struct Setup {
     pool: Pool,
     events: mpsc::Receiver<WorkerEvent>,
     tasks: usize,
+    /// Number of the last job appended.
+    last: u64,
 }
 
 /// What became of a task.
@@ -44,11 +49,11 @@ impl Setup {
     }
 
     fn in_dir(slots: usize, dir: tempfile::TempDir) -> Self {
-        let (sender, events) = mpsc::channel(slots.max(1));
+        let (sender, events) = mpsc::channel(slots + EVENTS_AHEAD);
         let command = vec![OsString::from(env!("CARGO_BIN_EXE_idlewood")), OsString::from("worker")];
         let pool =
             Pool::new(PoolConfig { command, slots, cache_dir: dir.path().join("cache"), events: sender }).unwrap();
-        Setup { dir, pool, events, tasks: 0 }
+        Setup { dir, pool, events, tasks: 0, last: 0 }
     }
 
     /// A job for the program of that name in `tasks`, with an empty directory.
@@ -86,7 +91,7 @@ impl Setup {
         let begin = Instant::now();
         loop {
             match self.events.try_recv() {
-                Ok(WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated }) => {
+                Ok(WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated, .. }) => {
                     return (slot, Ended { outcome, wall, cpu, compile, output_truncated });
                 }
                 Err(mpsc::error::TryRecvError::Empty) if begin.elapsed() < PATIENCE => {
@@ -131,7 +136,8 @@ fn tasks_dir() -> PathBuf {
 
 fn exited(job: &Job, ended: &Ended) -> (u8, String, String) {
     let Outcome::Exited { code } = ended.outcome else { panic!("{:?}", ended.outcome) };
-    let read = |path: PathBuf| fs::read_to_string(path).unwrap();
+    // There is none when nothing was written.
+    let read = |path: PathBuf| if path.exists() { fs::read_to_string(path).unwrap() } else { String::new() };
     (code, read(job.stdout_path()), read(job.stderr_path()))
 }
 
@@ -356,7 +362,7 @@ fn frozen_tasks_stand_still_and_their_time_does_not_count() {
         job.time_limit = Some(limit);
         setup.pool.start(slot, &job).unwrap();
         // Before that the program is being loaded, which is no part of the run.
-        wait_until(|| job.stdout_path().exists());
+        wait_until(|| has_begun(&job));
     }
     let pids = setup.pool.worker_pids();
     setup.pool.freeze();
@@ -461,7 +467,7 @@ fn a_command_that_is_no_worker_is_reported() {
         let (sender, events) = mpsc::channel(1);
         let command = vec![OsString::from(command)];
         let config = PoolConfig { command, slots: 1, cache_dir: dir.path().join("cache"), events: sender };
-        let mut setup = Setup { dir, pool: Pool::new(config).unwrap(), events, tasks: 0 };
+        let mut setup = Setup { dir, pool: Pool::new(config).unwrap(), events, tasks: 0, last: 0 };
         let outcome = setup.outcome_of(&["exit", "0"]);
         let (Outcome::WorkerDied { reason: said } | Outcome::CouldNotStart { message: said }) = &outcome else {
             panic!("{outcome:?}")
@@ -492,6 +498,154 @@ fn stop_ends_running_and_frozen_tasks_at_once() {
     assert!(!setup.pool.stop(0), "nothing runs");
     assert!(!setup.pool.stop(1), "no such slot");
     assert_eq!(setup.outcome_of(&["exit", "0"]), exit(0));
+}
+
+impl Setup {
+    /// A job of the probe whose end tells which one it was.
+    fn append(&mut self, args: &[&str]) -> Job {
+        let job = self.job("probe", args);
+        self.last = self.pool.append(0, &job).unwrap();
+        job
+    }
+
+    fn expect(&mut self, outcomes: &[Outcome]) {
+        for (position, outcome) in outcomes.iter().enumerate() {
+            assert_eq!(self.next().1.outcome, *outcome, "event {position}");
+        }
+        assert!(self.events.try_recv().is_err(), "nothing else ended");
+    }
+}
+
+/// Whether a task of a program that has directories began: the first thing that is done for it is to make them.
+fn has_begun(job: &Job) -> bool {
+    job.work_dir().exists()
+}
+
+#[test]
+fn a_run_goes_in_order_and_what_has_not_begun_is_taken_back() {
+    let mut setup = Setup::new(1);
+    for code in ["1", "2", "3"] {
+        setup.append(&["exit", code]);
+    }
+    setup.expect(&[exit(1), exit(2), exit(3)]);
+    let long = setup.append(&["spin", "1000000"]);
+    let behind: Vec<Job> = (0..100).map(|_| setup.append(&["exit", "4"])).collect();
+    wait_until(|| has_begun(&long));
+    assert_eq!(setup.pool.take_back(0).len(), 100);
+    assert!(setup.pool.take_back(0).is_empty());
+    setup.append(&["exit", "5"]);
+    assert!(setup.pool.stop(0));
+    setup.expect(&[Outcome::Stopped, exit(5)]);
+    assert!(!behind.iter().any(has_begun), "what was taken back never begins");
+}
+
+#[test]
+fn a_run_is_taken_back_from_a_frozen_worker_too() {
+    let mut setup = Setup::new(1);
+    let first = setup.append(&["spin", "1000000"]);
+    let behind: Vec<Job> = (0..10).map(|_| setup.append(&["exit", "4"])).collect();
+    wait_until(|| has_begun(&first));
+    setup.pool.freeze();
+    assert_eq!(setup.pool.take_back(0).len(), 10);
+    // Given while frozen: it begins after the thaw, behind what had begun.
+    let late = setup.append(&["exit", "7"]);
+    assert!(setup.pool.stop(0));
+    assert_eq!(setup.next().1.outcome, Outcome::Stopped);
+    assert!(!has_begun(&late));
+    setup.pool.thaw();
+    setup.expect(&[exit(7)]);
+    assert!(!behind.iter().any(has_begun));
+}
+
+#[test]
+fn a_worker_that_dies_in_a_run_takes_one_task_with_it() {
+    let mut setup = Setup::new(1);
+    setup.append(&["exit", "1"]);
+    let long = setup.append(&["spin", "1000000"]);
+    setup.append(&["exit", "2"]);
+    setup.append(&["exit", "3"]);
+    wait_until(|| has_begun(&long));
+    kill(setup.only_pid());
+    assert_eq!(setup.next().1.outcome, exit(1));
+    let outcome = setup.next().1.outcome;
+    assert!(matches!(&outcome, Outcome::WorkerDied { reason } if reason.contains("signal 9")), "{outcome:?}");
+    setup.expect(&[exit(2), exit(3)]);
+    // Likewise one that is over its limit.
+    let mut slow = setup.job("probe", &["spin", "1000000"]);
+    slow.time_limit = Some(Duration::from_millis(100));
+    setup.pool.append(0, &slow).unwrap();
+    setup.append(&["exit", "4"]);
+    setup.expect(&[Outcome::TimedOut { limit: Duration::from_millis(100) }, exit(4)]);
+}
+
+#[test]
+fn a_new_worker_is_greeted_even_if_its_run_is_taken_back() {
+    let mut setup = Setup::new(1);
+    // At every moment of the worker's beginning.
+    for pause_us in (0..20).map(|step| step * 1000) {
+        let job = setup.append(&["exit", "4"]);
+        std::thread::sleep(Duration::from_micros(pause_us));
+        let taken_back = setup.pool.take_back(0).len();
+        setup.append(&["exit", "5"]);
+        if taken_back == 0 {
+            assert_eq!(setup.next().1.outcome, exit(4));
+        }
+        setup.expect(&[exit(5)]);
+        assert_eq!(has_begun(&job), taken_back == 0);
+        kill(setup.only_pid());
+        wait_until(|| setup.pool.worker_pids().first().is_none_or(|pid| is_dead(*pid)));
+    }
+}
+
+/// Each job ends once, or is taken back and never begins, whatever happens to the worker.
+#[test]
+fn every_job_of_a_run_is_accounted_for_once() {
+    let mut setup = Setup::new(1);
+    let (mut given, mut ended): (Vec<(u64, Job)>, usize) = (Vec::new(), 0);
+    let mut back_and_gone = Vec::new();
+    // A fixed walk over what can happen (a linear congruential generator).
+    let mut state = 3_u64;
+    let mut draw = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    for _ in 0..150 {
+        match draw(8) {
+            0..4 => {
+                for _ in 0..draw(6) {
+                    let job = setup.append(&["exit", "0"]);
+                    given.push((setup.last, job));
+                }
+            }
+            4 => {
+                let numbers = setup.pool.take_back(0);
+                let (back, kept): (Vec<_>, Vec<_>) =
+                    given.into_iter().partition(|(number, _)| numbers.contains(number));
+                assert_eq!(back.len(), numbers.len());
+                back_and_gone.extend(back.into_iter().map(|(_, job)| job));
+                given = kept;
+            }
+            5 => setup.pool.freeze(),
+            6 => setup.pool.thaw(),
+            _ => {
+                setup.pool.stop(0);
+            }
+        }
+        while setup.events.try_recv().is_ok() {
+            ended += 1;
+        }
+        assert!(ended <= given.len());
+    }
+    setup.pool.thaw();
+    while ended < given.len() {
+        setup.next();
+        ended += 1;
+    }
+    assert!(setup.pool.take_back(0).is_empty());
+    assert!(setup.events.try_recv().is_err());
+    assert!(!back_and_gone.iter().any(has_begun), "taken back and begun");
+    assert!(!back_and_gone.is_empty());
+    assert!(given.len() > 20, "{}", given.len());
 }
 
 #[test]
@@ -693,7 +847,7 @@ fn the_committed_modules_can_be_rebuilt() {
     let dir = tempfile::tempdir().unwrap();
     let status = Command::new(tasks_dir().join("build.sh")).arg(dir.path()).status().unwrap();
     assert!(status.success());
-    for name in ["noop", "probe", "tile"] {
+    for name in ["noop", "probe", "spin", "tile"] {
         let file = format!("{name}/{name}.wasm");
         let (built, committed) =
             (fs::read(dir.path().join(&file)).unwrap(), fs::read(tasks_dir().join(&file)).unwrap());

@@ -243,6 +243,7 @@ mod tests {
             submitted: "2026-01-02T03:04:05Z".to_owned(),
             finished: None,
             elapsed_s: 10.0,
+            first_start_s: None,
             stretch: Some(0.125),
         }
     }

@@ -43,6 +43,8 @@ fn every_verb_is_understood() {
         "idlewood config set owner.idle 10m",
         "idlewood config path",
         "idlewood demo --agents 3 --tasks 16 --seed 7 --out d",
+        "idlewood bench",
+        "idlewood bench --tasks 500 --task 5ms --agents 2 --output json",
         "idlewood worker",
     ] {
         assert!(parse(line).is_ok(), "{line}: {}", parse(line).unwrap_err());

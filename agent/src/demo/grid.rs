@@ -22,11 +22,11 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Tells whether the user wants to stop.
 #[derive(Clone, Debug)]
-pub(super) struct Interrupt(Arc<AtomicBool>);
+pub(crate) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
     /// From now on SIGINT and SIGTERM only set a flag.
-    pub(super) fn listen() -> anyhow::Result<Self> {
+    pub(crate) fn listen() -> anyhow::Result<Self> {
         let flag = Arc::new(AtomicBool::new(false));
         let seen = flag.clone();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -51,13 +51,13 @@ impl Interrupt {
     }
 
     /// Whether the user wants to stop.
-    pub(super) fn is_set(&self) -> bool {
+    pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
     /// # Errors
     /// When the user wants to stop.
-    pub(super) fn check(&self) -> anyhow::Result<()> {
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
         if self.is_set() {
             bail!("interrupted; all agents are stopped");
         }
@@ -67,17 +67,17 @@ impl Interrupt {
 
 /// One agent process.
 #[derive(Debug)]
-pub(super) struct Agent {
+pub(crate) struct Agent {
     directory: PathBuf,
     process: Option<Child>,
 }
 
 impl Agent {
-    pub(super) fn client(&self) -> anyhow::Result<Client> {
+    pub(crate) fn client(&self) -> anyhow::Result<Client> {
         Ok(Client::open(&self.directory)?)
     }
 
-    pub(super) fn status(&self) -> anyhow::Result<api::Status> {
+    pub(crate) fn status(&self) -> anyhow::Result<api::Status> {
         Ok(self.client()?.status()?)
     }
 
@@ -86,7 +86,7 @@ impl Agent {
     }
 
     /// The owner comes or goes: the agent's probe looks for a file.
-    pub(super) fn set_owner(&self, present: bool) -> anyhow::Result<()> {
+    pub(crate) fn set_owner(&self, present: bool) -> anyhow::Result<()> {
         let path = self.owner_file();
         if present {
             File::create(&path)?;
@@ -94,6 +94,11 @@ impl Agent {
             std::fs::remove_file(&path)?;
         }
         Ok(())
+    }
+
+    /// Its process id, while it has not been waited for.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.process.as_ref().map(Child::id)
     }
 
     /// Asks it to end in good order. Its id is its own as long as it has not been waited for.
@@ -107,7 +112,7 @@ impl Agent {
     }
 
     /// SIGKILL, and wait until it is gone. Nothing is signalled if it has been waited for before.
-    pub(super) fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         if let Some(mut process) = self.process.take()
             && let Err(error) = process.kill().and_then(|()| process.wait())
         {
@@ -118,22 +123,24 @@ impl Agent {
 
 /// All of them.
 #[derive(Debug)]
-pub(super) struct Grid {
-    pub(super) agents: Vec<Agent>,
+pub(crate) struct Grid {
+    pub(crate) agents: Vec<Agent>,
     speed_mops: f64,
     /// Holds the state directories.
     root: TempDir,
 }
 
 impl Grid {
-    /// Starts `count` agents; all but the first join through the first.
-    pub(super) fn start(count: usize, speed_mops: f64, interrupt: &Interrupt) -> anyhow::Result<Self> {
-        let root = tempfile::Builder::new().prefix("idlewood-demo-").tempdir().context("cannot create a directory")?;
+    /// Starts `count` agents, in a temporary directory with this prefix; all but the first join through the first.
+    pub(crate) fn start(prefix: &str, count: usize, speed_mops: f64, interrupt: &Interrupt) -> anyhow::Result<Self> {
+        let root = tempfile::Builder::new().prefix(prefix).tempdir().context("cannot create a directory")?;
         let mut grid = Self { agents: Vec::new(), speed_mops, root };
         for number in 0..count {
             interrupt.check()?;
             let directory = grid.root.path().join(format!("agent-{number}"));
             std::fs::create_dir(&directory)?;
+            // A private grid, for a minute: only what it is told counts as its owner's, not a battery either.
+            std::fs::write(directory.join("config.toml"), "[owner]\non_battery = true\n")?;
             let bootstrap = match grid.agents.first() {
                 Some(first) => Some(wait_for_agent(first, interrupt)?),
                 None => None,
@@ -164,7 +171,7 @@ impl Grid {
     }
 
     /// Starts a killed agent again, on its old state directory.
-    pub(super) fn restart(&mut self, number: usize, interrupt: &Interrupt) -> anyhow::Result<()> {
+    pub(crate) fn restart(&mut self, number: usize, interrupt: &Interrupt) -> anyhow::Result<()> {
         let other = self.agents.iter().position(|agent| agent.process.is_some()).context("no agent is left")?;
         let bootstrap = wait_for_agent(&self.agents[other], interrupt)?;
         let process = self.spawn(&self.agents[number].directory, Some(&bootstrap))?;
@@ -173,7 +180,7 @@ impl Grid {
     }
 
     /// Waits until every agent is a member and the root counts them all.
-    pub(super) fn wait_until_formed(&self, timeout: Duration, interrupt: &Interrupt) -> anyhow::Result<()> {
+    pub(crate) fn wait_until_formed(&self, timeout: Duration, interrupt: &Interrupt) -> anyhow::Result<()> {
         let begin = Instant::now();
         let count = self.agents.len() as u64;
         let formed = |agent: &Agent| agent.status().is_ok_and(|status| status.grid_machines == count);
@@ -198,7 +205,7 @@ impl Grid {
     }
 
     /// Stops all agents in good order, and those that do not follow, otherwise.
-    pub(super) fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         for agent in &self.agents {
             agent.terminate();
         }

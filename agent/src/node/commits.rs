@@ -4,6 +4,7 @@
 //! and meanwhile nothing new is taken in.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_scheduler::Ticket;
@@ -13,13 +14,16 @@ use crate::store::{Change, CommitError, CommitResult, QueueError, Store};
 
 /// How long to wait before a failed write is tried again.
 const COMMIT_RETRY: Duration = Duration::from_secs(1);
-/// Writes that may wait here before nothing new is taken in.
-const WAITING_MAX: usize = 256;
+/// Writes that may be on their way before nothing new is taken in. Our choice: enough for a group commit that costs its
+/// writes little, and few enough to look through.
+const ON_THE_WAY_MAX: usize = 256;
+/// Likewise before workers wait with the ends of their tasks: the rest is for whoever else wants something written.
+const OF_TASKS_MAX: usize = 192;
 
 #[derive(Debug)]
 struct Commit {
     ticket: u64,
-    changes: Vec<Change>,
+    changes: Arc<[Change]>,
 }
 
 /// The writes of one agent.
@@ -37,13 +41,22 @@ pub(super) struct Commits {
 }
 
 impl Commits {
-    pub(super) fn push(&mut self, ticket: Ticket, changes: Vec<Change>) {
-        self.waiting.push_back(Commit { ticket: ticket.0, changes });
+    pub(super) fn push(&mut self, ticket: Ticket, changes: impl Into<Arc<[Change]>>) {
+        self.waiting.push_back(Commit { ticket: ticket.0, changes: changes.into() });
     }
 
     /// Whether more may be taken in.
     pub(super) fn has_room(&self) -> bool {
-        self.waiting.len() < WAITING_MAX
+        self.on_the_way() < ON_THE_WAY_MAX
+    }
+
+    /// Whether more ends of tasks may be taken in.
+    pub(super) fn has_room_for_tasks(&self) -> bool {
+        self.on_the_way() < OF_TASKS_MAX
+    }
+
+    fn on_the_way(&self) -> usize {
+        self.waiting.len() + self.under_way.len() + self.failed.len()
     }
 
     /// Whether the store's writer has ended: nothing can be kept until the agent is restarted.
@@ -95,7 +108,8 @@ impl Commits {
             // It never will fit; the peer's own repetitions have to make up for it.
             return Err(keys);
         }
-        commit.changes.retain(|change| !self.under_way.iter().any(|later| later.writes(&change.key)));
+        let is_last = |change: &&Change| !self.under_way.iter().any(|later| later.writes(&change.key));
+        commit.changes = commit.changes.iter().filter(is_last).cloned().collect();
         self.failed.push_back(commit);
         self.retry_at = Some(Instant::now() + COMMIT_RETRY);
         Err(keys)

@@ -26,6 +26,7 @@ use super::outputs::Outputs;
 use super::owner::Owner;
 use super::pin::Pin;
 use super::places::Place;
+use super::runs::Runs;
 use super::submission::Accepted;
 use super::task::{Collected, Preparation, Supplies};
 use crate::api;
@@ -44,6 +45,10 @@ const LEAVE_TIMEOUT: Duration = Duration::from_millis(2500);
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(4);
 /// How often time alone is looked at: absences, and what of the owner's policy depends on it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often it is looked whether a task holds up what waits behind it, while anything does.
+const RELIEVE_INTERVAL: Duration = Duration::from_millis(100);
+/// Ends of tasks, or of writes, that are handled before anything else is looked at.
+const AT_ONCE_MAX: usize = 64;
 /// Between two tries to reach an agent to join through.
 const BOOTSTRAP_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -77,11 +82,12 @@ pub(super) enum Done {
     Prepared {
         place: usize,
         task: TaskId,
+        attempt: u32,
         preparation: Preparation,
     },
     Collected {
-        place: usize,
         task: TaskId,
+        attempt: u32,
         collected: Collected,
     },
     MeasurePrepared {
@@ -123,6 +129,7 @@ struct Wakes {
     terminate: Signal,
     interrupt: Signal,
     look: Interval,
+    relieve: Interval,
     save: Interval,
 }
 
@@ -160,6 +167,7 @@ pub(super) struct Driver {
     pub(super) kept: Kept,
     commits: Commits,
     pub(super) places: Vec<Place>,
+    pub(super) runs: Runs,
     pub(super) jobs: Jobs<Done>,
     pub(super) manifests: Manifests,
     pub(super) measuring: Measuring,
@@ -167,11 +175,15 @@ pub(super) struct Driver {
     pub(super) activity: Activity,
     /// Submissions that are being checked and kept.
     pub(super) accepting: usize,
+    /// When the first task of a bag of this machine began to run here.
+    pub(super) first_starts: BTreeMap<BagId, Time>,
     /// Submissions that wait to be durable.
     pub(super) submitting: BTreeMap<BagId, Reply<api::Bag>>,
     effects: Vec<Effect>,
     /// What followed from an effect while effects were carried out.
     pub(super) follow_ups: VecDeque<Event>,
+    /// Of outputs that follow-ups speak of: the peer's record pins them when these are handled, or nobody wants them.
+    pub(super) pins: Vec<Pin>,
     left: bool,
     /// The store is beyond use: the agent ends, and whoever supervises it starts it again.
     fatal: Option<CommitError>,
@@ -179,7 +191,7 @@ pub(super) struct Driver {
 
 impl Driver {
     pub(super) fn new(parts: Parts) -> Self {
-        let places = (0..parts.config.places()).map(|_| Place::Free).collect();
+        let places: Vec<Place> = (0..parts.config.places()).map(|_| Place::Free).collect();
         let activity = Activity { busy: false, since: parts.clock.now() };
         // Whoever is silent for longer than a heartbeat is asked whether it lives.
         let absence = Absence::new(parts.clock.now(), Duration::from_millis(parts.config.overlay.heartbeat_ms));
@@ -207,6 +219,7 @@ impl Driver {
             absence,
             kept: parts.kept,
             commits: Commits::default(),
+            runs: Runs::new(places.len()),
             places,
             jobs: Jobs::new(),
             manifests: Manifests::default(),
@@ -214,9 +227,11 @@ impl Driver {
             outputs: Outputs::default(),
             activity,
             accepting: 0,
+            first_starts: BTreeMap::new(),
             submitting: BTreeMap::new(),
             effects: Vec::new(),
             follow_ups: VecDeque::new(),
+            pins: Vec::new(),
             left: false,
             fatal: None,
         }
@@ -231,6 +246,7 @@ impl Driver {
             terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
             interrupt: signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?,
             look: interval(LOOK_INTERVAL),
+            relieve: interval(RELIEVE_INTERVAL),
             save: interval(neighbours::SAVE_INTERVAL),
         };
         self.join_grid();
@@ -255,11 +271,29 @@ impl Driver {
                 self.look_at_owner();
                 self.notice_absence();
             }
+            // An idle agent is not woken for it.
+            _ = wakes.relieve.tick(), if self.runs.are_long() => self.relieve_runs(),
             Some(suspend) = self.suspends.recv() => self.suspend(suspend),
             () = sleep_until(self.sleep.release_at()) => self.sleep.release(),
-            Some(event) = self.worker_events.recv() => self.worker_ended(event),
+            // Tasks may end faster than the disk takes their results: then the workers wait, and not ever more results.
+            Some(event) = self.worker_events.recv(), if self.commits.has_room_for_tasks() => {
+                self.worker_ended(event);
+                for _ in 1..AT_ONCE_MAX {
+                    if !self.commits.has_room_for_tasks() {
+                        break;
+                    }
+                    let Ok(event) = self.worker_events.try_recv() else { break };
+                    self.worker_ended(event);
+                }
+            }
             Some(event) = self.measure_events.recv() => self.measure_ended(event),
-            Some(result) = self.store_events.recv() => self.committed(&result),
+            Some(result) = self.store_events.recv() => {
+                self.committed(&result);
+                for _ in 1..AT_ONCE_MAX {
+                    let Ok(result) = self.store_events.try_recv() else { break };
+                    self.committed(&result);
+                }
+            }
             () = sleep_until(self.commits.retry_at()) => self.commits.retry(&self.store),
             () = sleep_until(deadline) => self.feed(Event::DeadlineReached),
             _ = wakes.save.tick() => self.neighbours.save(self.peer.overlay_view().neighbours()),
@@ -291,6 +325,7 @@ impl Driver {
             next = self.follow_ups.pop_front();
         }
         self.effects = effects;
+        self.pins.clear();
     }
 
     fn carry_out(&mut self, effect: Effect) {
@@ -313,11 +348,16 @@ impl Driver {
     fn persist(&mut self, ticket: Ticket, changes: Vec<Change>) {
         for change in &changes {
             self.kept.apply(change);
+            match change {
+                Change::Put(Record::Held { bag, ranges, .. }) => self.note_held(bag.id, Some(ranges)),
+                Change::Delete(RecordKey::Held(bag)) => self.note_held(*bag, None),
+                Change::Put(_) | Change::Delete(_) => {}
+            }
             if let Change::Put(Record::Bag { bag, closed: Some(_), .. }) = change {
                 self.stop_measuring(bag.id);
             }
         }
-        self.commits.push(ticket, changes.into_iter().map(to_store).collect());
+        self.commits.push(ticket, changes.into_iter().map(to_store).collect::<Vec<_>>());
         self.commits.flow(&self.store);
     }
 
@@ -377,8 +417,10 @@ impl Driver {
 
     fn done(&mut self, job: Id, done: Done) {
         match done {
-            Done::Prepared { place, task, preparation } => self.prepared(job, place, task, preparation),
-            Done::Collected { place, task, collected } => self.collected(place, task, collected),
+            Done::Prepared { place, task, attempt, preparation } => {
+                self.prepared(job, place, task, attempt, preparation);
+            }
+            Done::Collected { task, attempt, collected } => self.over(task, attempt, collected),
             Done::MeasurePrepared { bag, preparation } => self.measure_prepared(job, bag, preparation),
             Done::Measured { bag, cpu, collected } => self.measured(bag, cpu, &collected),
             Done::MeasureAgain => self.measure_again(job),
@@ -465,6 +507,7 @@ impl Driver {
         for pool in [&self.workers, &self.measurer] {
             pool.freeze();
             for place in 0..pool.slots() {
+                pool.take_back(place);
                 pool.stop(place);
             }
         }
@@ -476,7 +519,18 @@ impl Driver {
         self.leave(until.min(Instant::now() + LEAVE_TIMEOUT)).await;
 
         let Self {
-            workers, measurer, places, measuring, jobs, store, store_events, net, mut net_events, fatal, ..
+            workers,
+            measurer,
+            places,
+            runs,
+            measuring,
+            jobs,
+            store,
+            store_events,
+            net,
+            mut net_events,
+            fatal,
+            ..
         } = self;
         // Nobody takes results any more: the writer must not wait for that.
         drop(store_events);
@@ -485,7 +539,7 @@ impl Driver {
             workers.shutdown();
             measurer.shutdown();
             // What they ran in can be removed now.
-            drop((places, measuring));
+            drop((places, runs, measuring));
         });
         let events = async { while net_events.recv().await.is_some() {} };
         let all = async { tokio::join!(closing, pools, jobs.shutdown(), control.shutdown(), net.shutdown(), events) };
@@ -509,6 +563,13 @@ impl Driver {
         if busy != std::mem::replace(&mut self.activity.busy, busy) {
             self.activity.since = self.clock.now();
             self.owner.set_busy(busy);
+        }
+    }
+
+    /// A task has ended that ran for so long: perhaps it was the first of a bag submitted here.
+    pub(super) fn note_start(&mut self, bag: BagId, wall: Duration) {
+        if !self.first_starts.contains_key(&bag) && self.peer.bag(bag).is_some() {
+            self.first_starts.insert(bag, self.clock.now() - wall);
         }
     }
 }

@@ -115,6 +115,7 @@ impl Driver {
             }
         };
         let Some(&bag) = self.measuring.queue.front() else { return };
+        self.note_start(bag, ended.wall);
         let (blobs, speed_mops) = (self.supplies.blobs.clone(), self.config.speed_mops);
         let collect = move || {
             let codes = &prepared.manifest.success_codes;

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use blake3::Hash;
 use idlewood_overlay::Contact;
 use idlewood_scheduler::{BlobId, Event, TaskId};
 
@@ -57,6 +58,14 @@ impl Outputs {
 
 impl Driver {
     pub(super) fn fetch_output(&mut self, task: TaskId, output: BlobId, output_bytes: u64, from: Contact) {
+        let hash = Hash::from_bytes(output.0);
+        let pin = Pin::new(&self.supplies.blobs, hash);
+        if self.supplies.blobs.is_durable(hash) && self.supplies.blobs.len(hash) == Some(output_bytes) {
+            // Executed here, or like another that is here.
+            self.pins.push(pin);
+            self.follow_ups.push_back(Event::Fetched { task, here: true });
+            return;
+        }
         if !self.outputs.push(Wanted { task, output, output_bytes, from }) {
             self.follow_ups.push_back(Event::Fetched { task, here: false });
         }

@@ -37,7 +37,7 @@ pub(super) struct Owner {
     program: Option<String>,
     sampled: Option<Time>,
     /// Whether the peer may give tasks to the workers.
-    takes_work: bool,
+    pub(super) takes_work: bool,
     /// When tasks under a limit stand still or go on next.
     throttle_at: Option<Instant>,
     rests: bool,
@@ -169,6 +169,9 @@ impl Driver {
         self.owner.throttle_at = (1..100).contains(&judgement.cpu_percent).then(Instant::now);
         self.owner.stops += 1;
         self.settle_workers();
+        if !stands_still && !judgement.takes_work {
+            self.keep_to_claimed();
+        }
         // A first task that is measured is frozen by the pause alone: the owner who is there may have submitted it.
         if self.owner.orders.pause.is_some() {
             self.measurer.freeze();
@@ -187,17 +190,21 @@ impl Driver {
     }
 
     /// Freezes or thaws all workers, as the policy and its limits have it.
-    pub(super) fn settle_workers(&self) {
+    ///
+    /// What they were given ahead is with them, and stands still too.
+    pub(super) fn settle_workers(&mut self) {
         if self.owner.stands_still() || self.owner.rests {
             self.workers.freeze();
+            self.runs.note_freeze();
         } else {
             self.workers.thaw();
+            self.runs.note_thaw();
         }
     }
 
     /// Measures how long the workers that run tasks take to stop.
     fn time_reclaim(&mut self, last: Option<Reading>) {
-        if !self.places.iter().any(|place| matches!(place, Place::Running { .. })) {
+        if self.runs.are_idle() {
             return;
         }
         let from = last.map_or_else(Instant::now, |last| last.not_before);

@@ -1,12 +1,13 @@
-//! The places for tasks on this machine, from the driver's side: one worker each, some of them frozen for others. What a task needs is fetched, it runs, what it produced is kept.
+//! The places for tasks on this machine, as the peer knows them: where it starts, stops, freezes. What a task needs is
+//! fetched, a worker runs it (`runs` says which, and what is ahead), what it produced is kept.
 
 use idlewood_overlay::Contact;
 use idlewood_scheduler::{BagHeader, Event, TaskId, TaskOutcome};
 use tokio::task::{AbortHandle, Id};
 
 use super::driver::{Done, Driver};
+use super::runs::Given;
 use super::task::{self, Collected, Ended, Preparation, PrepareError, Prepared};
-use crate::submit::values::ByteSize;
 use crate::worker::WorkerEvent;
 
 /// What a place is doing.
@@ -18,20 +19,23 @@ pub(super) enum Place {
         task: TaskId,
         job: AbortHandle,
     },
+    /// A worker has it, or had it: its output is being kept.
     Running {
         task: TaskId,
-        prepared: Box<Prepared>,
     },
-    /// Its output is being kept.
-    Collecting,
+    /// Frozen for another bag before it had begun.
+    Waiting {
+        given: Given,
+    },
 }
 
 impl Place {
-    /// Most memory that its task may take.
-    fn memory_bytes(&self) -> u64 {
+    /// The task that the peer has started here.
+    pub(super) fn task(&self) -> Option<TaskId> {
         match self {
-            Self::Running { prepared, .. } => prepared.job.memory_bytes,
-            Self::Free | Self::Preparing { .. } | Self::Collecting => 0,
+            Self::Free => None,
+            Self::Preparing { task, .. } | Self::Running { task } => Some(*task),
+            Self::Waiting { given } => Some(given.task),
         }
     }
 }
@@ -48,21 +52,27 @@ impl Driver {
     }
 
     pub(super) fn start_task(&mut self, place: usize, task: TaskId, attempt: u32, bag: BagHeader) {
-        // The task that was frozen here, if any, is over.
-        self.workers.thaw_slot(place);
+        if self.claim(place, task, attempt) {
+            return self.note_busy();
+        }
+        if let Some(given) = self.runs.at_hand(task, attempt) {
+            self.give(place, given);
+            return self.note_busy();
+        }
         let sources = self.sources(&bag.submitter);
         let known = self.manifests.get(task.bag);
         let supplies = self.supplies.clone();
         let prepare = async move {
             let preparation = supplies.prepare(task, attempt, &bag, known, &sources).await;
-            Done::Prepared { place, task, preparation }
+            Done::Prepared { place, task, attempt, preparation }
         };
-        let job = self.jobs.spawn(prepare, Done::Prepared { place, task, preparation: Preparation::lost() });
+        let lost = Done::Prepared { place, task, attempt, preparation: Preparation::lost() };
+        let job = self.jobs.spawn(prepare, lost);
         self.places[place] = Place::Preparing { task, job };
         self.note_busy();
     }
 
-    pub(super) fn prepared(&mut self, id: Id, place: usize, task: TaskId, preparation: Preparation) {
+    pub(super) fn prepared(&mut self, id: Id, place: usize, task: TaskId, attempt: u32, preparation: Preparation) {
         if let Some(manifest) = preparation.manifest {
             self.manifests.remember(task.bag, manifest);
         }
@@ -70,40 +80,32 @@ impl Driver {
             // Stopped the moment it was ready.
             return self.discard(preparation.result.ok());
         }
-        let (error, prepared) = match preparation.result {
-            Ok(prepared) => match self.begin(place, &prepared) {
-                Ok(()) => {
-                    self.places[place] = Place::Running { task, prepared };
-                    return;
-                }
-                Err(error) => (error, Some(prepared)),
-            },
-            Err(error) => (error, None),
-        };
-        self.places[place] = Place::Collecting;
+        match preparation.result {
+            Ok(prepared) => self.give(place, Given { task, attempt, prepared, number: 0 }),
+            Err(error) => self.cannot_run(place, task, attempt, error, None),
+        }
+    }
+
+    /// No worker gets a task that the peer has started.
+    pub(super) fn not_given(&mut self, place: usize, given: Given, error: PrepareError) {
+        self.cannot_run(place, given.task, given.attempt, error, Some(given.prepared));
+    }
+
+    fn cannot_run(
+        &mut self,
+        place: usize,
+        task: TaskId,
+        attempt: u32,
+        error: PrepareError,
+        prepared: Option<Box<Prepared>>,
+    ) {
+        self.places[place] = Place::Running { task };
         let (blobs, speed_mops) = (self.supplies.blobs.clone(), self.config.speed_mops);
         let collect = move || {
             drop(prepared);
-            Done::Collected { place, task, collected: task::not_prepared(&blobs, error, speed_mops) }
+            Done::Collected { task, attempt, collected: task::not_prepared(&blobs, error, speed_mops) }
         };
-        self.jobs.spawn_blocking(collect, Done::Collected { place, task, collected: Collected::not_started() });
-    }
-
-    /// Hands a task to its worker, unless the tasks here, frozen ones included, could take more memory than the owner
-    /// gives. Then it is tried again, and goes to another machine after some tries.
-    fn begin(&self, place: usize, prepared: &Prepared) -> Result<(), PrepareError> {
-        if let Some(cap) = self.owner.settings.get().limits.memory {
-            let taken: u64 = self.places.iter().map(Place::memory_bytes).sum();
-            if taken.saturating_add(prepared.job.memory_bytes) > cap.0 {
-                let wanted = ByteSize(prepared.job.memory_bytes);
-                let error = anyhow::anyhow!(
-                    "it may take {wanted} of memory, limits.memory is {cap}, {} are taken",
-                    ByteSize(taken)
-                );
-                return Err(PrepareError::Later(error));
-            }
-        }
-        Ok(self.workers.start(place, &prepared.job)?)
+        self.jobs.spawn_blocking(collect, Done::Collected { task, attempt, collected: Collected::not_started() });
     }
 
     /// Removes the directory of what is not going to run.
@@ -118,67 +120,70 @@ impl Driver {
     }
 
     pub(super) fn stop_task(&mut self, place: usize) {
-        match &self.places[place] {
+        let task = match &self.places[place] {
             Place::Preparing { task, job } => {
                 job.abort();
-                self.follow_ups.push_back(Event::TaskEnded { task: *task, outcome: TaskOutcome::Stopped });
-                self.places[place] = Place::Free;
-                self.note_busy();
+                *task
             }
-            // Its end comes as an event.
-            Place::Running { .. } => {
-                self.workers.stop(place);
-            }
-            Place::Free | Place::Collecting => {}
+            &Place::Running { task } => match self.stop_in_run(task) {
+                Some(given) => {
+                    self.discard(Some(given.prepared));
+                    task
+                }
+                // Its end comes as an event.
+                None => return,
+            },
+            Place::Waiting { given } => given.task,
+            Place::Free => return,
+        };
+        self.follow_ups.push_back(Event::TaskEnded { task, outcome: TaskOutcome::Stopped });
+        if let Place::Waiting { given } = std::mem::replace(&mut self.places[place], Place::Free) {
+            self.discard(Some(given.prepared));
         }
+        self.note_busy();
     }
 
-    /// A bag came ahead of this task's: it stops where it is and keeps its worker. One that is not ready yet will not begin.
+    /// A bag came ahead of this task's: it stops where it is and keeps its worker. One that has not begun will not begin.
     pub(super) fn freeze_task(&mut self, place: usize, task: TaskId) {
-        if self.has(place, task) {
-            self.workers.freeze_slot(place);
+        if matches!(&self.places[place], Place::Running { task: there } if *there == task)
+            && let Some(given) = self.freeze_in_run(task)
+        {
+            self.places[place] = Place::Waiting { given };
         }
     }
 
     pub(super) fn thaw_task(&mut self, place: usize, task: TaskId) {
-        if self.has(place, task) {
-            self.workers.thaw_slot(place);
-        }
-    }
-
-    /// Whether the task is still there: it may have ended the moment before.
-    fn has(&self, place: usize, wanted: TaskId) -> bool {
-        match &self.places[place] {
-            Place::Preparing { task, .. } | Place::Running { task, .. } => *task == wanted,
-            Place::Free | Place::Collecting => false,
+        match std::mem::replace(&mut self.places[place], Place::Free) {
+            Place::Waiting { given } if given.task == task => self.give(place, given),
+            other => {
+                self.places[place] = other;
+                self.thaw_in_run(task);
+            }
         }
     }
 
     pub(super) fn worker_ended(&mut self, event: WorkerEvent) {
-        let (place, ended) = Ended::of(event);
-        let (task, prepared) = match std::mem::replace(&mut self.places[place], Place::Collecting) {
-            Place::Running { task, prepared } => (task, prepared),
-            other => {
-                tracing::error!(place, "a worker ended that nobody had started");
-                self.places[place] = other;
-                return;
-            }
+        let (slot, ended) = Ended::of(event);
+        let Some(Given { task, attempt, prepared, .. }) = self.next_in_run(slot) else {
+            tracing::error!(slot, "a worker ended that nobody had started");
+            return;
         };
+        self.note_start(task.bag, ended.wall);
+        self.note_span(task.bag, ended.wall);
         let (blobs, speed_mops) = (self.supplies.blobs.clone(), self.config.speed_mops);
-        let collect = move || {
-            let codes = &prepared.manifest.success_codes;
-            let collected = task::collect(&blobs, Some(&prepared.job), codes, &ended, speed_mops);
-            Done::Collected { place, task, collected }
-        };
-        self.jobs.spawn_blocking(collect, Done::Collected { place, task, collected: Collected::not_started() });
-    }
-
-    pub(super) fn collected(&mut self, place: usize, task: TaskId, collected: Collected) {
-        self.places[place] = Place::Free;
-        let Collected { outcome, pin } = collected;
-        self.feed(Event::TaskEnded { task, outcome });
-        // By now the peer's record pins the output, or nobody wants it.
-        drop(pin);
-        self.note_busy();
+        let known = task::collect_known(&blobs, &prepared.manifest.success_codes, &ended, speed_mops);
+        if let Some(collected) = known {
+            prepared.leave_nothing();
+            self.over(task, attempt, collected);
+        } else {
+            self.note_collecting(task, attempt);
+            let collect = move || {
+                let codes = &prepared.manifest.success_codes;
+                let collected = task::collect(&blobs, Some(&prepared.job), codes, &ended, speed_mops);
+                Done::Collected { task, attempt, collected }
+            };
+            self.jobs.spawn_blocking(collect, Done::Collected { task, attempt, collected: Collected::not_started() });
+        }
+        self.go_on(slot, task.bag);
     }
 }

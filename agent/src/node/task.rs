@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -40,9 +41,43 @@ pub(super) struct Supplies {
 pub(super) struct Prepared {
     pub(super) job: Job,
     pub(super) manifest: Arc<Manifest>,
-    _scratch: Scratch,
+    scratch: Scratch,
     /// Program and inputs.
-    _pins: Vec<Pin>,
+    pins: Arc<Vec<Pin>>,
+}
+
+impl Prepared {
+    /// Whether other tasks of its bag need nothing that it does not.
+    pub(super) fn is_example(&self, task: TaskId) -> bool {
+        self.manifest.entry(task.index).input.is_none()
+    }
+
+    /// What it has in common with them, without a directory.
+    pub(super) fn example(&self) -> Self {
+        let scratch = Scratch::nothing(&self.scratch.parent);
+        Self { job: self.job.clone(), manifest: self.manifest.clone(), scratch, pins: self.pins.clone() }
+    }
+
+    /// Another task of its bag; `None` where that has a file of its own.
+    pub(super) fn another(&self, task: TaskId, attempt: u32) -> Option<Self> {
+        let manifest = &self.manifest;
+        if manifest.entry(task.index).input.is_some() {
+            return None;
+        }
+        let scratch = Scratch::new(&self.scratch.parent, task);
+        let job = Job {
+            args: arguments(manifest, task),
+            env: environment(manifest, task, attempt),
+            directory: scratch.path.clone(),
+            ..self.job.clone()
+        };
+        Some(Self { job, manifest: manifest.clone(), scratch, pins: self.pins.clone() })
+    }
+
+    /// Its directory was not made.
+    pub(super) fn leave_nothing(mut self: Box<Self>) {
+        self.scratch.is_there = false;
+    }
 }
 
 /// What came of fetching a task's needs.
@@ -77,31 +112,46 @@ impl From<StartError> for PrepareError {
             // Of this machine's directories.
             StartError::Job(JobError::Path { .. }) => Self::Later(error.into()),
             StartError::Job(_) | StartError::TooLarge => Self::Never(error.to_string()),
-            StartError::NoSlot { .. } | StartError::Busy { .. } | StartError::EventsNotRead | StartError::ShutDown => {
-                Self::Later(error.into())
-            }
+            StartError::NoSlot { .. }
+            | StartError::Busy { .. }
+            | StartError::Write(_)
+            | StartError::EventsNotRead
+            | StartError::ShutDown => Self::Later(error.into()),
         }
     }
 }
 
-/// The directory of one attempt.
+/// The directory of one attempt; made by whoever needs it.
 #[derive(Debug)]
-struct Scratch(PathBuf);
+struct Scratch {
+    parent: PathBuf,
+    path: PathBuf,
+    /// It may be.
+    is_there: bool,
+}
 
 impl Scratch {
-    /// A new one, unlike any that an attempt that was given up may still be removing. Blocks.
-    fn create(parent: &Path, task: TaskId) -> io::Result<Self> {
-        let prefix = format!("{}-{}-", task.bag, task.index);
-        Ok(Self(tempfile::Builder::new().prefix(&prefix).tempdir_in(parent)?.keep()))
+    /// A new one, unlike any that an attempt that was given up may still be removing. What earlier agents left under
+    /// the parent was removed at the start.
+    fn new(parent: &Path, task: TaskId) -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("{}-{}-{}", task.bag, task.index, COUNT.fetch_add(1, Ordering::Relaxed));
+        Self { parent: parent.to_owned(), path: parent.join(name), is_there: true }
+    }
+
+    /// None at all.
+    fn nothing(parent: &Path) -> Self {
+        Self { parent: parent.to_owned(), path: PathBuf::new(), is_there: false }
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0)
+        if self.is_there
+            && let Err(error) = fs::remove_dir_all(&self.path)
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!(%error, directory = %self.0.display(), "cannot remove a task's directory");
+            tracing::warn!(%error, directory = %self.path.display(), "cannot remove a task's directory");
         }
     }
 }
@@ -173,25 +223,27 @@ impl Supplies {
                 Stdin::File(input.ok_or_else(missing)?.path.clone())
             }
         };
-        let parent = self.scratch.clone();
-        let scratch = tokio::task::spawn_blocking(move || Scratch::create(&parent, task)).await;
-        let scratch = scratch.map_err(io::Error::other).flatten().context("cannot make a directory for the task")?;
-        let args = manifest.args.iter().map(|argument| manifest.fill(argument, task.index));
+        let scratch = Scratch::new(&self.scratch, task);
         let job = Job {
             program,
             program_hash: manifest.program.blob.0,
-            args: std::iter::once(manifest.program.name.clone()).chain(args).collect(),
+            args: arguments(manifest, task),
             env: environment(manifest, task, attempt),
             stdin,
             inputs,
-            directory: scratch.0.clone(),
+            directory: scratch.path.clone(),
             checkpoint: None,
             memory_bytes: manifest.memory_bytes,
             output_bytes: STREAM_BYTES_MAX,
             time_limit: Some(Duration::from_secs(manifest.time_limit_s)),
         };
-        Ok(Prepared { job, manifest: manifest.clone(), _scratch: scratch, _pins: pins })
+        Ok(Prepared { job, manifest: manifest.clone(), scratch, pins: Arc::new(pins) })
     }
+}
+
+fn arguments(manifest: &Manifest, task: TaskId) -> Vec<String> {
+    let args = manifest.args.iter().map(|argument| manifest.fill(argument, task.index));
+    std::iter::once(manifest.program.name.clone()).chain(args).collect()
 }
 
 fn environment(manifest: &Manifest, task: TaskId, attempt: u32) -> Vec<(String, String)> {
@@ -227,13 +279,15 @@ pub(super) struct Ended {
     pub(super) wall: Duration,
     pub(super) cpu: Duration,
     pub(super) output_truncated: bool,
+    /// The task had no directory and wrote nothing.
+    pub(super) untouched: bool,
 }
 
 impl Ended {
     /// What a worker's event says, and of which slot.
     pub(super) fn of(event: WorkerEvent) -> (usize, Self) {
-        let WorkerEvent::Ended { slot, outcome, wall, cpu, output_truncated, .. } = event;
-        (slot, Self { outcome, wall, cpu, output_truncated })
+        let WorkerEvent::Ended { slot, outcome, wall, cpu, output_truncated, untouched, .. } = event;
+        (slot, Self { outcome, wall, cpu, output_truncated, untouched })
     }
 
     /// The end of a task that could not begin on any machine.
@@ -243,7 +297,15 @@ impl Ended {
             wall: Duration::ZERO,
             cpu: Duration::ZERO,
             output_truncated: false,
+            untouched: false,
         }
+    }
+
+    /// An output with nothing but its times: whole milliseconds, so that small tasks which end the same way have the
+    /// same output, which is one blob.
+    fn times(&self) -> TaskOutput {
+        let rounded = |time: Duration| (time.as_secs_f64() * 1e3).round() / 1e3;
+        TaskOutput { cpu_s: rounded(self.cpu), wall_s: rounded(self.wall), ..TaskOutput::default() }
     }
 
     /// Its work, in Mop: processor time at the slot's speed.
@@ -270,6 +332,31 @@ impl Collected {
     }
 }
 
+/// What a task produced that wrote nothing, where that is on disk already: many small tasks end the same way. Neither
+/// blocks nor writes. `None`: [`collect`] has to keep it.
+pub(super) fn collect_known(
+    blobs: &Arc<Blobs>,
+    success_codes: &[i32],
+    ended: &Ended,
+    speed_mops: f64,
+) -> Option<Collected> {
+    let Outcome::Exited { code } = ended.outcome else { return None };
+    if !ended.untouched {
+        return None;
+    }
+    let code = i32::from(code);
+    let bytes = TaskOutput { exit_code: Some(code), ..ended.times() }.encode();
+    let hash = blake3::hash(&bytes);
+    let pin = Pin::new(blobs, hash);
+    let outcome = TaskOutcome::Finished {
+        success: success_codes.contains(&code),
+        output: BlobId(*hash.as_bytes()),
+        output_bytes: bytes.len() as u64,
+        work_mops: ended.work_mops(speed_mops),
+    };
+    blobs.is_durable(hash).then_some(Collected { outcome, pin: Some(pin) })
+}
+
 /// Keeps what a task produced, durably. Blocks.
 pub(super) fn collect(
     blobs: &Arc<Blobs>,
@@ -278,8 +365,7 @@ pub(super) fn collect(
     ended: &Ended,
     speed_mops: f64,
 ) -> Collected {
-    let mut output =
-        TaskOutput { cpu_s: ended.cpu.as_secs_f64(), wall_s: ended.wall.as_secs_f64(), ..Default::default() };
+    let mut output = ended.times();
     match &ended.outcome {
         Outcome::Exited { code } => output.exit_code = Some(i32::from(*code)),
         Outcome::Trapped { message } | Outcome::Invalid { message } => output.error = Some(message.clone()),
@@ -293,7 +379,7 @@ pub(super) fn collect(
         }
         Outcome::Stopped => return Collected::without_output(TaskOutcome::Stopped),
     }
-    if let Some(job) = job
+    if let Some(job) = job.filter(|_| !ended.untouched)
         && let Err(error) = read_outputs(job, &mut output)
     {
         output.error.get_or_insert(format!("its output could not be kept: {error}"));
@@ -357,7 +443,12 @@ fn read_outputs(job: &Job, output: &mut TaskOutput) -> io::Result<()> {
     let work = job.work_dir();
     let mut left = vec![(work.clone(), 0)];
     while let Some((directory, depth)) = left.pop() {
-        for entry in fs::read_dir(directory)? {
+        let entries = match fs::read_dir(directory) {
+            // A program that uses no files has no directory, even if it wrote to stdout.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && depth == 0 => continue,
+            entries => entries?,
+        };
+        for entry in entries {
             let entry = entry?;
             // Of the entry itself: links are not followed, and what is no plain file is not taken.
             let kind = entry.file_type()?;
@@ -418,6 +509,25 @@ pub(super) mod tests {
         }
     }
 
+    /// A task that may take so much memory, without a directory.
+    pub(in super::super) fn prepared(memory_bytes: u64) -> Prepared {
+        let manifest = Arc::new(manifest());
+        let job = Job {
+            program: PathBuf::new(),
+            program_hash: manifest.program.blob.0,
+            args: Vec::new(),
+            env: Vec::new(),
+            stdin: Stdin::Empty,
+            inputs: Vec::new(),
+            directory: PathBuf::new(),
+            checkpoint: None,
+            memory_bytes,
+            output_bytes: 0,
+            time_limit: None,
+        };
+        Prepared { job, manifest, scratch: Scratch::nothing(Path::new("")), pins: Arc::new(Vec::new()) }
+    }
+
     fn blobs(dir: &Path, quota_bytes: u64) -> Arc<Blobs> {
         Arc::new(Blobs::open(&dir.join("blobs"), quota_bytes).expect("an empty directory"))
     }
@@ -443,7 +553,13 @@ pub(super) mod tests {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let blobs = blobs(dir.path(), 1000);
         let outcome = Outcome::Exited { code: 3 };
-        let ended = Ended { outcome, wall: Duration::ZERO, cpu: Duration::from_secs(2), output_truncated: false };
+        let ended = Ended {
+            outcome,
+            wall: Duration::ZERO,
+            cpu: Duration::from_secs(2),
+            output_truncated: false,
+            untouched: false,
+        };
         let collected = collect(&blobs, None, &[0, 3], &ended, 10.0);
         let TaskOutcome::Finished { success: true, output, output_bytes, work_mops: 20.0 } = collected.outcome else {
             panic!("{collected:?}")
@@ -476,13 +592,13 @@ pub(super) mod tests {
     fn a_directory_goes_with_its_attempt() {
         let parent = tempfile::tempdir().expect("a temporary directory");
         let task = TaskId { bag: BagId([1; 32]), index: 7 };
-        let first = Scratch::create(parent.path(), task).expect("an empty directory");
-        let second = Scratch::create(parent.path(), task).expect("the same task again");
-        assert_ne!(first.0, second.0);
-        fs::create_dir_all(first.0.join("work/deep")).expect("our directory");
+        let (first, second) = (Scratch::new(parent.path(), task), Scratch::new(parent.path(), task));
+        assert_ne!(first.path, second.path);
+        fs::create_dir_all(first.path.join("work/deep")).expect("our directory");
+        fs::create_dir(&second.path).expect("our directory");
         drop(first);
         let left: Vec<_> =
             fs::read_dir(parent.path()).expect("our directory").flatten().map(|entry| entry.path()).collect();
-        assert_eq!(left, std::slice::from_ref(&second.0));
+        assert_eq!(left, std::slice::from_ref(&second.path));
     }
 }

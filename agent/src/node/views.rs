@@ -207,6 +207,7 @@ impl Driver {
             submitted: self.wall(view.released),
             finished: view.closed.map(|(_, at)| self.wall(at)),
             elapsed_s,
+            first_start_s: self.first_starts.get(&view.bag.id).map(|at| at.since(view.released).as_secs_f64()),
             stretch: measured.then(|| elapsed_s / view.bag.application_size_mops),
         }
     }

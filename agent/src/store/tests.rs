@@ -167,7 +167,7 @@ fn victim() {
             .try_commit(
                 (0..3_u8)
                     .map(|part| set(&[part, (next % 50) as u8], &[&next.to_be_bytes()[..], &[part; 300]].concat()))
-                    .collect(),
+                    .collect::<Vec<_>>(),
                 next,
             )
             .is_ok()
@@ -317,7 +317,8 @@ fn a_store_full_of_garbage_is_rebuilt() {
         opened.store.try_commit(vec![set(&number.to_be_bytes(), &value)], number).unwrap();
         assert_eq!(opened.results.blocking_recv().unwrap().result, Ok(()));
     }
-    let clear = (1..120_u64).map(|number| Change { key: number.to_be_bytes().to_vec(), value: None }).collect();
+    let clear =
+        (1..120_u64).map(|number| Change { key: number.to_be_bytes().to_vec(), value: None }).collect::<Vec<_>>();
     opened.store.try_commit(clear, 0).unwrap();
     assert_eq!(opened.results.blocking_recv().unwrap().result, Ok(()));
     opened.store.close();
@@ -488,7 +489,8 @@ fn a_disk_that_fills_under_sled_costs_nothing_but_a_restart() {
         }
         // Half of it goes, so that the next round has something to fill.
         let half = acknowledged.split_off(acknowledged.len() / 2);
-        let changes = half.iter().map(|number| Change { key: number.to_be_bytes().to_vec(), value: None }).collect();
+        let changes =
+            half.iter().map(|number| Change { key: number.to_be_bytes().to_vec(), value: None }).collect::<Vec<_>>();
         opened.store.try_commit(changes, 1).unwrap();
         let result = opened.results.blocking_recv().unwrap().result;
         println!("round {round}: {} records, then {result:?}", opened.records.len());

@@ -1,7 +1,8 @@
 //! The worker process: what `idlewood worker` does.
 //!
-//! It reads a greeting and then jobs from its standard input and reports on its standard output (`protocol`), one job
-//! at a time, until the input ends. It keeps the engine, and the last few programs compiled, for its whole life; a
+//! It reads a greeting and then jobs from its standard input, a socket of packets, and reports on its standard output
+//! (`protocol`), one job at a time, until the input ends. It takes a job only when it begins it: what is still in the
+//! socket the agent can take back. It keeps the engine, and the last few programs compiled, for its whole life; a
 //! task gets a fresh instance and memory of its own.
 //!
 //! It makes itself small first (`low`): killed with its agent, lowest priority, first choice of the out-of-memory killer, no
@@ -11,7 +12,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use wasmtime::{Engine, InstancePre, Linker, ResourceLimiter, Store, Trap};
@@ -53,23 +54,37 @@ fn serve() -> anyhow::Result<()> {
         .context("cannot tie the worker to its agent (prctl PR_SET_PDEATHSIG)")?;
     // A session of its own: the terminal's Ctrl-C is for the agent, and signals to the group reach all of the worker.
     rustix::process::setsid().context("cannot leave the agent's session (setsid)")?;
-    let mut input = io::stdin().lock();
+    let input = io::stdin();
     let mut output = File::from(io::stdout().as_fd().try_clone_to_owned().context("standard output is closed")?);
-    let Some(hello) = protocol::read::<Hello>(&mut input, protocol::TO_WORKER_BYTES_MAX)
-        .context("this command is run by the agent, not by hand")?
-    else {
-        return Ok(());
-    };
+    let mut packet = vec![0; protocol::PACKET_BYTES_MAX];
+    let by_hand = "this command is run by the agent, not by hand";
+    let Some(hello) = receive(&input, &mut packet).context(by_hand)? else { return Ok(()) };
+    let hello: Hello = protocol::decode_packet(hello).context(by_hand)?;
     let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
     anyhow::ensure!(parent == i32::try_from(hello.agent_pid).ok(), "the agent is gone");
     low::keep_low();
 
+    say(&mut output, &FromWorker::Ready)?;
     let mut worker = Worker::new(&hello.cache_dir)?;
-    while let Some(job) = protocol::read::<Job>(&mut input, protocol::TO_WORKER_BYTES_MAX)? {
-        let report = worker.run(&job, &mut output)?;
+    while let Some(job) = receive(&input, &mut packet)? {
+        let (job, from_file) = protocol::decode_job(job)?;
+        let mut report = worker.run(&job, &mut output)?;
+        report.untouched &= !from_file;
         say(&mut output, &FromWorker::Done(report))?;
     }
     Ok(())
+}
+
+/// The next packet; `None` when the agent has closed its end.
+fn receive<'a>(input: &io::Stdin, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
+    loop {
+        match rustix::net::recv(input, &mut *buffer, rustix::net::RecvFlags::empty()) {
+            Ok((0, _)) => return Ok(None),
+            Ok((bytes, _)) => return Ok(Some(&buffer[..bytes])),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 fn say(output: &mut File, message: &FromWorker) -> anyhow::Result<()> {
@@ -82,6 +97,8 @@ fn say(output: &mut File, message: &FromWorker) -> anyhow::Result<()> {
 struct Program {
     hash: [u8; 32],
     instance: InstancePre<Task>,
+    /// It imports what it takes to get at a directory; else it is given none.
+    uses_files: bool,
 }
 
 /// What a running task holds.
@@ -159,16 +176,19 @@ impl Worker {
             }
         };
         let prepared = cpu_time();
-        let mut output_truncated = false;
-        let end =
-            program.and_then(|program| self.execute(job, &program, &mut output_truncated)).unwrap_or_else(|end| end);
+        let begun = Instant::now();
+        let (mut output_truncated, mut untouched) = (false, false);
+        let run = |program: Arc<Program>| self.execute(job, &program, &mut output_truncated, &mut untouched);
+        let end = program.and_then(run).unwrap_or_else(|end| end);
         let worker_cpu = cpu_time();
         Ok(Report {
             end,
+            wall: begun.elapsed(),
             cpu: worker_cpu.saturating_sub(prepared),
             compile: prepared.saturating_sub(begin),
             worker_cpu,
             output_truncated,
+            untouched,
         })
     }
 
@@ -192,7 +212,8 @@ impl Worker {
         };
         let (module, _) = self.cache.module(&self.engine, &wasm).map_err(invalid)?;
         let instance = self.linker.instantiate_pre(&module).map_err(invalid)?;
-        let program = Arc::new(Program { hash: job.program_hash, instance });
+        let uses_files = module.imports().any(|import| names_files(import.name()));
+        let program = Arc::new(Program { hash: job.program_hash, instance, uses_files });
         if self.programs.len() == PROGRAMS_IN_MEMORY {
             self.programs.remove(0);
         }
@@ -200,10 +221,16 @@ impl Worker {
         Ok(program)
     }
 
-    fn execute(&self, job: &Job, program: &Program, output_truncated: &mut bool) -> Result<End, End> {
-        let stdout = create(&job.stdout_path(), job.output_bytes)?;
-        let stderr = create(&job.stderr_path(), job.output_bytes)?;
-        let wasi = present(job, &stdout, &stderr)?;
+    fn execute(
+        &self,
+        job: &Job,
+        program: &Program,
+        output_truncated: &mut bool,
+        untouched: &mut bool,
+    ) -> Result<End, End> {
+        let stdout = CappedFile::new(job.stdout_path(), job.output_bytes);
+        let stderr = CappedFile::new(job.stderr_path(), job.output_bytes);
+        let wasi = present(job, program.uses_files, &stdout, &stderr)?;
         let limits = Limits { memory_bytes: job.memory_bytes };
         let mut store = Store::new(&self.engine, Task { wasi, limits });
         store.limiter(|task| &mut task.limits);
@@ -212,6 +239,7 @@ impl Worker {
             instance.get_typed_func::<(), ()>(&mut store, "_start")?.call_async(&mut store, ()).await
         });
         *output_truncated = stdout.exceeded() || stderr.exceeded();
+        *untouched = !program.uses_files && !stdout.exists() && !stderr.exists();
         Ok(match result {
             Ok(()) => End::Exited { code: 0 },
             Err(error) => end_of(&error),
@@ -234,23 +262,20 @@ fn unable(path: &Path, what: &str, error: &io::Error) -> End {
     End::CouldNotStart { message: format!("cannot {what} ({}): {error}", path.display()) }
 }
 
-fn create(path: &Path, bytes_max: u64) -> Result<CappedFile, End> {
-    let file = File::create(path).map_err(|error| unable(path, "create the file for the task's output", &error))?;
-    Ok(CappedFile::new(file, bytes_max))
+/// Whether a program that imports this function can get at a directory.
+fn names_files(import: &str) -> bool {
+    import.starts_with("path_") || import.starts_with("fd_prestat_") || import == "fd_readdir"
 }
 
-/// Lays out the task's directories and opens exactly them to it.
-fn present(job: &Job, stdout: &CappedFile, stderr: &CappedFile) -> Result<WasiP1Ctx, End> {
+/// Lays out the task's directories, if it can get at them, and opens exactly them to it.
+fn present(job: &Job, uses_files: bool, stdout: &CappedFile, stderr: &CappedFile) -> Result<WasiP1Ctx, End> {
     let (work, inputs) = (job.work_dir(), job.inputs_dir());
-    let make = |dir: &Path| fs::create_dir_all(dir).map_err(|error| unable(dir, "create a directory", &error));
-    make(&work)?;
-    for Input { name, path } in &job.inputs {
-        let place = inputs.join(name);
-        place.parent().map_or(Ok(()), make)?;
-        // A link costs nothing whatever the size. Another file system, or one without links: copy.
-        if fs::hard_link(path, &place).is_err() {
-            fs::copy(path, &place).map_err(|error| unable(path, "provide an input", &error))?;
-        }
+    if uses_files {
+        lay_out(job, &work, &inputs)?;
+    } else if let Some(missing) = job.inputs.iter().find(|input| !input.path.exists()) {
+        // As for everybody else, though it would not notice.
+        let error = io::Error::from(io::ErrorKind::NotFound);
+        return Err(unable(&missing.path, "provide an input", &error));
     }
 
     let mut wasi = WasiCtxBuilder::new();
@@ -272,13 +297,28 @@ fn present(job: &Job, stdout: &CappedFile, stderr: &CappedFile) -> Result<WasiP1
         (job.checkpoint.as_deref(), "checkpoint", FsPerms::ReadWrite),
     ];
     for (dir, name, permissions) in preopens {
-        if let Some(dir) = dir {
+        if let Some(dir) = dir.filter(|_| uses_files) {
             wasi.preopened_dir(dir, name, permissions).map_err(|error| {
                 unable(dir, "open a directory of the task", &io::Error::other(format!("{error:#}")))
             })?;
         }
     }
     Ok(wasi.build_p1())
+}
+
+/// Makes the working directory and puts the inputs in theirs.
+fn lay_out(job: &Job, work: &Path, inputs: &Path) -> Result<(), End> {
+    let make = |dir: &Path| fs::create_dir_all(dir).map_err(|error| unable(dir, "create a directory", &error));
+    make(work)?;
+    for Input { name, path } in &job.inputs {
+        let place = inputs.join(name);
+        place.parent().map_or(Ok(()), make)?;
+        // A link costs nothing whatever the size. Another file system, or one without links: copy.
+        if fs::hard_link(path, &place).is_err() {
+            fs::copy(path, &place).map_err(|error| unable(path, "provide an input", &error))?;
+        }
+    }
+    Ok(())
 }
 
 /// What the error that ended a run says about the task.

@@ -4,7 +4,8 @@
 //! A machine must go back to its owner at once. Checks compiled into the program (epochs, fuel) cost up to twice the
 //! time in tight loops; a signal costs nothing. So the engine lives in a child process per slot: the owner's return is
 //! SIGSTOP (memory stays, nothing runs), vacating is SIGKILL, and whatever a task brings down is a worker, not the
-//! agent. One worker runs many tasks, one after the other, so that small tasks do not pay for a process each.
+//! agent. One worker runs many tasks, one after the other, so that small tasks do not pay for a process each, and may be
+//! given several ahead ([`Pool::append`]), which can be taken back as long as they have not begun ([`Pool::take_back`]).
 //!
 //! # The parts
 //! - [`Pool`] (agent side): one thread and at most one worker process per slot, time limits, freezing.
@@ -21,6 +22,9 @@
 //! | `.` | [`Job::work_dir`], empty at first | be written; what it holds at the end are the outputs |
 //! | `inputs/` | the job's inputs, if any, under their names (hard links to the blobs, else copies) | be read |
 //! | `checkpoint/` | the directory given as [`Job::checkpoint`], if any | be written; outlives the attempt |
+//!
+//! A program that imports nothing with which it could reach them gets none of these directories, and stdout and stderr
+//! become files with the first byte written to them: a small task costs less than a file.
 //!
 //! `inputs/` and `checkpoint/` lie outside the working directory on the host, so that no path through `.` reaches an
 //! input for writing. Hence listing `.` does not show them, and wasi-libc finds `inputs/a` and `/inputs/a` but not
@@ -71,8 +75,8 @@ pub struct Job {
     pub stdin: Stdin,
     /// Files presented read-only under `inputs/`.
     pub inputs: Vec<Input>,
-    /// The attempt's directory on the host: exists and is empty. The worker puts [`Job::work_dir`], the inputs,
-    /// [`Job::stdout_path`] and [`Job::stderr_path`] into it. The caller removes it.
+    /// The attempt's directory on the host: empty, or not there yet. The worker puts [`Job::work_dir`], the inputs,
+    /// [`Job::stdout_path`] and [`Job::stderr_path`] into it. The caller removes it, if it is there.
     pub directory: PathBuf,
     /// A directory on the host that the task sees as `checkpoint/`; must exist.
     pub checkpoint: Option<PathBuf>,

@@ -1,13 +1,15 @@
 //! Standard output and error of a task: a file, and no more than so many bytes of it.
 //!
+//! The file comes into being with the first byte: most small tasks write nothing, and a file costs more than they do.
 //! Writes go straight to the file (C and Rust buffer on their side), so what a task wrote is there even when its
 //! worker is killed the moment after.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 // The type in the streams' signatures is that of the `bytes` crate, which this package has through its web server.
@@ -26,15 +28,32 @@ pub(super) struct CappedFile {
 }
 
 struct Inner {
-    file: File,
+    path: PathBuf,
+    file: OnceLock<File>,
     left: AtomicU64,
     exceeded: AtomicBool,
 }
 
 impl CappedFile {
-    pub(super) fn new(file: File, bytes_max: u64) -> Self {
-        let inner = Inner { file, left: AtomicU64::new(bytes_max), exceeded: AtomicBool::new(false) };
+    /// The file at `path`, whose directory comes into being with it.
+    pub(super) fn new(path: PathBuf, bytes_max: u64) -> Self {
+        let inner =
+            Inner { path, file: OnceLock::new(), left: AtomicU64::new(bytes_max), exceeded: AtomicBool::new(false) };
         CappedFile { inner: Arc::new(inner) }
+    }
+
+    /// Whether there is a file.
+    pub(super) fn exists(&self) -> bool {
+        self.inner.file.get().is_some()
+    }
+
+    fn file(&self) -> io::Result<&File> {
+        if let Some(file) = self.inner.file.get() {
+            return Ok(file);
+        }
+        // One thread runs the task: nobody else opens it meanwhile.
+        let file = create(&self.inner.path)?;
+        Ok(self.inner.file.get_or_init(|| file))
     }
 
     /// Whether more was written than is kept.
@@ -47,13 +66,25 @@ impl CappedFile {
         // One thread runs the task, so load and store need not be one step.
         let left = self.inner.left.load(Ordering::Relaxed);
         let fits = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        (&self.inner.file).write_all(&bytes[..fits])?;
+        if !bytes.is_empty() {
+            self.file()?.write_all(&bytes[..fits])?;
+        }
         self.inner.left.store(left.saturating_sub(fits as u64), Ordering::Relaxed);
         if fits < bytes.len() {
             self.inner.exceeded.store(true, Ordering::Relaxed);
             return Err(rustix::io::Errno::FBIG.into());
         }
         Ok(())
+    }
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    match (File::create(path), path.parent()) {
+        (Err(error), Some(directory)) if error.kind() == io::ErrorKind::NotFound => {
+            fs::create_dir_all(directory)?;
+            File::create(path)
+        }
+        (result, _) => result,
     }
 }
 
@@ -113,9 +144,12 @@ mod tests {
 
     #[test]
     fn keeps_the_first_bytes_and_says_so() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let capped = CappedFile::new(file.reopen().unwrap(), 10);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("task/stdout");
+        let capped = CappedFile::new(path.clone(), 10);
         let twin = capped.clone();
+        capped.write(b"").unwrap();
+        assert!(!capped.exists() && !path.exists(), "nothing was written");
         capped.write(b"01234").unwrap();
         assert!(!capped.exceeded());
         twin.write(b"56789").unwrap();
@@ -124,6 +158,6 @@ mod tests {
         assert!(!capped.exceeded());
         assert_eq!(capped.write(b"x").unwrap_err().kind(), io::ErrorKind::FileTooLarge);
         assert!(twin.exceeded());
-        assert_eq!(std::fs::read(file.path()).unwrap(), b"0123456789");
+        assert_eq!(std::fs::read(path).unwrap(), b"0123456789");
     }
 }

@@ -1,9 +1,14 @@
 //! The agent's side: slots, their threads and worker processes.
 //!
 //! # How it holds together
-//! - Each slot has a thread. It starts the worker when a job comes, hands over the job, blocks on the pipe until the
-//!   worker reports or dies, and reaps it. The thread outlives the worker, because the kernel sends a worker its death
-//!   signal when the *thread* that started it ends.
+//! - A slot has a run of jobs, one after the other. What the worker has room for is handed over at once, so that it
+//!   does not wait for the agent between two small jobs: one packet each, through a socket of which the agent keeps the
+//!   worker's end too. A packet is read by one of the two. So [`Pool::take_back`] gets back exactly the jobs that have
+//!   not begun, whether the worker is busy, frozen or dead, and whoever dies or is stopped takes one job with it.
+//! - Each slot has a thread. It starts the worker when a job comes, blocks on the pipe of reports until the worker
+//!   reports or dies, and reaps it. The thread outlives the worker, because the kernel sends a worker its death
+//!   signal when the *thread* that started it ends. While more jobs are with the worker, the thread lets reports
+//!   accumulate for a moment: waking up for each would cost more than a small job.
 //! - One timer thread kills workers whose task is over its limit. It sleeps until the next limit.
 //! - All they share is under one lock, held for moments: never across a pipe or a wait, though across starting a
 //!   process (about a millisecond), so that a freeze cannot miss a worker that is being born.
@@ -14,15 +19,19 @@
 //!
 //! A worker leads a session, hence a process group, of its own (the terminal's Ctrl-C goes past it).
 
+use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, BufReader};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use tokio::sync::mpsc;
 
@@ -31,6 +40,9 @@ use super::{Job, JobError, Outcome};
 
 /// Longest that loading and compiling a program may take. Our choice: a hundred times what a megabyte takes.
 const PREPARE_LIMIT: Duration = Duration::from_secs(120);
+
+/// How long reports may accumulate while the worker has more to do.
+const ACCUMULATE: Duration = Duration::from_millis(1);
 
 /// How a pool is set up.
 #[derive(Debug, Clone)]
@@ -41,14 +53,15 @@ pub struct PoolConfig {
     pub slots: usize,
     /// Directory for compiled programs; created if need be. Belongs to the pool alone.
     pub cache_dir: PathBuf,
-    /// Where ends of tasks are told. Needs room for one event per slot.
+    /// Where ends of tasks are told. Needs room for one event per job that is started and not ended.
     pub events: mpsc::Sender<WorkerEvent>,
 }
 
 /// What a pool tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkerEvent {
-    /// A task ended. Exactly one per successful [`Pool::start`]; the slot is free again when it arrives.
+    /// A task ended: exactly one per job that was successfully started and not taken back, in the order of the slot's
+    /// run. When that of the last arrives the slot is free again.
     Ended {
         /// The slot.
         slot: usize,
@@ -62,6 +75,8 @@ pub enum WorkerEvent {
         compile: Duration,
         /// It wrote more to stdout or stderr than [`Job::output_bytes`]: the rest is lost.
         output_truncated: bool,
+        /// [`Job::directory`] is as it was: the task had nothing of it, and wrote nothing.
+        untouched: bool,
     },
 }
 
@@ -103,8 +118,11 @@ pub enum StartError {
     #[error(transparent)]
     Job(#[from] JobError),
     /// The job does not fit into a frame.
-    #[error("the job's description is larger than {} KiB: pass its standard input as a file", protocol::TO_WORKER_BYTES_MAX >> 10)]
+    #[error("the job's description is larger than {} KiB: pass its standard input as a file", protocol::JOB_BYTES_MAX >> 10)]
     TooLarge,
+    /// A large description could not be written for the worker to read.
+    #[error("the job's description cannot be written to its directory: {0}")]
+    Write(#[source] io::Error),
     /// There is no place for the event of its end.
     #[error("the channel of worker events is full or closed: read the events before starting more")]
     EventsNotRead,
@@ -140,29 +158,53 @@ struct State {
     frozen: bool,
     closing: bool,
     slots: Vec<Slot>,
+    /// Of the next job.
+    next_number: u64,
+    /// When the timer looks next by itself.
+    timer_at: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
 struct Slot {
     /// The worker, from its start until it is reaped.
     worker: Option<Pid>,
+    /// The way to it and back, as long.
+    line: Option<Line>,
+    /// The worker has read the greeting: what else is in the line are jobs.
+    greeted: bool,
     /// Frozen on its own, besides the whole pool.
     frozen: bool,
     /// Since when it has been frozen for either reason.
     frozen_since: Option<Instant>,
-    /// A job that its thread has not taken yet.
-    waiting: Option<Waiting>,
+    /// Jobs that were handed over, in order. Of these only the first may have begun.
+    handed: VecDeque<Waiting>,
+    /// Jobs behind them.
+    waiting: VecDeque<Waiting>,
+    /// Of the first that was handed over.
     running: Option<Running>,
+    /// Its thread is taking the worker's reports: who adds a job hands it over. Else the thread does, which looks first
+    /// whether the worker lives.
+    listening: bool,
+}
+
+/// Where a worker's jobs are until it takes them.
+#[derive(Debug)]
+struct Line {
+    ours: OwnedFd,
+    /// The worker's end: what can still be read from it the worker has not begun.
+    theirs: OwnedFd,
 }
 
 #[derive(Debug)]
 struct Waiting {
-    frame: Vec<u8>,
+    /// Its name in the pool.
+    number: u64,
+    packet: Vec<u8>,
     limit: Option<Duration>,
     permit: mpsc::OwnedPermit<WorkerEvent>,
 }
 
-/// A job that is with the worker.
+/// The job that is with the worker and comes next or has begun.
 #[derive(Debug)]
 struct Running {
     /// When the present phase (preparation or run) began, moved on by what was spent frozen.
@@ -170,8 +212,48 @@ struct Running {
     limit: Option<Duration>,
     /// The worker starts, loads or compiles: the limit is [`PREPARE_LIMIT`], not the task's.
     preparing: bool,
+    /// It was frozen meanwhile: the worker's own clock does not tell how long it ran.
+    was_frozen: bool,
     /// Decided by the agent: the worker is being killed for it.
     verdict: Option<Outcome>,
+}
+
+impl Line {
+    fn new() -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        Ok(Self { ours, theirs })
+    }
+
+    /// Whether there was room for the packet.
+    fn send(&self, packet: &[u8]) -> bool {
+        loop {
+            match rustix::net::send(&self.ours, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(_) => return true,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN | Errno::NOBUFS) => return false,
+                Err(error) => {
+                    tracing::debug!(%error, "a worker does not take a job");
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Takes everything out of the line that the worker has not taken: the numbers of these jobs. The worker may take one
+    /// of them meanwhile, and not the first.
+    fn drain(&self) -> Vec<u64> {
+        let mut numbers = Vec::new();
+        loop {
+            // The rest of a packet that is not read is dropped with it.
+            let mut number = [0; protocol::NUMBER_BYTES];
+            match rustix::net::recv(&self.theirs, &mut number, RecvFlags::DONTWAIT) {
+                Ok((protocol::NUMBER_BYTES, _)) => numbers.push(u64::from_le_bytes(number)),
+                Err(Errno::INTR) => {}
+                Ok(_) | Err(_) => return numbers,
+            }
+        }
+    }
 }
 
 impl Slot {
@@ -191,6 +273,9 @@ impl Slot {
             (true, None) => {
                 self.signal(Signal::STOP);
                 self.frozen_since = Some(now);
+                if let Some(running) = &mut self.running {
+                    running.was_frozen = true;
+                }
                 true
             }
             (false, Some(since)) => {
@@ -224,6 +309,51 @@ impl Slot {
             _ => None,
         }
     }
+
+    fn is_idle(&self) -> bool {
+        self.handed.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Hands over to the worker what it has room for. One that is about to be killed gets nothing.
+    fn hand_over(&mut self) {
+        if self.running.as_ref().is_some_and(|running| running.verdict.is_some()) {
+            return;
+        }
+        while let (Some(line), true, Some(next)) = (&self.line, self.greeted, self.waiting.front()) {
+            if !line.send(&next.packet) {
+                return;
+            }
+            self.handed.extend(self.waiting.pop_front());
+            if self.running.is_none() {
+                self.begin(false);
+            }
+        }
+    }
+
+    /// The first job that was handed over is the one that runs, if there is one.
+    fn begin(&mut self, preparing: bool) {
+        let was_frozen = self.frozen_since.is_some();
+        self.running = self.handed.front().map(|first| {
+            let limit = if preparing { Some(PREPARE_LIMIT) } else { first.limit };
+            Running { since: Instant::now(), limit, preparing, was_frozen, verdict: None }
+        });
+    }
+
+    /// Gets back what was handed over and has not begun.
+    fn recall(&mut self) {
+        // Before that only the greeting is in the line, which must stay there.
+        let Some(line) = self.line.as_ref().filter(|_| self.greeted) else { return };
+        let unread = line.drain();
+        let (back, begun): (VecDeque<_>, VecDeque<_>) =
+            self.handed.drain(..).partition(|job| unread.contains(&job.number));
+        self.handed = begun;
+        for job in back.into_iter().rev() {
+            self.waiting.push_front(job);
+        }
+        if self.handed.is_empty() {
+            self.running = None;
+        }
+    }
 }
 
 impl Pool {
@@ -236,15 +366,14 @@ impl Pool {
             return Err(PoolError::NoCommand);
         }
         let hello = Hello { agent_pid: std::process::id(), cache_dir: config.cache_dir.clone() };
-        let hello = protocol::encode(&hello, protocol::TO_WORKER_BYTES_MAX)
-            .ok_or(PoolError::CacheDir { dir: config.cache_dir })?;
+        let hello = protocol::encode_hello(&hello).ok_or(PoolError::CacheDir { dir: config.cache_dir })?;
         let mut slots = Vec::new();
         slots.resize_with(config.slots, Slot::default);
         let shared = Arc::new(Shared {
             command: config.command,
             hello,
             events: config.events,
-            state: Mutex::new(State { frozen: false, closing: false, slots }),
+            state: Mutex::new(State { frozen: false, closing: false, slots, next_number: 0, timer_at: None }),
             wake: (0..config.slots).map(|_| Condvar::new()).collect(),
             timer: Condvar::new(),
         });
@@ -280,33 +409,65 @@ impl Pool {
     /// # Errors
     /// [`StartError`]; nothing changed then.
     pub fn start(&self, slot: usize, job: &Job) -> Result<(), StartError> {
+        self.put(slot, job, false).map(drop)
+    }
+
+    /// As [`Pool::start`], also where the slot has jobs: it begins when those have ended. Returns the job's number, larger
+    /// than that of any before.
+    ///
+    /// # Errors
+    /// [`StartError`], but never [`StartError::Busy`].
+    pub fn append(&self, slot: usize, job: &Job) -> Result<u64, StartError> {
+        self.put(slot, job, true)
+    }
+
+    fn put(&self, slot: usize, job: &Job, behind: bool) -> Result<u64, StartError> {
         job.validate()?;
-        let frame = protocol::encode_job(job).ok_or(StartError::TooLarge)?;
+        let mut packet = protocol::encode_job(job)?;
         let mut state = self.shared.lock();
         if state.closing {
             return Err(StartError::ShutDown);
         }
         let slots = state.slots.len();
         let place = state.slots.get_mut(slot).ok_or(StartError::NoSlot { slot, slots })?;
-        if place.waiting.is_some() || place.running.is_some() {
+        if !behind && !place.is_idle() {
             return Err(StartError::Busy { slot });
         }
         let permit = self.shared.events.clone().try_reserve_owned().map_err(|_| StartError::EventsNotRead)?;
-        place.waiting = Some(Waiting { frame, limit: job.time_limit, permit });
-        self.shared.wake[slot].notify_one();
-        Ok(())
+        let number = state.next_number;
+        state.next_number += 1;
+        packet[..protocol::NUMBER_BYTES].copy_from_slice(&number.to_le_bytes());
+        let place = &mut state.slots[slot];
+        place.waiting.push_back(Waiting { number, packet, limit: job.time_limit, permit });
+        if place.listening {
+            place.hand_over();
+        } else {
+            self.shared.wake[slot].notify_one();
+        }
+        self.shared.nudge_timer(&state);
+        Ok(number)
     }
 
-    /// Kills the task of `slot`, frozen or not; its end comes as an event ([`Outcome::Stopped`], unless something else
-    /// was decided the moment before). Says whether there was a task.
+    /// Takes back all jobs of `slot` that have not begun, also while it is frozen: their numbers, in order. They will not
+    /// begin, and no events of them will come.
+    pub fn take_back(&self, slot: usize) -> Vec<u64> {
+        let mut state = self.shared.lock();
+        let Some(place) = state.slots.get_mut(slot) else { return Vec::new() };
+        place.recall();
+        std::mem::take(&mut place.waiting).into_iter().map(|job| job.number).collect()
+    }
+
+    /// Kills the task of `slot` that runs, or comes next, frozen or not; its end comes as an event
+    /// ([`Outcome::Stopped`], unless something else was decided the moment before). Says whether there was a task.
     pub fn stop(&self, slot: usize) -> bool {
         let mut state = self.shared.lock();
         let Some(place) = state.slots.get_mut(slot) else { return false };
-        if let Some(waiting) = place.waiting.take() {
-            waiting.permit.send(never_ran(slot, Outcome::Stopped));
+        if place.condemn(Outcome::Stopped) {
             return true;
         }
-        place.condemn(Outcome::Stopped)
+        let Some(waiting) = place.waiting.pop_front() else { return false };
+        waiting.permit.send(never_ran(slot, Outcome::Stopped));
+        true
     }
 
     /// Freezes all workers at once: whatever runs stops where it is and keeps its memory; what is started meanwhile
@@ -341,11 +502,14 @@ impl Pool {
             let mut state = self.shared.lock();
             state.closing = true;
             for (number, slot) in state.slots.iter_mut().enumerate() {
-                if let Some(waiting) = slot.waiting.take() {
+                slot.recall();
+                for waiting in std::mem::take(&mut slot.waiting) {
                     waiting.permit.send(never_ran(number, Outcome::Stopped));
                 }
-                // An idle worker is killed by its thread, which ends now.
-                slot.condemn(Outcome::Stopped);
+                if !slot.condemn(Outcome::Stopped) {
+                    // Its thread may be waiting for a report of it.
+                    slot.signal(Signal::KILL);
+                }
             }
         }
         self.shared.timer.notify_all();
@@ -366,23 +530,15 @@ impl Drop for Pool {
 
 fn never_ran(slot: usize, outcome: Outcome) -> WorkerEvent {
     let (wall, cpu, compile) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
-    WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated: false }
+    WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated: false, untouched: false }
 }
 
 /// The slot thread's hold on its worker.
 struct Link {
     child: Child,
-    stdin: ChildStdin,
-    stdout: ChildStdout,
+    reports: BufReader<ChildStdout>,
     /// Processor time it had used at the end of its last job.
     cpu: Duration,
-}
-
-/// How a job ended on the worker's side.
-enum Told {
-    Done(protocol::Report),
-    /// The worker is dead or talks nonsense: the reason, unless its exit status is the reason.
-    Lost(Option<String>),
 }
 
 impl Shared {
@@ -416,6 +572,14 @@ impl Shared {
         found
     }
 
+    /// Wakes the timer where it would come too late. It comes too early without harm.
+    fn nudge_timer(&self, state: &State) {
+        let next = state.slots.iter().filter_map(Slot::deadline).min();
+        if next.is_some_and(|next| state.timer_at.is_none_or(|at| next < at)) {
+            self.timer.notify_all();
+        }
+    }
+
     fn run_timer(&self) {
         let mut state = self.lock();
         while !state.closing {
@@ -435,7 +599,8 @@ impl Shared {
                     }
                 }
             }
-            state = match state.slots.iter().filter_map(Slot::deadline).min() {
+            state.timer_at = state.slots.iter().filter_map(Slot::deadline).min();
+            state = match state.timer_at {
                 None => self.timer.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(next) => {
                     let sleep = next.saturating_duration_since(now);
@@ -447,132 +612,181 @@ impl Shared {
 
     fn run_slot(&self, slot: usize) {
         let mut link: Option<Link> = None;
-        while let Some((waiting, begun)) = self.next_job(slot, &mut link) {
-            let event = match begun {
-                Err(error) => {
-                    let message = format!("cannot start the worker process: {error}");
-                    never_ran(slot, Outcome::CouldNotStart { message })
-                }
-                Ok(fresh) => self.run_job(slot, &waiting, fresh, &mut link),
-            };
-            self.lock().slots[slot].running = None;
-            waiting.permit.send(event);
+        while self.wait_for_job(slot, &mut link) {
+            if let Some(held) = &mut link
+                && let Some(lost) = self.listen(slot, held)
+            {
+                self.bury(slot, &mut link, lost);
+            }
         }
         if let Some(link) = link {
             self.reap(slot, link);
         }
     }
 
-    /// Waits for a job and makes sure that there is a worker for it. The job counts as running from here.
-    /// `None`: the pool closes. Inside: whether the worker is new, or why there is none.
-    fn next_job(&self, slot: usize, link: &mut Option<Link>) -> Option<(Waiting, io::Result<bool>)> {
+    /// Waits for a job and makes sure that there is a worker which has it. Whether the pool goes on.
+    fn wait_for_job(&self, slot: usize, link: &mut Option<Link>) -> bool {
         let mut state = self.lock();
         loop {
             if state.closing {
-                return None;
+                return false;
             }
             let place = &mut state.slots[slot];
-            if place.frozen_since.is_none()
-                && let Some(waiting) = place.waiting.take()
-            {
-                let begun = self.ensure_worker(place, link);
-                // A new worker has to start and load the program; it says when the run itself begins.
-                let preparing = matches!(begun, Ok(true));
-                let limit = if preparing { Some(PREPARE_LIMIT) } else { waiting.limit };
-                place.running = Some(Running { since: Instant::now(), limit, preparing, verdict: None });
-                drop(state);
-                self.timer.notify_all();
-                return Some((waiting, begun));
+            if place.frozen_since.is_none() && !place.is_idle() {
+                match self.ensure_worker(place, link) {
+                    Ok(()) => {
+                        place.listening = true;
+                        self.nudge_timer(&state);
+                        return true;
+                    }
+                    Err(error) => {
+                        let message = format!("cannot start the worker process: {error}");
+                        if let Some(waiting) = place.waiting.pop_front() {
+                            waiting.permit.send(never_ran(slot, Outcome::CouldNotStart { message }));
+                        }
+                        continue;
+                    }
+                }
             }
             state = self.wake[slot].wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Under the lock, with the slot not frozen: a worker that lives, or a new one. Says whether it is new.
-    fn ensure_worker(&self, place: &mut Slot, link: &mut Option<Link>) -> io::Result<bool> {
+    /// Under the lock, with the slot not frozen and a job in it: a worker that lives, or a new one.
+    fn ensure_worker(&self, place: &mut Slot, link: &mut Option<Link>) -> io::Result<()> {
         if let Some(held) = link {
             // It may have been killed while it had nothing to do.
             if matches!(held.child.try_wait(), Ok(None)) {
-                return Ok(false);
+                place.hand_over();
+                return Ok(());
             }
-            place.worker = None;
+            place.recall();
+            (place.worker, place.line) = (None, None);
             *link = None;
         }
+        let line = Line::new()?;
         let mut command = Command::new(&self.command[0]);
-        command.args(&self.command[1..]).env_clear().stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args(&self.command[1..]).env_clear().stdin(line.theirs.try_clone()?).stdout(Stdio::piped());
         let mut child = command.spawn()?;
-        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(io::Error::other("the worker has no pipes"));
-        };
+        let stdout = child.stdout.take().ok_or_else(|| io::Error::other("the worker has no pipes"))?;
         place.worker = pid_of(&child);
-        *link = Some(Link { child, stdin, stdout, cpu: Duration::ZERO });
-        Ok(true)
+        if !line.send(&self.hello) {
+            tracing::warn!("a worker cannot be greeted");
+        }
+        (place.line, place.greeted) = (Some(line), false);
+        // A new worker has to start and load the program; it says when it has, and when the run itself begins.
+        let limit = Some(PREPARE_LIMIT);
+        place.running =
+            Some(Running { since: Instant::now(), limit, preparing: true, was_frozen: false, verdict: None });
+        *link = Some(Link { child, reports: BufReader::new(stdout), cpu: Duration::ZERO });
+        Ok(())
     }
 
-    /// Hands the job over and waits for its end. Leaves `link` empty when the worker is no more.
-    fn run_job(&self, slot: usize, waiting: &Waiting, fresh: bool, link: &mut Option<Link>) -> WorkerEvent {
-        let Some(held) = link else {
-            return never_ran(slot, Outcome::WorkerDied { reason: "there is no worker".to_owned() });
+    /// Takes the worker's reports until its run is over (`None`), or until it is dead, condemned or talks nonsense: the
+    /// reason, unless its exit status is the reason.
+    fn listen(&self, slot: usize, link: &mut Link) -> Option<Option<String>> {
+        loop {
+            match protocol::read(&mut link.reports, protocol::FROM_WORKER_BYTES_MAX) {
+                Ok(Some(FromWorker::Done(report))) => {
+                    link.cpu = report.worker_cpu;
+                    match self.done(slot, report) {
+                        None => return Some(None),
+                        Some(0) => return None,
+                        Some(1) => {}
+                        Some(_) if !link.reports.buffer().is_empty() => {}
+                        Some(_) => std::thread::sleep(ACCUMULATE),
+                    }
+                }
+                Ok(Some(FromWorker::Ready)) => {
+                    let mut state = self.lock();
+                    let place = &mut state.slots[slot];
+                    place.greeted = true;
+                    if place.running.as_ref().is_none_or(|running| running.verdict.is_none()) {
+                        place.hand_over();
+                        place.begin(true);
+                    }
+                    self.nudge_timer(&state);
+                }
+                Ok(Some(FromWorker::Preparing)) => self.enter_phase(slot, true),
+                Ok(Some(FromWorker::Begun)) => self.enter_phase(slot, false),
+                Ok(None) => return Some(None),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Some(None),
+                Err(error) => return Some(Some(format!("the worker sent {error}"))),
+            }
+        }
+    }
+
+    /// The first job of the run is over; how many jobs are left in it. `None`: that was decided otherwise before, and what
+    /// the worker says comes too late.
+    fn done(&self, slot: usize, report: protocol::Report) -> Option<usize> {
+        let mut state = self.lock();
+        let place = &mut state.slots[slot];
+        let running = place.running.take()?;
+        if running.verdict.is_some() {
+            place.running = Some(running);
+            return None;
+        }
+        let now = place.frozen_since.unwrap_or_else(Instant::now);
+        // Of the agent's clock the time is known that it was frozen, of the worker's the rest.
+        let wall = if running.was_frozen { now.saturating_duration_since(running.since) } else { report.wall };
+        let job = place.handed.pop_front()?;
+        place.begin(false);
+        place.hand_over();
+        let left = place.handed.len() + place.waiting.len();
+        place.listening = left > 0;
+        self.nudge_timer(&state);
+        drop(state);
+        let outcome = match report.end {
+            End::Exited { code } => Outcome::Exited { code },
+            End::Trapped { message } => Outcome::Trapped { message },
+            End::Invalid { message } => Outcome::Invalid { message },
+            End::CouldNotStart { message } => Outcome::CouldNotStart { message },
         };
-        let told = self.converse(slot, waiting, fresh, held);
-        // The first decision counts: what the worker says after a verdict comes too late.
+        let protocol::Report { cpu, compile, output_truncated, untouched, .. } = report;
+        job.permit.send(WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated, untouched });
+        Some(left)
+    }
+
+    fn enter_phase(&self, slot: usize, preparing: bool) {
+        let mut state = self.lock();
+        let place = &mut state.slots[slot];
+        let verdict = place.running.as_mut().and_then(|running| running.verdict.take());
+        place.begin(preparing);
+        if let Some(running) = &mut place.running {
+            running.verdict = verdict;
+        }
+        self.nudge_timer(&state);
+    }
+
+    /// The worker is no more, or about to be: one job goes with it, the others wait for the next worker.
+    fn bury(&self, slot: usize, link: &mut Option<Link>, lost: Option<String>) {
+        let before = link.as_ref().map(|held| held.cpu).unwrap_or_default();
         let (wall, verdict) = {
             let place = &mut self.lock().slots[slot];
+            place.listening = false;
             let now = place.frozen_since.unwrap_or_else(Instant::now);
             match place.running.take() {
                 Some(Running { since, verdict, .. }) => (now.saturating_duration_since(since), verdict),
                 None => (Duration::ZERO, None),
             }
         };
-        match (told, verdict) {
-            (Told::Done(report), None) => {
-                held.cpu = report.worker_cpu;
-                let outcome = match report.end {
-                    End::Exited { code } => Outcome::Exited { code },
-                    End::Trapped { message } => Outcome::Trapped { message },
-                    End::Invalid { message } => Outcome::Invalid { message },
-                    End::CouldNotStart { message } => Outcome::CouldNotStart { message },
-                };
-                let (cpu, compile, output_truncated) = (report.cpu, report.compile, report.output_truncated);
-                WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated }
+        let (status, cpu) = link.take().map(|held| self.reap(slot, held)).unwrap_or_default();
+        let job = {
+            let place = &mut self.lock().slots[slot];
+            // One that did not even get to its first job is no good for it.
+            let first = if place.greeted { None } else { place.waiting.pop_front() };
+            // Nothing is handed over to a worker that is gone.
+            let job = place.handed.pop_front().or(first);
+            for behind in place.handed.drain(..).rev() {
+                place.waiting.push_front(behind);
             }
-            (told, verdict) => {
-                let before = held.cpu;
-                let (status, cpu) = link.take().map(|held| self.reap(slot, held)).unwrap_or_default();
-                let said = if let Told::Lost(Some(reason)) = told { reason } else { status };
-                let outcome = verdict.unwrap_or(Outcome::WorkerDied { reason: said });
-                let (cpu, compile) = (cpu.saturating_sub(before), Duration::ZERO);
-                WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated: false }
-            }
-        }
-    }
-
-    fn converse(&self, slot: usize, waiting: &Waiting, fresh: bool, link: &mut Link) -> Told {
-        let greeting: &[u8] = if fresh { &self.hello } else { &[] };
-        let written =
-            protocol::write(&mut link.stdin, greeting).and_then(|()| protocol::write(&mut link.stdin, &waiting.frame));
-        if let Err(error) = written {
-            tracing::debug!(slot, %error, "the worker does not take the job");
-            return Told::Lost(None);
-        }
-        loop {
-            match protocol::read(&mut link.stdout, protocol::FROM_WORKER_BYTES_MAX) {
-                Ok(Some(FromWorker::Done(report))) => return Told::Done(report),
-                Ok(Some(FromWorker::Preparing)) => self.enter_phase(slot, true, Some(PREPARE_LIMIT)),
-                Ok(Some(FromWorker::Begun)) => self.enter_phase(slot, false, waiting.limit),
-                Ok(None) => return Told::Lost(None),
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Told::Lost(None),
-                Err(error) => return Told::Lost(Some(format!("the worker sent {error}"))),
-            }
-        }
-    }
-
-    fn enter_phase(&self, slot: usize, preparing: bool, limit: Option<Duration>) {
-        if let Some(running) = &mut self.lock().slots[slot].running {
-            let verdict = running.verdict.take();
-            *running = Running { since: Instant::now(), limit, preparing, verdict };
-        }
-        self.timer.notify_all();
+            job
+        };
+        let Some(job) = job else { return };
+        let outcome = verdict.unwrap_or_else(|| Outcome::WorkerDied { reason: lost.unwrap_or(status) });
+        let (cpu, compile, output_truncated) = (cpu.saturating_sub(before), Duration::ZERO, false);
+        let untouched = false;
+        job.permit.send(WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated, untouched });
     }
 
     /// Makes an end of a worker: how it ended, in words, and the processor time it used in its life.
@@ -589,7 +803,7 @@ impl Shared {
         }
         let mut state = self.lock();
         let status = link.child.wait();
-        state.slots[slot].worker = None;
+        (state.slots[slot].worker, state.slots[slot].line) = (None, None);
         drop(state);
         let words = match status {
             Ok(status) => match (status.signal(), status.code()) {

@@ -75,7 +75,8 @@ fn a_queue_survives_a_restart() {
     assert!(held > 0, "paused machines alike should share the bag");
     grid.agents[1].kill();
     grid.run(1);
-    // It reports what it held, and goes on: a pause does not outlive the agent.
+    // It reports what it held, and goes on when it is resumed: a pause outlives the agent.
+    grid.agents[1].ask(&["resume"]);
     wait_for("the rest to be done by the restarted agent", || {
         grid.agents[0].ask(&["bag", "show", &bag])["done"].as_u64() == Some(held)
     });

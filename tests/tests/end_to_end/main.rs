@@ -9,5 +9,6 @@ mod mistakes;
 mod owner;
 mod places;
 mod sleep;
+mod small;
 mod solver;
 mod tree;

@@ -1,0 +1,372 @@
+//! `idlewood bench`: what small tasks cost, from the submission to the acknowledged result.
+//!
+//! Agent processes with state directories of their own, as the demo has them, get one bag of tasks that do nothing (or
+//! compute for five milliseconds). The way is the real one: control API, signed and journalled bag, queue, worker
+//! processes, durable results, acknowledgements. When the bag is closed and no executor keeps a result that is not
+//! acknowledged, every result is looked at.
+//!
+//! What is counted is what the system says of the processes: processor time and bytes written of each agent and its
+//! workers from before the submission to the last acknowledgement, and of this program in the same time, which is the
+//! client. Left out: starting and ending the agents, and looking at the results.
+
+mod processes;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{IsTerminal as _, Seek as _, Write as _};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use serde::Serialize;
+
+use self::processes::{Usage, own_cpu, usage};
+use crate::api::{BagState, SubmitRequest, TaskResult};
+use crate::client::Client;
+use crate::demo::grid::{Grid, Interrupt};
+use crate::manifest::Input;
+
+/// The task programs: `agent/tasks/{noop,spin}`, built by `agent/tasks/build.sh`.
+const NOOP_PROGRAM: &[u8] = include_bytes!("../tasks/noop/noop.wasm");
+const SPIN_PROGRAM: &[u8] = include_bytes!("../tasks/spin/spin.wasm");
+/// How long the agents may take to become one grid.
+const FORM_TIMEOUT: Duration = Duration::from_secs(45);
+/// A bag whose count does not move for so long has failed.
+const STALL_TIMEOUT: Duration = Duration::from_secs(120);
+/// How often the agents are asked how far they are, and their memory is looked at.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// Speed of a slot, Mop/s: measuring it would only take time, since no task declares its work.
+const SPEED_MOPS: f64 = 1000.0;
+
+/// What each task does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum TaskKind {
+    /// Nothing.
+    Noop,
+    /// Computes until the clock says that five milliseconds have passed.
+    #[value(name = "5ms")]
+    FiveMs,
+}
+
+impl TaskKind {
+    /// How long one takes; `None`: no time at all.
+    fn span(self) -> Option<Duration> {
+        match self {
+            Self::Noop => None,
+            Self::FiveMs => Some(Duration::from_millis(5)),
+        }
+    }
+}
+
+/// What `idlewood bench` was told.
+#[derive(Clone, Debug)]
+pub struct BenchOptions {
+    /// Tasks of the bag.
+    pub tasks: u64,
+    /// What each does.
+    pub task: TaskKind,
+    /// Agent processes: 1, or 2 of which the first submits.
+    pub agents: u32,
+    /// No progress on stderr.
+    pub quiet: bool,
+}
+
+/// What one agent had to do with it.
+#[derive(Clone, Debug, Serialize)]
+pub struct AgentReport {
+    /// `submitter`, which executes too, or `executor`.
+    pub role: &'static str,
+    /// Tasks whose result came from there.
+    pub executed: u64,
+    /// Processor time of the agent process, by the tasks of the whole bag, in µs.
+    pub agent_cpu_us_per_task: f64,
+    /// Processor time of its workers likewise; that of the tasks themselves included.
+    pub workers_cpu_us_per_task: f64,
+    /// Bytes the agent and its workers caused to be written to disk.
+    pub bytes_written: u64,
+}
+
+/// What came out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Tasks submitted, and results found.
+    pub tasks: u64,
+    /// What each did.
+    pub task: &'static str,
+    /// Processor time, user and system, of all agents, their workers and this client, by the tasks, in µs.
+    pub cpu_us_per_task: f64,
+    /// Tasks by the time from submission until the last result was acknowledged.
+    pub tasks_per_s: f64,
+    /// From the request with the bag to the answer that it is durable, the program uploaded before.
+    pub submit_s: f64,
+    /// From the agent's taking the submission until the first task ran in a worker.
+    pub first_start_s: f64,
+    /// From submission until the last result was acknowledged.
+    pub makespan_s: f64,
+    /// Resident memory, agents and workers added up, pages they share counted in each, at the worst of the moments
+    /// looked at, ten a second.
+    pub peak_rss_bytes: u64,
+    /// Bytes caused to be written to disk by agents and workers.
+    pub bytes_written: u64,
+    /// Share of the slots' time from the first start to the last acknowledgement that was spent in tasks; of tasks
+    /// with a length only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub efficiency: Option<f64>,
+    /// Processor time of this client in `cpu_us_per_task`, in µs.
+    pub client_cpu_us_per_task: f64,
+    /// The agents, the submitter first.
+    pub agents: Vec<AgentReport>,
+}
+
+/// Runs it and cleans up.
+///
+/// # Errors
+/// When a result is missing or wrong, or the user interrupts; nothing is left running.
+pub fn run(options: &BenchOptions) -> anyhow::Result<Report> {
+    ensure!((1..=2).contains(&options.agents), "the benchmark has one agent, or two");
+    ensure!((1..=10_000_000).contains(&options.tasks), "the benchmark has between 1 and 10,000,000 tasks");
+    let interrupt = Interrupt::listen()?;
+    let mut show = Show::new(options.quiet);
+    show.line(&format!("starting {} on loopback", crate::output::count(u64::from(options.agents), "agent")));
+    let mut grid = Grid::start("idlewood-bench-", options.agents as usize, SPEED_MOPS, &interrupt)?;
+    grid.wait_until_formed(FORM_TIMEOUT, &interrupt)?;
+    let client = grid.agents.first().context("no agent was started")?.client()?;
+    let request = submission(&client, options)?;
+    interrupt.check()?;
+
+    let mut watch = Watch::begin(&grid)?;
+    let begin = Instant::now();
+    let bag = client.submit(&request)?;
+    let submit_s = begin.elapsed().as_secs_f64();
+    let first_start_s = watch.follow(&grid, &client, &bag.id, &mut show, &interrupt)?;
+    let makespan_s = begin.elapsed().as_secs_f64();
+    let spent = watch.end(&grid)?;
+
+    show.line("looking at every result");
+    let executed = check(client.results(&bag.id)?, options.tasks)?;
+    let mut agents = Vec::new();
+    for (number, (agent, usage)) in grid.agents.iter().zip(&spent.agents).enumerate() {
+        let id = agent.status()?.peer;
+        agents.push(AgentReport {
+            role: if number == 0 { "submitter" } else { "executor" },
+            executed: executed.get(&id).copied().unwrap_or(0),
+            agent_cpu_us_per_task: per_task(usage.agent_cpu, options.tasks),
+            workers_cpu_us_per_task: per_task(usage.workers_cpu, options.tasks),
+            bytes_written: usage.bytes_written,
+        });
+    }
+    let all: Duration = spent.agents.iter().map(|usage| usage.agent_cpu + usage.workers_cpu).sum();
+    let slot_s = (makespan_s - first_start_s) * f64::from(options.agents);
+    let report = Report {
+        tasks: options.tasks,
+        task: match options.task {
+            TaskKind::Noop => "noop",
+            TaskKind::FiveMs => "5ms",
+        },
+        cpu_us_per_task: per_task(all + spent.client_cpu, options.tasks),
+        tasks_per_s: options.tasks as f64 / makespan_s,
+        submit_s,
+        first_start_s,
+        makespan_s,
+        peak_rss_bytes: spent.peak_rss_bytes,
+        bytes_written: spent.agents.iter().map(|usage| usage.bytes_written).sum(),
+        efficiency: options.task.span().map(|span| options.tasks as f64 * span.as_secs_f64() / slot_s),
+        client_cpu_us_per_task: per_task(spent.client_cpu, options.tasks),
+        agents,
+    };
+    grid.stop();
+    Ok(report)
+}
+
+fn per_task(cpu: Duration, tasks: u64) -> f64 {
+    cpu.as_secs_f64() * 1e6 / tasks as f64
+}
+
+/// Uploads the program; the bag that runs it.
+fn submission(client: &Client, options: &BenchOptions) -> anyhow::Result<SubmitRequest> {
+    let (name, program, args) = match options.task {
+        TaskKind::Noop => ("noop.wasm", NOOP_PROGRAM, Vec::new()),
+        TaskKind::FiveMs => ("spin.wasm", SPIN_PROGRAM, vec!["5".to_owned()]),
+    };
+    let hash = blake3::hash(program);
+    let mut file = tempfile::tempfile().context("cannot create a temporary file")?;
+    file.write_all(program).and_then(|()| file.rewind()).context("cannot write a temporary file")?;
+    client.upload(hash, &file)?;
+    let blob = idlewood_scheduler::BlobId(*hash.as_bytes());
+    Ok(SubmitRequest {
+        name: "bench".to_owned(),
+        tasks: options.tasks,
+        program: Input { name: name.to_owned(), blob, bytes: program.len() as u64 },
+        args,
+        entries: Vec::new(),
+        inputs: Vec::new(),
+        stdin: None,
+        env: BTreeMap::new(),
+        memory_bytes: 64 << 20,
+        time_limit_s: 600,
+        success_codes: vec![0],
+        work_mops: None,
+        retries_max: 2,
+    })
+}
+
+/// How many tasks each machine executed.
+///
+/// # Errors
+/// When not every task has succeeded exactly once.
+fn check(results: Vec<TaskResult>, tasks: u64) -> anyhow::Result<BTreeMap<String, u64>> {
+    ensure!(results.len() as u64 == tasks, "{} results for {tasks} tasks", results.len());
+    let mut seen = BTreeSet::new();
+    let mut executed: BTreeMap<String, u64> = BTreeMap::new();
+    for result in results {
+        ensure!(result.success, "task {} failed", result.index);
+        ensure!(result.index < tasks && seen.insert(result.index), "task {} should not be there", result.index);
+        *executed.entry(result.machine).or_default() += 1;
+    }
+    Ok(executed)
+}
+
+/// What was spent between two moments.
+struct Spent {
+    /// Of each agent; its memory left out.
+    agents: Vec<Usage>,
+    client_cpu: Duration,
+    peak_rss_bytes: u64,
+}
+
+/// Follows a bag to its last acknowledgement.
+struct Watch {
+    agents: Vec<Usage>,
+    client_cpu: Duration,
+    peak_rss_bytes: u64,
+}
+
+impl Watch {
+    fn begin(grid: &Grid) -> anyhow::Result<Self> {
+        Ok(Self { agents: usages(grid)?, client_cpu: own_cpu(), peak_rss_bytes: 0 })
+    }
+
+    /// Returns when every result is acknowledged: the seconds until the first task started.
+    fn follow(
+        &mut self,
+        grid: &Grid,
+        client: &Client,
+        id: &str,
+        show: &mut Show,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<f64> {
+        let (mut done, mut moved) = (0, Instant::now());
+        loop {
+            interrupt.check()?;
+            let bag = client.bag(id)?.bag;
+            show.progress(bag.done, bag.tasks);
+            self.look(grid)?;
+            if bag.done > done {
+                (done, moved) = (bag.done, Instant::now());
+            }
+            if bag.state.is_closed() {
+                ensure!(bag.state == BagState::Succeeded, "the bag ended as {:?}", bag.state);
+                if acknowledged(grid)? {
+                    return bag.first_start_s.context("the agent does not know when the first task started");
+                }
+            }
+            ensure!(moved.elapsed() < STALL_TIMEOUT, "nothing happened for {} s", STALL_TIMEOUT.as_secs());
+            // The last acknowledgements are not waited for longer than they take.
+            let wait = if bag.state.is_closed() { Duration::from_millis(5) } else { LOOK_INTERVAL };
+            std::thread::sleep(wait);
+        }
+    }
+
+    fn look(&mut self, grid: &Grid) -> anyhow::Result<()> {
+        let rss_bytes = usages(grid)?.iter().map(|usage| usage.rss_bytes).sum();
+        self.peak_rss_bytes = self.peak_rss_bytes.max(rss_bytes);
+        Ok(())
+    }
+
+    fn end(mut self, grid: &Grid) -> anyhow::Result<Spent> {
+        self.look(grid)?;
+        let agents = usages(grid)?.iter().zip(&self.agents).map(|(after, before)| after.since(before)).collect();
+        let client_cpu = own_cpu().saturating_sub(self.client_cpu);
+        Ok(Spent { agents, client_cpu, peak_rss_bytes: self.peak_rss_bytes })
+    }
+}
+
+/// Whether no executor keeps anything of the bag any more.
+fn acknowledged(grid: &Grid) -> anyhow::Result<bool> {
+    for agent in &grid.agents {
+        if !agent.status()?.held.is_empty() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn usages(grid: &Grid) -> anyhow::Result<Vec<Usage>> {
+    grid.agents.iter().map(|agent| usage(agent.pid().context("an agent has ended")?)).collect()
+}
+
+/// Progress for people, on stderr.
+struct Show {
+    quiet: bool,
+    terminal: bool,
+    begin: Instant,
+    last: Instant,
+}
+
+impl Show {
+    fn new(quiet: bool) -> Self {
+        let now = Instant::now();
+        Self { quiet, terminal: std::io::stderr().is_terminal(), begin: now, last: now }
+    }
+
+    fn line(&mut self, line: &str) {
+        if !self.quiet {
+            let clear = if self.terminal { "\r\x1b[2K" } else { "" };
+            eprintln!("{clear}{:6.1} s  {line}", self.begin.elapsed().as_secs_f64());
+        }
+    }
+
+    /// A line a second; on a terminal always the same one.
+    fn progress(&mut self, done: u64, tasks: u64) {
+        if self.quiet || self.last.elapsed() < Duration::from_secs(1) {
+            return;
+        }
+        self.last = Instant::now();
+        if self.terminal {
+            eprint!("\r\x1b[2K{:6.1} s  {done}/{tasks} tasks", self.begin.elapsed().as_secs_f64());
+        } else {
+            self.line(&format!("{done}/{tasks} tasks"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result(index: u64, success: bool) -> TaskResult {
+        TaskResult {
+            index,
+            entry: String::new(),
+            attempt: 0,
+            success,
+            machine: "m".to_owned(),
+            finished: String::new(),
+            work_mops: 1.0,
+            output: String::new(),
+            output_bytes: 0,
+        }
+    }
+
+    #[test]
+    fn what_is_missing_or_wrong_is_noticed() {
+        let executed = check(vec![result(0, true), result(1, true)], 2).expect("all is there");
+        assert_eq!(executed, BTreeMap::from([("m".to_owned(), 2)]));
+        for (results, complaint) in [
+            (vec![result(0, true)], "1 results for 2 tasks"),
+            (vec![result(0, true), result(1, false)], "task 1 failed"),
+            (vec![result(0, true), result(0, true)], "task 0 should not be there"),
+            (vec![result(0, true), result(2, true)], "task 2 should not be there"),
+        ] {
+            assert_eq!(check(results, 2).expect_err("it is wrong").to_string(), complaint);
+        }
+    }
+}
