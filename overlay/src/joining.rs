@@ -35,6 +35,7 @@ impl Overlay {
     fn begin_joining(&mut self) {
         self.state = State::Joining;
         self.line.looked_up = false;
+        self.line.ends = [false; 2];
         self.join_until = self.now + JOIN_MAX;
     }
 

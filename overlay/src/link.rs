@@ -5,7 +5,7 @@
 //! −1 the node is the root. The parent accepts a child only if the two agree on the gap between them (*fencing*).
 //! Each accepted link strictly shortens the prefix (I4), so accepted links never form a cycle, whatever changes.
 
-use crate::message::{PAYLOAD_BYTES_MAX, Payload, PayloadCodec, Subtree};
+use crate::message::{COUNT_MAX, PAYLOAD_BYTES_MAX, Payload, PayloadCodec, Subtree};
 use crate::{GridId, Member, Node, Side, Time};
 
 /// Every so many payloads one travels whole, so that whatever went wrong with a difference ends. Our choice.
@@ -106,7 +106,8 @@ pub(crate) fn refit(
         let (old_key, new_key) = (key(inner), key(new));
         let grows = (side == Side::Left) == (new_key > old_key);
         if old_key != new_key {
-            tree.count = if grows { tree.count.saturating_add(1) } else { tree.count.saturating_sub(1).max(1) };
+            tree.count =
+                if grows { tree.count.saturating_add(1).min(COUNT_MAX) } else { tree.count.saturating_sub(1).max(1) };
         }
         (*inner, *outer) = (new.clone(), Some(beyond.clone()));
         let prefixes = Prefixes::of(grid, &tree.span)?;

@@ -15,9 +15,9 @@ pub const PAYLOAD_BYTES_MAX: usize = 64 * 1024;
 /// Most contacts in a list: both sides of the largest leaf set that a configuration allows.
 pub(crate) const CONTACTS_MAX: usize = 64;
 /// No trie over 256-bit keys is higher.
-const HEIGHT_MAX: u32 = 256;
+pub(crate) const HEIGHT_MAX: u32 = 256;
 /// More machines than there will be; keeps sums far from overflow.
-const COUNT_MAX: u64 = 1 << 40;
+pub(crate) const COUNT_MAX: u64 = 1 << 40;
 
 /// One message of the overlay.
 #[derive(Clone, Debug, PartialEq, Eq)]

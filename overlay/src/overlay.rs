@@ -573,6 +573,8 @@ impl Overlay {
     }
 
     fn settle_own(&mut self, effects: &mut Vec<Effect>) {
+        // What is published may be the first that happens after a pause.
+        self.notice_lateness();
         if !matches!(self.state, State::Leaving | State::Left) {
             std::mem::swap(&mut self.outbox, effects);
             self.settle();

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::link::{Prefixes, Refused, Slot, Span, Uplink, fence};
-use crate::message::Payload;
+use crate::message::{COUNT_MAX, HEIGHT_MAX, Payload};
 use crate::overlay::{NODES, Overlay, SIDES};
-use crate::{Body, Member, Node, PeerId, Report, ReportAck, RootInfo, Side, State, Subtree, Verdict};
+use crate::{Body, GridId, Member, Node, PeerId, Report, ReportAck, RootInfo, Side, State, Subtree, Verdict};
 
 /// Refused children that are called back when our gap changes.
 const REFUSED_MAX: usize = 4;
@@ -152,8 +152,9 @@ impl Overlay {
         let span = Span { lo: l.span.lo.clone(), l: l.span.l.clone(), r: r.span.r.clone(), ro: r.span.ro.clone() };
         let own = self.tree.gap.as_ref().map_or(0, |(_, prefix)| *prefix);
         let prefixes = Prefixes { before: left.prefixes.before, own, after: right.prefixes.after };
-        let count = l.count.saturating_add(r.count);
-        let height = l.height.max(r.height).saturating_add(1);
+        // What children claim is within bounds, each; our parent refuses what is not.
+        let count = l.count.saturating_add(r.count).min(COUNT_MAX);
+        let height = l.height.max(r.height).saturating_add(1).min(HEIGHT_MAX);
         let target = span.parent(&prefixes).cloned();
         self.update_uplink(Node::Router, Box::new(Subtree { span, count, height }), target);
     }
@@ -264,7 +265,9 @@ impl Overlay {
             }
             Verdict::Unknown => {
                 uplink.acked = None;
-                uplink.next = self.now;
+                // The whole report, but no faster than reports may follow each other.
+                let spacing = Duration::from_millis(self.config.report_spacing_ms);
+                uplink.next = uplink.last_sent.map_or(self.now, |sent| self.now.max(sent + spacing));
             }
             Verdict::Refused { pred, succ } => self.on_refused(sender, ack.node, pred, succ),
         }
@@ -296,7 +299,8 @@ impl Overlay {
         let Report { node, version, tree, load, root } = report;
         let verdict = match tree {
             Some(tree) => {
-                let Some(prefixes) = Prefixes::of(self.grid, &tree.span).filter(|_| tree.span.holds(&sender, node))
+                let Some(prefixes) = Prefixes::of(self.grid, &tree.span)
+                    .filter(|prefixes| tree.span.holds(&sender, node, self.grid, prefixes.own))
                 else {
                     self.counters.malformed += 1;
                     return;
@@ -412,7 +416,7 @@ impl Overlay {
     /// What a child is told now: digest of the root, depth of our router.
     fn told(&mut self) -> (u32, Option<u32>) {
         let told = (self.tree.root_digest, self.depth(Node::Router));
-        self.tree.edition += u32::from(told != self.tree.told);
+        self.tree.edition = self.tree.edition.saturating_add(u32::from(told != self.tree.told));
         self.tree.told = told;
         told
     }
@@ -494,22 +498,24 @@ impl Overlay {
         if self.is_root() || (node == Node::Leaf && attached) {
             return;
         }
-        let is_older = self.tree.root.as_ref().is_some_and(|known| {
-            let life = |root: &RootInfo| (root.contact.peer, root.contact.incarnation);
-            life(known) == life(&root) && root.stamp <= known.stamp
-        });
-        if !is_older {
+        // Editions order what one parent says. The root's own stamps do not: a parent that lied once would be believed for
+        // as long as the root lives.
+        if self.tree.root.as_ref() != Some(&root) {
             self.set_root(root);
         }
     }
 }
 
 impl Span {
-    /// Whether such a node can stand on the machine of `sender`.
-    fn holds(&self, sender: &Member, node: Node) -> bool {
+    /// Whether such a node can stand on the machine of `sender`: a router on the last machine of its left half, where
+    /// its span, of this prefix length, splits.
+    fn holds(&self, sender: &Member, node: Node, grid: GridId, own: u16) -> bool {
         match node {
             Node::Leaf => self.l.peer == sender.peer && self.r.peer == sender.peer,
-            Node::Router => self.r.peer != sender.peer,
+            Node::Router => {
+                let (key, last) = (sender.key(grid), self.r.key(grid));
+                self.l.key(grid) <= key && key < last && key.common_prefix(&last) == own
+            }
         }
     }
 }

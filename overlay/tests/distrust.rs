@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::{
-    Body, Contact, Event, Member, Message, Node, Overlay, PeerId, PositionKey, Report, ReportAck, RootInfo, Span,
+    Body, Contact, Event, Member, Message, Node, Overlay, PeerId, PositionKey, Report, ReportAck, RootInfo, Side, Span,
     Subtree, Verdict,
 };
 use world::{GRID, World, in_line};
@@ -96,7 +96,7 @@ fn what_a_parent_said_earlier_and_comes_later_is_passed_over() {
     };
     let ack = recorded.iter().rev().find_map(answer).unwrap();
     let root = |stamp| Some(Arc::new(RootInfo { stamp, ..overlay(&world, child).root().unwrap().clone() }));
-    let (older, newer) = (root(u64::MAX / 2), root(u64::MAX / 4));
+    let (older, newer, honest) = (root(u64::MAX / 2), root(u64::MAX / 4), root(57));
     let tell = |world: &mut World, body| {
         tell(world, child, &parent, body);
         overlay(world, child).depth(Node::Leaf)
@@ -111,5 +111,87 @@ fn what_a_parent_said_earlier_and_comes_later_is_passed_over() {
     assert_eq!(tell(&mut world, late(None, edition, older.clone())), Some(31), "an answer that was overtaken");
     assert_eq!(tell(&mut world, late(Some(3), edition + 1, older)), Some(31));
     assert_eq!(overlay(&world, child).root().map(|root| root.stamp), Some(u64::MAX / 4));
-    assert_eq!(tell(&mut world, late(depth.map(|depth| depth - 1), edition + 3, None)), depth);
+    assert_eq!(tell(&mut world, late(depth.map(|depth| depth - 1), edition + 3, honest)), depth);
+    let stamp = overlay(&world, child).root().map(|root| root.stamp);
+    assert_eq!(stamp, Some(57), "a forged stamp is believed until the next news, not for as long as the root lives");
+}
+
+/// The child that such a router is, by its span, is linked and well; a machine outside that span says the same, newer.
+#[test]
+fn a_router_outside_the_span_that_it_claims_takes_no_slot() {
+    let mut world = started(162, 40);
+    let line = in_line(&world);
+    let mut tried = 0;
+    for &index in &line {
+        for side in [Side::Left, Side::Right] {
+            let Some(child) = overlay(&world, index).children()[side as usize].map(|child| child.contact.clone())
+            else {
+                continue;
+            };
+            let span = overlay(&world, index).child_span(side).unwrap().clone();
+            if span.l.peer == span.r.peer {
+                continue;
+            }
+            let inside = |peer: PeerId| {
+                let key = PositionKey::new(GRID, peer);
+                PositionKey::new(GRID, span.l.peer) <= key && key < PositionKey::new(GRID, span.r.peer)
+            };
+            let liar = *line.iter().find(|other| **other != index && !inside(world.machines[**other].id)).unwrap();
+            let liar = me(&world, liar);
+            let tree = Some(Box::new(Subtree { span, count: 1, height: 1 }));
+            let report = Report { node: Node::Router, version: 1 << 40, tree, load: None, root: 0 };
+            let before = overlay(&world, index).counters().malformed;
+            tell(&mut world, index, &liar, Body::Report(report));
+            assert_eq!(overlay(&world, index).counters().malformed, before + 1);
+            let now = overlay(&world, index).children()[side as usize].map(|child| child.contact.peer);
+            assert_eq!(now, Some(child.peer), "the true child stays");
+            tried += 1;
+        }
+    }
+    assert!(tried > 20, "{tried}");
+}
+
+/// Each claim is within the bounds; their sum would not be, and whoever reported it would not be heard any more.
+#[test]
+fn a_child_that_claims_the_most_there_is_does_not_silence_its_parent() {
+    let mut world = started(163, 40);
+    let remote_router = |index: &usize| {
+        let overlay = overlay(&world, *index);
+        let child = overlay.children()[1]?;
+        let far = child.node == Node::Router && child.contact.peer != world.machines[*index].id;
+        let reports = overlay.parent(Node::Router).is_some_and(|parent| parent.peer != world.machines[*index].id);
+        (far && reports).then(|| (*index, child.contact.clone(), overlay.child_span(Side::Right).unwrap().clone()))
+    };
+    let (index, child, span) = in_line(&world).iter().find_map(remote_router).unwrap();
+    let tree = Some(Box::new(Subtree { span, count: 1 << 40, height: 256 }));
+    let report = Report { node: Node::Router, version: 1 << 40, tree, load: None, root: 0 };
+    world.recorded = Some(Vec::new());
+    tell(&mut world, index, &child, Body::Report(report));
+    world.run_for(SECOND);
+    let reported = world.recorded.take().unwrap().into_iter().filter_map(|(from, _, message)| match message.body {
+        Body::Report(Report { node: Node::Router, tree: Some(tree), .. }) if from == index => Some(tree),
+        _ => None,
+    });
+    let reported: Vec<_> = reported.collect();
+    assert!(reported.iter().any(|tree| tree.height == 256), "it passes on what it was told: {reported:?}");
+    assert!(reported.iter().all(|tree| tree.count <= 1 << 40 && tree.height <= 256), "{reported:?}");
+}
+
+/// It asks for the whole report with each answer; reports keep their distance.
+#[test]
+fn a_parent_that_never_knows_us_is_not_flooded() {
+    let mut world = started(164, 20);
+    let child = in_line(&world)[19];
+    let parent = overlay(&world, child).parent(Node::Leaf).unwrap().clone();
+    world.recorded = Some(Vec::new());
+    for _ in 0..100 {
+        let ack = ReportAck { node: Node::Leaf, version: 0, verdict: Verdict::Unknown, root: None, edition: 0 };
+        tell(&mut world, child, &parent, Body::ReportAck(ack));
+    }
+    let is_report = |(from, _, message): &(usize, PeerId, Message)| {
+        *from == child && matches!(&message.body, Body::Report(report) if report.node == Node::Leaf)
+    };
+    assert!(world.recorded.take().unwrap().iter().filter(|sent| is_report(sent)).count() <= 1);
+    world.run_for(SECOND * 10);
+    assert_eq!(world.settle(Duration::ZERO), Ok(Duration::ZERO));
 }

@@ -333,6 +333,24 @@ fn after_a_closed_lid_children_are_kept_and_nobody_is_buried() {
     assert_eq!(after, before);
 }
 
+/// The same where the layer above has news first, and the overlay hears of the pause only through them.
+#[test]
+fn what_is_published_first_after_a_pause_does_not_end_the_childrens_leases() {
+    let mut world = started(46, 40);
+    let line = in_line(&world);
+    let sleeper = *line.iter().find(|index| overlay(&world, **index).children().iter().flatten().count() == 2).unwrap();
+    world.machines[sleeper].asleep = true;
+    world.run_for(SECOND * 40);
+    world.machines[sleeper].asleep = false;
+    let mut effects = Vec::new();
+    let now = world.now;
+    world::publish(now, world.machines[sleeper].overlay.as_mut().unwrap(), &mut effects);
+    world.carry_out(sleeper, effects);
+    let overlay = overlay(&world, sleeper);
+    assert_eq!(overlay.counters().pauses, 1);
+    assert!(overlay.children().iter().all(Option::is_some), "their silence was ours");
+}
+
 /// The retry alone would take five seconds more. A parent that never knew a child's version and yet asks for the whole
 /// report can only be calling back one that it refused.
 #[test]

@@ -347,7 +347,7 @@ impl Machine {
 }
 
 /// The scheduler above would do the same; payloads name their origin, so that tests can trace them.
-fn publish(now: Time, overlay: &mut Overlay, effects: &mut Vec<Effect>) {
+pub(crate) fn publish(now: Time, overlay: &mut Overlay, effects: &mut Vec<Effect>) {
     let id = overlay.me().peer;
     overlay.publish(now, Node::Leaf, payload(id, Node::Leaf), effects);
     overlay.publish(now, Node::Router, payload(id, Node::Router), effects);
