@@ -469,12 +469,15 @@ impl Overlay {
         }
         let known = known.contact().clone();
         let missed = self.line.probes.get(contact.peer).is_some_and(|probe| probe.tries > 1);
-        if missed || !self.line.leaf_set.is_adjacent(contact.peer) {
-            // Next to us, a missed answer of our own has to come to it.
+        let is_adjacent = self.line.leaf_set.is_adjacent(contact.peer);
+        if missed || (!is_adjacent && self.line.leaf_set.get(sender.peer).is_some()) {
+            // Next to us, or on the word of somebody far away, a missed answer of our own has to come to it.
             self.bury(&known);
         } else {
             self.probe(&known, 2);
-            self.line.probes.is_last_try(contact.peer);
+            if is_adjacent {
+                self.line.probes.is_last_try(contact.peer);
+            }
         }
     }
 }

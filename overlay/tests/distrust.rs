@@ -66,6 +66,13 @@ fn a_child_whose_prefix_is_not_longer_than_the_routers_is_refused() {
 fn a_mere_word_buries_no_neighbour() {
     let mut world = started(161, 30);
     let line = in_line(&world);
+    for place in 0..8 {
+        let (index, victim) = (line[place], me(&world, line[place + 3]));
+        let liar = me(&world, line[place + 20]);
+        tell(&mut world, index, &liar, Body::Dead(victim.clone()));
+        let stays = overlay(&world, index).neighbours().any(|neighbour| neighbour.peer == victim.peer);
+        assert!(stays, "place {place}, on the word of somebody far away");
+    }
     for place in 2..28 {
         let (index, victim) = (line[place], me(&world, line[place + 1]));
         for liar in [line[place - 1], line[place - 2]] {

@@ -5,8 +5,8 @@ mod world;
 use std::time::Duration;
 
 use idlewood_overlay::{
-    Body, Config, Contact, Effect, Event, GridId, Handover, HandoverChild, Leave, Member, Message, Node, Overlay,
-    Payload, PayloadCodec, PeerId, PositionKey, Span, State, Subtree, Time, Verdict,
+    Body, Config, Contact, Effect, Event, GridId, Handover, HandoverChild, Member, Message, Node, Overlay, Payload,
+    PayloadCodec, PeerId, PositionKey, Span, State, Subtree, Time, Verdict,
 };
 use world::{GRID, World, in_line, oracle};
 
@@ -273,13 +273,9 @@ fn forged_incarnations_lock_nobody_out() {
     let forged: Vec<_> = forged.collect();
     for index in world.alive() {
         let dead = forged.iter().map(|contact| Body::Dead(contact.clone()));
-        for body in
-            dead.chain([Body::Hint(forged.clone()), Body::Leave(Leave { near: forged.clone(), ends: [true; 2] })])
-        {
-            if !matches!(body, Body::Leave(_)) {
-                let message = world::message(&liar, body);
-                world.feed(index, Event::Received { from: liar.peer.into(), message });
-            }
+        for body in dead.chain([Body::Hint(forged.clone())]) {
+            let message = world::message(&liar, body);
+            world.feed(index, Event::Received { from: liar.peer.into(), message });
         }
     }
     assert!(overlay(&world, 5).counters().incarnations_refused > 0);
