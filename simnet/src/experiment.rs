@@ -1,10 +1,10 @@
 //! The papers' experiments as commands: `simnet reproduce fairness`, `updates`, `table1`, `bound`, `scale`, `desktops`.
 //!
-//! An experiment is a list of [cases](case), each run with every seed. A case and a seed are a [job](job): the
+//! An experiment is a list of cases, each run with every seed. A case and a seed are a job: the
 //! simulation, then the centralised schedulers and the offline bound on the same machines, bags and failures. Jobs run on
 //! several threads and share nothing, so that the number of threads changes nothing but the time it takes.
 //!
-//! After each job the directory holds all that is known ([`table`]): a table with a line for each job, the summary, and
+//! After each job the directory holds all that is known: a table with a line for each job, the summary, and
 //! the figures. A run that was interrupted goes on where it stopped when the same build is asked again for the same;
 //! lines of another build or of other settings are never mixed in, but put aside.
 
