@@ -214,9 +214,14 @@ proptest! {
             let completed = schedule(&instance, policy);
             prop_assert!(completed.iter().all(Option::is_some), "{:?} {:?}", policy, completed);
             for measure in [Measure::Application, Measure::Effective, Measure::Dedicated] {
-                let bound = offline_bound(&instance, &instance.sizes(measure));
+                let sizes = instance.sizes(measure);
+                let bound = offline_bound(&instance, &sizes);
                 let worst = instance.stretches(&completed, measure).into_iter().fold(0.0, f64::max);
-                prop_assert!(worst >= bound * (1.0 - 1e-6), "{:?} {:?}: {} against {}", policy, measure, worst, bound);
+                // Schedules run in whole microseconds: each task on the way to the last end may be one short.
+                let tasks: u64 = instance.bags.iter().map(|bag| bag.tasks).sum();
+                let rounded = tasks as f64 * 1e-6 / sizes.iter().copied().fold(f64::INFINITY, f64::min);
+                let least = bound * (1.0 - 1e-6) - rounded;
+                prop_assert!(worst >= least, "{:?} {:?}: {} against {}", policy, measure, worst, bound);
             }
         }
     }
