@@ -3,6 +3,9 @@
 //! Peers are sorted into buckets by the length of the prefix that their key shares with ours; a few per bucket are
 //! kept, and while there are few in all more than that. They are filled by whoever speaks to us and by look-ups of random
 //! places in sparse buckets.
+//!
+//! Beside them stand peers that we only heard of, in the answers of others. They are never named to anybody, or the dead
+//! would be handed on for ever: they are asked when so many are gone that those who spoke to us may not lead back.
 
 use std::time::Duration;
 
@@ -15,6 +18,10 @@ const STALE: Duration = Duration::from_secs(120);
 /// lives. In large grids there are more than these anyway. Our choice: with four of five machines gone, one survivor in
 /// fifty thousand knows nobody alive then.
 const LEN_MIN: usize = 32;
+
+/// Peers heard of that are kept: our choice. Of 80 peers that are known in all, with four of five machines gone, one
+/// survivor in fifty million knows nobody alive.
+const HEARD_OF_MAX: usize = 64;
 
 /// The key itself is left out: its beginning orders fingers, and they are the larger part of a quiet peer's memory.
 #[derive(Clone, Debug)]
@@ -44,6 +51,9 @@ pub(crate) struct Fingers {
     me: PositionKey,
     per_bucket: u16,
     list: Vec<Finger>,
+    heard_of: Vec<Member>,
+    /// By place in `heard_of`: what is compared first, without a look at the contacts.
+    heard_of_tags: Vec<u32>,
 }
 
 fn seconds(now: Time) -> u32 {
@@ -52,7 +62,13 @@ fn seconds(now: Time) -> u32 {
 
 impl Fingers {
     pub(crate) fn new(me: PositionKey, per_bucket: usize) -> Self {
-        Self { me, per_bucket: per_bucket.min(usize::from(u16::MAX)) as u16, list: Vec::new() }
+        Self {
+            me,
+            per_bucket: per_bucket.min(usize::from(u16::MAX)) as u16,
+            list: Vec::new(),
+            heard_of: Vec::new(),
+            heard_of_tags: Vec::new(),
+        }
     }
 
     /// Length of the prefix that a key with this beginning shares with ours; 64 stands for all that share more.
@@ -90,6 +106,40 @@ impl Fingers {
         }
     }
 
+    /// Somebody spoke of `contact`. Where there is no room it takes the place of the one that `pick` chooses.
+    pub(crate) fn hear_of(&mut self, contact: &Member, pick: usize) {
+        let tag = tag(contact.peer);
+        if let Some(place) = self.place_heard_of(contact.peer) {
+            if self.heard_of[place].incarnation < contact.incarnation {
+                self.heard_of[place] = contact.clone();
+            }
+        } else if self.heard_of.len() < HEARD_OF_MAX {
+            self.heard_of.reserve_exact(1);
+            self.heard_of.push(contact.clone());
+            self.heard_of_tags.reserve_exact(1);
+            self.heard_of_tags.push(tag);
+        } else {
+            let place = pick % HEARD_OF_MAX;
+            (self.heard_of[place], self.heard_of_tags[place]) = (contact.clone(), tag);
+        }
+    }
+
+    fn place_heard_of(&self, peer: PeerId) -> Option<usize> {
+        let tag = tag(peer);
+        let is_it = |(place, other): (usize, &u32)| *other == tag && self.heard_of[place].peer == peer;
+        self.heard_of_tags.iter().enumerate().position(is_it)
+    }
+
+    /// Whether there is anybody to ask.
+    pub(crate) fn knows_any(&self) -> bool {
+        !self.list.is_empty() || !self.heard_of.is_empty()
+    }
+
+    /// Those that others spoke of, dead or alive.
+    pub(crate) fn heard_of(&self) -> &[Member] {
+        &self.heard_of
+    }
+
     /// One of a bucket that has more than its share.
     fn spare(&self) -> Option<usize> {
         self.list.iter().position(|finger| self.bucket_len(self.bucket(finger.head)) > self.per_bucket)
@@ -99,8 +149,13 @@ impl Fingers {
         self.list.iter().filter(|finger| self.bucket(finger.head) == bucket).count() as u16
     }
 
+    /// Forgets a peer, whether it spoke to us or was only heard of.
     pub(crate) fn remove(&mut self, peer: PeerId) {
         self.list.retain(|finger| !finger.is(peer));
+        if let Some(place) = self.place_heard_of(peer) {
+            self.heard_of.swap_remove(place);
+            self.heard_of_tags.swap_remove(place);
+        }
     }
 
     /// With the beginnings of their keys.
@@ -145,7 +200,7 @@ impl Fingers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::GridId;
+    use crate::{Contact, GridId};
 
     fn key(byte: u8) -> PositionKey {
         Member::from(PeerId([byte; 32])).key(GridId([0; 32]))
@@ -176,5 +231,26 @@ mod tests {
         (1..=200).rev().for_each(|byte| note(&mut fingers, byte, Time::ZERO + Duration::from_secs(1)));
         assert_eq!(contacts(&fingers), first);
         assert_eq!(fingers.len(), LEN_MIN);
+    }
+
+    #[test]
+    fn those_heard_of_are_bounded_and_each_is_kept_once_in_its_latest_life() {
+        let mut fingers = Fingers::new(key(0), 1);
+        let contact = |byte: u8, incarnation| -> Member {
+            Contact { peer: PeerId([byte; 32]), incarnation, address: "".into() }.into()
+        };
+        (0..200).for_each(|byte| fingers.hear_of(&contact(byte, 2), usize::from(byte)));
+        assert_eq!(fingers.heard_of().len(), HEARD_OF_MAX);
+        let kept = fingers.heard_of()[5].peer.0[0];
+        [1, 3].into_iter().for_each(|incarnation| fingers.hear_of(&contact(kept, incarnation), 9));
+        let lives = |fingers: &Fingers| -> Vec<u64> {
+            let lives = fingers.heard_of().iter().filter(|contact| contact.peer.0[0] == kept);
+            lives.map(|contact| contact.incarnation).collect()
+        };
+        assert_eq!(lives(&fingers), [3]);
+        assert_eq!(fingers.len(), 0, "nobody is told of them");
+        fingers.remove(PeerId([kept; 32]));
+        assert_eq!(lives(&fingers), [0; 0]);
+        assert_eq!(fingers.heard_of().len(), HEARD_OF_MAX - 1);
     }
 }

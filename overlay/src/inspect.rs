@@ -12,6 +12,8 @@ pub struct Sizes {
     pub leaf_set: usize,
     /// Peers far away on the line.
     pub fingers: usize,
+    /// Peers that were only heard of.
+    pub heard_of: usize,
     /// Probes under way.
     pub probes: usize,
     /// Lost peers remembered.
@@ -51,6 +53,7 @@ impl Overlay {
         Sizes {
             leaf_set: self.line.leaf_set.len(),
             fingers: self.line.fingers.len(),
+            heard_of: self.line.fingers.heard_of().len(),
             probes: self.line.probes.iter().count(),
             graves: self.line.graveyard.graves().len(),
         }

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use rand::RngExt;
+use rand::seq::{IndexedRandom, IteratorRandom};
 
 use crate::overlay::{LOOKUP_PERIOD_MIN, Overlay};
 use crate::{Body, Member, PeerId, PositionKey, State, Time};
@@ -17,8 +18,10 @@ const FOUND_SIDE_LEN: usize = 3;
 const ASKS_MAX: u32 = 64;
 /// Candidates remembered on one look-up.
 const CANDIDATES_MAX: usize = 128;
-/// Fingers asked first by a peer that may have lost sight of part of the line.
+/// Fingers, and peers only heard of, that are asked first by a peer that may have lost sight of part of the line.
 const DOUBT_FINGERS: usize = 6;
+/// The same for one that lost all neighbours.
+const LONELY_FINGERS: usize = 32;
 /// The longest wait for the next look-up of a finger, in shortest ones.
 const FINGER_PERIODS_MAX: u32 = 16;
 /// Times that one candidate is asked.
@@ -237,10 +240,12 @@ impl Overlay {
     }
 
     /// One far and one near peer: the far one notices if the line we know is not the whole line. Who lost all
-    /// neighbours asks everybody.
+    /// neighbours asks many.
     fn random_seeds(&mut self) -> Vec<Member> {
         if self.line.leaf_set.len() == 0 {
-            return self.line.fingers.iter().map(|(_, contact)| contact.clone()).collect();
+            let fingers = self.line.fingers.iter().map(|(_, contact)| contact).sample(&mut self.rng, LONELY_FINGERS);
+            let fingers: Vec<Member> = fingers.into_iter().cloned().collect();
+            return [fingers, self.random_heard_of(LONELY_FINGERS)].concat();
         }
         let mut seeds = Vec::new();
         seeds.extend(self.random_finger());
@@ -256,6 +261,10 @@ impl Overlay {
         self.line.fingers.iter().nth(pick).map(|(_, contact)| contact.clone())
     }
 
+    fn random_heard_of(&mut self, len: usize) -> Vec<Member> {
+        self.line.fingers.heard_of().sample(&mut self.rng, len).cloned().collect()
+    }
+
     /// Looks the own key up at once, since we may have lost sight of part of the line. Several are asked first, near
     /// and far, since many may be gone.
     pub(crate) fn look_up_in_doubt(&mut self) {
@@ -265,6 +274,7 @@ impl Overlay {
         let mut seeds: Vec<Member> = [self.pred(), self.succ()].into_iter().flatten().cloned().collect();
         seeds.extend(self.nearest_known(&self.key, 1, Some(self.me.peer)));
         (0..DOUBT_FINGERS).for_each(|_| seeds.extend(self.random_finger()));
+        seeds.extend(self.random_heard_of(DOUBT_FINGERS));
         if !seeds.is_empty() {
             self.look_up_own_key(seeds);
         }
@@ -304,7 +314,10 @@ impl Overlay {
         let (again, failed) = lookup.expire(self.now, timeout);
         let (nonce, key) = (lookup.nonce, lookup.key);
         again.into_iter().for_each(|to| self.send(to, Body::Find { nonce, key }));
-        failed.into_iter().for_each(|peer| self.line.fingers.remove(peer));
+        // Whom a lonely peer does not reach may be well: it is asked again.
+        if self.line.leaf_set.len() > 0 {
+            failed.into_iter().for_each(|peer| self.line.fingers.remove(peer));
+        }
         self.step_lookup();
     }
 
@@ -355,6 +368,9 @@ impl Overlay {
                 continue;
             }
             let known = self.line.leaf_set.get(contact.peer).map(|neighbour| neighbour.key);
+            if known.is_none() {
+                self.hear_of(&contact);
+            }
             if let Some(lookup) = &mut self.line.lookup {
                 lookup.add(known.unwrap_or_else(|| contact.key(self.grid)), contact, known.is_some());
             }

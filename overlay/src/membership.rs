@@ -111,6 +111,9 @@ impl Overlay {
         if self.line.tombstones.covering(contact, self.now).is_some() {
             return;
         }
+        if self.line.leaf_set.get(contact.peer).is_none() {
+            self.hear_of(contact);
+        }
         let is_news = match self.line.leaf_set.get(contact.peer) {
             Some(known) => known.contact().incarnation < contact.incarnation,
             // It is being verified: its place need not be computed.
@@ -120,6 +123,12 @@ impl Overlay {
         if is_news {
             self.probe(contact, self.config.probe_tries);
         }
+    }
+
+    /// Remembers a peer that somebody spoke of.
+    pub(crate) fn hear_of(&mut self, contact: &Member) {
+        let pick = self.rng.random::<u32>();
+        self.line.fingers.hear_of(contact, pick as usize);
     }
 
     /// Somebody knows this life, or a later one, as over: begin a newer one and say so.

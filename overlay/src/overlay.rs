@@ -5,11 +5,11 @@
 //! cost no allocation. `membership` keeps the line, `timers` holds the timed work, `tree` the links, `handover` what
 //! moves with a router's role.
 //!
-//! What a peer keeps is bounded: 2·8 neighbours, 3 fingers for each length of prefix beyond them, 256 probes under way,
-//! 512 tombstones, 64 graves, 32 bootstrap contacts, one look-up of 128 candidates and 64 questions, two children, two
-//! parents, four refused children, one handover of two children; a payload is at most 64 KiB, and there are at most
-//! two for each child, four for each node of ours, and two of the root. Nothing is queued: what waits is a deadline
-//! in the state.
+//! What a peer keeps is bounded: 2·8 neighbours, 3 fingers for each length of prefix beyond them, 64 peers only heard
+//! of, 256 probes under way, 512 tombstones, 64 graves, 32 bootstrap contacts, one look-up of 128 candidates and 64
+//! questions, two children, two parents, four refused children, one handover of two children; a payload is at most
+//! 64 KiB, and there are at most two for each child, four for each node of ours, and two of the root. Nothing is
+//! queued: what waits is a deadline in the state.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -32,7 +32,7 @@ impl Overlay {
 
     pub(crate) fn next_timer(&self) -> Time {
         let mut next = self.line.leaf_set.next_due().min(self.line.probes.deadline());
-        if self.line.leaf_set.len() > 0 || self.line.fingers.len() > 0 {
+        if self.line.leaf_set.len() > 0 || self.line.fingers.knows_any() {
             next = next.min(self.timers.lookup).min(self.timers.fingers);
             if self.line.leaf_set.len() > 0 && self.state == State::Joining {
                 next = next.min(self.join_until);
@@ -83,16 +83,17 @@ impl Overlay {
 
     fn begin_lookups(&mut self) {
         // Also who lost all neighbours at once may know somebody far away.
-        if self.line.leaf_set.len() == 0 && self.line.fingers.len() == 0 {
+        let is_lonely = self.line.leaf_set.len() == 0;
+        if is_lonely && !self.line.fingers.knows_any() {
             return;
         }
         if self.timers.lookup <= self.now {
-            let is_doubtful = self.line.leaf_set.is_doubtful();
+            let is_doubtful = !is_lonely && self.line.leaf_set.is_doubtful();
             let longest = Duration::from_millis(self.config.lookup_ms) / if is_doubtful { DOUBT_HURRY } else { 1 };
             let period = self.timers.lookup_period;
             self.timers.lookup = self.now + period * self.pace_percent() / 100;
             self.timers.lookup_period = (period * 2).min(longest);
-            if is_doubtful && self.line.leaf_set.len() > 0 {
+            if is_doubtful {
                 self.look_up_in_doubt();
             } else {
                 self.look_up_own_key(Vec::new());

@@ -166,6 +166,30 @@ fn who_loses_all_neighbours_at_once_comes_back_through_its_fingers() {
     }
 }
 
+/// All that it ever spoke with crash at once, and nobody is left who knows it: those it only heard of are what is left.
+#[test]
+fn who_loses_all_that_it_ever_spoke_with_comes_back_through_those_it_heard_of() {
+    for seed in 0..3 {
+        let mut world = World::new(95 + seed);
+        world.recorded = Some(Vec::new());
+        let first = world.start(None);
+        (1..150).for_each(|_| _ = world.start(Some(first)));
+        world.settle(SECOND * 60).unwrap();
+        let lost = in_line(&world)[70];
+        let id = world.machines[lost].id;
+        let mut known: Vec<PeerId> = vec![world.machines[first].id];
+        for (from, to, _) in world.recorded.take().unwrap() {
+            known.extend((from == lost).then_some(to));
+            known.extend((to == id).then_some(world.machines[from].id));
+        }
+        let mut victims = world.alive();
+        victims.retain(|index| known.contains(&world.machines[*index].id));
+        victims.into_iter().for_each(|index| world.crash(index));
+        println!("seed {seed}: {} left", world.alive().len());
+        println!("seed {seed}: exact after {:?}", world.settle(SECOND * 60).unwrap());
+    }
+}
+
 /// Tries are counted by target: heartbeats that come faster than a probe can fail do not begin it anew.
 #[test]
 fn a_heartbeat_shorter_than_the_timeout_still_finds_crashes() {
