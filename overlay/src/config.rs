@@ -117,8 +117,9 @@ impl Config {
         Ok(())
     }
 
-    /// Two reports are a heartbeat and a round trip apart, and one of them may be lost.
-    fn child_lease_ms_min(&self) -> u64 {
+    /// The shortest `child_lease_ms` that [`Self::validate`] allows: two reports are a heartbeat and a round trip apart,
+    /// and one of them may be lost.
+    pub fn child_lease_ms_min(&self) -> u64 {
         let heartbeat_ms_max = self.heartbeat_ms.saturating_mul(100 + self.jitter_percent) / 100;
         heartbeat_ms_max.saturating_mul(2).saturating_add(self.probe_timeout_ms_max)
     }

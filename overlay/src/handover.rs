@@ -6,12 +6,12 @@
 //! reports. After a crash there is nobody to do so.
 //!
 //! What is handed over is a guess of what the child will report next: it is fitted to the gap here ([`refit`]), has to
-//! pass the fence like a report, only ever fills a slot that is empty, is replaced by the child's next report, and ends
+//! pass the fence like a report, only ever fills a slot that is empty, is replaced by the child's first report, and ends
 //! with the child's lease. So it does no harm twice, late, or forged by a neighbour; at most one is kept.
 
 use std::time::Duration;
 
-use crate::link::{Slot, refit};
+use crate::link::{Prefixes, Slot, refit};
 use crate::message::{Handover, HandoverChild, Payload};
 use crate::overlay::Overlay;
 use crate::{Body, Member, PeerId, Time};
@@ -86,6 +86,11 @@ impl Overlay {
     }
 
     fn take_handed(&mut self, child: &HandoverChild, succ: &Member, gap: u16) {
+        let span = &child.tree.span;
+        let is_in_it = |prefixes: &Prefixes| span.holds(&child.contact, child.node, self.grid, prefixes.own);
+        if !Prefixes::of(self.grid, span).as_ref().is_some_and(is_in_it) {
+            return;
+        }
         let Some((side, tree, prefixes)) = refit(self.grid, &self.me, succ, gap, &child.tree) else { return };
         if self.tree.slots[side as usize].is_some() {
             return;
@@ -105,6 +110,7 @@ impl Overlay {
             heard: self.now,
             told: (0, None),
             push_after: self.now,
+            is_handed: true,
         }));
     }
 }

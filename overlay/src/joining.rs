@@ -61,8 +61,8 @@ impl Overlay {
                     self.news.joined = true;
                     // Now the neighbours' leaf sets in full; those next to us and the links come first.
                     self.forget_seen();
-                    self.join_until = self.now + self.pace(SETTLE_IN);
-                    self.timers.exchange = Some(self.join_until);
+                    self.settle_until = self.now + self.pace(SETTLE_IN);
+                    self.timers.exchange = Some(self.settle_until);
                 }
             }
             State::Alone | State::Member | State::Leaving | State::Left => {}
@@ -91,7 +91,7 @@ impl Overlay {
 
     /// Whether a peer at `key` that is not in the leaf set should be verified to get into it.
     pub(crate) fn needs(&self, key: &PositionKey) -> bool {
-        let arrives = self.state == State::Joining || self.now < self.join_until;
+        let arrives = self.state == State::Joining || self.now < self.settle_until;
         self.line.leaf_set.wants(key) && (!arrives || self.is_near(key))
     }
 

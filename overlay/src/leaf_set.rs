@@ -261,15 +261,16 @@ impl LeafSet {
         self.entries.remove(place)
     }
 
-    /// Takes over the address that a neighbour gives itself.
-    pub(crate) fn readdress(&mut self, peer: PeerId, address: &str) {
-        if let Some(place) = self.place(peer)
-            && *self.entries[place].contact.address != *address
-        {
-            let contact = &mut self.entries[place].contact;
+    /// Takes over the address that a neighbour gives itself. True when it is another one.
+    pub(crate) fn readdress(&mut self, peer: PeerId, address: &str) -> bool {
+        let Some(place) = self.place(peer) else { return false };
+        let contact = &mut self.entries[place].contact;
+        let is_other = *contact.address != *address;
+        if is_other {
             *contact = Contact { address: address.into(), ..(**contact).clone() }.into();
             self.digest = None;
         }
+        is_other
     }
 
     /// Identifies the content; never 0.

@@ -14,7 +14,8 @@ use crate::{Body, Contact, Member, State};
 
 impl Overlay {
     pub(crate) fn on_leave(&mut self, sender: &Member, Leave { near, ends }: Leave) {
-        if self.line.leaf_set.get(sender.peer).is_some_and(|known| known.contact().incarnation > sender.incarnation) {
+        // One that came back is not gone again because its farewell was late.
+        if self.known_contact(sender.peer).is_some_and(|known| known.incarnation > sender.incarnation) {
             self.counters.stale_life += 1;
             return;
         }

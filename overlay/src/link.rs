@@ -133,6 +133,8 @@ pub(crate) struct Slot {
     pub(crate) told: (u32, Option<u32>),
     /// Nothing is pushed to the child before.
     pub(crate) push_after: Time,
+    /// It is what another said of the child, whose own word replaces it whatever its version.
+    pub(crate) is_handed: bool,
 }
 
 /// A child that was refused: perhaps the line here is behind what it knows.

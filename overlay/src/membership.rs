@@ -48,8 +48,9 @@ impl Overlay {
             }
             return true;
         }
-        if is_new_address {
-            self.line.leaf_set.readdress(sender.peer, &sender.address);
+        if is_new_address && self.line.leaf_set.readdress(sender.peer, &sender.address) {
+            // Reports go to it as the tree names it.
+            self.tree.changed |= self.line.leaf_set.is_adjacent(sender.peer);
         }
         if known_is_probed(&self.line.leaf_set, sender.peer) && !is_ack {
             let answers = |probe: &Probe| probe.contact.incarnation <= sender.incarnation;

@@ -54,8 +54,10 @@ pub struct Overlay {
     pub(crate) rng: ChaCha8Rng,
     pub(crate) now: Time,
     pub(crate) state: State,
-    /// When a joining peer becomes a member even if candidates go on turning up; then when it completes its leaf set.
+    /// When a joining peer becomes a member even if candidates go on turning up.
     pub(crate) join_until: Time,
+    /// When a new member completes its leaf set.
+    pub(crate) settle_until: Time,
     /// When a leaving peer stops.
     pub(crate) leave_until: Time,
     pub(crate) line: Line,
@@ -212,6 +214,7 @@ impl Overlay {
             now,
             state: State::Alone,
             join_until: now,
+            settle_until: now,
             leave_until: now,
             line,
             timers,
@@ -348,13 +351,9 @@ impl Overlay {
             }
             return;
         }
-        // These two may come from somebody who is gone by now.
-        let body = match body {
-            Body::Leave(leave) => return self.on_leave(&sender, leave),
-            Body::Handover(handover) => return self.on_handover(&sender, handover),
-            body => body,
-        };
-        if !self.hear(&sender, is_new_address, &body) {
+        // Of these two the sender may be gone by now.
+        let is_farewell = matches!(body, Body::Leave(_) | Body::Handover(_));
+        if !is_farewell && !self.hear(&sender, is_new_address, &body) {
             return;
         }
         match body {
@@ -370,7 +369,8 @@ impl Overlay {
             Body::Dead(contact) => self.on_dead(&sender, &contact),
             Body::Suspect(contact) => self.on_suspect(contact.peer),
             Body::Hint(contacts) => contacts.iter().for_each(|contact| self.consider(contact)),
-            Body::Leave(_) | Body::Handover(_) => {}
+            Body::Leave(leave) => self.on_leave(&sender, leave),
+            Body::Handover(handover) => self.on_handover(&sender, handover),
         }
     }
 

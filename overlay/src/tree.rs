@@ -120,6 +120,7 @@ impl Overlay {
             heard: self.now,
             told: (0, None),
             push_after: self.now,
+            is_handed: false,
         }));
     }
 
@@ -340,12 +341,13 @@ impl Overlay {
         let slot = &mut self.tree.slots[side as usize];
         match slot {
             Some(slot) if slot.contact.peer == sender.peer && slot.node == node => {
-                if sender.incarnation < slot.contact.incarnation {
+                let is_first = std::mem::take(&mut slot.is_handed);
+                if !is_first && sender.incarnation < slot.contact.incarnation {
                     // Versions mean nothing across lives, those of payloads neither.
                     return Err(Verdict::Unknown);
                 }
                 let order = |contact: &Member, version| (contact.incarnation, version);
-                if order(sender, version) < order(&slot.contact, slot.version) {
+                if !is_first && order(sender, version) < order(&slot.contact, slot.version) {
                     return Ok(());
                 }
                 if slot.contact.incarnation != sender.incarnation {
@@ -369,6 +371,7 @@ impl Overlay {
                     heard: self.now,
                     told: (0, None),
                     push_after: self.now,
+                    is_handed: false,
                 }));
             }
         }
@@ -509,7 +512,7 @@ impl Overlay {
 impl Span {
     /// Whether such a node can stand on the machine of `sender`: a router on the last machine of its left half, where
     /// its span, of this prefix length, splits.
-    fn holds(&self, sender: &Member, node: Node, grid: GridId, own: u16) -> bool {
+    pub(crate) fn holds(&self, sender: &Member, node: Node, grid: GridId, own: u16) -> bool {
         match node {
             Node::Leaf => self.l.peer == sender.peer && self.r.peer == sender.peer,
             Node::Router => {

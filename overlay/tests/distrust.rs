@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::{
-    Body, Contact, Event, Member, Message, Node, Overlay, PeerId, PositionKey, Report, ReportAck, RootInfo, Side, Span,
-    Subtree, Verdict,
+    Body, Contact, Event, Handover, HandoverChild, Leave, Member, Message, Node, Overlay, Payload, PeerId, PositionKey,
+    Report, ReportAck, RootInfo, Side, Span, Subtree, Verdict,
 };
 use world::{GRID, World, in_line};
 
@@ -209,4 +209,88 @@ fn a_parent_that_never_knows_us_is_not_flooded() {
     assert!((5..=11).contains(&sent), "{sent} in half a second, 50 ms apart");
     world.run_for(SECOND * 10);
     assert_eq!(world.settle(Duration::ZERO), Ok(Duration::ZERO));
+}
+
+/// A neighbour hands a machine that comes back a forged guess of what its child will report, in a life that the child's
+/// own reports never reach, before the true one comes.
+#[test]
+fn a_forged_handover_keeps_no_true_child_away() {
+    let mut handed = 0;
+    for seed in 0..4 {
+        let mut world = started(170 + seed, 20);
+        let line = in_line(&world);
+        for place in 3..18 {
+            let (router, liar) = (line[place], line[place - 2]);
+            let Some(child) = overlay(&world, router).children()[1].map(|child| child.contact.clone()) else {
+                continue;
+            };
+            if [line[place + 1], liar].iter().any(|index| world.machines[*index].id == child.peer) {
+                continue;
+            }
+            let span = overlay(&world, router).child_span(Side::Right).unwrap().clone();
+            world.crash(router);
+            world.settle(SECOND * 10).unwrap();
+            world.restart(router, Some(liar));
+            let forged = HandoverChild {
+                contact: Contact { incarnation: u64::MAX, ..child }.into(),
+                node: Node::Router,
+                version: 1,
+                tree: Subtree { span: Span { lo: Some(me(&world, router)), ..span }, count: 1_000, height: 1 },
+                load: Payload::default(),
+            };
+            for _ in 0..200 {
+                let liar = me(&world, liar);
+                tell(&mut world, router, &liar, Body::Handover(Handover { children: vec![forged.clone()] }));
+                world.run_for(Duration::from_millis(10));
+            }
+            handed += overlay(&world, router).counters().children_handed;
+            let took = world.settle(SECOND * 5);
+            assert!(took.is_ok(), "seed {seed}, place {place}: {took:?}");
+        }
+    }
+    println!("{handed} children were handed over");
+    assert!(handed > 3);
+}
+
+/// What an earlier life said last may come late: a parent or child far away on the line stays linked all the same.
+#[test]
+fn a_late_farewell_of_an_earlier_life_is_passed_over() {
+    let mut world = started(180, 60);
+    let mut tried = 0;
+    for index in world.alive() {
+        let near: Vec<PeerId> = overlay(&world, index).neighbours().map(|contact| contact.peer).collect();
+        let children = overlay(&world, index).children().map(|child| child.map(|child| child.contact.clone()));
+        let Some(child) = children
+            .into_iter()
+            .flatten()
+            .find(|child| child.peer != world.machines[index].id && !near.contains(&child.peer))
+        else {
+            continue;
+        };
+        let before = overlay(&world, index).counters().stale_life;
+        let earlier = Contact { incarnation: child.incarnation - 1, ..child };
+        tell(&mut world, index, &earlier, Body::Leave(Leave { near: Vec::new(), ends: [false; 2] }));
+        assert_eq!(overlay(&world, index).counters().stale_life, before + 1);
+        tried += 1;
+    }
+    assert!(tried > 0);
+    assert_eq!(world.settle(Duration::ZERO), Ok(Duration::ZERO));
+}
+
+/// A neighbour that is also the parent says that it is reached elsewhere now: reports go there from then on.
+#[test]
+fn the_new_address_of_a_parent_is_taken_over_at_once() {
+    let mut world = started(181, 20);
+    let mut tried = 0;
+    for index in world.alive() {
+        let Some(parent) = overlay(&world, index).parent(Node::Leaf).cloned() else { continue };
+        if parent.peer == world.machines[index].id {
+            continue;
+        }
+        let moved = Contact { address: "elsewhere".into(), ..parent };
+        tell(&mut world, index, &moved, Body::Suspect(PeerId([3; 32]).into()));
+        assert_eq!(&*overlay(&world, index).parent(Node::Leaf).unwrap().address, "elsewhere");
+        tried += 1;
+    }
+    assert!(tried > 5);
 }

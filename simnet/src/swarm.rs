@@ -131,7 +131,7 @@ fn draw_config(rng: &mut impl Rng) -> Config {
     let probe_timeout_ms_max = pick(rng, &[200, 1_000, 1_000, 3_000, 10_000]);
     let nack_retry_ms = pick(rng, &[10, 50, 300, heartbeat_ms]).min(heartbeat_ms);
     let at_least_heartbeat = |ms: u64| ms.max(heartbeat_ms);
-    Config {
+    let mut config = Config {
         heartbeat_ms,
         jitter_percent: pick(rng, &[0, 5, 50]),
         probe_timeout_ms_min: pick(rng, &[10, 250, probe_timeout_ms_max]).min(probe_timeout_ms_max),
@@ -150,7 +150,9 @@ fn draw_config(rng: &mut impl Rng) -> Config {
         leave_linger_ms: pick(rng, &[0, 1_000]),
         root_push_ms: pick(rng, &[10, 1_000, 10_000]),
         ..Config::default()
-    }
+    };
+    config.child_lease_ms = config.child_lease_ms.max(config.child_lease_ms_min());
+    config
 }
 
 /// Longest latency with which such settings can work at all: a try of a look-up, over a path that nobody knows, waits

@@ -292,7 +292,7 @@ impl World {
         lines.collect()
     }
 
-    /// What must hold after every step, whatever is going on (I2, I4, I5).
+    /// What must hold after every step, whatever is going on (I2, I4, I5, and the bounds that `overlay` states).
     fn check_safety(&self, index: usize) {
         let Some(overlay) = &self.machines[index].overlay else { return };
         let key = |contact: &Contact| PositionKey::new(GRID, contact.peer);
@@ -307,6 +307,9 @@ impl World {
         if let [Some(left), Some(right)] = overlay.children() {
             assert_ne!((left.contact.peer, left.node), (right.contact.peer, right.node));
         }
+        let (sizes, config) = (overlay.sizes(), &self.config);
+        assert!(sizes.fingers <= (config.fingers_per_bucket * 65).max(32), "{sizes:?}");
+        assert!(sizes.heard_of <= 64 && sizes.probes <= 256 && sizes.graves <= config.graveyard_len, "{sizes:?}");
         self.check_no_cycle(index);
     }
 
