@@ -46,7 +46,7 @@ fn tag(PeerId([a, b, c, d, ..]): PeerId) -> u32 {
     u32::from_le_bytes([a, b, c, d])
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Fingers {
     me: PositionKey,
     per_bucket: u16,

@@ -25,7 +25,7 @@ pub(crate) struct Tombstone {
     pub(crate) is_candidate: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Tombstones {
     by_peer: BTreeMap<PeerId, Tombstone>,
 }
@@ -93,7 +93,7 @@ struct Bootstrap {
     is_asked: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Graveyard {
     len_max: usize,
     graves: BTreeMap<PeerId, Grave>,

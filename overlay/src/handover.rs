@@ -20,7 +20,7 @@ use crate::{Body, Member, PeerId, Time};
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Children of a role that was handed to us.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Handed {
     from: PeerId,
     until: Time,

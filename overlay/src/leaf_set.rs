@@ -69,7 +69,7 @@ pub(crate) struct Silence {
 }
 
 /// Both sides, nearest first.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct LeafSet {
     me: PositionKey,
     side_len: usize,

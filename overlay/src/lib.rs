@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bytes32;
+mod chance;
 mod config;
 mod finger;
 mod graveyard;

@@ -59,7 +59,7 @@ impl Candidate {
 }
 
 /// A look-up under way.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Lookup {
     pub(crate) key: PositionKey,
     pub(crate) nonce: u32,
@@ -243,7 +243,7 @@ impl Overlay {
     /// neighbours asks many.
     fn random_seeds(&mut self) -> Vec<Member> {
         if self.line.leaf_set.len() == 0 {
-            let fingers = self.line.fingers.iter().map(|(_, contact)| contact).sample(&mut self.rng, LONELY_FINGERS);
+            let fingers = self.line.fingers.iter().map(|(_, contact)| contact).sample(&mut *self.rng, LONELY_FINGERS);
             let fingers: Vec<Member> = fingers.into_iter().cloned().collect();
             return [fingers, self.random_heard_of(LONELY_FINGERS)].concat();
         }
@@ -262,7 +262,7 @@ impl Overlay {
     }
 
     fn random_heard_of(&mut self, len: usize) -> Vec<Member> {
-        self.line.fingers.heard_of().sample(&mut self.rng, len).cloned().collect()
+        self.line.fingers.heard_of().sample(&mut *self.rng, len).cloned().collect()
     }
 
     /// Looks the own key up at once, since we may have lost sight of part of the line. Several are asked first, near

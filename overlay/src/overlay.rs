@@ -14,9 +14,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rand::rngs::ChaCha8Rng;
-use rand::{RngExt, SeedableRng};
+use rand::RngExt;
 
+use crate::chance::Chance;
 use crate::finger::Fingers;
 use crate::graveyard::{Graveyard, Tombstones};
 use crate::handover::Handed;
@@ -42,8 +42,8 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// Lifeguard's bound of local health.
 const SLOWNESS_MAX: u32 = 8;
 
-/// The overlay of one peer. Deterministic: the same seed and events give the same effects.
-#[derive(Debug)]
+/// The overlay of one peer. Deterministic: the same seed and events give the same effects, and so does a copy.
+#[derive(Clone, Debug)]
 pub struct Overlay {
     pub(crate) config: Arc<Config>,
     pub(crate) grid: GridId,
@@ -51,7 +51,7 @@ pub struct Overlay {
     pub(crate) me: Member,
     /// Our place on the line.
     pub(crate) key: PositionKey,
-    pub(crate) rng: ChaCha8Rng,
+    pub(crate) rng: Chance,
     pub(crate) now: Time,
     pub(crate) state: State,
     /// When a joining peer becomes a member even if candidates go on turning up.
@@ -76,7 +76,7 @@ pub struct Overlay {
 }
 
 /// Who is there, who may be, and who was.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) leaf_set: LeafSet,
     pub(crate) fingers: Fingers,
@@ -91,7 +91,7 @@ pub(crate) struct Line {
 }
 
 /// Periodic work.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Timers {
     pub(crate) lookup: Time,
     pub(crate) lookup_period: Duration,
@@ -105,7 +105,7 @@ pub(crate) struct Timers {
 }
 
 /// The links of the nodes on this machine.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Tree {
     /// By node: leaf, router.
     pub(crate) uplinks: [Uplink; 2],
@@ -136,7 +136,7 @@ pub(crate) struct Tree {
 }
 
 /// What to tell the layer above at the end of a step.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct News {
     pub(crate) joined: bool,
     pub(crate) children: bool,
@@ -210,7 +210,7 @@ impl Overlay {
             born: (now, me.incarnation),
             me,
             key,
-            rng: ChaCha8Rng::seed_from_u64(seed),
+            rng: Chance::new(seed),
             now,
             state: State::Alone,
             join_until: now,

@@ -25,7 +25,7 @@ pub(crate) struct Probe {
 }
 
 /// Few at a time, so a list does.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Probes {
     list: Vec<Probe>,
     next: Time,
@@ -121,7 +121,7 @@ impl Probes {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Expired {
     /// Ping again, for which time.
     Again { to: Member, nonce: u32, tries: u32 },

@@ -73,7 +73,7 @@ impl<E> Ord for Entry<E> {
 }
 
 /// Slots of one span each, and a word that tells which of them are in use.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Level<E> {
     used: u64,
     slots: [Vec<Entry<E>>; SLOTS],
@@ -82,7 +82,7 @@ struct Level<E> {
 }
 
 /// Events to come, the earliest first. Events should be small: they are moved a few times.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct EventQueue<E> {
     levels: [Level<E>; LEVELS],
     /// The slot of level 0 that was reached, as a count of grains; everything before it has been taken.

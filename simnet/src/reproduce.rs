@@ -1,22 +1,23 @@
 //! `simnet reproduce overlay`: experiments on the overlay, over several seeds, on all cores.
 //!
-//! Every case of an experiment and seed is a job of its own; jobs run on as many threads as there are cores, and their
-//! results are put together in their order, so that the number of threads changes nothing but the time it takes. After
-//! each job everything known so far is written to the directory: whoever interrupts a run keeps what it has found.
+//! Every case of an experiment and seed is a job of its own; those of one seed begin with copies of one grid, which is
+//! grown once. Jobs run on as many threads as there are cores, and their results are put together in their order, so that
+//! the number of threads changes nothing but the time it takes. After each job everything known so far is written to the directory: whoever interrupts a run keeps what it has found.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use idlewood_overlay::Time;
 use serde::Serialize;
 
-use crate::overlay::experiment::{self, Experiment, Outcome, Rate, Replay};
+use crate::overlay::experiment::{self, Experiment, Grid, Outcome, Rate, Replay};
 
-/// Grids of more machines are not run at the same time: memory.
+/// Grids of more machines are not run at the same time, and none is kept for another case: memory.
 const CONCURRENT_NODES_MAX: u32 = 200_000;
 /// Larger grids are not left partitioned for an hour unless that is asked for: it takes most of the time.
 const PARTITION_HOUR_NODES_MAX: u32 = 1_000;
@@ -195,6 +196,14 @@ struct Done {
     cpu_s: f64,
 }
 
+/// The grid of one seed, for the cases that begin with it.
+#[derive(Default)]
+struct Nursery {
+    grid: Option<Arc<Grid>>,
+    /// Jobs still to come that begin with it.
+    jobs: usize,
+}
+
 /// What a thread tells.
 enum Word {
     Progress(usize, JobProgress),
@@ -246,7 +255,11 @@ impl Reproduction {
         let experiments = Experiment::ALL.into_iter().filter(suits);
         let cases = experiments.flat_map(|experiment| experiment.cases().iter().map(move |case| (experiment, *case)));
         let cases = cases.filter(|(_, case)| self.cases.is_empty() || self.cases.iter().any(|name| name == case));
-        cases.flat_map(|(experiment, case)| seeds.clone().map(move |seed| Job { experiment, case, seed })).collect()
+        let cases: Vec<_> = cases.collect();
+        // By seed, so that few grids are kept at a time.
+        seeds
+            .flat_map(|seed| cases.iter().map(move |(experiment, case)| Job { experiment: *experiment, case, seed }))
+            .collect()
     }
 
     fn threads(&self, jobs: usize) -> usize {
@@ -267,11 +280,12 @@ impl Reproduction {
         let mut running = BTreeMap::new();
         let (sender, receiver) = mpsc::sync_channel(64);
         let next = AtomicUsize::new(0);
+        let nurseries = self.nurseries(&jobs);
         std::thread::scope(|scope| {
             for _ in 0..threads {
                 let sender = sender.clone();
-                let (jobs, next) = (&jobs, &next);
-                scope.spawn(move || self.work(jobs, next, &sender));
+                let (jobs, next, nurseries) = (&jobs, &next, &nurseries);
+                scope.spawn(move || self.work(jobs, next, nurseries, &sender));
             }
             drop(sender);
             loop {
@@ -301,7 +315,7 @@ impl Reproduction {
     }
 
     /// Takes jobs until there are none, or nobody listens.
-    fn work(&self, jobs: &[Job], next: &AtomicUsize, sender: &mpsc::SyncSender<Word>) {
+    fn work(&self, jobs: &[Job], next: &AtomicUsize, nurseries: &[Mutex<Nursery>], sender: &mpsc::SyncSender<Word>) {
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
             let Some(Job { experiment, case, seed }) = jobs.get(number).cloned() else { return };
@@ -317,12 +331,53 @@ impl Reproduction {
                     drop(sender.try_send(Word::Progress(number, JobProgress { now, events })));
                 }
             };
-            let outcome = experiment::run(experiment, case, self.nodes, seed, self.trace.as_ref(), &mut progress);
+            let (grid, events, time_up) = self.grid(case, seed, nurseries, &mut progress);
+            let mut outcome =
+                experiment::run(experiment, case, self.nodes, seed, grid, self.trace.as_ref(), &mut progress);
+            outcome.events += events;
+            outcome.time_up += time_up;
             let done = Done { outcome, cpu_s: thread_cpu_s() - cpu_s };
             if sender.send(Word::Done(number, Box::new(done), started.elapsed())).is_err() {
                 return;
             }
         }
+    }
+
+    /// By seed.
+    fn nurseries(&self, jobs: &[Job]) -> Vec<Mutex<Nursery>> {
+        let of = |seed| jobs.iter().filter(|job| job.seed == seed && Experiment::begins_grown(job.case)).count();
+        let nurseries = (self.seed..self.seed + self.seeds).map(|seed| Nursery { grid: None, jobs: of(seed) });
+        nurseries.map(Mutex::new).collect()
+    }
+
+    /// The grid with which a case begins, if it begins with one, and what was done here to grow it: events, simulated
+    /// time of all machines together.
+    fn grid(
+        &self,
+        case: &str,
+        seed: u64,
+        nurseries: &[Mutex<Nursery>],
+        progress: &mut dyn FnMut(Time, u64),
+    ) -> (Option<Grid>, u64, Duration) {
+        if !Experiment::begins_grown(case) {
+            return (None, 0, Duration::ZERO);
+        }
+        // Who comes while the grid grows waits for it here.
+        let mut nursery = nurseries[(seed - self.seed) as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        nursery.jobs -= 1;
+        let (grid, events, time_up) = match nursery.grid.take() {
+            Some(grid) => (grid, 0, Duration::ZERO),
+            None => {
+                let grid = Grid::grow(self.nodes, seed, progress);
+                let (events, time_up) = (grid.events(), grid.time_up());
+                (Arc::new(grid), events, time_up)
+            }
+        };
+        if nursery.jobs > 0 && self.nodes <= CONCURRENT_NODES_MAX {
+            nursery.grid = Some(grid.clone());
+        }
+        drop(nursery);
+        (Some(Arc::unwrap_or_clone(grid)), events, time_up)
     }
 
     // ---- what it comes to ----

@@ -3,7 +3,7 @@
 //! Freed places are used again, last freed first: a run in its steady state allocates nothing here.
 
 /// Values by number.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Slab<T> {
     places: Vec<Place<T>>,
     /// First of the list of free places.
@@ -11,7 +11,7 @@ pub struct Slab<T> {
     len: usize,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Place<T> {
     Taken(T),
     /// The next free place.

@@ -49,6 +49,20 @@ fn simulated(mut summary: Value) -> Value {
     summary
 }
 
+/// Cases of one seed begin with copies of one grid.
+#[test]
+fn a_case_comes_to_the_same_alone_and_beside_others() {
+    let (alone, beside) = (Directory::new("alone"), Directory::new("beside"));
+    let arguments = "--nodes 40 --seed 8 --seeds 2 --only mass,partition --output json";
+    let both = json(&overlay(arguments, &beside));
+    let one = json(&overlay(&format!("{arguments} --cases 80"), &alone));
+    let rows = |table: String| table.lines().filter(|row| row.contains(",80,")).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(rows(alone.read("mass.csv")).len(), 4);
+    assert_eq!(rows(alone.read("mass.csv")), rows(beside.read("mass.csv")));
+    assert_eq!(one["mass_failure_80_s"], both["mass_failure_80_s"]);
+    assert!(both["partition_heal_s"].as_f64() > Some(0.0) && both["strangers_merge_s"].as_f64() > Some(0.0));
+}
+
 #[test]
 fn two_processes_agree_whatever_the_number_of_threads() {
     let arguments = "--nodes 24 --seed 5 --seeds 2 --only steady,crash,mass --output json";

@@ -1,6 +1,6 @@
 //! What is measured of the overlay, each in a grid of its own.
 //!
-//! An experiment grows a grid by real joins, waits until its tree is the true one, does something to it, and writes
+//! An experiment takes a grid that grew by real joins until its tree was the true one, does something to it, and writes
 //! down what came of it as samples. Repair ends at the last moment at which the number of machines with a wrong link
 //! ([`Watch`]) became zero, looked at after every event; with a wrong link or count, where a sample says `counts`.
 //! What does not end within [`LIMIT`] is written down as that long and as one `unhealed`.
@@ -99,6 +99,11 @@ impl Experiment {
         }
     }
 
+    /// Whether such a case begins with a grid that has grown; else it grows what it needs.
+    pub fn begins_grown(case: &str) -> bool {
+        case != STRANGERS
+    }
+
     /// What it consists of; every case has a grid of its own.
     pub fn cases(self) -> &'static [&'static str] {
         match self {
@@ -149,9 +154,9 @@ pub struct Outcome {
     pub depths: Vec<u64>,
     /// Traffic by kind of message, where that was looked at.
     pub rates: Vec<(&'static str, Rate)>,
-    /// Events given to peers.
+    /// Events given to peers, those of growth left out.
     pub events: u64,
-    /// Simulated time of all machines together.
+    /// Simulated time of all machines together, that of growth left out.
     pub time_up: Duration,
     /// Of the world.
     pub trace: blake3::Hash,
@@ -184,30 +189,54 @@ const HUGE: u32 = 500_000;
 const END: u32 = 0;
 const START: u32 = 1;
 
-/// Runs one case of an experiment. The same arguments give the same outcome.
+/// A grid that grew by real joins until its tree was exact: where experiments begin. Those of one seed may begin with
+/// copies of one; what comes of them is the same as if each had grown its own.
+#[derive(Clone, Debug)]
+pub struct Grid {
+    world: World,
+    samples: Vec<Sample>,
+}
+
+impl Grid {
+    /// Lets one of so many machines grow. The same arguments give the same grid.
+    pub fn grow(nodes: u32, seed: u64, progress: &mut dyn FnMut(Time, u64)) -> Self {
+        let mut run = Run::new("", "growth", nodes, seed, Self::empty(nodes, seed), progress);
+        run.grow();
+        let repair = run.repair("");
+        run.sample("growth_s", repair.counts.as_secs_f64());
+        Self { world: run.world, samples: run.samples }
+    }
+
+    fn empty(nodes: u32, seed: u64) -> Self {
+        let settings = Settings { hosts: nodes + joins(nodes), ..Settings::new(nodes, seed) };
+        Self { world: World::new(settings), samples: Vec::new() }
+    }
+
+    /// Events given to its peers so far.
+    pub fn events(&self) -> u64 {
+        self.world.events()
+    }
+
+    /// Simulated time of all its machines together.
+    pub fn time_up(&self) -> Duration {
+        self.world.time_up()
+    }
+}
+
+/// Runs one case of an experiment, beginning with `grid`, which [`Grid::grow`] gave for the same machines and seed; where
+/// [`Experiment::begins_grown`] denies that it does, there is none. The same arguments give the same outcome.
 pub fn run(
     experiment: Experiment,
     case: &'static str,
     nodes: u32,
     seed: u64,
+    grid: Option<Grid>,
     trace: Option<&Replay>,
     progress: &mut dyn FnMut(Time, u64),
 ) -> Outcome {
-    let spare = if experiment == Experiment::Join { joins(nodes) } else { 0 };
-    let world = World::new(Settings::new(nodes + spare, seed));
-    let rng = SmallStream::new(seed, experiment.name(), 0);
-    let mut run = Run {
-        nodes,
-        case,
-        world,
-        rng,
-        samples: Vec::new(),
-        depths: Vec::new(),
-        rates: Vec::new(),
-        joined: vec![(false, false); spare as usize],
-        progress,
-        told: 0,
-    };
+    let grid = grid.unwrap_or_else(|| Grid::empty(nodes, seed));
+    let (events, time_up) = (grid.events(), grid.time_up());
+    let mut run = Run::new(case, experiment.name(), nodes, seed, grid, progress);
     match experiment {
         Experiment::Steady => run.steady(),
         Experiment::Join => run.join(),
@@ -221,8 +250,8 @@ pub fn run(
         Experiment::Trace => run.replay(trace.expect("the trace was read before")),
     }
     Outcome {
-        events: run.world.events(),
-        time_up: run.world.time_up(),
+        events: run.world.events() - events,
+        time_up: run.world.time_up() - time_up,
         trace: run.world.trace_hash(),
         samples: run.samples,
         depths: run.depths,
@@ -241,7 +270,21 @@ fn joins(nodes: u32) -> u32 {
     (nodes / 3).clamp(10, 100)
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    fn new(
+        case: &'static str,
+        purpose: &str,
+        nodes: u32,
+        seed: u64,
+        Grid { world, samples }: Grid,
+        progress: &'a mut dyn FnMut(Time, u64),
+    ) -> Self {
+        let told = world.events();
+        let joined = vec![(false, false); joins(nodes) as usize];
+        let rng = SmallStream::new(seed, purpose, 0);
+        Self { nodes, case, world, rng, samples, depths: Vec::new(), rates: Vec::new(), joined, progress, told }
+    }
+
     // ---- time ----
 
     fn sample(&mut self, quantity: &'static str, value: f64) {
@@ -263,16 +306,14 @@ impl Run<'_> {
         Duration::from_micros(self.rng.random_range(low * 1_000_000..high * 1_000_000))
     }
 
-    /// Grows the grid, waits until it is exact, and some more; its tree.
-    fn grow(&mut self, calm: Duration) -> Tree {
-        self.grow_unsettled();
-        let repair = self.repair("");
-        self.sample("growth_s", repair.counts.as_secs_f64());
+    /// Lets the grid, which is exact, rest; its tree.
+    fn rest(&mut self, calm: Duration) -> Tree {
+        let tree = Watch::new(&self.world).into_tree();
         self.wait(calm);
-        repair.tree
+        tree
     }
 
-    fn grow_unsettled(&mut self) {
+    fn grow(&mut self) {
         let (told, progress) = (&mut self.told, &mut *self.progress);
         self.world.grow(self.nodes, WAVE, |world| tell(world, told, progress));
     }
@@ -329,7 +370,7 @@ impl Run<'_> {
     fn steady(&mut self) {
         // The look-up of the own key doubles its period up to a minute: after two minutes it is there.
         let is_huge = self.nodes >= HUGE;
-        let tree = self.grow(Duration::from_secs(if is_huge { 20 } else { scaled(self.nodes, 60, 150) }));
+        let tree = self.rest(Duration::from_secs(if is_huge { 20 } else { scaled(self.nodes, 60, 150) }));
         let root = tree.root.and_then(|root| self.world.overlay(root)?.root());
         let (count, height) = root.map_or((0, 0), |root| (root.count, root.height));
         self.sample("root_count", count as f64);
@@ -365,7 +406,7 @@ impl Run<'_> {
     }
 
     fn join(&mut self) {
-        self.grow(Duration::from_secs(30));
+        self.rest(Duration::from_secs(30));
         let all = self.nodes..self.nodes + joins(self.nodes);
         for host in all.clone() {
             let after = Duration::from_micros(exponential(&mut self.rng, 1_000_000));
@@ -402,7 +443,7 @@ impl Run<'_> {
     /// Machines crash, or leave, one after the other, and others come in their place: in turn any that hosts a router,
     /// the last on the line, which hosts none, and the root.
     fn one_by_one(&mut self, announced: bool) {
-        let mut tree = self.grow(Duration::from_secs(60));
+        let mut tree = self.rest(Duration::from_secs(60));
         for place in ["router", "leaf", "root"].iter().cycle().take(scaled(self.nodes, 12, 30) as usize) {
             let calm = self.some_seconds(2, 8);
             self.wait(calm);
@@ -436,7 +477,7 @@ impl Run<'_> {
     }
 
     fn mass(&mut self) {
-        self.grow(Duration::from_secs(30));
+        self.rest(Duration::from_secs(30));
         let share: u32 = self.case.parse().expect("cases are percentages");
         let victims = u64::from(self.nodes) * u64::from(share) / 100;
         for _ in 0..victims {
@@ -457,10 +498,10 @@ impl Run<'_> {
         }
         if self.case == STRANGERS {
             self.world.network_mut().partition(0, 1);
-            self.grow_unsettled();
+            self.grow();
             self.wait(Duration::from_secs(60));
         } else {
-            self.grow(Duration::from_secs(30));
+            self.rest(Duration::from_secs(30));
             self.world.network_mut().partition(0, 1);
             self.wait(apart);
         }
@@ -477,7 +518,7 @@ impl Run<'_> {
 
     /// Exponential sessions; whoever goes is followed by another machine, so that the grid keeps its size.
     fn churn(&mut self, session: Duration, calm: Duration) {
-        self.grow(Duration::from_secs(10));
+        self.rest(Duration::from_secs(10));
         let announced_percent = if self.case == "announced" { 80.0 } else { 0.0 };
         let session_us = u64::try_from(session.as_micros()).unwrap_or(u64::MAX);
         let now = self.world.now();
@@ -511,7 +552,7 @@ impl Run<'_> {
     /// Every machine follows one of the trace, from a random moment of it. What a trace calls unavailable is a crash,
     /// and the machine comes back with what it remembers.
     fn replay(&mut self, Replay { availability, speedup }: &Replay) {
-        self.grow(Duration::from_secs(10));
+        self.rest(Duration::from_secs(10));
         let duration = Duration::from_secs(scaled(self.nodes, 180, 3_600));
         let calm = Duration::from_secs(60);
         let window = (calm + duration) * *speedup;

@@ -155,7 +155,7 @@ enum Due {
 }
 
 /// A message under way.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Letter {
     from: Member,
     message: Message,
@@ -165,7 +165,7 @@ struct Letter {
 }
 
 /// One machine.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Host {
     overlay: Option<Box<Overlay>>,
     /// For what it sends.
@@ -204,6 +204,12 @@ fn identity(seed: u64, host: HostIndex, identity: u32) -> PeerId {
     PeerId(id)
 }
 
+/// Where it is reached, as agents write it: nothing is dialled here, but messages have the length that they have there.
+fn address(host: HostIndex) -> Box<str> {
+    let [_, a, b, c] = host.to_be_bytes();
+    format!("/ip4/10.{a}.{b}.{c}/tcp/40113").into()
+}
+
 /// What tells apart the machines of one place.
 fn tag(PeerId([_, _, _, _, a, b, c, d, e, f, g, h, ..]): PeerId) -> u64 {
     u64::from_le_bytes([a, b, c, d, e, f, g, h])
@@ -236,7 +242,7 @@ impl Host {
 }
 
 /// Machines, links and the time.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct World {
     settings: Settings,
     grid: GridId,
@@ -476,7 +482,7 @@ impl World {
         let (incarnation, life) = (machine.incarnation, machine.life);
         let number = u64::from(host) << 32 | u64::from(life);
         let seed = SmallStream::new(self.settings.seed, "peer", number).next_u64();
-        let me = Contact { peer: self.peer_id(host), incarnation, address: "".into() };
+        let me = Contact { peer: self.peer_id(host), incarnation, address: address(host) };
         let config = self.config.clone();
         let overlay = Overlay::new(config, self.grid, me, seed, Time::ZERO, PayloadCodec::WHOLE);
         let machine = &mut self.hosts[host as usize];
@@ -491,7 +497,7 @@ impl World {
 
     /// Gives a machine that is up another first contact.
     pub fn introduce(&mut self, host: HostIndex, contact: HostIndex) {
-        let contact = Contact { peer: self.peer_id(contact), incarnation: 0, address: "".into() };
+        let contact = Contact { peer: self.peer_id(contact), incarnation: 0, address: address(contact) };
         self.give(host, Event::Bootstrap(contact), 1);
     }
 
