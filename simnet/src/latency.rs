@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use crate::availability::{Malformed, malformed, read_text};
 use crate::event_queue::HostIndex;
-use crate::overlay::measure::mix;
 use crate::random::quantile;
 use crate::scenario::{Latencies, Scenario};
+use crate::size::mix;
 
 /// Shortest latency of a pair, one way: our choice.
 pub const PAIR_MIN: Duration = Duration::from_millis(4);

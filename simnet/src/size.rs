@@ -3,13 +3,11 @@
 //! Lengths are those of plain CBOR as `ciborium` writes it (RFC 8949, lengths in front, fractions as short as they are
 //! exact): what the agent sends. Every run with [`Wire::Bytes`](crate::overlay::Wire::Bytes) compares them with the
 //! real encoding of every message. The digest mixes all values, not the names of fields; it is for traces, not for
-//! safety. [`crate::overlay::measure`] does the same for messages of the overlay alone.
+//! safety.
 
 use std::fmt;
 
 use serde::ser::{self, Serialize};
-
-use crate::overlay::measure::mix;
 
 /// What one pass over a value finds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +26,12 @@ pub fn size_of<T: Serialize>(value: &T) -> Size {
     let mut pass = Pass(Size::default());
     value.serialize(&mut pass).expect("messages and records hold nothing that has no length");
     pass.0
+}
+
+/// Adds a word to a digest.
+pub(crate) fn mix(digest: u64, word: u64) -> u64 {
+    let mixed = (digest.rotate_left(26) ^ word).wrapping_mul(0x9fb2_1c65_1e98_df25);
+    mixed ^ mixed >> 32
 }
 
 struct Pass(Size);

@@ -14,13 +14,14 @@ use idlewood_overlay::{
 };
 use rand::{Rng, RngExt};
 
-use super::measure::{Measure, measure, mix};
+use super::measure::{Measure, measure};
 use crate::condition::{Condition, Pause};
 use crate::event_queue::{EventQueue, HostIndex, Key};
 use crate::host::{EPOCH, host_index};
 use crate::network::{Network, Quality};
 use crate::random::{SmallStream, digest};
 use crate::report::MessageCount;
+use crate::size::mix;
 use crate::slab::Slab;
 
 /// Source of what no machine causes.

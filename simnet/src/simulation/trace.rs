@@ -6,7 +6,7 @@
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::{BagId, Change, Effect, Event, Notice, TaskId, TaskOutcome};
 
-use crate::overlay::measure::mix;
+use crate::size::mix;
 use crate::size::size_of;
 
 /// Adds words to the digest of a machine.
