@@ -15,12 +15,12 @@ use crate::{Member, PeerId, PositionKey, Time};
 const STALE: Duration = Duration::from_secs(120);
 
 /// Fingers that are kept in all, whatever their buckets: who loses all neighbours at once finds back through one that
-/// lives. In large grids there are more than these anyway. Our choice: with four of five machines gone, one survivor in
-/// fifty thousand knows nobody alive then.
+/// lives. In large grids there are more than these anyway. Our choice: of these and 16 neighbours, with four of five machines
+/// gone, all are gone for one survivor in fifty thousand (0.8^48).
 const LEN_MIN: usize = 32;
 
-/// Peers heard of that are kept: our choice. Of 80 peers that are known in all, with four of five machines gone, one
-/// survivor in fifty million knows nobody alive.
+/// Peers heard of that are kept: our choice. Of these and 16 neighbours, with four of five machines gone, all are gone
+/// for one survivor in fifty million (0.8^80).
 const HEARD_OF_MAX: usize = 64;
 
 /// The key itself is left out: its beginning orders fingers, and they are the larger part of a quiet peer's memory.

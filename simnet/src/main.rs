@@ -72,8 +72,8 @@ enum Reproduce {
     /// The overlay: shape of the tree, traffic, joins, repair after crashes, leaves, mass failures and partitions, and
     /// paths to the root under churn.
     ///
-    /// Every experiment and seed has a grid of its own, grown by real joins. Tables (CSV) and summary.json in the
-    /// directory are up to date after each of them: an interrupted run keeps what it has found.
+    /// Every experiment has a grid of its own: a copy of the seed's, which was grown by real joins. Tables (CSV) and
+    /// summary.json in the directory are up to date after each: an interrupted run keeps what it has found.
     Overlay(OverlayArguments),
     /// Maximum and mean stretch relative to MinCent, FCFS and the offline bound, without and with failures.
     ///
