@@ -43,7 +43,7 @@ use crate::net::{self, NetConfig, NetEvent};
 use crate::owner::{Probe, Watch};
 use crate::settings::Current;
 use crate::store::{StateLock, Store};
-use crate::worker::{Pool, PoolConfig};
+use crate::worker::{Pool, PoolConfig, gaps};
 use crate::{control, identity, speed, suspend};
 
 /// Until there are certificates, all agents of a machine belong to one grid; its name is fixed.
@@ -128,14 +128,19 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
 
     let (worker_sender, worker_events) = mpsc::channel(runs::JOBS_MAX * config.places() as usize);
     let (measure_sender, measure_events) = mpsc::channel(4);
+    let scratch = directory.join("scratch");
+    let strict = settings.get().limits.strict_sandbox;
+    let directories = vec![scratch.clone(), directory.join("blobs")];
+    check_sandbox(&directories, strict)?;
     let pool = |slots: usize, events| {
-        Pool::new(PoolConfig { command: worker_command()?, slots, cache_dir: directory.join("modules"), events })
-            .map_err(anyhow::Error::from)
+        let (cache_dir, directories) = (directory.join("modules"), directories.clone());
+        let config = PoolConfig { command: worker_command()?, slots, cache_dir, directories, strict, events };
+        Pool::new(config).map_err(anyhow::Error::from)
     };
     let workers = pool(config.places() as usize, worker_sender)?;
     let measurer = pool(1, measure_sender)?;
     let fetcher = Fetcher::new(blobs.clone(), net.clone());
-    let supplies = task::Supplies { blobs: blobs.clone(), fetcher, scratch: directory.join("scratch") };
+    let supplies = task::Supplies { blobs: blobs.clone(), fetcher, scratch };
     let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
     let handle = NodeHandle::new(commands);
     let control = control::start(&directory, options.control_port, handle, blobs.clone()).await?;
@@ -171,6 +176,16 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     following.abort();
     ended?;
     ran
+}
+
+/// Says what stays open to workers on this machine; refuses to start where the owner asked that nothing does.
+fn check_sandbox(directories: &[PathBuf], strict: bool) -> anyhow::Result<()> {
+    for gap in gaps(directories) {
+        let remedy = gap.remedy;
+        anyhow::ensure!(!strict, "{}; {remedy}, or write strict_sandbox = false in the settings", gap.what);
+        tracing::warn!(remedy, "the sandbox around tasks is incomplete: {}", gap.what);
+    }
+    Ok(())
 }
 
 /// Creates and checks the state directory, readable by its user only.

@@ -18,10 +18,11 @@
 //! # upload = "1M"              # bytes per second that others may get of blobs, at least 64K; none: any
 //! # download = "1M"            # the same for what is fetched
 //! in_use.cpu_percent = 0       # the same while the owner is there; 0: they stand still
+//! strict_sandbox = false       # no agent runs where the system lacks part of the sandbox; at the next start
 //! ```
 //!
 //! Everything has a default, the one shown. The file is looked at every two seconds: what is changed counts without a
-//! restart, but for the two settings that say so. A file with a mistake is refused as a whole, with the line and what
+//! restart, but for the three settings that say so. A file with a mistake is refused as a whole, with the line and what
 //! is allowed there; at the start that ends the agent, later the last good settings stay in force.
 //!
 //! Flags win over the environment, which wins over the file. The caps on
@@ -117,6 +118,8 @@ pub struct Limits {
     pub idle: IdleLimits,
     /// While the owner is there.
     pub in_use: InUseLimits,
+    /// Whether the agent refuses to start where the system lacks part of the sandbox around tasks.
+    pub strict_sandbox: bool,
 }
 
 /// What tasks may use while the owner is away.
@@ -160,6 +163,7 @@ impl Default for Limits {
             disk: ByteSize(10 << 30),
             idle: IdleLimits::default(),
             in_use: InUseLimits::default(),
+            strict_sandbox: false,
         }
     }
 }

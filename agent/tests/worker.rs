@@ -42,6 +42,11 @@ struct Ended {
     output_truncated: bool,
 }
 
+fn config(dir: &Path, command: Vec<OsString>, slots: usize, events: mpsc::Sender<WorkerEvent>) -> PoolConfig {
+    let directories = vec![dir.to_owned(), tasks_dir()];
+    PoolConfig { command, slots, cache_dir: dir.join("cache"), directories, strict: true, events }
+}
+
 impl Setup {
     fn new(slots: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -51,8 +56,7 @@ impl Setup {
     fn in_dir(slots: usize, dir: tempfile::TempDir) -> Self {
         let (sender, events) = mpsc::channel(slots + EVENTS_AHEAD);
         let command = vec![OsString::from(env!("CARGO_BIN_EXE_idlewood")), OsString::from("worker")];
-        let pool =
-            Pool::new(PoolConfig { command, slots, cache_dir: dir.path().join("cache"), events: sender }).unwrap();
+        let pool = Pool::new(config(dir.path(), command, slots, sender)).unwrap();
         Setup { dir, pool, events, tasks: 0, last: 0 }
     }
 
@@ -460,14 +464,38 @@ fn a_worker_killed_from_outside_takes_only_its_task() {
     assert_ne!(setup.only_pid(), pid);
 }
 
+/// Whatever a task could make of a defect of the runtime, its process is behind the second wall by then.
+#[test]
+fn a_worker_that_runs_a_task_is_confined() {
+    let mut setup = Setup::new(1);
+    assert_eq!(setup.outcome_of(&["exit", "0"]), exit(0));
+    let status = fs::read_to_string(format!("/proc/{}/status", setup.only_pid())).unwrap();
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    assert_eq!([field("NoNewPrivs:"), field("Seccomp:"), field("Seccomp_filters:")], [Some("1"), Some("2"), Some("2")]);
+}
+
+/// A blob outside of the directories that the pool was given is no more readable than the owner's letters.
+#[test]
+fn files_elsewhere_are_closed_to_a_worker() {
+    let mut setup = Setup::new(1);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let path = elsewhere.path().join("letter");
+    fs::write(&path, "dear").unwrap();
+    let mut job = setup.job("probe", &["exit", "0"]);
+    job.inputs = vec![Input { name: "letter".to_owned(), path }];
+    setup.pool.start(0, &job).unwrap();
+    let outcome = setup.next().1.outcome;
+    assert!(matches!(&outcome, Outcome::CouldNotStart { message } if message.contains("denied")), "{outcome:?}");
+}
+
 #[test]
 fn a_command_that_is_no_worker_is_reported() {
     for (command, words) in [("/bin/true", "exit code 0"), ("/bin/cat", "frame"), ("/nonexistent", "cannot start")] {
         let dir = tempfile::tempdir().unwrap();
         let (sender, events) = mpsc::channel(1);
         let command = vec![OsString::from(command)];
-        let config = PoolConfig { command, slots: 1, cache_dir: dir.path().join("cache"), events: sender };
-        let mut setup = Setup { dir, pool: Pool::new(config).unwrap(), events, tasks: 0, last: 0 };
+        let pool = Pool::new(config(dir.path(), command, 1, sender)).unwrap();
+        let mut setup = Setup { dir, pool, events, tasks: 0, last: 0 };
         let outcome = setup.outcome_of(&["exit", "0"]);
         let (Outcome::WorkerDied { reason: said } | Outcome::CouldNotStart { message: said }) = &outcome else {
             panic!("{outcome:?}")
@@ -693,8 +721,7 @@ fn what_cannot_be_started_is_refused() {
     // With the event of its end unread, there is no place for another.
     let (sender, _unread) = mpsc::channel(1);
     let command = vec![OsString::from(env!("CARGO_BIN_EXE_idlewood")), OsString::from("worker")];
-    let cache_dir = setup.dir.path().join("cache");
-    let pool = Pool::new(PoolConfig { command, slots: 2, cache_dir, events: sender }).unwrap();
+    let pool = Pool::new(config(setup.dir.path(), command, 2, sender)).unwrap();
     let job = setup.job("probe", &["exit", "0"]);
     pool.start(0, &job).unwrap();
     assert!(matches!(pool.start(1, &job), Err(StartError::EventsNotRead)));

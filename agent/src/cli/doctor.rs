@@ -1,8 +1,7 @@
 //! `idlewood doctor`: what of the owner's presence can be sensed on this machine, and what to do about the rest.
 //!
 //! It looks for itself, as the user who calls it, without an agent: what a service sees is known when the service's
-//! user calls it. Left out: the reachability of the network (loopback only so far) and a second sandbox (there is
-//! none yet).
+//! user calls it. Left out: the reachability of the network (loopback only so far).
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -16,6 +15,7 @@ use super::Context;
 use crate::output::{self, Column, Format, Table};
 use crate::owner::{Source, SourceName, Unavailable, cpu, power, programs};
 use crate::settings;
+use crate::worker;
 
 /// Between two looks at the processor.
 const CPU_PAUSE: Duration = Duration::from_millis(500);
@@ -107,6 +107,10 @@ fn find_rest(context: &Context) -> Vec<Finding> {
         }
         Err(unavailable) => Finding::fails("processor", unavailable),
     };
+    let sandbox = match worker::gaps(&[]).into_iter().next() {
+        None => Finding::works("sandbox", "closes files, network and other processes to tasks"),
+        Some(gap) => Finding::fails("sandbox", Unavailable::new(gap.what, gap.remedy)),
+    };
     let battery = match power::on_battery(Path::new(power::POWER_SUPPLY)) {
         Ok(true) => Finding::works("battery", "the machine runs on it"),
         Ok(false) => Finding::works("battery", "the machine is plugged in"),
@@ -121,7 +125,7 @@ fn find_rest(context: &Context) -> Vec<Finding> {
         }
         Err(error) => Finding::fails("settings", Unavailable::new(error.to_string(), "correct that line")),
     };
-    vec![cpu, battery, settings]
+    vec![sandbox, cpu, battery, settings]
 }
 
 fn print(findings: &[Finding]) -> io::Result<()> {

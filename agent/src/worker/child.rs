@@ -6,11 +6,11 @@
 //! task gets a fresh instance and memory of its own.
 //!
 //! It makes itself small first (`low`): killed with its agent, lowest priority, first choice of the out-of-memory killer, no
-//! core dumps, no new privileges.
+//! core dumps. Then it confines itself (`confine`): its directories are all that it can reach from then on.
 
 use std::fs::{self, File};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,7 @@ use wasmtime_wasi::p2::pipe::MemoryInputPipe;
 use wasmtime_wasi::{FsPerms, I32Exit, WasiCtxBuilder};
 
 use super::compile_cache::{self, CompileCache};
+use super::confine::confine;
 use super::low;
 use super::output::CappedFile;
 use super::program::{PREVIEW1_MODULE, check_shape, one_line};
@@ -63,6 +64,11 @@ fn serve() -> anyhow::Result<()> {
     let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
     anyhow::ensure!(parent == i32::try_from(hello.agent_pid).ok(), "the agent is gone");
     low::keep_low();
+    let directories: Vec<PathBuf> = hello.directories.into_iter().chain([hello.cache_dir.clone()]).collect();
+    let gaps = confine(&directories);
+    if let Some(gap) = gaps.first().filter(|_| hello.strict) {
+        anyhow::bail!("{}, and the owner asked for all of the sandbox; {}", gap.what, gap.remedy);
+    }
 
     say(&mut output, &FromWorker::Ready)?;
     let mut worker = Worker::new(&hello.cache_dir)?;

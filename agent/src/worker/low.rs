@@ -17,7 +17,6 @@ pub(super) fn keep_low() {
     lower_thread();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     report([
-        ("no_new_privs", rustix::thread::set_no_new_privs(true).map_err(io::Error::from)),
         ("core dump size", no_core_dumps()),
         ("oom_score_adj", fs::write("/proc/self/oom_score_adj", "1000")),
         ("autogroup", lower_session()),

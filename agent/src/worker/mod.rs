@@ -11,7 +11,8 @@
 //! - [`Pool`] (agent side): one thread and at most one worker process per slot, time limits, freezing.
 //! - [`child`] (worker side): what `idlewood worker` does; compiles, caches, runs.
 //! - [`check_program`]: says in one sentence what is wrong with a program, without running or compiling it.
-//! - `protocol`: the frames between the two; `compile_cache`: compiled programs on disk; `output`: capped stdout; `low`: priorities.
+//! - `protocol`: the frames between the two; `compile_cache`: compiled programs on disk; `output`: capped stdout; `low`: priorities;
+//!   `confine`: the second wall.
 //!
 //! # What a task sees
 //! Its arguments, exactly the environment it was given, and three directories (WASI knows no working directory, only
@@ -36,13 +37,13 @@
 //! them out, and whoever collects the outputs must not either.
 //!
 //! # Left out
-//! - No operating-system sandbox (Landlock, seccomp) around the worker yet: WebAssembly is the one wall.
 //! - No cap on disk use: the caller watches the task's directory.
 //! - Clocks and random numbers are the host's; the monotonic clock goes on while a task is frozen.
 //! - No NaN canonicalisation (2.5 times the time): programs that look at NaN bits may differ between machines.
 //!   Relaxed SIMD, which also may, is off.
 
 mod compile_cache;
+mod confine;
 mod low;
 mod output;
 mod pool;
@@ -51,6 +52,7 @@ mod protocol;
 
 pub mod child;
 
+pub use confine::{Gap, gaps};
 pub use pool::{Pool, PoolConfig, PoolError, StartError, WorkerEvent};
 pub use program::{ProgramError, check_program};
 

@@ -53,6 +53,10 @@ pub struct PoolConfig {
     pub slots: usize,
     /// Directory for compiled programs; created if need be. Belongs to the pool alone.
     pub cache_dir: PathBuf,
+    /// The other directories that jobs name files in; nothing else stays open to workers. Created if need be.
+    pub directories: Vec<PathBuf>,
+    /// Whether workers refuse to run anything on a machine where something else does ([`super::gaps`]).
+    pub strict: bool,
     /// Where ends of tasks are told. Needs room for one event per job that is started and not ended.
     pub events: mpsc::Sender<WorkerEvent>,
 }
@@ -365,7 +369,8 @@ impl Pool {
         if config.command.is_empty() {
             return Err(PoolError::NoCommand);
         }
-        let hello = Hello { agent_pid: std::process::id(), cache_dir: config.cache_dir.clone() };
+        let PoolConfig { cache_dir, directories, strict, .. } = config.clone();
+        let hello = Hello { agent_pid: std::process::id(), cache_dir, directories, strict };
         let hello = protocol::encode_hello(&hello).ok_or(PoolError::CacheDir { dir: config.cache_dir })?;
         let mut slots = Vec::new();
         slots.resize_with(config.slots, Slot::default);

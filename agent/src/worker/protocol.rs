@@ -31,6 +31,10 @@ pub(super) struct Hello {
     pub(super) agent_pid: u32,
     /// Where compiled programs are kept.
     pub(super) cache_dir: PathBuf,
+    /// The other directories that stay open to the worker.
+    pub(super) directories: Vec<PathBuf>,
+    /// The worker ends rather than work where something else stays open too.
+    pub(super) strict: bool,
 }
 
 /// A job on its way to a worker.

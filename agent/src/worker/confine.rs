@@ -1,0 +1,285 @@
+//! The wall around a worker process: its own directories, no network, no other processes.
+//!
+//! A task is WebAssembly, which gives it nothing but what the worker hands it. This is for the day when the runtime has a
+//! defect: the process that the task would then own can read and write the given directories only (Landlock), and the
+//! system calls that reach the network, other processes or the machine's set-up fail (seccomp). What it has open already,
+//! the pipes to its agent, stays open.
+//!
+//! All of it holds for the calling thread and what it starts, for good. Left out: another user for the worker, which takes
+//! a service that is root; name spaces and cgroups, which differ from desktop to desktop.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, Ruleset, RulesetAttr, RulesetCreatedAttr, Scope,
+    path_beneath_rules,
+};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+};
+
+/// The newest rules that we know: signals and abstract sockets stay inside.
+const ABI_MOST: ABI = ABI::V6;
+/// The oldest with which files elsewhere cannot be changed at all; those before leave them to be truncated.
+const ABI_LEAST: ABI = ABI::V3;
+
+/// System calls that fail with EPERM. Our choice: what reaches other machines, other processes, or the system's set-up,
+/// and what kernels had most defects in. What remains is files, memory, time and threads.
+const FORBIDDEN: &[i64] = &[
+    // The network, other than what is open.
+    libc::SYS_socket,
+    libc::SYS_socketpair,
+    libc::SYS_connect,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    // Other programs and processes.
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_fork,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_vfork,
+    libc::SYS_kill,
+    libc::SYS_tkill,
+    libc::SYS_rt_sigqueueinfo,
+    libc::SYS_rt_tgsigqueueinfo,
+    libc::SYS_pidfd_open,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_process_madvise,
+    libc::SYS_kcmp,
+    // Another view of the system.
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_setns,
+    libc::SYS_unshare,
+    libc::SYS_open_tree,
+    libc::SYS_move_mount,
+    libc::SYS_fsopen,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_name_to_handle_at,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_personality,
+    // The system itself.
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_reboot,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_acct,
+    libc::SYS_quotactl,
+    libc::SYS_fanotify_init,
+    libc::SYS_syslog,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_adjtimex,
+    libc::SYS_clock_adjtime,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_iopl,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_ioperm,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_modify_ldt,
+];
+
+/// A part of the wall that this system does not give.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// What stays open, and why.
+    pub what: String,
+    /// What the owner can do about it.
+    pub remedy: &'static str,
+}
+
+/// Confines this thread, and all that it starts, to these directories, which are created where they are missing. What could
+/// not be closed is returned: none, all is.
+pub(super) fn confine(directories: &[PathBuf]) -> Vec<Gap> {
+    // Without it neither of the two is allowed to a user.
+    let no_new_privileges = rustix::thread::set_no_new_privs(true).err().map(|error| Gap {
+        what: format!("programs that the worker starts may gain rights: {error}"),
+        remedy: "run the agent on Linux 3.5 or later",
+    });
+    no_new_privileges.into_iter().chain(confine_files(directories)).chain(confine_calls()).collect()
+}
+
+/// What can be closed on this machine, tried out on a thread that ends.
+///
+/// # Panics
+/// When no thread can be started.
+pub fn gaps(directories: &[PathBuf]) -> Vec<Gap> {
+    let directories = directories.to_vec();
+    std::thread::spawn(move || confine(&directories)).join().expect("confining a thread does not panic")
+}
+
+fn confine_files(directories: &[PathBuf]) -> Option<Gap> {
+    let remedy = "use a kernel from 6.2 on with Landlock enabled (lsm=landlock,... on its command line)";
+    let gap = |why: String| Some(Gap { what: format!("the user's files are not closed to the worker: {why}"), remedy });
+    if let Some((directory, error)) =
+        directories.iter().find_map(|directory| Some((directory, fs::create_dir_all(directory).err()?)))
+    {
+        return gap(format!("{} cannot be created: {error}", directory.display()));
+    }
+    // Neither programs nor devices, pipes and sockets.
+    let own: BitFlags<AccessFs> = AccessFs::from_read(ABI_MOST) & !BitFlags::from(AccessFs::Execute)
+        | AccessFs::WriteFile
+        | AccessFs::Truncate
+        | AccessFs::RemoveFile
+        | AccessFs::RemoveDir
+        | AccessFs::MakeReg
+        | AccessFs::MakeDir
+        | AccessFs::MakeSym
+        | AccessFs::Refer;
+    let restricted = Ruleset::default()
+        .handle_access(AccessFs::from_all(ABI_MOST))
+        .and_then(|rules| rules.handle_access(AccessNet::from_all(ABI_MOST)))
+        .and_then(|rules| rules.scope(Scope::from_all(ABI_MOST)))
+        .and_then(Ruleset::create)
+        .and_then(|rules| rules.add_rules(path_beneath_rules(directories, own)))
+        .and_then(|rules| rules.restrict_self());
+    match restricted.map(|status| status.landlock) {
+        Ok(LandlockStatus::Available { effective_abi, .. }) if effective_abi >= ABI_LEAST => None,
+        Ok(LandlockStatus::Available { .. }) => gap("this kernel's Landlock lets them be truncated".to_owned()),
+        Ok(LandlockStatus::NotEnabled) => gap("Landlock is not enabled".to_owned()),
+        Ok(LandlockStatus::NotImplemented) => gap("this kernel has no Landlock".to_owned()),
+        Err(error) => gap(format!("Landlock refused: {error}")),
+    }
+}
+
+fn confine_calls() -> Option<Gap> {
+    let filters =
+        filters().and_then(|filters| filters.iter().try_for_each(|filter| Ok(seccompiler::apply_filter(filter)?)));
+    filters.err().map(|error| Gap {
+        what: format!("the network and other processes are not closed to the worker: seccomp refused: {error}"),
+        remedy: "use a kernel with CONFIG_SECCOMP_FILTER on x86-64, ARM64 or RISC-V",
+    })
+}
+
+fn filters() -> Result<[BpfProgram; 2], seccompiler::Error> {
+    let architecture = std::env::consts::ARCH.try_into().map_err(seccompiler::Error::from)?;
+    let refuse = |errno: i32, rules: BTreeMap<i64, Vec<SeccompRule>>| {
+        let action = SeccompAction::Errno(errno.unsigned_abs());
+        let filter = SeccompFilter::new(rules, SeccompAction::Allow, action, architecture)?;
+        Ok::<BpfProgram, seccompiler::Error>(filter.try_into()?)
+    };
+    let mut forbidden: BTreeMap<i64, Vec<SeccompRule>> = FORBIDDEN.iter().map(|call| (*call, Vec::new())).collect();
+    // A thread is welcome, a process is not.
+    let thread = libc::CLONE_THREAD as u64;
+    let is_process = SeccompCondition::new(0, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(thread), 0)?;
+    forbidden.insert(libc::SYS_clone, vec![SeccompRule::new(vec![is_process])?]);
+    // Its flags are in memory, where no filter sees them: who is told that it does not exist uses the older one.
+    let unknown = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
+    Ok([refuse(libc::EPERM, forbidden)?, refuse(libc::ENOSYS, unknown)?])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind::PermissionDenied;
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::os::unix::net::UnixStream;
+    use std::process::Command;
+
+    use super::*;
+
+    /// Runs something on a thread behind the wall, with a directory inside and one outside.
+    fn behind<T: Send + 'static>(look: impl FnOnce(PathBuf, PathBuf) -> T + Send + 'static) -> T {
+        let root = tempfile::tempdir().expect("a directory");
+        let (inside, outside) = (root.path().join("in"), root.path().join("out"));
+        fs::create_dir_all(&outside).expect("ours");
+        fs::write(outside.join("secret"), "key").expect("ours");
+        let run = move || {
+            let gaps = confine(&[inside.join("a"), inside.join("b")]);
+            assert_eq!(gaps, [], "this machine can close everything");
+            look(inside, outside)
+        };
+        std::thread::spawn(run).join().expect("no panic")
+    }
+
+    #[test]
+    fn its_own_directories_are_open() {
+        behind(|inside, _| {
+            fs::write(inside.join("a/file"), "text").expect("a file");
+            fs::hard_link(inside.join("a/file"), inside.join("b/link")).expect("a link");
+            fs::create_dir_all(inside.join("b/deep/er")).expect("directories");
+            fs::rename(inside.join("b/link"), inside.join("b/deep/er/moved")).expect("a new name");
+            assert_eq!(fs::read_to_string(inside.join("b/deep/er/moved")).expect("its content"), "text");
+            fs::remove_dir_all(inside.join("b/deep")).expect("gone");
+            assert_eq!(fs::read_dir(inside.join("b")).expect("a listing").count(), 0);
+        });
+    }
+
+    #[test]
+    fn everybody_elses_files_are_closed() {
+        behind(|inside, outside| {
+            let kinds = [
+                fs::read(outside.join("secret")).map(drop),
+                fs::write(outside.join("secret"), "mine"),
+                fs::write(outside.join("new"), "mine"),
+                fs::remove_file(outside.join("secret")),
+                fs::create_dir(outside.join("dir")),
+                fs::rename(outside.join("secret"), inside.join("a/secret")),
+                fs::hard_link(outside.join("secret"), inside.join("a/secret")),
+                fs::read_dir(outside).map(drop),
+                fs::read("/proc/self/environ").map(drop),
+                fs::read("/etc/passwd").map(drop),
+            ];
+            for (number, result) in kinds.into_iter().enumerate() {
+                let kind = result.expect_err("closed").kind();
+                assert!(matches!(kind, PermissionDenied | std::io::ErrorKind::CrossesDevices), "{number}: {kind:?}");
+            }
+            // A link that leads out leads nowhere.
+            std::os::unix::fs::symlink("/etc/passwd", inside.join("a/link")).expect("a link");
+            assert_eq!(fs::read(inside.join("a/link")).expect_err("closed").kind(), PermissionDenied);
+        });
+    }
+
+    #[test]
+    fn there_is_no_network() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("bound");
+        behind(move |_, _| {
+            let kinds = [
+                TcpStream::connect(address).map(drop),
+                TcpListener::bind("127.0.0.1:0").map(drop),
+                UdpSocket::bind("127.0.0.1:0").map(drop),
+                UnixStream::pair().map(drop),
+                UnixStream::connect("/run/nobody").map(drop),
+            ];
+            kinds.into_iter().for_each(|result| assert_eq!(result.expect_err("closed").kind(), PermissionDenied));
+        });
+    }
+
+    #[test]
+    fn there_are_threads_but_no_processes() {
+        behind(|inside, _| {
+            assert_eq!(std::thread::spawn(|| 7).join().expect("a thread"), 7);
+            assert_eq!(Command::new("/bin/true").spawn().expect_err("closed").kind(), PermissionDenied);
+            fs::copy("/bin/true", inside.join("a/program")).expect_err("closed");
+            let parent = rustix::process::getppid().expect("somebody started the test");
+            let error = rustix::process::kill_process(parent, rustix::process::Signal::CONT).expect_err("closed");
+            assert_eq!(error, rustix::io::Errno::PERM);
+        });
+    }
+}
