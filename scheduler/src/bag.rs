@@ -128,9 +128,9 @@ impl Path {
         Self(steps.into())
     }
 
-    /// All steps, a letter each.
-    pub(crate) fn steps(&self) -> &str {
-        &self.0
+    /// Whether the other is this path or goes on from where it ends.
+    pub(crate) fn is_above(&self, other: &Self) -> bool {
+        other.0.starts_with(&*self.0)
     }
 
     /// Number of splits so far.

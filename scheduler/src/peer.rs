@@ -546,6 +546,10 @@ impl Peer {
             self.enter(request);
             return;
         }
+        if node == Node::Router && self.router.has_split(&request) {
+            // Also where the router has moved since: the leaf would take what others were sent.
+            return;
+        }
         if node == Node::Leaf || !self.overlay.hosts_router() {
             self.executor.accept(request, &mut self.io, &self.config);
             return;
@@ -553,9 +557,6 @@ impl Peer {
         if climbing && self.overlay.depth(Node::Router).is_none() {
             // Cut off from the root while the tree is being repaired: whatever is decided here would crowd this
             // subtree, perhaps one machine. The submitter issues it again.
-            return;
-        }
-        if self.router.has_split(&request) {
             return;
         }
         let (platform, now) = (self.platform(), self.io.now);

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use idlewood_overlay::{Contact, GridId, Node, PeerId, State, Time, WallTime};
+use idlewood_overlay::{Contact, GridId, Node, PeerId, Side, State, Time, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
     BagHeader, BagId, BlobId, Change, Config, Effect, Event, MESSAGE_BYTES_MAX, Message, Notice, Path, Peer, Record,
@@ -383,6 +383,50 @@ fn a_request_is_executed_once() {
     host.receive(1, Message::ResultsAck { bag: BAG, indices: IntervalSet::from(0..1) });
     host.receive(1, request(1, 0, 0..1));
     assert_eq!(host.started.len(), 1);
+}
+
+/// The path that these letters spell.
+fn path(steps: &str) -> Path {
+    let side = |step| if step == 'l' { Side::Left } else { Side::Right };
+    steps.chars().fold(Path::default(), |path, step| path.down(side(step)))
+}
+
+/// Tasks that a machine holds after it was sent one request number in parts with these paths, 10 tasks each.
+fn held_of(paths: &[&str]) -> u64 {
+    let mut host = Host::new(2);
+    for (first, steps) in (0..).step_by(10).zip(paths) {
+        let Message::Request { mut request, .. } = request(1, 0, first..first + 10) else { unreachable!() };
+        request.path = path(steps);
+        host.receive(1, Message::Request { request, node: Node::Leaf, climbing: false });
+    }
+    host.peer.held()[0].waiting + host.peer.held()[0].running
+}
+
+#[test]
+fn what_a_request_is_a_part_of_or_has_as_a_part_is_not_executed_beside_it() {
+    assert_eq!(held_of(&["ll", "l"]), 10, "the whole of which the part is here");
+    assert_eq!(held_of(&["l", "ll", "lrl"]), 10, "parts of what is here");
+    assert_eq!(held_of(&["", "rlr"]), 10);
+    assert_eq!(held_of(&["ll", "lr", "r"]), 30, "parts of one request that have nothing in common");
+}
+
+#[test]
+fn what_a_router_has_split_is_not_taken_by_its_leaf_once_the_router_has_moved() {
+    let [mut host, mut router] = pair();
+    assert!(router.peer.overlay_view().hosts_router());
+    // All of it goes to the other machine.
+    router.give(Event::OwnerReturned);
+    talk(&mut host, &mut router, 20);
+    let Message::Request { request, .. } = request(1, 0, 0..10) else { unreachable!() };
+    let message = Message::Request { request, node: Node::Router, climbing: false };
+    router.receive(1, message.clone());
+    talk(&mut host, &mut router, 1);
+    assert_eq!((host.peer.held().len(), router.peer.held().len()), (1, 0));
+    host.give(Event::Leave);
+    talk(&mut host, &mut router, 20);
+    assert!(!router.peer.overlay_view().hosts_router());
+    router.receive(1, message);
+    assert!(router.peer.held().is_empty());
 }
 
 #[test]
