@@ -101,6 +101,8 @@ pub(crate) struct Executor {
     version: u64,
     seen: Recent,
     speed_mops: f64,
+    /// The smallest maximum stretch, as last published.
+    stretch: f64,
     /// Availability changed since this was last reset.
     pub(crate) changed: bool,
 }
@@ -152,6 +154,7 @@ impl Executor {
             version: 0,
             seen: Recent::default(),
             speed_mops: config.speed_mops,
+            stretch: 0.0,
             changed: true,
         }
     }

@@ -488,9 +488,7 @@ impl Peer {
                     None => refuse(bag, executor, version, ranges, &mut self.io),
                 }
             }
-            Message::Ask { idle, speed_mops, node, climbing, climbed } => {
-                self.asked(idle, speed_mops, node, climbing, climbed);
-            }
+            Message::Ask { asker, node, climbing, climbed } => self.asked(asker, node, climbing, climbed),
             Message::Offer { bag, executor, ranges, to } if executor.peer == from => match self.ledgers.get_mut(&bag) {
                 Some(ledger) => ledger.offer(executor, &ranges, to, &mut self.io, &self.config),
                 None => refuse(bag, executor, 0, ranges, &mut self.io),

@@ -6,12 +6,12 @@
 #[cfg(test)]
 mod tests;
 
-use idlewood_overlay::{Child, Contact, Node, Overlay, PeerId, Side, Time};
+use idlewood_overlay::{Child, Contact, Node, Overlay, Side, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::bag::Request;
 use crate::config::Config;
-use crate::message::Message;
+use crate::message::{Asker, Message};
 use crate::recent::Recent;
 use crate::split::{self, choose, split_ranges, split_tasks};
 use crate::summary::{self, STRETCHES, Summary};
@@ -184,24 +184,33 @@ impl Router {
         self.split.contains(request)
     }
 
-    /// Where a machine that has nothing to do is sent: to the child with the longest wait of at least so many seconds
-    /// that was not asked since it reported.
+    /// Where a machine that asks for work is sent: to the child with the longest wait (in seconds), or where the machine has
+    /// work to the one with the largest stretch, of at least so much, that was not asked since it reported.
     pub(crate) fn ask(
         &mut self,
-        least_s: u64,
-        idle: PeerId,
+        asker: &Asker,
+        least: f64,
         overlay: &Overlay,
         now: Time,
         config: &Config,
     ) -> Option<(Contact, Node)> {
         self.refresh(overlay, now, config);
+        let of = |payload| {
+            if asker.stretch > 0.0 {
+                summary::maximum_stretch(payload)
+            } else {
+                summary::longest_wait_s(payload) as f64
+            }
+        };
         let both = self.slots.iter_mut().zip(overlay.children());
         let asked = both.filter_map(|(slot, child)| Some((slot.as_mut()?, child?)));
         let waiting = asked
-            .filter(|(slot, child)| !slot.asked && (child.node == Node::Router || child.contact.peer != idle))
-            .map(|(slot, child)| (summary::longest_wait_s(child.payload), slot, child))
-            .filter(|(wait_s, ..)| *wait_s >= least_s);
-        let (_, slot, child) = waiting.max_by_key(|(wait_s, ..)| *wait_s)?;
+            .filter(|(slot, child)| {
+                !slot.asked && (child.node == Node::Router || child.contact.peer != asker.contact.peer)
+            })
+            .map(|(slot, child)| (of(child.payload), slot, child))
+            .filter(|(most, ..)| *most >= least);
+        let (_, slot, child) = waiting.max_by(|(one, ..), (other, ..)| one.total_cmp(other))?;
         slot.asked = true;
         Some((child.contact.clone(), child.node))
     }

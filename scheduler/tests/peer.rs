@@ -671,3 +671,29 @@ fn who_runs_dry_gets_half_of_what_waits_on_the_other_and_an_idle_grid_is_quiet()
         assert_eq!((view.reissued, view.duplicates, view.done + view.placed), (0, 0, 40));
     }
 }
+
+#[test]
+fn who_is_clearly_better_off_gets_work_and_who_is_little_better_off_is_quiet() {
+    for (levelling, done, moves) in [(true, 10, true), (true, 1, false), (false, 10, false)] {
+        let [mut host, mut other] = pair_with(Config { levelling, ..Config::default() });
+        let submission = Submission { id: BAG, tasks: 40, task_mops: Some(100_000.0), retries_max: 0 };
+        host.give(Event::Submitted(submission));
+        talk(&mut host, &mut other, 5);
+        let waiting = |host: &Host| host.peer.held().iter().map(|held| held.waiting).sum::<u64>();
+        // The other is faster than was to be expected.
+        for _ in 0..done {
+            let running = other.peer.running();
+            for task in running.into_iter().map(|running| running.task) {
+                other.finish(task, true);
+            }
+        }
+        let before = [waiting(&host), waiting(&other)];
+        let mut asks = 0;
+        talk_and(&mut host, &mut other, 30, |message| asks += u32::from(matches!(message, Message::Ask { .. })));
+        let after = [waiting(&host), waiting(&other)];
+        assert_eq!((asks > 0, after != before), (moves, moves), "{before:?} {after:?}");
+        assert!(!moves || after[0].abs_diff(after[1]) <= 3, "{before:?} {after:?}");
+        let view = host.peer.bag(BAG).unwrap();
+        assert_eq!((view.reissued, view.duplicates, view.done + view.placed), (0, 0, 40));
+    }
+}

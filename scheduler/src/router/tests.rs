@@ -293,21 +293,43 @@ fn who_asks_for_work_is_sent_to_the_longest_wait_once_for_each_report() {
         summary
     };
     let mut router = Router::default();
-    let stranger = contact(9).peer;
-    let mut ask = |grid: &Grid, idle, least_s| {
-        let sent = router.ask(least_s, idle, grid.lower(), grid.now, &config);
+    let stranger = 9;
+    let mut ask = |grid: &Grid, idle: u8, least_s| {
+        let asker = Asker { contact: contact(idle), speed_mops: 1.0, stretch: 0.0 };
+        let sent = router.ask(&asker, least_s, grid.lower(), grid.now, &config);
         sent.map(|(child, node)| (usize::from(child.peer.0[0]), node))
     };
-    assert_eq!(ask(&grid, stranger, 5), None, "nothing waits");
+    assert_eq!(ask(&grid, stranger, 5.0), None, "nothing waits");
     grid.publish(children[0], &waits(100.0));
     grid.publish(children[1], &waits(1000.0));
     grid.run(Duration::from_secs(10));
-    assert_eq!(ask(&grid, stranger, 2000), None);
-    assert_eq!(ask(&grid, stranger, 5), Some((children[1], Node::Leaf)));
-    assert_eq!(ask(&grid, contact(children[0] as u8).peer, 5), None, "not to itself, nor twice to the other");
-    assert_eq!(ask(&grid, stranger, 5), Some((children[0], Node::Leaf)));
-    assert_eq!(ask(&grid, stranger, 5), None);
+    assert_eq!(ask(&grid, stranger, 2000.0), None);
+    assert_eq!(ask(&grid, stranger, 5.0), Some((children[1], Node::Leaf)));
+    assert_eq!(ask(&grid, children[0] as u8, 5.0), None, "not to itself, nor twice to the other");
+    assert_eq!(ask(&grid, stranger, 5.0), Some((children[0], Node::Leaf)));
+    assert_eq!(ask(&grid, stranger, 5.0), None);
     grid.publish(children[0], &waits(100.0));
     grid.run(Duration::from_secs(10));
-    assert_eq!(ask(&grid, stranger, 5), Some((children[0], Node::Leaf)));
+    assert_eq!(ask(&grid, stranger, 5.0), Some((children[0], Node::Leaf)));
+}
+
+#[test]
+fn who_asks_though_it_has_work_is_sent_to_the_largest_stretch() {
+    let config = Config::default();
+    let mut grid = Grid::new(&leaf(0.0));
+    let children: Vec<usize> =
+        grid.lower().children().into_iter().flatten().map(|child| usize::from(child.contact.peer.0[0])).collect();
+    // Who waits the longest is not who is the worst off.
+    for (child, stretch, wait_s) in [(0, 1e-3, 1000.0), (1, 2e-3, 10.0)] {
+        let mut summary = leaf(100.0);
+        (summary.maximum_stretch, summary.longest_wait_s) = (stretch, summary::wait_s(wait_s));
+        grid.publish(children[child], &summary);
+    }
+    grid.run(Duration::from_secs(10));
+    let asker = Asker { contact: contact(9), speed_mops: 1.0, stretch: 5e-4 };
+    let sent = |least: f64| {
+        let sent = Router::default().ask(&asker, least, grid.lower(), grid.now, &config);
+        sent.map(|(child, _)| usize::from(child.peer.0[0]))
+    };
+    assert_eq!([sent(6e-4), sent(1.9e-3), sent(2.1e-3)], [Some(children[1]), Some(children[1]), None]);
 }
