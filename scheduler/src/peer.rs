@@ -623,8 +623,7 @@ impl Peer {
 
     /// w' = a·max(n, N), or the paper's w = a·n.
     fn application_size(&self, task_mops: f64, tasks: u64) -> f64 {
-        let leaves = self.overlay.root().map_or(1, |root| root.count);
-        let width = if self.config.effective_size { tasks.max(leaves) } else { tasks };
+        let width = if self.config.effective_size { tasks.max(self.io.leaves) } else { tasks };
         task_mops * width as f64
     }
 
@@ -716,7 +715,7 @@ impl Peer {
             idlewood_overlay::Notice::ChildrenChanged | idlewood_overlay::Notice::PlaceChanged => {
                 self.router_changed = true;
             }
-            idlewood_overlay::Notice::RootChanged => self.note_backlog(),
+            idlewood_overlay::Notice::RootChanged => self.note_root(),
         }
     }
 

@@ -171,6 +171,7 @@ fn request(number: u64, attempt: u32, ranges: Range<u64>) -> Message {
         age: Duration::ZERO,
         path: Path::default(),
         climbed: 0,
+        answer_within_ms: 0,
     };
     Message::Request { request, node: Node::Leaf, climbing: false }
 }
@@ -696,4 +697,88 @@ fn who_is_clearly_better_off_gets_work_and_who_is_little_better_off_is_quiet() {
         let view = host.peer.bag(BAG).unwrap();
         assert_eq!((view.reissued, view.duplicates, view.done + view.placed), (0, 0, 40));
     }
+}
+
+/// A request that so many machines may take so long to answer to.
+fn unhurried(number: u64, ranges: Range<u64>, answer_within_ms: u32) -> Message {
+    let Message::Request { request, .. } = request(number, 0, ranges) else { unreachable!() };
+    Message::Request { request: Request { answer_within_ms, ..request }, node: Node::Leaf, climbing: false }
+}
+
+#[test]
+fn machines_answer_to_a_request_at_moments_of_their_own() {
+    let mut moments: Vec<f64> = (2..102)
+        .map(|number| {
+            let mut host = Host::new(number);
+            // Clocks do not agree.
+            host.pass(seconds(f64::from(number) * 7.3));
+            let start = host.now;
+            host.receive(1, unhurried(1, 0..5, 20_000));
+            while host.holdings().is_empty() {
+                host.pass(Duration::from_millis(50));
+            }
+            assert_eq!(host.holdings()[0].1, 5);
+            host.now.since(start).as_secs_f64()
+        })
+        .collect();
+    moments.sort_by(f64::total_cmp);
+    assert!(moments[0] < 2.0 && moments[99] > 18.0 && moments[99] <= 20.1, "{moments:?}");
+    let most = (0..20).map(|second| moments.iter().filter(|moment| moment.floor() == f64::from(second)).count()).max();
+    assert!(most <= Some(15), "{most:?} in one second: {moments:?}");
+}
+
+#[test]
+fn an_answer_to_what_was_said_before_does_not_hide_what_came_since() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..5));
+    let (version, _) = host.holdings()[0];
+    host.receive(1, unhurried(2, 5..8, 20_000));
+    host.receive(1, lease(version, IntervalSet::new()));
+    host.pass(seconds(20.1));
+    assert!(host.holdings().iter().any(|(_, held)| *held == 8), "{:?}", host.holdings());
+}
+
+#[test]
+fn results_that_others_follow_are_told_together_and_the_last_and_failures_at_once() {
+    let told = |host: &Host| -> Vec<usize> {
+        let results = host.sent.iter().filter_map(|(_, message)| match message {
+            Message::Results { results, .. } => Some(results.len()),
+            _ => None,
+        });
+        results.collect()
+    };
+    let mut host = Host::new(2);
+    host.receive(1, unhurried(1, 0..12, 20_000));
+    for task in 0..10 {
+        host.finish(host.started[task], true);
+    }
+    assert_eq!(told(&host), [0; 0], "more follow");
+    host.pass(seconds(20.1));
+    assert_eq!(told(&host)[0], 10);
+    host.receive(1, Message::ResultsAck { bag: BAG, indices: IntervalSet::from(0..10) });
+    host.sent.clear();
+    host.finish(host.started[10], true);
+    assert_eq!(told(&host), [0; 0]);
+    host.finish(host.started[11], true);
+    assert_eq!(told(&host), [2], "that was the last");
+
+    let mut host = Host::new(2);
+    host.receive(1, unhurried(1, 0..12, 20_000));
+    host.finish(host.started[0], true);
+    host.finish(host.started[1], false);
+    assert_eq!(told(&host), [1]);
+    let kinds: Vec<_> = host.sent.iter().map(|(_, message)| message.kind()).filter(|kind| *kind != "overlay").collect();
+    assert_eq!(kinds, ["holding", "results"], "a failure is believed of who holds the task");
+}
+
+#[test]
+fn a_submitter_waits_longer_the_more_machines_may_answer() {
+    let [mut host, router] = pair();
+    assert!(router.peer.overlay_view().hosts_router());
+    host.give(Event::Submitted(Submission { id: BAG, tasks: 40, task_mops: Some(1000.0), retries_max: 0 }));
+    // Whatever is sent is lost; two machines have 80 ms more than the 15 s.
+    host.pass(seconds(15.04));
+    assert_eq!(host.peer.bag(BAG).unwrap().reissued, 0);
+    host.pass(seconds(0.1));
+    assert_eq!(host.peer.bag(BAG).unwrap().reissued, 40);
 }

@@ -31,7 +31,11 @@ fn executor(config: &Config) -> (Executor, Io) {
         };
         let ranges = IntervalSet::from(0..tasks);
         let (age, path) = (Duration::ZERO, Path::default());
-        executor.accept(Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0 }, &mut io, config);
+        executor.accept(
+            Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0, answer_within_ms: 0 },
+            &mut io,
+            config,
+        );
         executor.dispatch(&mut io);
         io.now += Duration::from_secs(runs_s);
     }
@@ -86,7 +90,7 @@ fn give(executor: &mut Executor, io: &mut Io, number: u8, task_mops: f64, size_m
     let bag = BagHeader { id, submitter, tasks: 2, task_mops, application_size_mops: size_mops, declared };
     let tasks = if declared { 1 } else { 2 };
     let (ranges, age, path) = (IntervalSet::from(0..tasks), Duration::from_secs(age_s), Path::default());
-    let request = Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0 };
+    let request = Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0, answer_within_ms: 0 };
     executor.accept(request, io, &Config::default());
 }
 
@@ -181,7 +185,7 @@ impl Machine {
         let bag =
             BagHeader { id, submitter: contact(1), tasks, task_mops, application_size_mops: size_mops, declared: true };
         let (ranges, age, path) = (IntervalSet::from(0..tasks), Duration::ZERO, Path::default());
-        let request = Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0 };
+        let request = Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0, answer_within_ms: 0 };
         self.executor.accept(request, &mut self.io, &self.config);
         self.executor.dispatch(&mut self.io);
     }
@@ -269,7 +273,11 @@ fn laden(config: &Config) -> (Executor, Io) {
         let (submitter, application_size_mops) = (contact(1), 1e5 * 100.0 * f64::from(number));
         let bag = BagHeader { id, submitter, tasks, task_mops: 1e5, application_size_mops, declared: true };
         let (ranges, age, path) = (IntervalSet::from(0..tasks), Duration::ZERO, Path::default());
-        executor.accept(Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0 }, &mut io, config);
+        executor.accept(
+            Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0, answer_within_ms: 0 },
+            &mut io,
+            config,
+        );
         all_durable(&mut io);
         let version = executor.held[&id].version;
         let (submitter, term, drop) = (None, Duration::from_secs(60), IntervalSet::new());

@@ -108,7 +108,7 @@ fn request(tasks: u64) -> Request {
         declared: true,
     };
     let (ranges, age, path) = (IntervalSet::from(5..5 + tasks), Duration::ZERO, Path::default());
-    Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0 }
+    Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0, answer_within_ms: 0 }
 }
 
 /// How many tasks each child gets, in its order; none where the request climbed.
