@@ -33,8 +33,9 @@ pub enum ClimbingRule {
     WholeGrid,
 }
 
-/// What the root tells everybody, beside the overlay's own count and height.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// What the root tells everybody, beside the overlay's own count and height. It travels as a list of values without names,
+/// since it goes to all whenever something has changed.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Platform {
     /// S_min of the paper: the smallest maximum stretch of a leaf, in s/Mop.
     pub minimum_stretch: f64,
@@ -45,20 +46,26 @@ pub struct Platform {
     /// The longest time that what has not begun on a leaf would take there alone, in seconds.
     pub longest_wait_s: u64,
     /// The root's own availability summary, encoded; decoded only where a request is judged, empty where none is.
-    #[serde(with = "serde_bytes")]
     availability: Vec<u8>,
 }
 
 impl Platform {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        ciborium::into_writer(self, &mut bytes).expect("a Vec takes every write");
+        let Self { minimum_stretch, maximum_stretch, speed_mops, longest_wait_s, ref availability } = *self;
+        let availability = serde_bytes::Bytes::new(availability);
+        let values = (minimum_stretch, maximum_stretch, speed_mops, longest_wait_s, availability);
+        ciborium::into_writer(&values, &mut bytes).expect("a Vec takes every write");
         bytes
     }
 
     /// What the root said; the default where it said nothing that can be used.
     pub(crate) fn decode(bytes: &[u8]) -> Self {
-        let platform: Self = ciborium::from_reader(bytes).unwrap_or_default();
+        type Values = (f64, f64, f64, u64, serde_bytes::ByteBuf);
+        let Ok::<Values, _>(values) = ciborium::from_reader(bytes) else { return Self::default() };
+        let (minimum_stretch, maximum_stretch, speed_mops, longest_wait_s, availability) = values;
+        let availability = availability.into_vec();
+        let platform = Self { minimum_stretch, maximum_stretch, speed_mops, longest_wait_s, availability };
         let sane = |value: f64| value.is_finite() && value >= 0.0;
         let valid = sane(platform.minimum_stretch) && sane(platform.maximum_stretch) && sane(platform.speed_mops);
         if valid { platform } else { Self::default() }

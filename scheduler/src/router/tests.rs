@@ -207,6 +207,20 @@ fn by_the_whole_grids_rule_it_climbs_only_where_that_helps() {
     assert!(Platform::of(leaf(0.0).encode(), ClimbingRule::Minimum).availability.is_empty());
 }
 
+#[test]
+fn what_the_root_tells_is_short_and_damaged_it_is_nothing() {
+    let mut summary = leaf(100.0);
+    summary.longest_wait_s = summary::wait_s(5120.0);
+    let platform = Platform::of(summary.encode(), ClimbingRule::Minimum);
+    assert!(platform.maximum_stretch > 0.0);
+    let bytes = platform.encode();
+    assert!(bytes.len() <= 25, "{} bytes", bytes.len());
+    assert_eq!(Platform::decode(&bytes), platform);
+    assert_eq!([Platform::decode(&bytes[..8]), Platform::decode(&[])], [Platform::default(), Platform::default()]);
+    let absurd = Platform { speed_mops: f64::NAN, ..platform };
+    assert_eq!(Platform::decode(&absurd.encode()), Platform::default());
+}
+
 fn available(router: &Router, grid: &Grid) -> u64 {
     let report = Summary::decode(&router.report(grid.lower()).unwrap()).unwrap();
     report.tasks(60, 0.0, 4096.0 / STRETCHES[60], 1024.0)
