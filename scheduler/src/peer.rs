@@ -252,6 +252,10 @@ pub struct Peer {
     /// Until then a machine that is alone waits for the grid that it expects.
     alone_until: Option<Time>,
     asking: Asking,
+    /// When the executor has timed work next, and whether that has to be found anew, since something may have changed for
+    /// it: most events are the tree's, and looking at all that is held would cost more than they do.
+    executor_due: Option<Time>,
+    executor_touched: bool,
     /// When there is timed work next; found anew after each event.
     deadline: Option<Time>,
 }
@@ -297,6 +301,8 @@ impl Peer {
             router_earliest: now,
             alone_until: None,
             asking: Asking::new(now),
+            executor_due: None,
+            executor_touched: true,
             deadline: Some(now),
         };
         peer.alone_until = peer.config.expects_grid.then(|| now + peer.config.placement_timeout);
@@ -366,6 +372,7 @@ impl Peer {
     pub fn handle(&mut self, now: Time, event: Event, effects: &mut Vec<Effect>) {
         self.io.now = now;
         self.notice_sleep();
+        self.executor_touched |= !matches!(event, Event::Received { .. } | Event::DeadlineReached);
         match event {
             Event::Bootstrap(contact) => self.overlay(idlewood_overlay::Event::Bootstrap(contact)),
             Event::Received { from, message } => self.receive(from, message),
@@ -397,6 +404,10 @@ impl Peer {
             Event::DeadlineReached => self.overlay(idlewood_overlay::Event::DeadlineReached),
         }
         self.settle();
+        if self.executor_must_act() {
+            self.executor_due = self.executor.deadline(&self.io);
+            self.executor_touched = false;
+        }
         self.deadline = self.next_deadline();
         effects.append(&mut self.io.effects);
     }
@@ -429,7 +440,7 @@ impl Peer {
         };
         let ledgers =
             self.ledgers.values().filter(|ledger| !ledger.is_closed()).filter_map(|ledger| ledger.deadline()).min();
-        let executor = self.executor.deadline(&self.io);
+        let executor = self.executor_due;
         let router = if self.router_changed {
             Some(self.router_earliest.max(self.io.now))
         } else {
@@ -476,6 +487,7 @@ impl Peer {
     }
 
     fn receive(&mut self, from: PeerId, message: Message) {
+        self.executor_touched |= !matches!(message, Message::Overlay(_));
         match message {
             Message::Overlay(message) => self.overlay(idlewood_overlay::Event::Received { from: from.into(), message }),
             Message::Request { request, node, climbing } => self.request(request, node, climbing),
@@ -539,6 +551,7 @@ impl Peer {
 
     /// A request reached this machine's leaf or router.
     fn request(&mut self, request: Request, node: Node, climbing: bool) {
+        self.executor_touched = true;
         if node == Node::Router && climbing && !self.overlay.hosts_router() && !self.is_alone() {
             // It was meant for a router that has moved since: where this leaf hangs now, there is one.
             self.enter(request);
@@ -646,10 +659,19 @@ impl Peer {
         }
     }
 
+    /// Whether there may be something for the executor to do.
+    fn executor_must_act(&self) -> bool {
+        self.executor_touched || self.executor_due.is_some_and(|due| due <= self.io.now)
+    }
+
     /// Does everything that follows from an event, until nothing more does.
     fn settle(&mut self) {
-        self.io.me.clone_from(self.overlay.me());
-        self.executor.tick(&mut self.io, &self.config);
+        if self.io.me != *self.overlay.me() {
+            self.io.me.clone_from(self.overlay.me());
+        }
+        if self.executor_must_act() {
+            self.executor.tick(&mut self.io, &self.config);
+        }
         for ledger in self.ledgers.values_mut() {
             ledger.expire(&mut self.io);
         }
@@ -660,7 +682,9 @@ impl Peer {
                 self.receive(self.io.me.peer, message);
                 continue;
             }
-            self.executor.dispatch(&mut self.io);
+            if self.executor_must_act() {
+                self.executor.dispatch(&mut self.io);
+            }
             self.ask_for_work();
             if self.io.local.is_empty() {
                 break;
@@ -746,7 +770,8 @@ impl Peer {
             return;
         }
         let report = self.router.report(&self.overlay).filter(|_| self.overlay.hosts_router());
-        if let Some(report) = report.as_ref().filter(|_| changed) {
+        let is_news = |report: &&Vec<u8>| changed && self.overlay.published(Node::Router) != report.as_slice();
+        if let Some(report) = report.as_ref().filter(is_news) {
             self.overlay.publish(now, Node::Router, report.clone(), &mut self.overlay_effects);
         }
         if self.overlay.is_root() {

@@ -255,6 +255,8 @@ impl Router {
             return vec![(parent.clone(), Message::Request { request, node: Node::Router, climbing: true })];
         }
         let parts = split_tasks(&children, &numbers, decision.s_index);
+        // Of what comes from above, whoever is above has taken it off already.
+        self.changed |= climbing;
         self.place(request, &parts, summaries, decision.s_index, overlay, now)
     }
 
@@ -282,7 +284,6 @@ impl Router {
                 summary.reserve(s_index, ranges.len(), request.bag.task_mops);
                 let since = slot.booked.as_ref().map_or(now, |booked| booked.since);
                 slot.booked = Some(Booked { since, summary });
-                self.changed = true;
             }
             let request = Request { ranges, path: request.path.down(side), ..request.clone() };
             sent.push((child.contact.clone(), Message::Request { request, node: child.node, climbing: false }));
