@@ -710,8 +710,6 @@ fn machines_answer_to_a_request_at_moments_of_their_own() {
     let mut moments: Vec<f64> = (2..102)
         .map(|number| {
             let mut host = Host::new(number);
-            // Clocks do not agree.
-            host.pass(seconds(f64::from(number) * 7.3));
             let start = host.now;
             host.receive(1, unhurried(1, 0..5, 20_000));
             while host.holdings().is_empty() {

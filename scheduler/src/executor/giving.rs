@@ -1,5 +1,9 @@
 //! Redistribution, on the executor's side: when it asks for work, and what it gives to one that does.
 //!
+//! A machine that has nothing to do gets its share of everything that has not begun. One that has work but a smaller
+//! stretch gets of the bags up to the bottleneck only, those that decide the stretch here, and as much as makes both
+//! stretches the same: a bag is done when the slowest of those that hold it is.
+//!
 //! What is given is offered to the bag's submitter, which alone decides where tasks are: it takes them from this
 //! machine's part, issues them to the other machine, and has them dropped here. Until it answers they are neither
 //! started nor forgotten; if it does not, they wait here as before. So nothing is lost, and what is done twice is what

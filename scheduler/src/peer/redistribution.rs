@@ -1,10 +1,13 @@
-//! Redistribution: a machine that runs dry gets work that waits elsewhere (ours; the paper places a task once).
+//! Redistribution: machines that could do more for the grid's largest stretch get work that waits elsewhere (ours; the
+//! paper places a task once).
 //!
-//! It asks its leaf's parent, once, and again after a growing time; only while the root says that tasks wait somewhere,
-//! so that an idle grid is quiet. A router hands the question down to the child whose leaves have the longest wait, and
-//! up where that is less than half of the longest there is, at most one in a second. A child that was asked is not
-//! asked again before it reports anew. The leaf at the end offers a share of what has not begun to the submitters
-//! ([`crate::executor`]), which issue it to the idle machine.
+//! A machine that runs *dry* asks while the root says that tasks wait somewhere. So does one that has work, while the
+//! root says that somebody's stretch is clearly larger than its own: after a crash that cost its queue, a machine goes
+//! on with late deadlines while others still hold many early ones, though nobody is dry (*levelling*). It asks its leaf's
+//! parent, once, and again after a growing time; a grid that is idle, or level, is quiet. A router hands the question
+//! down to the child whose leaves have the longest wait, or the largest stretch, and up where that is far below the
+//! most there is, at most one in a second. A child that was asked is not asked again before it reports anew. The leaf at
+//! the end offers a share of what has not begun to the submitters ([`crate::executor`]), which issue it to the asker.
 
 use std::time::Duration;
 
@@ -22,9 +25,10 @@ const ASK_AFTER_MAX: Duration = Duration::from_secs(60);
 /// Least time between two questions that a router lets climb.
 const CLIMB_AFTER: Duration = Duration::from_secs(1);
 
-/// A machine asks where somebody's stretch is so many times its own.
+/// A machine asks where somebody's stretch is so many times its own. Our choice: without failures all are within that of
+/// each other.
 const UNEQUAL: f64 = 1.1;
-/// A question climbs on unless the subtree has a leaf whose stretch is this share of the largest.
+/// Such a question climbs on unless the subtree has a leaf whose stretch is this share of the largest. Our choice.
 const NEARLY: f64 = 0.95;
 
 /// When questions for work may be asked.
@@ -101,15 +105,13 @@ impl Peer {
             return;
         }
         let parent = self.overlay.parent(Node::Router).filter(|_| climbing && climbed < CLIMBED_MAX);
-        let mut least = if asker.stretch > 0.0 { asker.stretch * UNEQUAL } else { WAIT_S_MIN as f64 };
-        if parent.is_some() {
-            let largest = if asker.stretch > 0.0 {
-                self.asking.maximum_stretch * NEARLY
-            } else {
-                (self.asking.longest_wait_s / 2) as f64
-            };
-            least = largest.max(least);
-        }
+        let Asking { longest_wait_s, maximum_stretch, .. } = self.asking;
+        let (worth_it, nearly_the_most) = if asker.stretch > 0.0 {
+            (asker.stretch * UNEQUAL, maximum_stretch * NEARLY)
+        } else {
+            (WAIT_S_MIN as f64, (longest_wait_s / 2) as f64)
+        };
+        let least = if parent.is_some() { nearly_the_most.max(worth_it) } else { worth_it };
         let now = self.io.now;
         if let Some((child, node)) = self.router.ask(&asker, least, &self.overlay, now, &self.config) {
             self.io.send(child, Message::Ask { asker, node, climbing: false, climbed });

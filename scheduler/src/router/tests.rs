@@ -238,7 +238,7 @@ fn what_was_sent_is_taken_off_until_a_report_comes_or_it_is_given_up() {
     let send = |router: &mut Router, grid: &Grid, now| {
         let sent = router.route(request(200), false, grid.lower(), &Platform::default(), now, &config);
         assert_eq!(parts(&sent, &request(200)), Some(vec![100, 100]));
-        assert!(router.take_changed());
+        assert!(!router.take_changed(), "whoever sent it here has taken it off");
     };
     let start = grid.now;
     send(&mut router, &grid, start);
@@ -266,6 +266,17 @@ fn what_was_sent_is_taken_off_until_a_report_comes_or_it_is_given_up() {
     assert!(router.take_changed());
     let report = Summary::of_children(&[&leaf(100.0), &leaf(100.0)]).encode();
     assert_eq!((router.report(grid.lower()), router.deadline(&config)), (Some(report), None));
+}
+
+#[test]
+fn what_was_decided_here_is_reported() {
+    let (config, grid, mut router) = (Config::default(), Grid::new(&leaf(0.0)), Router::default());
+    router.refresh(grid.lower(), grid.now, &config);
+    assert!(router.take_changed());
+    let platform = Platform { minimum_stretch: 1e9, ..Platform::default() };
+    let sent = router.route(request(200), true, grid.lower(), &platform, grid.now, &config);
+    assert_eq!(parts(&sent, &request(200)), Some(vec![100, 100]));
+    assert!(router.take_changed(), "nobody above knows of it");
 }
 
 #[test]
