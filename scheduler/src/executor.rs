@@ -403,6 +403,16 @@ impl Executor {
         io.effects.push(Effect::ResumeTasks);
     }
 
+    /// This machine is about to leave: what it holds and what is finished is told now, whatever the pace.
+    pub(crate) fn tell_all(&mut self, now: Time) {
+        for held in self.held.values_mut() {
+            held.results_due = held.results_due.min(now);
+            if !held.agreed {
+                held.holding_due = held.holding_due.min(now);
+            }
+        }
+    }
+
     pub(crate) fn is_suspended(&self) -> bool {
         self.suspended
     }

@@ -399,7 +399,10 @@ impl Peer {
             }
             Event::OwnerReturned => self.executor.suspend(&mut self.io, &self.config),
             Event::OwnerLeft => self.executor.resume(&mut self.io),
-            Event::Leave => self.overlay(idlewood_overlay::Event::Leave),
+            Event::Leave => {
+                self.executor.tell_all(now);
+                self.overlay(idlewood_overlay::Event::Leave);
+            }
             Event::Return => self.come_back(),
             Event::DeadlineReached => self.overlay(idlewood_overlay::Event::DeadlineReached),
         }

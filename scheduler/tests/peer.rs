@@ -760,6 +760,13 @@ fn results_that_others_follow_are_told_together_and_the_last_and_failures_at_onc
     host.finish(host.started[11], true);
     assert_eq!(told(&host), [2], "that was the last");
 
+    let [mut host, _other] = pair();
+    host.receive(1, unhurried(1, 0..12, 20_000));
+    host.finish(host.started[0], true);
+    host.give(Event::Leave);
+    assert_eq!(told(&host), [1], "it may be away for long");
+    assert_eq!(host.holdings().len(), 1);
+
     let mut host = Host::new(2);
     host.receive(1, unhurried(1, 0..12, 20_000));
     host.finish(host.started[0], true);
