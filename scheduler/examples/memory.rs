@@ -46,7 +46,7 @@ fn request(bag: u64) -> Message {
         declared: true,
     };
     let (ranges, age, path) = (IntervalSet::from(0..10), Duration::from_secs(bag.tasks), Path::default());
-    let request = Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0 };
+    let request = Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0, answer_within_ms: 0 };
     Message::Request { request, node: Node::Leaf, climbing: false }
 }
 

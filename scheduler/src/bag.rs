@@ -21,6 +21,11 @@ pub const BAG_WORK_MOPS_MAX: f64 = 1e18;
 pub(crate) const HELD_INTERVALS_MAX: usize = 4096;
 /// Largest accepted age of a request. Older ones are clamped.
 pub const AGE_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
+/// Machines that answer to one request in a second, on average: what they say and are told takes 4 % of the paper's link of
+/// 1 Mb/s each way.
+const ANSWERS_PER_S: u64 = 25;
+/// Longest time for their answers, however many machines there are. Our choice.
+pub(crate) const ANSWER_WITHIN_MAX: Duration = Duration::from_secs(600);
 /// Deepest path down the tree; position keys have 256 bits, and so has a trie over them levels.
 const PATH_LENGTH_MAX: usize = 256;
 
@@ -128,9 +133,9 @@ impl Path {
         Self(steps.into())
     }
 
-    /// All steps, a letter each.
-    pub(crate) fn steps(&self) -> &str {
-        &self.0
+    /// Whether the other is this path or goes on from where it ends.
+    pub(crate) fn is_above(&self, other: &Self) -> bool {
+        other.0.starts_with(&*self.0)
     }
 
     /// Number of splits so far.
@@ -163,6 +168,10 @@ pub struct Request {
     pub path: Path,
     /// Routers that passed it upward so far: bounds the way while the tree heals.
     pub climbed: u16,
+    /// Whoever gets a part of it says so within this time, each at a moment of its own, so that they do not take the
+    /// submitter's link all at once; results that others follow are told as often. The submitter waits so much longer for
+    /// them.
+    pub answer_within_ms: u32,
 }
 
 impl Request {
@@ -173,5 +182,12 @@ impl Request {
             && self.ranges.intervals() <= REQUEST_INTERVALS_MAX
             && self.ranges.ranges().last().is_some_and(|range| range.end <= self.bag.tasks)
             && self.path.len() <= PATH_LENGTH_MAX
+            && u64::from(self.answer_within_ms) <= ANSWER_WITHIN_MAX.as_millis() as u64
     }
+}
+
+/// How long at most so many machines may take to answer to a request.
+pub(crate) fn answer_within_ms(machines: u64) -> u32 {
+    let longest_ms = ANSWER_WITHIN_MAX.as_millis() as u64;
+    (machines.saturating_mul(1000 / ANSWERS_PER_S)).min(longest_ms) as u32
 }

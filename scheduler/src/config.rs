@@ -39,6 +39,10 @@ pub struct Config {
     /// Whether a machine that runs dry asks for work that waits elsewhere. Default true: in simulation it pays
     /// (docs/adr/0011).
     pub redistribution: bool,
+    /// Whether a machine that has work asks too, while its maximum stretch is clearly below the largest of the grid; nothing
+    /// without `redistribution`. Default true: where queues are lost it is worth a tenth of the maximum stretch
+    /// (docs/adr/0011).
+    pub levelling: bool,
     /// Whether there is a grid to join, so that a machine that is still alone must not take all its tasks on itself: it
     /// waits for the others, at most as long as for a placement. Default false.
     pub expects_grid: bool,
@@ -76,6 +80,7 @@ impl Default for Config {
             frozen_max: 2,
             lexicographic: false,
             redistribution: true,
+            levelling: true,
             expects_grid: false,
             lease: Duration::from_secs(60),
             placement_timeout: Duration::from_secs(15),

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use idlewood_overlay::{Contact, PeerId, Time};
 
-use self::held::Held;
+use self::held::{Held, Pace};
 use crate::bag::{AGE_MAX, BagHeader, BagId, HELD_INTERVALS_MAX, Request, TaskId, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
@@ -101,6 +101,8 @@ pub(crate) struct Executor {
     version: u64,
     seen: Recent,
     speed_mops: f64,
+    /// The smallest maximum stretch, as last published.
+    stretch: f64,
     /// Availability changed since this was last reset.
     pub(crate) changed: bool,
 }
@@ -152,6 +154,7 @@ impl Executor {
             version: 0,
             seen: Recent::default(),
             speed_mops: config.speed_mops,
+            stretch: 0.0,
             changed: true,
         }
     }
@@ -200,10 +203,12 @@ impl Executor {
         }
         let released = io.now - request.age.min(AGE_MAX);
         let submitter = request.bag.submitter.clone();
+        let pace = Pace::new(Duration::from_millis(request.answer_within_ms.into()), &io.me, id);
         let is_new = self.seen.insert(&request);
         let held = self.held.entry(id).or_insert_with(|| Box::new(Held::new(request.bag, released, config)));
         let mut changes = Vec::new();
         if is_new {
+            held.pace = held.pace.longer(pace);
             held.attempt = held.attempt.max(request.attempt);
             changes = held.supersede(request.attempt, &request.ranges);
             held.waiting.extend_with(&request.ranges.difference(&held.ranges()));
@@ -215,8 +220,14 @@ impl Executor {
         let known = &held.bag.submitter;
         let is_known = held.confirmed && submitter.incarnation <= known.incarnation;
         let to = if is_known { known.clone() } else { submitter };
-        let message = held.holding(self.version, io, config);
-        io.persist_held(id, changes, vec![Then::Send(to, message)]);
+        let mut then = Vec::new();
+        let takes_a_link = to.peer != io.me.peer;
+        if is_new && takes_a_link && to == held.bag.submitter && !pace.is_none() {
+            held.speak_by(self.version, pace.next(io.now));
+        } else {
+            then.push(Then::Send(to, held.holding(self.version, io, config)));
+        }
+        io.persist_held(id, changes, then);
         if self.suspended && self.vacate_at.is_none() {
             self.vacate_at = Some(io.now + config.vacate_after);
         }
@@ -345,7 +356,10 @@ impl Executor {
             TaskOutcome::Finished { success, output, output_bytes, work_mops } => {
                 let (index, attempt) = (task.index, running.attempt);
                 let result = TaskResult { index, attempt, success, output, output_bytes, work_mops };
-                held.finished(result, io);
+                // Only of what is placed here is a failure believed.
+                let speaks = !success && !held.agreed;
+                self.version += u64::from(speaks);
+                held.finished(result, speaks.then_some(self.version), io, config);
             }
             TaskOutcome::NotStarted { retry_after } => {
                 held.waiting.insert_index(task.index);
@@ -387,6 +401,16 @@ impl Executor {
         }
         self.changed = true;
         io.effects.push(Effect::ResumeTasks);
+    }
+
+    /// This machine is about to leave: what it holds and what is finished is told now, whatever the pace.
+    pub(crate) fn tell_all(&mut self, now: Time) {
+        for held in self.held.values_mut() {
+            held.results_due = held.results_due.min(now);
+            if !held.agreed {
+                held.holding_due = held.holding_due.min(now);
+            }
+        }
     }
 
     pub(crate) fn is_suspended(&self) -> bool {

@@ -38,6 +38,8 @@ pub(crate) struct Io {
     /// Wall-clock time at the driver's start.
     epoch: WallTime,
     pub(crate) me: Contact,
+    /// Machines of the grid, as the root last said.
+    pub(crate) leaves: u64,
     pub(crate) effects: Vec<Effect>,
     /// Messages of this peer to itself: they never leave the process.
     pub(crate) local: VecDeque<Message>,
@@ -53,6 +55,7 @@ impl Io {
             now,
             epoch: WallTime(wall_now.0.saturating_sub(now.as_micros())),
             me,
+            leaves: 1,
             effects: Vec::new(),
             local: VecDeque::new(),
             next_ticket: 0,

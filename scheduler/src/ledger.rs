@@ -22,7 +22,7 @@ use idlewood_overlay::{Contact, PeerId, Time};
 
 use self::placements::Placement;
 pub(crate) use self::placements::{Holding, refuse};
-use crate::bag::{BAG_WORK_MOPS_MAX, BagHeader, REQUEST_INTERVALS_MAX, Request, TaskId, TaskResult};
+use crate::bag::{BAG_WORK_MOPS_MAX, BagHeader, REQUEST_INTERVALS_MAX, Request, TaskId, TaskResult, answer_within_ms};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::message::Message;
@@ -381,7 +381,9 @@ impl Ledger {
     fn request(&mut self, ranges: IntervalSet, to: Option<PeerId>, io: &Io, config: &Config) -> Request {
         self.number += 1;
         self.may_be_held = true;
-        let until = io.now + config.placement_timeout;
+        let machines = if to.is_some() { 0 } else { ranges.len().min(io.leaves) };
+        let answer_within_ms = answer_within_ms(machines);
+        let until = io.now + config.placement_timeout + Duration::from_millis(answer_within_ms.into());
         self.ends_at(until);
         self.issued.push(Issue { ranges: ranges.clone(), to, until });
         Request {
@@ -392,6 +394,7 @@ impl Ledger {
             age: io.now.since(self.released),
             path: crate::bag::Path::default(),
             climbed: 0,
+            answer_within_ms,
         }
     }
 

@@ -77,12 +77,10 @@ pub enum Message {
         /// How long they are yours.
         term: Duration,
     },
-    /// A machine has nothing to do and asks for work that waits elsewhere.
+    /// A machine asks for work that waits elsewhere.
     Ask {
         /// Which machine.
-        idle: Contact,
-        /// Its speed, in Mop/s.
-        speed_mops: f64,
+        asker: Asker,
         /// Whether the receiver's router or its leaf, which has work to give, is meant.
         node: Node,
         /// From below, or from above.
@@ -90,7 +88,7 @@ pub enum Message {
         /// Routers that it has climbed through.
         climbed: u16,
     },
-    /// Executor to submitter: these tasks, which have not begun, may go to that machine, which has nothing to do.
+    /// Executor to submitter: these tasks, which have not begun, may go to that machine, which asked for work.
     Offer {
         /// Which bag.
         bag: BagId,
@@ -117,6 +115,25 @@ pub enum Message {
         /// Which tasks.
         indices: IntervalSet,
     },
+}
+
+/// A machine that asks for work, since it has nothing to do, or is clearly better off than another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Asker {
+    /// Which machine.
+    pub contact: Contact,
+    /// Its speed, all slots together, in Mop/s.
+    pub speed_mops: f64,
+    /// The smallest maximum stretch of what it holds, in s/Mop; 0 where it has nothing to do.
+    pub stretch: f64,
+}
+
+impl Asker {
+    fn is_valid(&self) -> bool {
+        self.contact.is_valid()
+            && (SPEED_MOPS_MIN..=SPEED_SUM_MOPS_MAX).contains(&self.speed_mops)
+            && (0.0..f64::INFINITY).contains(&self.stretch)
+    }
 }
 
 /// Why received bytes are not a message.
@@ -171,9 +188,7 @@ impl Message {
             }
             Self::Renewal { executor, bags } => (executor.is_valid() && bags.len() <= RENEWALS_MAX, "renewal"),
             Self::Renewed { bags, .. } => (bags.len() <= RENEWALS_MAX, "renewed"),
-            Self::Ask { idle, speed_mops, .. } => {
-                (idle.is_valid() && (SPEED_MOPS_MIN..=SPEED_SUM_MOPS_MAX).contains(speed_mops), "ask")
-            }
+            Self::Ask { asker, .. } => (asker.is_valid(), "ask"),
             Self::Offer { executor, ranges, to, .. } => {
                 (executor.is_valid() && to.is_valid() && ranges.intervals() <= REQUEST_INTERVALS_MAX, "offer")
             }

@@ -252,6 +252,10 @@ pub struct Peer {
     /// Until then a machine that is alone waits for the grid that it expects.
     alone_until: Option<Time>,
     asking: Asking,
+    /// When the executor has timed work next, and whether that has to be found anew, since something may have changed for
+    /// it: most events are the tree's, and looking at all that is held would cost more than they do.
+    executor_due: Option<Time>,
+    executor_touched: bool,
     /// When there is timed work next; found anew after each event.
     deadline: Option<Time>,
 }
@@ -297,6 +301,8 @@ impl Peer {
             router_earliest: now,
             alone_until: None,
             asking: Asking::new(now),
+            executor_due: None,
+            executor_touched: true,
             deadline: Some(now),
         };
         peer.alone_until = peer.config.expects_grid.then(|| now + peer.config.placement_timeout);
@@ -366,6 +372,7 @@ impl Peer {
     pub fn handle(&mut self, now: Time, event: Event, effects: &mut Vec<Effect>) {
         self.io.now = now;
         self.notice_sleep();
+        self.executor_touched |= !matches!(event, Event::Received { .. } | Event::DeadlineReached);
         match event {
             Event::Bootstrap(contact) => self.overlay(idlewood_overlay::Event::Bootstrap(contact)),
             Event::Received { from, message } => self.receive(from, message),
@@ -392,11 +399,18 @@ impl Peer {
             }
             Event::OwnerReturned => self.executor.suspend(&mut self.io, &self.config),
             Event::OwnerLeft => self.executor.resume(&mut self.io),
-            Event::Leave => self.overlay(idlewood_overlay::Event::Leave),
+            Event::Leave => {
+                self.executor.tell_all(now);
+                self.overlay(idlewood_overlay::Event::Leave);
+            }
             Event::Return => self.come_back(),
             Event::DeadlineReached => self.overlay(idlewood_overlay::Event::DeadlineReached),
         }
         self.settle();
+        if self.executor_must_act() {
+            self.executor_due = self.executor.deadline(&self.io);
+            self.executor_touched = false;
+        }
         self.deadline = self.next_deadline();
         effects.append(&mut self.io.effects);
     }
@@ -429,7 +443,7 @@ impl Peer {
         };
         let ledgers =
             self.ledgers.values().filter(|ledger| !ledger.is_closed()).filter_map(|ledger| ledger.deadline()).min();
-        let executor = self.executor.deadline(&self.io);
+        let executor = self.executor_due;
         let router = if self.router_changed {
             Some(self.router_earliest.max(self.io.now))
         } else {
@@ -476,6 +490,7 @@ impl Peer {
     }
 
     fn receive(&mut self, from: PeerId, message: Message) {
+        self.executor_touched |= !matches!(message, Message::Overlay(_));
         match message {
             Message::Overlay(message) => self.overlay(idlewood_overlay::Event::Received { from: from.into(), message }),
             Message::Request { request, node, climbing } => self.request(request, node, climbing),
@@ -488,9 +503,7 @@ impl Peer {
                     None => refuse(bag, executor, version, ranges, &mut self.io),
                 }
             }
-            Message::Ask { idle, speed_mops, node, climbing, climbed } => {
-                self.asked(idle, speed_mops, node, climbing, climbed);
-            }
+            Message::Ask { asker, node, climbing, climbed } => self.asked(asker, node, climbing, climbed),
             Message::Offer { bag, executor, ranges, to } if executor.peer == from => match self.ledgers.get_mut(&bag) {
                 Some(ledger) => ledger.offer(executor, &ranges, to, &mut self.io, &self.config),
                 None => refuse(bag, executor, 0, ranges, &mut self.io),
@@ -541,9 +554,14 @@ impl Peer {
 
     /// A request reached this machine's leaf or router.
     fn request(&mut self, request: Request, node: Node, climbing: bool) {
+        self.executor_touched = true;
         if node == Node::Router && climbing && !self.overlay.hosts_router() && !self.is_alone() {
             // It was meant for a router that has moved since: where this leaf hangs now, there is one.
             self.enter(request);
+            return;
+        }
+        if node == Node::Router && self.router.has_split(&request) {
+            // Also where the router has moved since: the leaf would take what others were sent.
             return;
         }
         if node == Node::Leaf || !self.overlay.hosts_router() {
@@ -553,9 +571,6 @@ impl Peer {
         if climbing && self.overlay.depth(Node::Router).is_none() {
             // Cut off from the root while the tree is being repaired: whatever is decided here would crowd this
             // subtree, perhaps one machine. The submitter issues it again.
-            return;
-        }
-        if self.router.has_split(&request) {
             return;
         }
         let (platform, now) = (self.platform(), self.io.now);
@@ -624,8 +639,7 @@ impl Peer {
 
     /// w' = a·max(n, N), or the paper's w = a·n.
     fn application_size(&self, task_mops: f64, tasks: u64) -> f64 {
-        let leaves = self.overlay.root().map_or(1, |root| root.count);
-        let width = if self.config.effective_size { tasks.max(leaves) } else { tasks };
+        let width = if self.config.effective_size { tasks.max(self.io.leaves) } else { tasks };
         task_mops * width as f64
     }
 
@@ -648,10 +662,19 @@ impl Peer {
         }
     }
 
+    /// Whether there may be something for the executor to do.
+    fn executor_must_act(&self) -> bool {
+        self.executor_touched || self.executor_due.is_some_and(|due| due <= self.io.now)
+    }
+
     /// Does everything that follows from an event, until nothing more does.
     fn settle(&mut self) {
-        self.io.me.clone_from(self.overlay.me());
-        self.executor.tick(&mut self.io, &self.config);
+        if self.io.me != *self.overlay.me() {
+            self.io.me.clone_from(self.overlay.me());
+        }
+        if self.executor_must_act() {
+            self.executor.tick(&mut self.io, &self.config);
+        }
         for ledger in self.ledgers.values_mut() {
             ledger.expire(&mut self.io);
         }
@@ -662,7 +685,9 @@ impl Peer {
                 self.receive(self.io.me.peer, message);
                 continue;
             }
-            self.executor.dispatch(&mut self.io);
+            if self.executor_must_act() {
+                self.executor.dispatch(&mut self.io);
+            }
             self.ask_for_work();
             if self.io.local.is_empty() {
                 break;
@@ -717,7 +742,7 @@ impl Peer {
             idlewood_overlay::Notice::ChildrenChanged | idlewood_overlay::Notice::PlaceChanged => {
                 self.router_changed = true;
             }
-            idlewood_overlay::Notice::RootChanged => self.note_backlog(),
+            idlewood_overlay::Notice::RootChanged => self.note_root(),
         }
     }
 
@@ -748,7 +773,8 @@ impl Peer {
             return;
         }
         let report = self.router.report(&self.overlay).filter(|_| self.overlay.hosts_router());
-        if let Some(report) = report.as_ref().filter(|_| changed) {
+        let is_news = |report: &&Vec<u8>| changed && self.overlay.published(Node::Router) != report.as_slice();
+        if let Some(report) = report.as_ref().filter(is_news) {
             self.overlay.publish(now, Node::Router, report.clone(), &mut self.overlay_effects);
         }
         if self.overlay.is_root() {

@@ -1,20 +1,33 @@
 //! Which requests came lately, so that none is split or executed twice (invariant I7).
+//!
+//! A request and what it was split into are one request here: while the tree changes, a message that was repeated on its
+//! way can reach a machine as the whole, or as a part, of what this machine has had already.
 
 use std::collections::VecDeque;
 
-use crate::bag::{BagId, Request};
+use crate::bag::{BagId, Path, Request};
 
 /// How many are remembered: our choice, many times what arrives while one request is under way.
 const REQUESTS_MAX: usize = 1024;
 
-/// The latest requests, the oldest first: of each the first bytes of its bag's id and of the hash of the rest, since many
-/// peers remember many.
+/// The latest requests, the oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Recent(VecDeque<(u64, u64)>);
+pub(crate) struct Recent(VecDeque<Mark>);
+
+/// The first bytes of a bag's id, since many peers remember many, and what tells its requests apart.
+#[derive(Debug)]
+struct Mark {
+    bag: u64,
+    number: u64,
+    path: Path,
+}
 
 impl Recent {
+    /// Whether this request, one that it is a part of, or a part of it, is remembered.
     pub(crate) fn contains(&self, request: &Request) -> bool {
-        self.0.contains(&mark(request))
+        let bag = first_bytes(&request.bag.id.0);
+        let same = |mark: &&Mark| mark.number == request.number && mark.bag == bag;
+        self.0.iter().filter(same).any(|mark| mark.path.is_above(&request.path) || request.path.is_above(&mark.path))
     }
 
     /// Remembers a request; whether it is new.
@@ -25,21 +38,14 @@ impl Recent {
         if self.0.len() == REQUESTS_MAX {
             self.0.pop_front();
         }
-        self.0.push_back(mark(request));
+        let (number, path) = (request.number, request.path.clone());
+        self.0.push_back(Mark { bag: first_bytes(&request.bag.id.0), number, path });
         true
     }
 
     pub(crate) fn forget(&mut self, bag: BagId) {
-        self.0.retain(|mark| mark.0 != first_bytes(&bag.0));
+        self.0.retain(|mark| mark.bag != first_bytes(&bag.0));
     }
-}
-
-fn mark(request: &Request) -> (u64, u64) {
-    let Request { bag, number, path, .. } = request;
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&number.to_le_bytes());
-    hasher.update(path.steps().as_bytes());
-    (first_bytes(&bag.id.0), first_bytes(hasher.finalize().as_bytes()))
 }
 
 fn first_bytes(bytes: &[u8; 32]) -> u64 {

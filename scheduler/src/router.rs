@@ -6,12 +6,12 @@
 #[cfg(test)]
 mod tests;
 
-use idlewood_overlay::{Child, Contact, Node, Overlay, PeerId, Side, Time};
+use idlewood_overlay::{Child, Contact, Node, Overlay, Side, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::bag::Request;
 use crate::config::Config;
-use crate::message::Message;
+use crate::message::{Asker, Message};
 use crate::recent::Recent;
 use crate::split::{self, choose, split_ranges, split_tasks};
 use crate::summary::{self, STRETCHES, Summary};
@@ -33,8 +33,9 @@ pub enum ClimbingRule {
     WholeGrid,
 }
 
-/// What the root tells everybody, beside the overlay's own count and height.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// What the root tells everybody, beside the overlay's own count and height. It travels as a list of values without names,
+/// since it goes to all whenever something has changed.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Platform {
     /// S_min of the paper: the smallest maximum stretch of a leaf, in s/Mop.
     pub minimum_stretch: f64,
@@ -45,20 +46,26 @@ pub struct Platform {
     /// The longest time that what has not begun on a leaf would take there alone, in seconds.
     pub longest_wait_s: u64,
     /// The root's own availability summary, encoded; decoded only where a request is judged, empty where none is.
-    #[serde(with = "serde_bytes")]
     availability: Vec<u8>,
 }
 
 impl Platform {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        ciborium::into_writer(self, &mut bytes).expect("a Vec takes every write");
+        let Self { minimum_stretch, maximum_stretch, speed_mops, longest_wait_s, ref availability } = *self;
+        let availability = serde_bytes::Bytes::new(availability);
+        let values = (minimum_stretch, maximum_stretch, speed_mops, longest_wait_s, availability);
+        ciborium::into_writer(&values, &mut bytes).expect("a Vec takes every write");
         bytes
     }
 
     /// What the root said; the default where it said nothing that can be used.
     pub(crate) fn decode(bytes: &[u8]) -> Self {
-        let platform: Self = ciborium::from_reader(bytes).unwrap_or_default();
+        type Values = (f64, f64, f64, u64, serde_bytes::ByteBuf);
+        let Ok::<Values, _>(values) = ciborium::from_reader(bytes) else { return Self::default() };
+        let (minimum_stretch, maximum_stretch, speed_mops, longest_wait_s, availability) = values;
+        let availability = availability.into_vec();
+        let platform = Self { minimum_stretch, maximum_stretch, speed_mops, longest_wait_s, availability };
         let sane = |value: f64| value.is_finite() && value >= 0.0;
         let valid = sane(platform.minimum_stretch) && sane(platform.maximum_stretch) && sane(platform.speed_mops);
         if valid { platform } else { Self::default() }
@@ -184,24 +191,33 @@ impl Router {
         self.split.contains(request)
     }
 
-    /// Where a machine that has nothing to do is sent: to the child with the longest wait of at least so many seconds
-    /// that was not asked since it reported.
+    /// Where a machine that asks for work is sent: to the child with the longest wait (in seconds), or where the machine has
+    /// work to the one with the largest stretch, of at least so much, that was not asked since it reported.
     pub(crate) fn ask(
         &mut self,
-        least_s: u64,
-        idle: PeerId,
+        asker: &Asker,
+        least: f64,
         overlay: &Overlay,
         now: Time,
         config: &Config,
     ) -> Option<(Contact, Node)> {
         self.refresh(overlay, now, config);
+        let of = |payload| {
+            if asker.stretch > 0.0 {
+                summary::maximum_stretch(payload)
+            } else {
+                summary::longest_wait_s(payload) as f64
+            }
+        };
         let both = self.slots.iter_mut().zip(overlay.children());
         let asked = both.filter_map(|(slot, child)| Some((slot.as_mut()?, child?)));
         let waiting = asked
-            .filter(|(slot, child)| !slot.asked && (child.node == Node::Router || child.contact.peer != idle))
-            .map(|(slot, child)| (summary::longest_wait_s(child.payload), slot, child))
-            .filter(|(wait_s, ..)| *wait_s >= least_s);
-        let (_, slot, child) = waiting.max_by_key(|(wait_s, ..)| *wait_s)?;
+            .filter(|(slot, child)| {
+                !slot.asked && (child.node == Node::Router || child.contact.peer != asker.contact.peer)
+            })
+            .map(|(slot, child)| (of(child.payload), slot, child))
+            .filter(|(most, ..)| *most >= least);
+        let (_, slot, child) = waiting.max_by(|(one, ..), (other, ..)| one.total_cmp(other))?;
         slot.asked = true;
         Some((child.contact.clone(), child.node))
     }
@@ -239,6 +255,8 @@ impl Router {
             return vec![(parent.clone(), Message::Request { request, node: Node::Router, climbing: true })];
         }
         let parts = split_tasks(&children, &numbers, decision.s_index);
+        // Of what comes from above, whoever is above has taken it off already.
+        self.changed |= climbing;
         self.place(request, &parts, summaries, decision.s_index, overlay, now)
     }
 
@@ -266,7 +284,6 @@ impl Router {
                 summary.reserve(s_index, ranges.len(), request.bag.task_mops);
                 let since = slot.booked.as_ref().map_or(now, |booked| booked.since);
                 slot.booked = Some(Booked { since, summary });
-                self.changed = true;
             }
             let request = Request { ranges, path: request.path.down(side), ..request.clone() };
             sent.push((child.contact.clone(), Message::Request { request, node: child.node, climbing: false }));

@@ -206,6 +206,17 @@ pub fn max_stretch_exact(load: &Load) -> f64 {
     Jobs::new(load).max_stretch(&Capacity::new(load))
 }
 
+/// The smallest maximum stretch and what decides it: the entries up to the last one that has it, in the order by deadline.
+/// 0 and none for a queue without work or a load that does not validate.
+pub(crate) fn bottleneck(load: &Load) -> (f64, Vec<usize>) {
+    let mut jobs = Jobs::new(load);
+    if jobs.0.is_empty() || load.validate().is_err() {
+        return (0.0, Vec::new());
+    }
+    let (stretch, last) = jobs.fixed_point(&Capacity::new(load), Prefix::default());
+    (stretch, jobs.0[..=last].iter().map(|job| job.index).collect())
+}
+
 /// The order by earliest deadline, refined behind the bottleneck of the maximum stretch: all bags of the load, those
 /// without work last.
 ///

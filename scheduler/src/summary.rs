@@ -31,7 +31,7 @@ mod tests;
 use crate::availability::Slack;
 use crate::queue::{Capacity, Load};
 use crate::stretch::Jobs;
-pub use encoding::{DecodeError, ENCODED_BYTES_MAX, apply, diff, longest_wait_s, report};
+pub use encoding::{DecodeError, ENCODED_BYTES_MAX, apply, diff, longest_wait_s, maximum_stretch, report};
 pub use grid::{
     AGES, HORIZON_COUNT, HORIZONS_S, STRETCH_COUNT, STRETCHES, TASK_SIZE_COUNT, TASK_SIZES_MOPS, stretch_at_least,
 };

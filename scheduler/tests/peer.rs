@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use idlewood_overlay::{Contact, GridId, Node, PeerId, State, Time, WallTime};
+use idlewood_overlay::{Contact, GridId, Node, PeerId, Side, State, Time, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
     BagHeader, BagId, BlobId, Change, Config, Effect, Event, MESSAGE_BYTES_MAX, Message, Notice, Path, Peer, Record,
@@ -171,6 +171,7 @@ fn request(number: u64, attempt: u32, ranges: Range<u64>) -> Message {
         age: Duration::ZERO,
         path: Path::default(),
         climbed: 0,
+        answer_within_ms: 0,
     };
     Message::Request { request, node: Node::Leaf, climbing: false }
 }
@@ -383,6 +384,50 @@ fn a_request_is_executed_once() {
     host.receive(1, Message::ResultsAck { bag: BAG, indices: IntervalSet::from(0..1) });
     host.receive(1, request(1, 0, 0..1));
     assert_eq!(host.started.len(), 1);
+}
+
+/// The path that these letters spell.
+fn path(steps: &str) -> Path {
+    let side = |step| if step == 'l' { Side::Left } else { Side::Right };
+    steps.chars().fold(Path::default(), |path, step| path.down(side(step)))
+}
+
+/// Tasks that a machine holds after it was sent one request number in parts with these paths, 10 tasks each.
+fn held_of(paths: &[&str]) -> u64 {
+    let mut host = Host::new(2);
+    for (first, steps) in (0..).step_by(10).zip(paths) {
+        let Message::Request { mut request, .. } = request(1, 0, first..first + 10) else { unreachable!() };
+        request.path = path(steps);
+        host.receive(1, Message::Request { request, node: Node::Leaf, climbing: false });
+    }
+    host.peer.held()[0].waiting + host.peer.held()[0].running
+}
+
+#[test]
+fn what_a_request_is_a_part_of_or_has_as_a_part_is_not_executed_beside_it() {
+    assert_eq!(held_of(&["ll", "l"]), 10, "the whole of which the part is here");
+    assert_eq!(held_of(&["l", "ll", "lrl"]), 10, "parts of what is here");
+    assert_eq!(held_of(&["", "rlr"]), 10);
+    assert_eq!(held_of(&["ll", "lr", "r"]), 30, "parts of one request that have nothing in common");
+}
+
+#[test]
+fn what_a_router_has_split_is_not_taken_by_its_leaf_once_the_router_has_moved() {
+    let [mut host, mut router] = pair();
+    assert!(router.peer.overlay_view().hosts_router());
+    // All of it goes to the other machine.
+    router.give(Event::OwnerReturned);
+    talk(&mut host, &mut router, 20);
+    let Message::Request { request, .. } = request(1, 0, 0..10) else { unreachable!() };
+    let message = Message::Request { request, node: Node::Router, climbing: false };
+    router.receive(1, message.clone());
+    talk(&mut host, &mut router, 1);
+    assert_eq!((host.peer.held().len(), router.peer.held().len()), (1, 0));
+    host.give(Event::Leave);
+    talk(&mut host, &mut router, 20);
+    assert!(!router.peer.overlay_view().hosts_router());
+    router.receive(1, message);
+    assert!(router.peer.held().is_empty());
 }
 
 #[test]
@@ -626,4 +671,119 @@ fn who_runs_dry_gets_half_of_what_waits_on_the_other_and_an_idle_grid_is_quiet()
         let view = host.peer.bag(BAG).unwrap();
         assert_eq!((view.reissued, view.duplicates, view.done + view.placed), (0, 0, 40));
     }
+}
+
+#[test]
+fn who_is_clearly_better_off_gets_work_and_who_is_little_better_off_is_quiet() {
+    for (levelling, done, moves) in [(true, 10, true), (true, 1, false), (false, 10, false)] {
+        let [mut host, mut other] = pair_with(Config { levelling, ..Config::default() });
+        let submission = Submission { id: BAG, tasks: 40, task_mops: Some(100_000.0), retries_max: 0 };
+        host.give(Event::Submitted(submission));
+        talk(&mut host, &mut other, 5);
+        let waiting = |host: &Host| host.peer.held().iter().map(|held| held.waiting).sum::<u64>();
+        // The other is faster than was to be expected.
+        for _ in 0..done {
+            let running = other.peer.running();
+            for task in running.into_iter().map(|running| running.task) {
+                other.finish(task, true);
+            }
+        }
+        let before = [waiting(&host), waiting(&other)];
+        let mut asks = 0;
+        talk_and(&mut host, &mut other, 30, |message| asks += u32::from(matches!(message, Message::Ask { .. })));
+        let after = [waiting(&host), waiting(&other)];
+        assert_eq!((asks > 0, after != before), (moves, moves), "{before:?} {after:?}");
+        assert!(!moves || after[0].abs_diff(after[1]) <= 3, "{before:?} {after:?}");
+        let view = host.peer.bag(BAG).unwrap();
+        assert_eq!((view.reissued, view.duplicates, view.done + view.placed), (0, 0, 40));
+    }
+}
+
+/// A request that so many machines may take so long to answer to.
+fn unhurried(number: u64, ranges: Range<u64>, answer_within_ms: u32) -> Message {
+    let Message::Request { request, .. } = request(number, 0, ranges) else { unreachable!() };
+    Message::Request { request: Request { answer_within_ms, ..request }, node: Node::Leaf, climbing: false }
+}
+
+#[test]
+fn machines_answer_to_a_request_at_moments_of_their_own() {
+    let mut moments: Vec<f64> = (2..102)
+        .map(|number| {
+            let mut host = Host::new(number);
+            let start = host.now;
+            host.receive(1, unhurried(1, 0..5, 20_000));
+            while host.holdings().is_empty() {
+                host.pass(Duration::from_millis(50));
+            }
+            assert_eq!(host.holdings()[0].1, 5);
+            host.now.since(start).as_secs_f64()
+        })
+        .collect();
+    moments.sort_by(f64::total_cmp);
+    assert!(moments[0] < 2.0 && moments[99] > 18.0 && moments[99] <= 20.1, "{moments:?}");
+    let most = (0..20).map(|second| moments.iter().filter(|moment| moment.floor() == f64::from(second)).count()).max();
+    assert!(most <= Some(15), "{most:?} in one second: {moments:?}");
+}
+
+#[test]
+fn an_answer_to_what_was_said_before_does_not_hide_what_came_since() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..5));
+    let (version, _) = host.holdings()[0];
+    host.receive(1, unhurried(2, 5..8, 20_000));
+    host.receive(1, lease(version, IntervalSet::new()));
+    host.pass(seconds(20.1));
+    assert!(host.holdings().iter().any(|(_, held)| *held == 8), "{:?}", host.holdings());
+}
+
+#[test]
+fn results_that_others_follow_are_told_together_and_the_last_and_failures_at_once() {
+    let told = |host: &Host| -> Vec<usize> {
+        let results = host.sent.iter().filter_map(|(_, message)| match message {
+            Message::Results { results, .. } => Some(results.len()),
+            _ => None,
+        });
+        results.collect()
+    };
+    let mut host = Host::new(2);
+    host.receive(1, unhurried(1, 0..12, 20_000));
+    for task in 0..10 {
+        host.finish(host.started[task], true);
+    }
+    assert_eq!(told(&host), [0; 0], "more follow");
+    host.pass(seconds(20.1));
+    assert_eq!(told(&host)[0], 10);
+    host.receive(1, Message::ResultsAck { bag: BAG, indices: IntervalSet::from(0..10) });
+    host.sent.clear();
+    host.finish(host.started[10], true);
+    assert_eq!(told(&host), [0; 0]);
+    host.finish(host.started[11], true);
+    assert_eq!(told(&host), [2], "that was the last");
+
+    let [mut host, _other] = pair();
+    host.receive(1, unhurried(1, 0..12, 20_000));
+    host.finish(host.started[0], true);
+    host.give(Event::Leave);
+    assert_eq!(told(&host), [1], "it may be away for long");
+    assert_eq!(host.holdings().len(), 1);
+
+    let mut host = Host::new(2);
+    host.receive(1, unhurried(1, 0..12, 20_000));
+    host.finish(host.started[0], true);
+    host.finish(host.started[1], false);
+    assert_eq!(told(&host), [1]);
+    let kinds: Vec<_> = host.sent.iter().map(|(_, message)| message.kind()).filter(|kind| *kind != "overlay").collect();
+    assert_eq!(kinds, ["holding", "results"], "a failure is believed of who holds the task");
+}
+
+#[test]
+fn a_submitter_waits_longer_the_more_machines_may_answer() {
+    let [mut host, router] = pair();
+    assert!(router.peer.overlay_view().hosts_router());
+    host.give(Event::Submitted(Submission { id: BAG, tasks: 40, task_mops: Some(1000.0), retries_max: 0 }));
+    // Whatever is sent is lost; two machines have 80 ms more than the 15 s.
+    host.pass(seconds(15.04));
+    assert_eq!(host.peer.bag(BAG).unwrap().reissued, 0);
+    host.pass(seconds(0.1));
+    assert_eq!(host.peer.bag(BAG).unwrap().reissued, 40);
 }

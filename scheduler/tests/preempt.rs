@@ -180,6 +180,7 @@ impl Machine {
             age: Duration::ZERO,
             path: Path::default(),
             climbed: 0,
+            answer_within_ms: 0,
         };
         let message = Message::Request { request, node: Node::Leaf, climbing: false };
         self.give(Event::Received { from: PeerId([1; 32]), message });

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use idlewood_overlay::{Contact, Node, PeerId, Side, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{BagHeader, BagId, BlobId, Closing, DecodeError, Message, Path, Record, Request, TaskResult};
+use idlewood_scheduler::{
+    Asker, BagHeader, BagId, BlobId, Closing, DecodeError, Message, Path, Record, Request, TaskResult,
+};
 
 fn contact(byte: u8) -> Contact {
     Contact { peer: PeerId([byte; 32]), incarnation: u64::from(byte), address: "/a".into() }
@@ -36,7 +38,12 @@ fn request() -> Request {
         age: Duration::from_millis(1500),
         path: Path::default().down(Side::Left).down(Side::Right),
         climbed: 2,
+        answer_within_ms: 0,
     }
+}
+
+fn asker(speed_mops: f64, stretch: f64) -> Asker {
+    Asker { contact: contact(3), speed_mops, stretch }
 }
 
 fn messages() -> Vec<Message> {
@@ -65,7 +72,7 @@ fn messages() -> Vec<Message> {
         },
         Message::Renewal { executor: contact(2), bags: vec![(bag().id, 6), (BagId([8; 32]), 70)] },
         Message::Renewed { bags: vec![(bag().id, 6)], term: Duration::from_secs(60) },
-        Message::Ask { idle: contact(3), speed_mops: 1000.0, node: Node::Router, climbing: true, climbed: 2 },
+        Message::Ask { asker: asker(1000.0, 1e-5), node: Node::Router, climbing: true, climbed: 2 },
         Message::Offer { bag: bag().id, executor: contact(2), ranges: IntervalSet::from(0..2), to: contact(3) },
         Message::Results { bag: bag().id, executor: contact(2), results: vec![result()] },
         Message::ResultsAck { bag: bag().id, indices: IntervalSet::from(3..4) },
@@ -129,9 +136,17 @@ fn impossible_messages_are_refused() {
     let ranges: IntervalSet = (0..4097).map(|at| 2 * at..2 * at + 1).collect();
     let holding = Message::Holding { bag: bag().id, executor: contact(2), version: 1, attempt: 0, ranges };
     assert_eq!(Message::decode(&holding.encode()), Err(DecodeError::Invalid("holding")));
-    let ask = |speed_mops| Message::Ask { idle: contact(3), speed_mops, node: Node::Leaf, climbing: false, climbed: 0 };
-    for speed_mops in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
-        assert_eq!(Message::decode(&ask(speed_mops).encode()), Err(DecodeError::Invalid("ask")));
+    for (speed_mops, stretch) in [
+        (f64::NAN, 0.0),
+        (f64::INFINITY, 0.0),
+        (0.0, 0.0),
+        (-1.0, 0.0),
+        (1.0, f64::NAN),
+        (1.0, f64::INFINITY),
+        (1.0, -1.0),
+    ] {
+        let ask = Message::Ask { asker: asker(speed_mops, stretch), node: Node::Leaf, climbing: false, climbed: 0 };
+        assert_eq!(Message::decode(&ask.encode()), Err(DecodeError::Invalid("ask")), "{speed_mops} {stretch}");
     }
     let bags = (0..513).map(|version| (bag().id, version)).collect();
     let renewal = Message::Renewal { executor: contact(2), bags };

@@ -18,8 +18,6 @@ mod updates;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use idlewood_overlay::Time;
@@ -28,6 +26,7 @@ use serde_json::Value;
 pub(crate) use published::figures;
 pub(crate) use table::replace;
 
+use crate::seeds::{self, Word};
 use case::Case;
 use table::{Line, Table};
 
@@ -162,11 +161,6 @@ struct Job {
     name: String,
 }
 
-enum Word {
-    Progress(usize, JobProgress),
-    Done(usize, Box<Line>, Duration),
-}
-
 impl Plan {
     /// Refuses nonsense.
     ///
@@ -226,6 +220,7 @@ impl Plan {
         let words: BTreeSet<_> =
             cases.iter().flat_map(Case::words).filter(|(_, word)| self.only.contains(word)).collect();
         let labels: BTreeSet<&str> = words.iter().map(|(label, _)| *label).collect();
+        cases.retain(|case| !case.on_demand || labels.contains("variant"));
         cases.retain(|case| {
             labels.iter().all(|label| case.words().any(|word| word.0 == *label && words.contains(&word)))
         });
@@ -270,48 +265,41 @@ impl Plan {
             _ => (threads.min(missing.len()).max(1), 1),
         };
         let started = Instant::now();
-        let (sender, receiver) = mpsc::sync_channel(64);
-        let next = AtomicUsize::new(0);
         let mut told =
             News { running: BTreeMap::new(), done: None, jobs_done: found, jobs: jobs.len(), found, left: None };
         let mut done_weight = 0.0;
-        std::thread::scope(|scope| {
-            for _ in 0..at_a_time {
-                let sender = sender.clone();
-                let (jobs, cases, missing, next) = (&jobs, &cases, &missing, &next);
-                scope.spawn(move || work(jobs, cases, missing, next, threads_each, &sender));
-            }
-            drop(sender);
-            loop {
-                told.done = None;
-                match receiver.recv_timeout(Duration::from_millis(200)) {
-                    Ok(Word::Progress(job, progress)) => {
-                        told.running.insert(jobs[job].name.clone(), progress);
-                    }
-                    Ok(Word::Done(job, line, took)) => {
-                        told.running.remove(&jobs[job].name);
-                        table.lines[job] = Some(*line);
-                        done_weight += weight(&jobs[job]);
-                        told.jobs_done += 1;
-                        told.done = Some((jobs[job].name.clone(), took));
-                        if let Err(sentence) = table.write().and_then(|()| self.write(&cases, &jobs, &table)) {
-                            // No further job is begun.
-                            next.store(missing.len(), Ordering::Relaxed);
-                            return Err(sentence);
-                        }
-                    }
-                    Err(RecvTimeoutError::Timeout) => {}
-                    Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        let work = |number: usize, progress: &mut dyn FnMut(JobProgress)| {
+            let job = &jobs[missing[number]];
+            let values = job::run(&cases[job.case], job.seed, threads_each, &mut |of| progress(of));
+            Line { key: job.key.clone(), labels: cases[job.case].labels.clone(), seed: job.seed, values }
+        };
+        seeds::run(missing.len(), at_a_time, work, |word| {
+            told.done = None;
+            match word {
+                Word::Progress(number, progress, took) => {
+                    let name = jobs[missing[number]].name.clone();
+                    told.running.insert(name, JobProgress { took, ..progress });
                 }
-                let under_way = told.running.iter().map(|(name, progress)| {
-                    let job = jobs.iter().find(|job| job.name == *name);
-                    job.map_or(0.0, |job| progress.share * weight(job))
-                });
-                let share = (done_weight + under_way.sum::<f64>()) / all_weight.max(1e-9);
-                let elapsed_s = started.elapsed().as_secs_f64();
-                told.left = (share > 0.01).then(|| Duration::from_secs_f64(elapsed_s * (1.0 / share - 1.0).max(0.0)));
-                news(&told);
+                Word::Done(number, line, took) => {
+                    let job = missing[number];
+                    told.running.remove(&jobs[job].name);
+                    table.lines[job] = Some(line);
+                    done_weight += weight(&jobs[job]);
+                    told.jobs_done += 1;
+                    told.done = Some((jobs[job].name.clone(), took));
+                    table.write().and_then(|()| self.write(&cases, &jobs, &table))?;
+                }
+                Word::Silence => {}
             }
+            let under_way = told.running.iter().map(|(name, progress)| {
+                let job = jobs.iter().find(|job| job.name == *name);
+                job.map_or(0.0, |job| progress.share * weight(job))
+            });
+            let share = (done_weight + under_way.sum::<f64>()) / all_weight.max(1e-9);
+            let elapsed_s = started.elapsed().as_secs_f64();
+            told.left = (share > 0.01).then(|| Duration::from_secs_f64(elapsed_s * (1.0 / share - 1.0).max(0.0)));
+            news(&told);
+            Ok::<(), String>(())
         })?;
         self.write(&cases, &jobs, &table).map(|()| summary::of(self, &cases, &jobs, &table))
     }
@@ -325,36 +313,6 @@ impl Plan {
             replace(&self.out.join(format!("{name}.svg")), &figure.to_svg())?;
         }
         Ok(())
-    }
-}
-
-/// Takes jobs until there are none, or nobody listens.
-fn work(
-    jobs: &[Job],
-    cases: &[Case],
-    missing: &[usize],
-    next: &AtomicUsize,
-    threads: usize,
-    sender: &mpsc::SyncSender<Word>,
-) {
-    loop {
-        let Some(&number) = missing.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
-        let job = &jobs[number];
-        let started = Instant::now();
-        let mut told: Option<Instant> = None;
-        let mut progress = |progress: JobProgress| {
-            if told.is_none_or(|told| told.elapsed() > Duration::from_millis(200)) {
-                told = Some(Instant::now());
-                // Progress may be missed: the next one says more.
-                let progress = JobProgress { took: started.elapsed(), ..progress };
-                drop(sender.try_send(Word::Progress(number, progress)));
-            }
-        };
-        let values = job::run(&cases[job.case], job.seed, threads, &mut progress);
-        let line = Line { key: job.key.clone(), labels: cases[job.case].labels.clone(), seed: job.seed, values };
-        if sender.send(Word::Done(number, Box::new(line), started.elapsed())).is_err() {
-            return;
-        }
     }
 }
 

@@ -41,6 +41,7 @@ pub mod record;
 mod report;
 pub mod reproduce;
 pub mod scenario;
+mod seeds;
 mod simulation;
 pub mod size;
 pub mod slab;

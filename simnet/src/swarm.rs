@@ -9,10 +9,9 @@
 //! Every machine knows a contact that is never replaced by another machine, as an agent's list of contacts has it: no
 //! protocol finds machines again of which nobody knows. Large worlds and long times are for the experiments.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
 use std::time::Duration;
 
 use idlewood_overlay::{Config, Time};
@@ -25,6 +24,7 @@ use crate::invariant::{Invariant, Safety, Violation, i6_tree};
 use crate::network::Quality;
 use crate::overlay::{Memory, Settings, World};
 use crate::random::{exponential, happens, log_uniform, stream};
+use crate::seeds::Word;
 
 /// Fewest and most machines of a case.
 pub const HOSTS: (u32, u32) = (3, 64);
@@ -523,28 +523,16 @@ fn attempt(seed: u64) -> Result<Outcome, String> {
 
 /// Runs the cases of these seeds, on all cores. The order in which they end has no influence on the result.
 pub fn run(seeds: &[u64], mut progress: impl FnMut(&Summary)) -> Summary {
-    let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let (sender, receiver) = mpsc::sync_channel(threads);
     let mut summary = Summary::default();
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            let (next, sender) = (&next, sender.clone());
-            scope.spawn(move || {
-                loop {
-                    let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
-                    if sender.send((*seed, attempt(*seed))).is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-        drop(sender);
-        for (seed, outcome) in receiver {
-            summary.add(seed, outcome);
+    let listen = |word: Word<(), _>| {
+        if let Word::Done(number, outcome, _) = word {
+            summary.add(seeds[number], outcome);
             progress(&summary);
         }
-    });
+        Ok::<(), Infallible>(())
+    };
+    let Ok(()) = crate::seeds::run(seeds.len(), threads, |number, _| attempt(seeds[number]), listen);
     summary.settled.sort_unstable();
     summary.failures.sort_by_key(|failure| failure.seed);
     summary

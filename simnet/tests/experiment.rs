@@ -1,53 +1,22 @@
 //! The papers' experiments as commands: end to end on small grids, the same result in every process and on any number
 //! of threads, files that say the same as the summary, runs that go on where they stopped, errors that say what to write.
 
-use std::path::PathBuf;
-use std::process::{Command, Output};
+mod command;
+
+use std::process::Command;
 
 use idlewood_simnet::Scenario;
 use idlewood_simnet::workload::{bags, speed_mops};
 use serde_json::Value;
 
-/// A directory of a test's own.
-struct Directory(PathBuf);
+use command::{Directory, json, reproduce};
 
-impl Directory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("idlewood-experiment-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a new directory");
-        Self(path)
-    }
-
-    fn read(&self, name: &str) -> String {
-        std::fs::read_to_string(self.0.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
-    }
-
-    /// The lines of a table, by column.
-    fn table(&self, name: &str) -> Vec<Vec<(String, String)>> {
-        let text = self.read(name);
-        let mut lines = text.lines().map(|line| line.split(',').map(str::to_owned).collect::<Vec<_>>());
-        let names = lines.next().expect("a heading");
-        lines.map(|cells| names.iter().cloned().zip(cells).collect()).collect()
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).expect("it is there");
-    }
-}
-
-fn reproduce(arguments: &str, out: &Directory) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_simnet"));
-    command.arg("reproduce").args(arguments.split_whitespace()).arg("--out").arg(&out.0);
-    command.output().expect("simnet starts")
-}
-
-#[track_caller]
-fn json(output: &Output) -> Value {
-    assert!(output.status.success(), "{output:?}");
-    let stdout = String::from_utf8(output.stdout.clone()).expect("text");
-    serde_json::from_str(stdout.lines().next_back().expect("a line")).expect("one JSON object")
+/// The lines of a table, by column.
+fn table(directory: &Directory, name: &str) -> Vec<Vec<(String, String)>> {
+    let text = directory.read(name);
+    let mut lines = text.lines().map(|line| line.split(',').map(str::to_owned).collect::<Vec<_>>());
+    let names = lines.next().expect("a heading");
+    lines.map(|cells| names.iter().cloned().zip(cells).collect()).collect()
 }
 
 /// What the machine that it ran on decides.
@@ -82,7 +51,7 @@ fn two_processes_agree_whatever_the_number_of_threads() {
     assert_eq!(simulated(first.clone()), simulated(second));
     let simulated_cells = |directory: &Directory| -> Vec<Vec<(String, String)>> {
         let keep = |line: Vec<(String, String)>| line.into_iter().filter(|(name, _)| !is_measured(name)).collect();
-        directory.table("fairness.csv").into_iter().map(keep).collect()
+        table(directory, "fairness.csv").into_iter().map(keep).collect()
     };
     assert_eq!(simulated_cells(&one), simulated_cells(&two));
     assert_eq!(one.read("fairness_10s.svg"), two.read("fairness_10s.svg"));
@@ -109,7 +78,7 @@ fn fairness_end_to_end() {
             ([0, 1].map(|end| row["ratio_mincent_ci95"][end].as_f64().unwrap()), number(row, "ratio_mincent"));
         assert!(low <= mean && mean <= high);
     }
-    for line in out.table("fairness.csv") {
+    for line in table(&out, "fairness.csv") {
         let cell = |name: &str| -> f64 {
             line.iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("{name}")).1.parse().unwrap()
         };
@@ -125,12 +94,22 @@ fn fairness_end_to_end() {
 }
 
 #[test]
+fn what_is_run_on_demand_is_run_when_its_variant_is_asked_for() {
+    let out = Directory::new("demand");
+    let arguments = "fairness --nodes 4 --bags 2 --seeds 1 --only queue_lost,bag_interval_s=10,ours,no_levelling";
+    let summary = json(&reproduce(&format!("{arguments} --output json"), &out));
+    let variants: Vec<_> = rows(&summary).iter().map(|row| row["variant"].as_str().unwrap()).collect();
+    assert_eq!(variants, ["ours", "no_levelling"]);
+    assert_eq!(out.read("fairness_10s.svg").matches("idlewood, failures, queue lost").count(), 1);
+}
+
+#[test]
 fn rows_are_what_the_lines_say() {
     let out = Directory::new("agree");
     let arguments =
         "desktops --nodes 6 --bags 5 --seeds 3 --only stay,log_uniform,load=0.7,ours,no_preemption --output json";
     let summary = json(&reproduce(arguments, &out));
-    let lines = out.table("desktops.csv");
+    let lines = table(&out, "desktops.csv");
     assert_eq!((rows(&summary).len(), lines.len()), (2, 6));
     for row in rows(&summary) {
         let values = |name: &str| -> Vec<f64> {
@@ -182,11 +161,11 @@ fn what_was_found_is_not_run_again_and_nothing_else_is_mixed_in() {
     let out = Directory::new("again");
     let arguments = "fairness --nodes 4 --bags 2 --only none,bag_interval_s=10 --output json";
     let first = json(&reproduce(&format!("{arguments} --seeds 1"), &out));
-    let lines = out.table("fairness.csv");
+    let lines = table(&out, "fairness.csv");
     let second = reproduce(&format!("{arguments} --seeds 2"), &out);
     assert!(String::from_utf8_lossy(&second.stderr).contains("1 of 2 runs were found"), "{second:?}");
     // Its very line, with the CPU time of then.
-    assert_eq!(out.table("fairness.csv")[0], lines[0]);
+    assert_eq!(table(&out, "fairness.csv")[0], lines[0]);
     assert_eq!(number(&rows(&json(&second))[0], "seeds"), 2.0);
     assert!(!out.0.join("fairness-before.csv").exists());
     // Torn, as by a crash of an editor: the line that cannot be read is run again.
@@ -198,8 +177,8 @@ fn what_was_found_is_not_run_again_and_nothing_else_is_mixed_in() {
     let other = reproduce(&format!("{arguments} --seeds 1 --bags 3").replace("--bags 2 ", ""), &out);
     assert_ne!(rows(&json(&other))[0]["max_stretch"], rows(&first)[0]["max_stretch"]);
     assert!(!String::from_utf8_lossy(&other.stderr).contains("found"), "{other:?}");
-    assert_eq!(out.table("fairness-before.csv").len(), 2);
-    assert_eq!(out.table("fairness.csv").len(), 1);
+    assert_eq!(table(&out, "fairness-before.csv").len(), 2);
+    assert_eq!(table(&out, "fairness.csv").len(), 1);
 }
 
 #[test]

@@ -1,43 +1,16 @@
 //! The experiments as a command: the same result in every process and on any number of threads, files that say the
 //! same as the summary, errors that say what to write.
 
-use std::path::PathBuf;
-use std::process::{Command, Output};
+mod command;
+
+use std::process::Output;
 
 use serde_json::Value;
 
-/// A directory of a test's own.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("idlewood-reproduce-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a new directory");
-        Self(path)
-    }
-
-    fn read(&self, name: &str) -> String {
-        std::fs::read_to_string(self.0.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).expect("it is there");
-    }
-}
+use command::{Directory, json};
 
 fn overlay(arguments: &str, out: &Directory) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_simnet"));
-    command.args(["reproduce", "overlay"]).args(arguments.split_whitespace()).arg("--out").arg(&out.0);
-    command.output().expect("simnet starts")
-}
-
-#[track_caller]
-fn json(output: &Output) -> Value {
-    assert!(output.status.success(), "{output:?}");
-    let stdout = String::from_utf8(output.stdout.clone()).expect("text");
-    serde_json::from_str(stdout.lines().next_back().expect("a line")).expect("one JSON object")
+    command::reproduce(&format!("overlay {arguments}"), out)
 }
 
 /// What does not depend on the machine that it ran on.

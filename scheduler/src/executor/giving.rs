@@ -1,21 +1,30 @@
 //! Redistribution, on the executor's side: when it asks for work, and what it gives to one that does.
 //!
+//! A machine that has nothing to do gets its share of everything that has not begun. One that has work but a smaller
+//! stretch gets of the bags up to the bottleneck only, those that decide the stretch here, and as much as makes both
+//! stretches the same: a bag is done when the slowest of those that hold it is.
+//!
 //! What is given is offered to the bag's submitter, which alone decides where tasks are: it takes them from this
 //! machine's part, issues them to the other machine, and has them dropped here. Until it answers they are neither
 //! started nor forgotten; if it does not, they wait here as before. So nothing is lost, and what is done twice is what
 //! a lost answer costs.
 
-use idlewood_overlay::Contact;
+use std::collections::BTreeSet;
+
+use idlewood_overlay::{Contact, Time};
 
 use super::Executor;
-use crate::bag::REQUEST_INTERVALS_MAX;
+use crate::bag::{BagId, REQUEST_INTERVALS_MAX};
 use crate::config::Config;
 use crate::io::Io;
-use crate::message::Message;
+use crate::message::{Asker, Message};
 use crate::ranges::IntervalSet;
+use crate::stretch::bottleneck;
 
 /// Most bags of which tasks are given at once: each costs its submitter some messages.
 const BAGS_GIVEN_MAX: usize = 32;
+/// Being done so much earlier is worth the messages, in seconds.
+const LEAD_S_MIN: f64 = 5.0;
 
 impl Executor {
     /// Whether a slot stands empty since nothing waits here.
@@ -35,22 +44,60 @@ impl Executor {
         self.speed_mops * self.slots as f64
     }
 
-    /// A machine of this speed has nothing to do: of each bag, in their order, it gets its share of what has not begun,
-    /// so that both are done at about the same time. All of it where the owner of this machine is back.
-    pub(crate) fn give(&mut self, to: &Contact, speed_mops: f64, io: &mut Io, config: &Config) {
+    /// The smallest maximum stretch of what is held, as last published, in s/Mop.
+    pub(crate) fn stretch(&self) -> f64 {
+        self.stretch
+    }
+
+    /// A machine asks for work. One that has nothing to do gets its share of what has not begun, of each bag in their
+    /// order, so that both are done at about the same time; all of it where the owner of this machine is back. One that
+    /// has work, but a smaller stretch, gets so much of what decides the stretch here that both have the same.
+    pub(crate) fn give(&mut self, asker: &Asker, io: &mut Io, config: &Config) {
         let is_offering = self.held.values().any(|held| !held.offered.is_empty());
-        if to.peer == io.me.peer || is_offering || !(speed_mops > 0.0 && speed_mops.is_finite()) {
+        if asker.contact.peer == io.me.peer || is_offering {
             return;
         }
-        let share = if self.suspended { 1.0 } else { speed_mops / (speed_mops + self.speed_mops()) };
-        if self.order_stale {
-            self.order_stale = false;
+        if std::mem::take(&mut self.order_stale) {
             self.reorder(io.now);
         }
+        let given = if self.suspended {
+            Some((self.order.clone(), 1.0))
+        } else if asker.stretch > 0.0 {
+            self.surplus(asker, io.now)
+        } else {
+            Some((self.order.clone(), asker.speed_mops / (asker.speed_mops + self.speed_mops())))
+        };
+        if let Some((order, share)) = given {
+            self.offer(order, share, &asker.contact, io, config);
+        }
+    }
+
+    /// The bags that decide the stretch here, and the share of what waits of them that would level it with that of a
+    /// machine where it is smaller; nothing where that is not worth the messages.
+    fn surplus(&self, asker: &Asker, now: Time) -> Option<(Vec<BagId>, f64)> {
+        let (load, bags) = self.load(now, |_| true);
+        let (stretch, first) = bottleneck(&load);
+        let last = &load.entries[*first.last()?];
+        // How long the bottleneck takes here, and at most all there that is due by the time that it is due at that stretch.
+        let [here_s, there_s] = [stretch, asker.stretch].map(|stretch| load.due_in(last, stretch).max(0.0));
+        if here_s - there_s < LEAD_S_MIN {
+            return None;
+        }
+        let surplus_mops = (here_s - there_s) / (1.0 / asker.speed_mops + 1.0 / self.speed_mops());
+        // On several slots a bag may have several entries.
+        let mut seen = BTreeSet::new();
+        let bags: Vec<BagId> = first.into_iter().map(|index| bags[index]).filter(|&bag| seen.insert(bag)).collect();
+        let held = bags.iter().filter_map(|bag| self.held.get(bag));
+        let waiting_mops: f64 = held.map(|held| held.waiting.len() as f64 * held.task_mops()).sum();
+        (waiting_mops > 0.0).then(|| (bags, (surplus_mops / waiting_mops).min(1.0)))
+    }
+
+    /// Offers this share of what waits of these bags.
+    fn offer(&mut self, order: Vec<BagId>, share: f64, to: &Contact, io: &mut Io, config: &Config) {
         // What is owed of the shares of the bags so far, in Mop: tasks are whole.
         let mut owed_mops = 0.0;
         let mut bags = 0;
-        for bag in self.order.clone() {
+        for bag in order {
             let Some(held) = self.held.get_mut(&bag).filter(|held| held.confirmed && !io.is_writing(bag)) else {
                 continue;
             };

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use idlewood_overlay::Time;
+use idlewood_overlay::{Contact, Time};
 
-use crate::bag::{BagHeader, HELD_INTERVALS_MAX, TaskResult};
+use crate::bag::{BagHeader, BagId, HELD_INTERVALS_MAX, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::message::{Message, RESULTS_MAX};
@@ -14,12 +14,49 @@ use crate::queue::{Entry, WORK_MOPS_MIN};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
 
+/// When a machine speaks of a bag, so that not all take its submitter's link at once: once in a period, at a moment of
+/// its own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    period: Duration,
+    /// The own moment, in [0, 1) of the period.
+    share: f64,
+}
+
+impl Pace {
+    /// That of one machine for a bag with so long a period; the share is as if it were drawn.
+    pub(super) fn new(period: Duration, me: &Contact, bag: BagId) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&me.peer.0).update(&bag.0);
+        let mut first = [0; 4];
+        first.copy_from_slice(&hasher.finalize().as_bytes()[..4]);
+        Self { period, share: f64::from(u32::from_le_bytes(first)) / 2.0_f64.powi(32) }
+    }
+
+    pub(super) fn longer(self, other: Self) -> Self {
+        if other.period > self.period { other } else { self }
+    }
+
+    /// Whether whatever is to be said is said at once.
+    pub(super) fn is_none(&self) -> bool {
+        self.period.is_zero()
+    }
+
+    /// The next own moment.
+    pub(super) fn next(&self, now: Time) -> Time {
+        let period_us = (self.period.as_micros() as i64).max(1);
+        let own_us = (period_us as f64 * self.share) as i64;
+        now + Duration::from_micros((own_us - now.as_micros()).rem_euclid(period_us) as u64)
+    }
+}
+
 /// A bag's part on this machine.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) bag: BagHeader,
     pub(super) released: Time,
     pub(super) attempt: u32,
+    pub(super) pace: Pace,
     /// Whether its submitter has spoken of it itself; else all there is may be somebody's invention.
     pub(super) confirmed: bool,
     pub(super) waiting: IntervalSet,
@@ -52,6 +89,7 @@ impl Held {
             bag,
             released,
             attempt: 0,
+            pace: Pace { period: Duration::ZERO, share: 0.0 },
             confirmed: false,
             waiting: IntervalSet::new(),
             offered: IntervalSet::new(),
@@ -143,6 +181,13 @@ impl Held {
         })
     }
 
+    /// Its submitter is to hear by then at the latest what is held now; answers to what it heard before say nothing of it.
+    pub(super) fn speak_by(&mut self, version: u64, moment: Time) {
+        self.holding_due = if self.version > 0 { self.holding_due.min(moment) } else { moment };
+        self.version = version;
+        self.agreed = false;
+    }
+
     /// Its submitter hears of it now, and again unless it answers within a growing time.
     pub(super) fn speak(&mut self, io: &Io, config: &Config) {
         self.holding_due = io.now + self.holding_wait;
@@ -176,20 +221,27 @@ impl Held {
         io.persist_held(self.bag.id, vec![change], vec![Then::Send(to, message)]);
     }
 
-    /// A task ran to its end: its submitter hears of it once that is durable.
-    pub(super) fn finished(&mut self, result: TaskResult, io: &mut Io) {
+    /// A task ran to its end: its submitter hears of it once that is durable; before, with a number for that, of what is
+    /// held.
+    pub(super) fn finished(&mut self, result: TaskResult, version: Option<u64>, io: &mut Io, config: &Config) {
         self.not_started = 0;
         self.finished.0 += 1;
         self.finished.1 += result.work_mops;
-        if self.outbox.is_empty() {
-            self.results_due = io.now + self.results_wait;
-        }
+        // While more is to come here, this was not the last of the bag: it can wait, and be told together with others.
+        let is_last = self.unfinished_is_empty();
+        let can_wait = result.success && !self.pace.is_none() && !is_last;
+        let due = if can_wait { self.pace.next(io.now) } else { io.now + self.results_wait };
+        // Of the last all are told.
+        self.results_due = if self.outbox.is_empty() || is_last { due } else { due.min(self.results_due) };
         self.outbox.insert(result.index, result.clone());
         let (bag, released) = (self.bag.id, io.wall(self.released));
         let outbox = Record::Outbox { bag: self.bag.clone(), released, result: result.clone() };
-        let results = Message::Results { bag, executor: io.me.clone(), results: vec![result] };
+        let results = if is_last { self.repeat_results() } else { vec![result] };
+        let results = (!can_wait).then(|| Message::Results { bag, executor: io.me.clone(), results });
+        let holding = version.map(|version| self.holding(version, io, config));
+        let then = holding.into_iter().chain(results).map(|message| Then::Send(self.bag.submitter.clone(), message));
         let changes = vec![Change::Put(outbox), self.change(io)];
-        io.persist_held(bag, changes, vec![Then::Send(self.bag.submitter.clone(), results)]);
+        io.persist_held(bag, changes, then.collect());
     }
 
     /// Some of the unacknowledged results; the next call begins behind them.

@@ -197,13 +197,14 @@ impl Executor {
     }
 
     /// What this leaf offers now.
-    pub(crate) fn summary(&self, now: Time) -> Summary {
+    pub(crate) fn summary(&mut self, now: Time) -> Summary {
         let mut summary = if self.is_suspended() {
             Summary::unavailable()
         } else {
             Summary::of_leaf(&self.load(now, |held| !held.unfinished_is_empty()).0)
         };
         summary.longest_wait_s = summary::wait_s(self.wait_s());
+        self.stretch = summary.maximum_stretch;
         summary
     }
 }

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::bag::{BlobId, Path};
+use crate::message::Asker;
 use crate::queue::Entry;
 use crate::summary::{STRETCH_COUNT, STRETCHES};
 
@@ -30,7 +31,11 @@ fn executor(config: &Config) -> (Executor, Io) {
         };
         let ranges = IntervalSet::from(0..tasks);
         let (age, path) = (Duration::ZERO, Path::default());
-        executor.accept(Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0 }, &mut io, config);
+        executor.accept(
+            Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0, answer_within_ms: 0 },
+            &mut io,
+            config,
+        );
         executor.dispatch(&mut io);
         io.now += Duration::from_secs(runs_s);
     }
@@ -85,7 +90,7 @@ fn give(executor: &mut Executor, io: &mut Io, number: u8, task_mops: f64, size_m
     let bag = BagHeader { id, submitter, tasks: 2, task_mops, application_size_mops: size_mops, declared };
     let tasks = if declared { 1 } else { 2 };
     let (ranges, age, path) = (IntervalSet::from(0..tasks), Duration::from_secs(age_s), Path::default());
-    let request = Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0 };
+    let request = Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0, answer_within_ms: 0 };
     executor.accept(request, io, &Config::default());
 }
 
@@ -180,7 +185,7 @@ impl Machine {
         let bag =
             BagHeader { id, submitter: contact(1), tasks, task_mops, application_size_mops: size_mops, declared: true };
         let (ranges, age, path) = (IntervalSet::from(0..tasks), Duration::ZERO, Path::default());
-        let request = Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0 };
+        let request = Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0, answer_within_ms: 0 };
         self.executor.accept(request, &mut self.io, &self.config);
         self.executor.dispatch(&mut self.io);
     }
@@ -268,7 +273,11 @@ fn laden(config: &Config) -> (Executor, Io) {
         let (submitter, application_size_mops) = (contact(1), 1e5 * 100.0 * f64::from(number));
         let bag = BagHeader { id, submitter, tasks, task_mops: 1e5, application_size_mops, declared: true };
         let (ranges, age, path) = (IntervalSet::from(0..tasks), Duration::ZERO, Path::default());
-        executor.accept(Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0 }, &mut io, config);
+        executor.accept(
+            Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0, answer_within_ms: 0 },
+            &mut io,
+            config,
+        );
         all_durable(&mut io);
         let version = executor.held[&id].version;
         let (submitter, term, drop) = (None, Duration::from_secs(60), IntervalSet::new());
@@ -277,6 +286,10 @@ fn laden(config: &Config) -> (Executor, Io) {
     executor.dispatch(&mut io);
     io.effects.clear();
     (executor, io)
+}
+
+fn asker(speed_mops: f64, stretch: f64) -> Asker {
+    Asker { contact: contact(7), speed_mops, stretch }
 }
 
 /// The offers sent since: bag and ranges.
@@ -299,12 +312,38 @@ fn a_machine_of_the_same_speed_gets_half_of_what_has_not_begun_of_each_bag() {
         [(1000.0, vec![(1, 6..10), (2, 2..5)]), (3000.0, vec![(1, 4..10), (2, 1..5)]), (100.0, vec![(2, 4..5)])]
     {
         let (mut executor, mut io) = laden(&config);
-        executor.give(&contact(7), speed_mops, &mut io, &config);
+        executor.give(&asker(speed_mops, 0.0), &mut io, &config);
         let expected: Vec<_> = expected.into_iter().map(|(bag, range)| (bag, IntervalSet::from(range))).collect();
         assert_eq!(offers(&mut io), expected);
         // One at a time.
-        executor.give(&contact(7), speed_mops, &mut io, &config);
+        executor.give(&asker(speed_mops, 0.0), &mut io, &config);
         assert!(offers(&mut io).is_empty());
+    }
+}
+
+#[test]
+fn a_machine_with_a_smaller_stretch_gets_of_the_bottleneck_what_levels_both() {
+    let config = Config::default();
+    // The first bag takes 1000 s and has a stretch of 1e-4; the second, done after 1500 s, one of 7.5e-5.
+    let nothing = IntervalSet::new();
+    let last = |tasks: u64| IntervalSet::from(10 - tasks..10);
+    for (speed_mops, stretch, expected) in [
+        // 500 s earlier there: a quarter of that in work here, which is two tasks and a half, makes both 750 s.
+        (1000.0, 5e-5, last(2)),
+        (4000.0, 5e-5, last(4)),
+        (1000.0, 7e-5, last(1)),
+        // A task is more than that.
+        (1000.0, 8.5e-5, nothing.clone()),
+        (1e9, 9.96e-5, nothing.clone()),
+        (1e9, 2e-4, nothing),
+        // What begins first here is not in it.
+        (1e9, 1e-9, last(9)),
+    ] {
+        let (mut executor, mut io) = laden(&config);
+        executor.give(&asker(speed_mops, stretch), &mut io, &config);
+        let expected: Vec<_> =
+            Some(expected).filter(|given| !given.is_empty()).map(|given| (1, given)).into_iter().collect();
+        assert_eq!(offers(&mut io), expected, "{speed_mops} {stretch}");
     }
 }
 
@@ -312,7 +351,7 @@ fn a_machine_of_the_same_speed_gets_half_of_what_has_not_begun_of_each_bag() {
 fn what_is_offered_does_not_begin_until_it_is_refused_and_is_forgotten_when_it_is_taken() {
     let config = Config::default();
     let (mut executor, mut io) = laden(&config);
-    executor.give(&contact(7), 1000.0, &mut io, &config);
+    executor.give(&asker(1000.0, 0.0), &mut io, &config);
     let given = offers(&mut io);
     let offered = |executor: &Executor| executor.held.values().map(|held| held.offered.len()).sum::<u64>();
     assert_eq!(offered(&executor), 7);
@@ -336,7 +375,7 @@ fn what_is_offered_does_not_begin_until_it_is_refused_and_is_forgotten_when_it_i
     let waiting: u64 = executor.held().iter().map(|held| held.waiting).sum();
     assert!(executor.summary(io.now).longest_wait_s > 0);
     all_durable(&mut io);
-    executor.give(&contact(7), 1.0, &mut io, &config);
+    executor.give(&asker(1.0, 0.0), &mut io, &config);
     assert_eq!(offers(&mut io).iter().map(|(_, ranges)| ranges.len()).sum::<u64>(), waiting);
     assert!(!executor.is_dry(), "a machine whose owner is back asks nobody");
 }
@@ -357,7 +396,7 @@ fn only_what_time_alone_does_not_tell_is_news() {
     }
     let (mut executor, mut io) = laden(&config);
     executor.changed = false;
-    executor.give(&contact(7), 1000.0, &mut io, &config);
+    executor.give(&asker(1000.0, 0.0), &mut io, &config);
     assert!(executor.changed);
 }
 

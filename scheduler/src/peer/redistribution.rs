@@ -1,17 +1,20 @@
-//! Redistribution: a machine that runs dry gets work that waits elsewhere (ours; the paper places a task once).
+//! Redistribution: machines that could do more for the grid's largest stretch get work that waits elsewhere (ours; the
+//! paper places a task once).
 //!
-//! It asks its leaf's parent, once, and again after a growing time; only while the root says that tasks wait somewhere,
-//! so that an idle grid is quiet. A router hands the question down to the child whose leaves have the longest wait, and
-//! up where that is less than half of the longest there is, at most one in a second. A child that was asked is not
-//! asked again before it reports anew. The leaf at the end offers a share of what has not begun to the submitters
-//! ([`crate::executor`]), which issue it to the idle machine.
+//! A machine that runs *dry* asks while the root says that tasks wait somewhere. So does one that has work, while the
+//! root says that somebody's stretch is clearly larger than its own: after a crash that cost its queue, a machine goes
+//! on with late deadlines while others still hold many early ones, though nobody is dry (*levelling*). It asks its leaf's
+//! parent, once, and again after a growing time; a grid that is idle, or level, is quiet. A router hands the question
+//! down to the child whose leaves have the longest wait, or the largest stretch, and up where that is far below the
+//! most there is, at most one in a second. A child that was asked is not asked again before it reports anew. The leaf at
+//! the end offers a share of what has not begun to the submitters ([`crate::executor`]), which issue it to the asker.
 
 use std::time::Duration;
 
-use idlewood_overlay::{Contact, Node, State, Time};
+use idlewood_overlay::{Node, State, Time};
 
 use super::Peer;
-use crate::message::Message;
+use crate::message::{Asker, Message};
 use crate::router::CLIMBED_MAX;
 
 /// A shorter wait is not worth the messages, in seconds. Our choice: several times what a task takes to change hands.
@@ -22,11 +25,19 @@ const ASK_AFTER_MAX: Duration = Duration::from_secs(60);
 /// Least time between two questions that a router lets climb.
 const CLIMB_AFTER: Duration = Duration::from_secs(1);
 
+/// A machine asks where somebody's stretch is so many times its own. Our choice: without failures all are within that of
+/// each other.
+const UNEQUAL: f64 = 1.1;
+/// Such a question climbs on unless the subtree has a leaf whose stretch is this share of the largest. Our choice.
+const NEARLY: f64 = 0.95;
+
 /// When questions for work may be asked.
 #[derive(Debug)]
 pub(super) struct Asking {
     /// The longest wait of any leaf of the grid, by the root.
     longest_wait_s: u64,
+    /// The largest maximum stretch of any leaf of the grid, by the root.
+    maximum_stretch: f64,
     after: Time,
     pause: Duration,
     /// When the own router may let one climb again.
@@ -35,68 +46,81 @@ pub(super) struct Asking {
 
 impl Asking {
     pub(super) fn new(now: Time) -> Self {
-        Self { longest_wait_s: 0, after: now, pause: ASK_AFTER_MIN, climbs_after: now }
+        Self { longest_wait_s: 0, maximum_stretch: 0.0, after: now, pause: ASK_AFTER_MIN, climbs_after: now }
     }
 }
 
 impl Peer {
     /// The root has news.
-    pub(super) fn note_backlog(&mut self) {
-        self.asking.longest_wait_s = self.platform().longest_wait_s;
+    pub(super) fn note_root(&mut self) {
+        self.io.leaves = self.overlay.root().map_or(1, |root| root.count);
+        let platform = self.platform();
+        self.asking.longest_wait_s = platform.longest_wait_s;
+        self.asking.maximum_stretch = platform.maximum_stretch;
     }
 
-    fn wants_work(&self) -> bool {
-        self.config.redistribution
-            && self.asking.longest_wait_s >= WAIT_S_MIN
-            && self.overlay.state() == State::Member
-            && self.executor.is_dry()
+    /// The stretch with which to ask for work; nothing where there is no reason to.
+    fn wants_work(&self) -> Option<f64> {
+        if !self.config.redistribution || self.overlay.state() != State::Member || self.executor.is_suspended() {
+            return None;
+        }
+        if self.executor.is_dry() {
+            return (self.asking.longest_wait_s >= WAIT_S_MIN).then_some(0.0);
+        }
+        let stretch = self.executor.stretch();
+        (self.config.levelling && self.asking.maximum_stretch > stretch * UNEQUAL).then_some(stretch)
     }
 
     /// When the next question is due.
     pub(super) fn ask_deadline(&self) -> Option<Time> {
-        self.wants_work().then_some(self.asking.after)
+        self.wants_work().map(|_| self.asking.after)
     }
 
-    /// Asks for work where there is none here.
+    /// Asks for work where there is none here, or clearly more urgent work elsewhere.
     pub(super) fn ask_for_work(&mut self) {
-        if !self.wants_work() {
+        let Some(stretch) = self.wants_work() else {
             if !self.executor.is_dry() {
                 (self.asking.after, self.asking.pause) = (self.io.now, ASK_AFTER_MIN);
             }
             return;
-        }
+        };
         if self.asking.after > self.io.now {
             return;
         }
         self.asking.after = self.io.now + self.asking.pause;
         self.asking.pause = (self.asking.pause * 2).min(ASK_AFTER_MAX);
         if let Some(parent) = self.overlay.parent(Node::Leaf).cloned() {
-            let (idle, speed_mops) = (self.io.me.clone(), self.executor.speed_mops());
-            let ask = Message::Ask { idle, speed_mops, node: Node::Router, climbing: true, climbed: 0 };
-            self.io.send(parent, ask);
+            let asker = Asker { contact: self.io.me.clone(), speed_mops: self.executor.speed_mops(), stretch };
+            self.io.send(parent, Message::Ask { asker, node: Node::Router, climbing: true, climbed: 0 });
         }
     }
 
-    /// A machine that has nothing to do asks this machine's router, or its leaf.
-    pub(super) fn asked(&mut self, idle: Contact, speed_mops: f64, node: Node, climbing: bool, climbed: u16) {
+    /// A machine asks this machine's router for work, or its leaf.
+    pub(super) fn asked(&mut self, asker: Asker, node: Node, climbing: bool, climbed: u16) {
         if node == Node::Leaf {
-            self.executor.give(&idle, speed_mops, &mut self.io, &self.config);
+            self.executor.give(&asker, &mut self.io, &self.config);
             return;
         }
         if !self.overlay.hosts_router() {
             return;
         }
         let parent = self.overlay.parent(Node::Router).filter(|_| climbing && climbed < CLIMBED_MAX);
-        let least_s = if parent.is_some() { WAIT_S_MIN.max(self.asking.longest_wait_s / 2) } else { WAIT_S_MIN };
+        let Asking { longest_wait_s, maximum_stretch, .. } = self.asking;
+        let (worth_it, nearly_the_most) = if asker.stretch > 0.0 {
+            (asker.stretch * UNEQUAL, maximum_stretch * NEARLY)
+        } else {
+            (WAIT_S_MIN as f64, (longest_wait_s / 2) as f64)
+        };
+        let least = if parent.is_some() { nearly_the_most.max(worth_it) } else { worth_it };
         let now = self.io.now;
-        if let Some((child, node)) = self.router.ask(least_s, idle.peer, &self.overlay, now, &self.config) {
-            self.io.send(child, Message::Ask { idle, speed_mops, node, climbing: false, climbed });
+        if let Some((child, node)) = self.router.ask(&asker, least, &self.overlay, now, &self.config) {
+            self.io.send(child, Message::Ask { asker, node, climbing: false, climbed });
         } else if let Some(parent) = parent
             && self.asking.climbs_after <= now
         {
             self.asking.climbs_after = now + CLIMB_AFTER;
             let (node, climbed) = (Node::Router, climbed + 1);
-            self.io.send(parent.clone(), Message::Ask { idle, speed_mops, node, climbing: true, climbed });
+            self.io.send(parent.clone(), Message::Ask { asker, node, climbing: true, climbed });
         }
     }
 }

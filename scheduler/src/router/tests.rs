@@ -108,7 +108,7 @@ fn request(tasks: u64) -> Request {
         declared: true,
     };
     let (ranges, age, path) = (IntervalSet::from(5..5 + tasks), Duration::ZERO, Path::default());
-    Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0 }
+    Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0, answer_within_ms: 0 }
 }
 
 /// How many tasks each child gets, in its order; none where the request climbed.
@@ -207,6 +207,20 @@ fn by_the_whole_grids_rule_it_climbs_only_where_that_helps() {
     assert!(Platform::of(leaf(0.0).encode(), ClimbingRule::Minimum).availability.is_empty());
 }
 
+#[test]
+fn what_the_root_tells_is_short_and_damaged_it_is_nothing() {
+    let mut summary = leaf(100.0);
+    summary.longest_wait_s = summary::wait_s(5120.0);
+    let platform = Platform::of(summary.encode(), ClimbingRule::Minimum);
+    assert!(platform.maximum_stretch > 0.0);
+    let bytes = platform.encode();
+    assert!(bytes.len() <= 25, "{} bytes", bytes.len());
+    assert_eq!(Platform::decode(&bytes), platform);
+    assert_eq!([Platform::decode(&bytes[..8]), Platform::decode(&[])], [Platform::default(), Platform::default()]);
+    let absurd = Platform { speed_mops: f64::NAN, ..platform };
+    assert_eq!(Platform::decode(&absurd.encode()), Platform::default());
+}
+
 fn available(router: &Router, grid: &Grid) -> u64 {
     let report = Summary::decode(&router.report(grid.lower()).unwrap()).unwrap();
     report.tasks(60, 0.0, 4096.0 / STRETCHES[60], 1024.0)
@@ -224,7 +238,7 @@ fn what_was_sent_is_taken_off_until_a_report_comes_or_it_is_given_up() {
     let send = |router: &mut Router, grid: &Grid, now| {
         let sent = router.route(request(200), false, grid.lower(), &Platform::default(), now, &config);
         assert_eq!(parts(&sent, &request(200)), Some(vec![100, 100]));
-        assert!(router.take_changed());
+        assert!(!router.take_changed(), "whoever sent it here has taken it off");
     };
     let start = grid.now;
     send(&mut router, &grid, start);
@@ -252,6 +266,17 @@ fn what_was_sent_is_taken_off_until_a_report_comes_or_it_is_given_up() {
     assert!(router.take_changed());
     let report = Summary::of_children(&[&leaf(100.0), &leaf(100.0)]).encode();
     assert_eq!((router.report(grid.lower()), router.deadline(&config)), (Some(report), None));
+}
+
+#[test]
+fn what_was_decided_here_is_reported() {
+    let (config, grid, mut router) = (Config::default(), Grid::new(&leaf(0.0)), Router::default());
+    router.refresh(grid.lower(), grid.now, &config);
+    assert!(router.take_changed());
+    let platform = Platform { minimum_stretch: 1e9, ..Platform::default() };
+    let sent = router.route(request(200), true, grid.lower(), &platform, grid.now, &config);
+    assert_eq!(parts(&sent, &request(200)), Some(vec![100, 100]));
+    assert!(router.take_changed(), "nobody above knows of it");
 }
 
 #[test]
@@ -293,21 +318,43 @@ fn who_asks_for_work_is_sent_to_the_longest_wait_once_for_each_report() {
         summary
     };
     let mut router = Router::default();
-    let stranger = contact(9).peer;
-    let mut ask = |grid: &Grid, idle, least_s| {
-        let sent = router.ask(least_s, idle, grid.lower(), grid.now, &config);
+    let stranger = 9;
+    let mut ask = |grid: &Grid, idle: u8, least_s| {
+        let asker = Asker { contact: contact(idle), speed_mops: 1.0, stretch: 0.0 };
+        let sent = router.ask(&asker, least_s, grid.lower(), grid.now, &config);
         sent.map(|(child, node)| (usize::from(child.peer.0[0]), node))
     };
-    assert_eq!(ask(&grid, stranger, 5), None, "nothing waits");
+    assert_eq!(ask(&grid, stranger, 5.0), None, "nothing waits");
     grid.publish(children[0], &waits(100.0));
     grid.publish(children[1], &waits(1000.0));
     grid.run(Duration::from_secs(10));
-    assert_eq!(ask(&grid, stranger, 2000), None);
-    assert_eq!(ask(&grid, stranger, 5), Some((children[1], Node::Leaf)));
-    assert_eq!(ask(&grid, contact(children[0] as u8).peer, 5), None, "not to itself, nor twice to the other");
-    assert_eq!(ask(&grid, stranger, 5), Some((children[0], Node::Leaf)));
-    assert_eq!(ask(&grid, stranger, 5), None);
+    assert_eq!(ask(&grid, stranger, 2000.0), None);
+    assert_eq!(ask(&grid, stranger, 5.0), Some((children[1], Node::Leaf)));
+    assert_eq!(ask(&grid, children[0] as u8, 5.0), None, "not to itself, nor twice to the other");
+    assert_eq!(ask(&grid, stranger, 5.0), Some((children[0], Node::Leaf)));
+    assert_eq!(ask(&grid, stranger, 5.0), None);
     grid.publish(children[0], &waits(100.0));
     grid.run(Duration::from_secs(10));
-    assert_eq!(ask(&grid, stranger, 5), Some((children[0], Node::Leaf)));
+    assert_eq!(ask(&grid, stranger, 5.0), Some((children[0], Node::Leaf)));
+}
+
+#[test]
+fn who_asks_though_it_has_work_is_sent_to_the_largest_stretch() {
+    let config = Config::default();
+    let mut grid = Grid::new(&leaf(0.0));
+    let children: Vec<usize> =
+        grid.lower().children().into_iter().flatten().map(|child| usize::from(child.contact.peer.0[0])).collect();
+    // Who waits the longest is not who is the worst off.
+    for (child, stretch, wait_s) in [(0, 1e-3, 1000.0), (1, 2e-3, 10.0)] {
+        let mut summary = leaf(100.0);
+        (summary.maximum_stretch, summary.longest_wait_s) = (stretch, summary::wait_s(wait_s));
+        grid.publish(children[child], &summary);
+    }
+    grid.run(Duration::from_secs(10));
+    let asker = Asker { contact: contact(9), speed_mops: 1.0, stretch: 5e-4 };
+    let sent = |least: f64| {
+        let sent = Router::default().ask(&asker, least, grid.lower(), grid.now, &config);
+        sent.map(|(child, _)| usize::from(child.peer.0[0]))
+    };
+    assert_eq!([sent(6e-4), sent(1.9e-3), sent(2.1e-3)], [Some(children[1]), Some(children[1]), None]);
 }

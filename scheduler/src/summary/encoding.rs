@@ -148,6 +148,13 @@ pub fn longest_wait_s(bytes: &[u8]) -> u64 {
     code.filter(|&code| code <= scale::code(CELL_MAX, WAIT_BITS)).map_or(0, |code| scale::value(code, WAIT_BITS))
 }
 
+/// [`Summary::maximum_stretch`] of an encoded summary, at little cost; 0 where these bytes are none.
+pub fn maximum_stretch(bytes: &[u8]) -> f64 {
+    let mut rest = bytes.get(5..).filter(|_| bytes[0] & !LOOSE == WHOLE).unwrap_or_default();
+    let stretch = take(&mut rest).map_or(0.0, f32::from_le_bytes);
+    if (0.0..f32::INFINITY).contains(&stretch) { f64::from(stretch) } else { 0.0 }
+}
+
 /// The report of a router above children with these encoded summaries: as decoding, [`Summary::of_children`] and
 /// encoding would give it, in less time and memory. What is no summary counts as a leaf that takes no work.
 pub fn report(children: &[&[u8]]) -> Vec<u8> {

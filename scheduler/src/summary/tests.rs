@@ -64,6 +64,18 @@ fn check_hostile(base: &[u8], bytes: &[u8]) {
 }
 
 #[test]
+fn the_largest_stretch_climbs() {
+    let leaf = |stretch: f64| Summary { maximum_stretch: stretch, ..Summary::unavailable() }.encode();
+    for stretch in [0.0, 1e-6, 3e-5, 1.0] {
+        let sum = report(&[&leaf(stretch), &leaf(1e-5)]);
+        let expected = Summary::decode(&sum).unwrap().maximum_stretch;
+        assert!((expected / stretch.max(1e-5) - 1.0).abs() < 1e-6, "{stretch}");
+        assert_eq!(maximum_stretch(&sum), expected);
+    }
+    assert_eq!([maximum_stretch(&[]), maximum_stretch(&[1; 40]), maximum_stretch(&leaf(1.0)[..8])], [0.0; 3]);
+}
+
+#[test]
 fn the_longest_wait_climbs() {
     let leaf = |wait: f64| Summary { longest_wait_s: wait_s(wait), ..Summary::unavailable() };
     for wait in [0.0, 0.9, 7.0, 100.0, 1e4, 1e7, f64::INFINITY] {

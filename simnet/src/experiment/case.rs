@@ -30,6 +30,8 @@ pub(super) struct Case {
     pub(super) to_the_end: bool,
     /// Whether changes are followed up the tree.
     pub(super) follows_updates: bool,
+    /// Run only where its variant is asked for.
+    pub(super) on_demand: bool,
 }
 
 impl Case {
@@ -70,6 +72,7 @@ fn paper(nodes: u32, bags: u32) -> Case {
         measure: Measure::Application,
         to_the_end: true,
         follows_updates: false,
+        on_demand: false,
     }
 }
 
@@ -86,7 +89,14 @@ fn fairness(paper: &Case) -> Vec<Case> {
                 case.scenario.downtime = Duration::ZERO;
             }
             case.scenario.queue_lost = failures == "queue_lost";
-            cases.push(case);
+            // What hands work on is worth most where queues are lost.
+            let ablations = REDISTRIBUTIONS.iter().filter(|_| case.scenario.queue_lost);
+            for (variant, change) in [&OURS].into_iter().chain(ablations) {
+                let mut case = Case { on_demand: *variant != OURS.0, ..case.clone() };
+                change(&mut case.scenario.peer);
+                case.labels.push(("variant", json!(variant)));
+                cases.push(case);
+            }
         }
     }
     cases
@@ -150,9 +160,12 @@ const LOADS: [f64; 2] = [0.7, 0.95];
 /// A change of the scheduler's settings.
 type Variant = (&'static str, fn(&mut idlewood_scheduler::Config));
 
+/// As it ships.
+const OURS: Variant = ("ours", |_| {});
+
 /// What is compared on every load of desktops.
 const RIVALS: [Variant; 2] = [
-    ("ours", |_| {}),
+    OURS,
     ("paper", |config| {
         config.effective_size = false;
         config.preemptive = false;
@@ -160,14 +173,19 @@ const RIVALS: [Variant; 2] = [
     }),
 ];
 
+/// Without levelling, and without any handing on of work.
+const REDISTRIBUTIONS: [Variant; 2] = [
+    ("no_levelling", |config| config.levelling = false),
+    ("no_redistribution", |config| config.redistribution = false),
+];
+
 /// Ours but for one thing, on the first of the loads.
-const ABLATIONS: [Variant; 8] = [
+const ABLATIONS: [Variant; 7] = [
     ("paper_size", |config| config.effective_size = false),
     ("no_preemption", |config| config.preemptive = false),
     ("frozen_1", |config| config.frozen_max = 1),
     ("frozen_4", |config| config.frozen_max = 4),
     ("lexicographic", |config| config.lexicographic = true),
-    ("no_redistribution", |config| config.redistribution = false),
     ("whole_grid_1.2", |config| {
         config.climbing = ClimbingRule::WholeGrid;
         config.stretch_bound = 1.2;
@@ -184,7 +202,8 @@ fn desktops(paper: &Case) -> Vec<Case> {
         for sizes in ["log_uniform", "empirical"] {
             for load in LOADS {
                 let is_first = cases.is_empty();
-                let variants = RIVALS.iter().chain(ABLATIONS.iter().filter(|_| is_first));
+                let ablations = ABLATIONS.iter().chain(&REDISTRIBUTIONS).filter(|_| is_first);
+                let variants = RIVALS.iter().chain(ablations);
                 cases.extend(variants.map(|variant| desktop(paper, machines, sizes, load, variant)));
             }
         }

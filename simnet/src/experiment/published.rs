@@ -91,8 +91,11 @@ fn quotient<'a>(name: &str, rows: impl Iterator<Item = &'a Value>, above: &str, 
 }
 
 fn fairness(rows: &Rows<'_>, interval_s: f64) -> Option<(String, Figure)> {
-    let chosen: Vec<Value> =
-        rows.0.iter().filter(|row| row["bag_interval_s"].as_f64() == Some(interval_s)).cloned().collect();
+    let is_of = |row: &&Value| {
+        let is_ours = row["variant"].is_null() || row["variant"] == "ours";
+        is_ours && row["bag_interval_s"].as_f64() == Some(interval_s)
+    };
+    let chosen: Vec<Value> = rows.0.iter().filter(is_of).cloned().collect();
     let rows = Rows(&chosen);
     rows.0.first()?;
     let names = [("none", "no failures"), ("queue_lost", "failures, queue lost"), ("durable", "failures, queue kept")];

@@ -1,0 +1,43 @@
+//! `simnet` as a command, for the tests of what it reproduces.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// A directory of a test's own.
+pub(crate) struct Directory(pub(crate) PathBuf);
+
+impl Directory {
+    pub(crate) fn new(name: &str) -> Self {
+        let program = env!("CARGO_CRATE_NAME");
+        let path = std::env::temp_dir().join(format!("idlewood-{program}-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a new directory");
+        Self(path)
+    }
+
+    pub(crate) fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.0.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).expect("it is there");
+    }
+}
+
+/// Runs `simnet reproduce` with these arguments, and its files into a directory.
+pub(crate) fn reproduce(arguments: &str, out: &Directory) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_simnet"));
+    command.arg("reproduce").args(arguments.split_whitespace()).arg("--out").arg(&out.0);
+    command.output().expect("simnet starts")
+}
+
+/// The summary that it printed.
+#[track_caller]
+pub(crate) fn json(output: &Output) -> Value {
+    assert!(output.status.success(), "{output:?}");
+    let stdout = String::from_utf8(output.stdout.clone()).expect("text");
+    serde_json::from_str(stdout.lines().next_back().expect("a line")).expect("one JSON object")
+}
