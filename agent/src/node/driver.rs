@@ -15,6 +15,7 @@ use tokio::task::Id;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use super::absence::Absence;
+use super::again::Needs;
 use super::commits::Commits;
 use super::handle::{Command, Reply};
 use super::jobs::Jobs;
@@ -110,6 +111,11 @@ pub(super) enum Done {
         reply: Reply<api::Bag>,
     },
     AcceptLost,
+    RerunReady {
+        bag: BagId,
+        needs: Result<Box<Needs>, super::Refusal>,
+        reply: Reply<api::Bag>,
+    },
     ManifestRead {
         bag: BagId,
         manifest: Option<std::sync::Arc<Manifest>>,
@@ -427,6 +433,7 @@ impl Driver {
             Done::OutputKept { task, pin } => self.output_kept(task, pin),
             Done::Accepted { result, reply } => self.accepted(result, reply),
             Done::AcceptLost => self.accepting -= 1,
+            Done::RerunReady { bag, needs, reply } => self.rerun_ready(bag, needs, reply),
             Done::ManifestRead { bag, manifest: Some(manifest) } => self.manifests.remember(bag, manifest),
             Done::Reclaimed { stop, took } => self.reclaimed(stop, took),
             Done::Bootstrapped(Some(contact)) => self.feed(Event::Bootstrap(contact)),

@@ -350,6 +350,7 @@ pub(super) fn collect_known(
     let pin = Pin::new(blobs, hash);
     let outcome = TaskOutcome::Finished {
         success: success_codes.contains(&code),
+        crashed: false,
         output: BlobId(*hash.as_bytes()),
         output_bytes: bytes.len() as u64,
         work_mops: ended.work_mops(speed_mops),
@@ -397,6 +398,7 @@ pub(super) fn collect(
         Ok(hash) => Collected {
             outcome: TaskOutcome::Finished {
                 success,
+                crashed: matches!(ended.outcome, Outcome::WorkerDied { .. }),
                 output: BlobId(*hash.as_bytes()),
                 output_bytes: bytes.len() as u64,
                 work_mops: ended.work_mops(speed_mops),
@@ -561,7 +563,9 @@ pub(super) mod tests {
             untouched: false,
         };
         let collected = collect(&blobs, None, &[0, 3], &ended, 10.0);
-        let TaskOutcome::Finished { success: true, output, output_bytes, work_mops: 20.0 } = collected.outcome else {
+        let TaskOutcome::Finished { success: true, crashed: false, output, output_bytes, work_mops: 20.0 } =
+            collected.outcome
+        else {
             panic!("{collected:?}")
         };
         let hash = Hash::from_bytes(output.0);
