@@ -5,6 +5,7 @@
 
 mod absence;
 mod again;
+mod checkpoints;
 mod commits;
 mod driver;
 mod handle;
@@ -136,7 +137,12 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     let workers = pool(config.places() as usize, worker_sender)?;
     let measurer = pool(1, measure_sender)?;
     let fetcher = Fetcher::new(blobs.clone(), net.clone());
-    let supplies = task::Supplies { blobs: blobs.clone(), fetcher, scratch: directory.join("scratch") };
+    let supplies = task::Supplies {
+        blobs: blobs.clone(),
+        fetcher,
+        scratch: directory.join("scratch"),
+        checkpoints: directory.join("checkpoints"),
+    };
     let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
     let handle = NodeHandle::new(commands);
     let control = control::start(&directory, options.control_port, handle, blobs.clone()).await?;

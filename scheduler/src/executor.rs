@@ -519,6 +519,11 @@ impl Executor {
         self.places.iter().flatten().filter(frozen).count() as u64
     }
 
+    /// Tasks that are not over here, by bag.
+    pub(crate) fn unfinished(&self) -> BTreeMap<BagId, IntervalSet> {
+        self.held.iter().map(|(&bag, held)| (bag, held.unfinished())).collect()
+    }
+
     /// What is held, by bag.
     pub(crate) fn held(&self) -> Vec<HeldView> {
         let views = self.held.values().map(|held| HeldView {

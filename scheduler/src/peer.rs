@@ -840,6 +840,11 @@ impl Peer {
         self.executor.held()
     }
 
+    /// The tasks that are held here and not over, by bag.
+    pub fn unfinished(&self) -> BTreeMap<BagId, IntervalSet> {
+        self.executor.unfinished()
+    }
+
     /// Until when this machine offers nothing, since all fails here that succeeds elsewhere.
     pub fn resting_until(&self) -> Option<Time> {
         self.executor.resting_until().filter(|&until| until > self.io.now)

@@ -14,6 +14,7 @@ use idlewood_overlay::Contact;
 use idlewood_scheduler::{BagHeader, BlobId, TaskId, TaskOutcome};
 use serde_bytes::ByteBuf;
 
+use super::checkpoints;
 use super::pin::Pin;
 use crate::blobs::Blobs;
 use crate::fetch::Fetcher;
@@ -34,6 +35,8 @@ pub(super) struct Supplies {
     pub(super) blobs: Arc<Blobs>,
     pub(super) fetcher: Fetcher,
     pub(super) scratch: PathBuf,
+    /// See [`checkpoints`].
+    pub(super) checkpoints: PathBuf,
 }
 
 /// A task with everything it needs. Dropping it removes its directory, which blocks.
@@ -69,6 +72,7 @@ impl Prepared {
             args: arguments(manifest, task),
             env: environment(manifest, task, attempt),
             directory: scratch.path.clone(),
+            checkpoint: self.job.checkpoint.as_ref().map(|other| other.with_file_name(task.index.to_string())),
             ..self.job.clone()
         };
         Some(Self { job, manifest: manifest.clone(), scratch, pins: self.pins.clone() })
@@ -232,7 +236,7 @@ impl Supplies {
             stdin,
             inputs,
             directory: scratch.path.clone(),
-            checkpoint: None,
+            checkpoint: Some(checkpoints::path(&self.checkpoints, task)),
             memory_bytes: manifest.memory_bytes,
             output_bytes: STREAM_BYTES_MAX,
             time_limit: Some(Duration::from_secs(manifest.time_limit_s)),
@@ -394,7 +398,15 @@ pub(super) fn collect(
     let bytes = encode_within(&mut output, OUTPUT_BYTES_MAX);
     let success = output.error.is_none() && output.exit_code.is_some_and(|code| success_codes.contains(&code));
     let pin = Pin::new(blobs, blake3::hash(&bytes));
-    match blobs.put_durable(&bytes) {
+    let kept = blobs.put_durable(&bytes);
+    // Where the worker died the next try goes on from there; else what is wrong may be in it.
+    let is_over = kept.is_ok() && !matches!(ended.outcome, Outcome::WorkerDied { .. });
+    if let Some(checkpoint) = job.and_then(|job| job.checkpoint.as_ref()).filter(|_| is_over && !ended.untouched)
+        && let Err(error) = checkpoints::remove(checkpoint)
+    {
+        tracing::warn!(%error, checkpoint = %checkpoint.display(), "a checkpoint could not be removed");
+    }
+    match kept {
         Ok(hash) => Collected {
             outcome: TaskOutcome::Finished {
                 success,

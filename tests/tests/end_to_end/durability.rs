@@ -63,6 +63,41 @@ fn a_damaged_store_is_told_of_and_set_aside_and_the_agent_keeps_its_name() {
 }
 
 #[test]
+fn a_task_goes_on_from_its_checkpoint_after_its_agent_was_killed() {
+    let mut grid = Grid::start(1);
+    let program = probe_program();
+    let bag = grid.agents[0].ask(&[
+        "submit",
+        "--program",
+        program.to_str().expect("a path of ours"),
+        "--work",
+        "50",
+        "--",
+        "steps",
+        "30",
+        "100",
+    ]);
+    let id = bag["id"].as_str().expect("an id").to_owned();
+    let steps = grid.agents[0].dir.join("checkpoints").join(&id).join("0/steps");
+    let done = || fs::metadata(&steps).map_or(0, |file| file.len());
+    wait_for("some steps", || done() >= 5);
+    grid.agents[0].kill();
+    let before = done();
+    assert!(before < 30, "it was over too soon");
+    grid.run(0);
+    let agent = &grid.agents[0];
+    // Freezing takes nothing from it either.
+    wait_for("more steps", || done() >= before + 5);
+    agent.ask(&["pause"]);
+    assert!(done() < 30, "it was over too soon");
+    agent.ask(&["resume"]);
+    assert_complete(agent, &id, 1);
+    let log = agent.ask(&["bag", "logs", &id]);
+    assert!(log.to_string().contains(&format!("begun at {before}")), "{log}");
+    assert!(!steps.exists(), "what is over needs none");
+}
+
+#[test]
 fn a_worker_that_dies_is_no_failure_the_first_time_and_failed_tasks_run_again_on_demand() {
     let mut grid = Grid::start(1);
     let program = probe_program();
