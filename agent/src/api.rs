@@ -231,6 +231,9 @@ pub struct Status {
     pub settings_error: Option<String>,
     /// How fast the owner got the machine back.
     pub reclaims: Reclaims,
+    /// Until when it offers nothing to others, since everything fails here that succeeds elsewhere; null otherwise.
+    #[serde(default)]
+    pub resting_until: Option<String>,
     /// Tasks that can run at the same time.
     pub slots: u32,
     /// Speed of one slot in Mop/s.

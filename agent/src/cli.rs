@@ -11,7 +11,7 @@
 //!
 //! Failures are one sentence on standard error: `error: ...`, or `{"error": ...}` with `--output json`.
 //!
-//! Left out for now: `service`, `grid`, `bag explain|rerun`, completions, man pages.
+//! Left out for now: `service`, `grid`, `bag explain`, completions, man pages.
 
 mod bag;
 mod bench;
@@ -22,6 +22,7 @@ mod follow;
 mod machine;
 mod results;
 mod run;
+mod store;
 mod submit;
 
 use std::env;
@@ -96,6 +97,9 @@ enum Command {
     /// See and change the owner's settings
     #[command(subcommand)]
     Config(config::ConfigCommand),
+    /// Look at what the agent keeps on disk, while it does not run
+    #[command(subcommand)]
+    Store(store::StoreCommand),
     /// What can be sensed of the owner on this machine, what cannot, and what to do about it
     Doctor,
     /// Show a grid at work on this machine: crashes, an owner who returns, and a picture
@@ -177,6 +181,7 @@ fn dispatch(cli: Cli, entries: Option<Vec<String>>) -> anyhow::Result<ExitCode> 
         Command::Resume => machine::resume(&context),
         Command::Finish => machine::finish(&context),
         Command::Config(command) => config::run(&context, command),
+        Command::Store(command) => store::run(&context, &command),
         Command::Doctor => doctor::run(&context),
         Command::Demo(args) => demo::run(&context, args),
         Command::Bench(args) => bench::run(&context, &args),

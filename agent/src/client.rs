@@ -171,6 +171,22 @@ impl Client {
         self.post(&format!("/v1/bags/{id}/cancel"), &serde_json::json!({}), ANSWER_WAIT)
     }
 
+    /// `POST /v1/bags/{id}/rerun`: the failed tasks are tried again.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn rerun_failed(&self, id: &str) -> Result<api::Bag, ClientError> {
+        self.post(&format!("/v1/bags/{id}/rerun"), &serde_json::json!({}), ANSWER_WAIT)
+    }
+
+    /// `POST /v1/bags/{id}/remove`: the bag, which is over, as it was.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn remove(&self, id: &str) -> Result<api::Bag, ClientError> {
+        self.post(&format!("/v1/bags/{id}/remove"), &serde_json::json!({}), ANSWER_WAIT)
+    }
+
     /// `POST /v1/pause`.
     ///
     /// # Errors

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `GET /v1/status`, `/v1/peers`, `/v1/bags`, `/v1/bags/{id}`, `/v1/bags/{id}/results` | what is |
 //! | `POST /v1/bags` | the bag, once it is durable |
-//! | `POST /v1/bags/{id}/cancel`, `/v1/pause`, `/v1/resume`, `/v1/finish` | what is then |
+//! | `POST /v1/bags/{id}/cancel`, `rerun`, `remove`, `/v1/pause`, `/v1/resume`, `/v1/finish` | what is then |
 //! | `HEAD`, `GET /v1/blobs/{hash}` | the content, streamed |
 //! | `POST /v1/blobs?blob={hash}` | takes the content, streamed; not durable before a bag that names it is |
 //!
@@ -236,6 +236,8 @@ fn bag_routes(node: NodeHandle) -> Router {
         .route("/v1/bags/{id}", get(bag))
         .route("/v1/bags/{id}/results", get(results))
         .route("/v1/bags/{id}/cancel", post(cancel))
+        .route("/v1/bags/{id}/rerun", post(rerun_failed))
+        .route("/v1/bags/{id}/remove", post(remove))
         .route("/v1/pause", post(pause))
         .route("/v1/resume", post(resume))
         .route("/v1/finish", post(finish))
@@ -282,6 +284,14 @@ async fn submit(State(node): State<NodeHandle>, body: Result<Bytes, BytesRejecti
 
 async fn cancel(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> Answer<api::Bag> {
     Ok(Json(node.cancel(&id).await?))
+}
+
+async fn rerun_failed(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> Answer<api::Bag> {
+    Ok(Json(node.rerun_failed(&id).await?))
+}
+
+async fn remove(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> Answer<api::Bag> {
+    Ok(Json(node.remove(&id).await?))
 }
 
 async fn pause(State(node): State<NodeHandle>, body: Result<Bytes, BytesRejection>) -> Answer<api::Status> {

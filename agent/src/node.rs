@@ -4,6 +4,8 @@
 //! bounded channels. No decision of the protocol is made here.
 
 mod absence;
+mod again;
+mod checkpoints;
 mod commits;
 mod driver;
 mod handle;
@@ -30,7 +32,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use idlewood_overlay::{Contact, GridId};
-use idlewood_scheduler::{Config, Peer, Record};
+use idlewood_scheduler::{Config, Peer, Record, RecordError};
 use libp2p::Multiaddr;
 use tokio::sync::mpsc;
 
@@ -121,7 +123,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
         incarnation: u64::try_from(wall.0 / 1000).unwrap_or(0),
         address: address.to_string().into(),
     };
-    let records = read_records(&opened.records);
+    let records = read_records(&opened.records)?;
     let kept = kept::Kept::restore(&blobs, &records);
     let peer = Peer::restore(config.clone(), grid, me, rand::random(), clock.now(), wall, records)
         .with_context(|| "the agent's settings make no sense")?;
@@ -130,7 +132,8 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     let (measure_sender, measure_events) = mpsc::channel(4);
     let scratch = directory.join("scratch");
     let strict = settings.get().limits.strict_sandbox;
-    let directories = vec![scratch.clone(), directory.join("blobs")];
+    let checkpoints = directory.join("checkpoints");
+    let directories = vec![scratch.clone(), checkpoints.clone(), directory.join("blobs")];
     check_sandbox(&directories, strict)?;
     let pool = |slots: usize, events| {
         let (cache_dir, directories) = (directory.join("modules"), directories.clone());
@@ -140,7 +143,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     let workers = pool(config.places() as usize, worker_sender)?;
     let measurer = pool(1, measure_sender)?;
     let fetcher = Fetcher::new(blobs.clone(), net.clone());
-    let supplies = task::Supplies { blobs: blobs.clone(), fetcher, scratch };
+    let supplies = task::Supplies { blobs: blobs.clone(), fetcher, scratch, checkpoints };
     let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
     let handle = NodeHandle::new(commands);
     let control = control::start(&directory, options.control_port, handle, blobs.clone()).await?;
@@ -216,15 +219,22 @@ fn measured_speed(directory: &Path) -> f64 {
     })
 }
 
-fn read_records(stored: &[(Vec<u8>, Vec<u8>)]) -> Vec<Record> {
+/// All records that can be read.
+///
+/// # Errors
+/// When a newer idlewood wrote some: to go on without them would lose them.
+fn read_records(stored: &[(Vec<u8>, Vec<u8>)]) -> anyhow::Result<Vec<Record>> {
     let mut records = Vec::with_capacity(stored.len());
     for (_, value) in stored {
         match Record::decode(value) {
             Ok(record) => records.push(record),
+            Err(error @ RecordError::Version(_)) => {
+                return Err(error).context("the store was written by a newer idlewood, and nothing of it was changed");
+            }
             Err(error) => tracing::warn!(%error, "a stored record cannot be read and is left out"),
         }
     }
-    records
+    Ok(records)
 }
 
 async fn first_address(events: &mut mpsc::Receiver<NetEvent>) -> anyhow::Result<Multiaddr> {
@@ -246,4 +256,23 @@ async fn first_address(events: &mut mpsc::Receiver<NetEvent>) -> anyhow::Result<
 fn worker_command() -> anyhow::Result<Vec<OsString>> {
     let program = std::env::current_exe().context("cannot find the program's own file")?;
     Ok(vec![program.into_os_string(), "worker".into()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_newer_idlewood_wrote_is_not_gone_on_without() {
+        let record = Record::Incarnation(1);
+        let stored = |change: fn(&mut Vec<u8>)| {
+            let mut value = record.encode();
+            change(&mut value);
+            read_records(&[(record.key().to_bytes(), value)])
+        };
+        assert_eq!(stored(|_| {}).expect("it is readable"), std::slice::from_ref(&record));
+        assert_eq!(stored(|value| value.truncate(2)).expect("it is left out"), []);
+        let error = format!("{:#}", stored(|value| value[0] = 99).expect_err("it is newer"));
+        assert!(error.contains("newer idlewood") && error.contains("update it"), "{error}");
+    }
 }

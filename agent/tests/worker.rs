@@ -266,8 +266,7 @@ fn outputs_and_checkpoints_stay_where_they_belong() {
     assert_eq!(fs::read(job.work_dir().join("result.txt")).unwrap(), b"42");
     assert_eq!(setup.probe(&["cat", "result.txt"]).0, 1, "the next task has a directory of its own");
 
-    let checkpoint = setup.dir.path().join("kept");
-    fs::create_dir(&checkpoint).unwrap();
+    let checkpoint = setup.dir.path().join("deep/kept");
     for expected in ["x", "xx", "xxx"] {
         let mut job = setup.job("probe", &["append", "checkpoint/progress", "x"]);
         job.checkpoint = Some(checkpoint.clone());
@@ -276,6 +275,22 @@ fn outputs_and_checkpoints_stay_where_they_belong() {
         assert!(!job.work_dir().join("checkpoint").exists());
     }
     assert_eq!(setup.probe(&["append", "checkpoint/progress", "x"]).0, 1, "no checkpoint directory unless given");
+    // Two attempts at a task do not write to the same.
+    let mut job = setup.job("probe", &["append", "checkpoint/progress", "x"]);
+    job.checkpoint = Some(checkpoint.clone());
+    let other = fs::File::open(&checkpoint).unwrap();
+    rustix::fs::flock(&other, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    assert!(matches!(setup.run(&job).outcome, Outcome::CouldNotStart { .. }));
+    drop(other);
+    fs::remove_file(checkpoint.join("progress")).unwrap();
+    let mut job = setup.job("probe", &["list", "checkpoint"]);
+    job.checkpoint = Some(checkpoint.clone());
+    assert_eq!(setup.run(&job).outcome, exit(0));
+    assert!(!checkpoint.exists(), "an empty one is of no use");
+    let mut job = setup.job("noop", &[]);
+    job.checkpoint = Some(checkpoint.clone());
+    assert_eq!(setup.run(&job).outcome, exit(0));
+    assert!(!checkpoint.exists(), "a program without files costs none");
 }
 
 #[test]

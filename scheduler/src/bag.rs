@@ -101,6 +101,9 @@ pub struct TaskResult {
     pub attempt: u32,
     /// Whether its exit code is among those the bag declares as success.
     pub success: bool,
+    /// Whether its worker died under it, which may be the machine's fault. False in version 1 of what is stored.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub crashed: bool,
     /// Everything it produced, as one blob.
     pub output: BlobId,
     /// Size of that blob.

@@ -29,6 +29,7 @@ use self::held::{Held, Pace};
 use crate::bag::{AGE_MAX, BagHeader, BagId, HELD_INTERVALS_MAX, Request, TaskId, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
+use crate::ledger::{AVOID_MAX, FAILED_IN_ROW};
 use crate::message::{Message, RENEWALS_MAX};
 use crate::peer::{Effect, TaskOutcome};
 use crate::ranges::IntervalSet;
@@ -78,6 +79,7 @@ pub(crate) struct Lease {
     pub(crate) submitter: Option<Contact>,
     pub(crate) term: Duration,
     pub(crate) drop: IntervalSet,
+    pub(crate) rest: Duration,
 }
 
 /// The executor of one peer.
@@ -97,6 +99,10 @@ pub(crate) struct Executor {
     suspended: bool,
     /// When unstarted tasks are handed back, while suspended.
     vacate_at: Option<Time>,
+    /// Tasks that failed here since the last one that did not.
+    failed_in_row: u32,
+    /// Offers nothing until then: all fails here that succeeds elsewhere.
+    resting_until: Option<Time>,
     /// Of the last `Holding`, of whatever bag: a bag that comes again must not be taken for an old word.
     version: u64,
     seen: Recent,
@@ -151,6 +157,8 @@ impl Executor {
             order_stale: false,
             suspended: false,
             vacate_at: None,
+            failed_in_row: 0,
+            resting_until: None,
             version: 0,
             seen: Recent::default(),
             speed_mops: config.speed_mops,
@@ -237,12 +245,16 @@ impl Executor {
 
     /// The submitter of a bag answers, or speaks unasked.
     pub(crate) fn lease(&mut self, from: PeerId, lease: Lease, io: &mut Io, config: &Config) {
-        let Lease { bag, version, submitter, term, drop } = lease;
+        let Lease { bag, version, submitter, term, drop, rest } = lease;
         let Some(held) = self.held.get_mut(&bag).filter(|held| held.bag.submitter.peer == from) else { return };
         if let Some(submitter) = submitter.filter(|submitter| submitter.peer == from) {
             held.bag.submitter = submitter;
         }
         held.confirmed = true;
+        if !rest.is_zero() && self.failed_in_row >= FAILED_IN_ROW {
+            self.resting_until = Some(io.now + rest.min(AVOID_MAX));
+            self.changed = true;
+        }
         // An answer to an older word is no reason to speak again, since the newer word is on its way: two of them would
         // keep each other alive for ever.
         if version == 0 {
@@ -353,9 +365,10 @@ impl Executor {
         let finished = matches!(outcome, TaskOutcome::Finished { .. });
         self.changed |= !(finished && as_expected) || held.unfinished_is_empty();
         match outcome {
-            TaskOutcome::Finished { success, output, output_bytes, work_mops } => {
+            TaskOutcome::Finished { success, crashed, output, output_bytes, work_mops } => {
                 let (index, attempt) = (task.index, running.attempt);
-                let result = TaskResult { index, attempt, success, output, output_bytes, work_mops };
+                let result = TaskResult { index, attempt, success, crashed, output, output_bytes, work_mops };
+                self.failed_in_row = if success { 0 } else { self.failed_in_row.saturating_add(1) };
                 // Only of what is placed here is a failure believed.
                 let speaks = !success && !held.agreed;
                 self.version += u64::from(speaks);
@@ -417,6 +430,10 @@ impl Executor {
         self.suspended
     }
 
+    pub(crate) fn resting_until(&self) -> Option<Time> {
+        self.resting_until
+    }
+
     /// Whether time alone changes what this leaf offers.
     pub(crate) fn has_work(&self) -> bool {
         !self.held.is_empty()
@@ -426,6 +443,10 @@ impl Executor {
     pub(crate) fn tick(&mut self, io: &mut Io, config: &Config) {
         self.vacate_if_due(io, config);
         self.take_back_offers(io);
+        if self.resting_until.is_some_and(|until| until <= io.now) {
+            self.resting_until = None;
+            self.changed = true;
+        }
         let mut renewals: BTreeMap<PeerId, (Contact, Vec<(BagId, u64)>)> = BTreeMap::new();
         for held in self.held.values_mut() {
             if io.is_writing(held.bag.id) {
@@ -498,7 +519,7 @@ impl Executor {
             let offered = (!held.offered.is_empty()).then_some(held.offered_until);
             [holding, results, unblocked, offered]
         });
-        held.chain([self.vacate_at]).flatten().min()
+        held.chain([self.vacate_at, self.resting_until]).flatten().min()
     }
 
     /// What has begun, by worker.
@@ -520,6 +541,11 @@ impl Executor {
     fn frozen_of(&self, bag: BagId) -> u64 {
         let frozen = |running: &&Running| running.frozen && !running.stopping && running.task.bag == bag;
         self.places.iter().flatten().filter(frozen).count() as u64
+    }
+
+    /// Tasks that are not over here, by bag.
+    pub(crate) fn unfinished(&self) -> BTreeMap<BagId, IntervalSet> {
+        self.held.iter().map(|(&bag, held)| (bag, held.unfinished())).collect()
     }
 
     /// What is held, by bag.

@@ -1,7 +1,7 @@
 //! The submitter's ledger: where every task of a bag is, so that none is lost and each counts once.
 //!
-//! At any moment the indices of a bag are the disjoint union of unissued, done, failed, and those of which there are
-//! copies: issued (on their way) or placed (on an executor, under a lease). One copy is the rule; a ledger may allow
+//! At any moment the indices of a bag are the disjoint union of unissued, pausing (they failed, and are tried again
+//! later), done, failed, and those of which there are copies: issued (on their way) or placed (on an executor, under a lease). One copy is the rule; a ledger may allow
 //! several, up to its number of replicas, on as many executors. When the last copy is gone, since a lease ends, nobody
 //! accounts for a request in time or an executor no longer lists the task, it returns to unissued and is issued again
 //! at once; this does not count as a failure of the task. The first valid result of a task wins.
@@ -11,6 +11,7 @@
 //! before which no lease ends. What it does cost is a look at each request that is still on its way: few, unless much
 //! was scattered and is issued again, in one request per [`REQUEST_INTERVALS_MAX`] intervals.
 
+mod failures;
 mod placements;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,8 @@ use std::time::Duration;
 
 use idlewood_overlay::{Contact, PeerId, Time};
 
+pub(crate) use self::failures::{AVOID_MAX, FAILED_IN_ROW};
+use self::failures::{Failing, Failures};
 use self::placements::Placement;
 pub(crate) use self::placements::{Holding, refuse};
 use crate::bag::{BAG_WORK_MOPS_MAX, BagHeader, REQUEST_INTERVALS_MAX, Request, TaskId, TaskResult, answer_within_ms};
@@ -44,14 +47,6 @@ struct Issue {
     until: Time,
 }
 
-/// Failed tries of one task.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Failures {
-    count: u32,
-    /// A failure of an earlier attempt was counted already.
-    next_attempt: u32,
-}
-
 /// One bag, on the machine that submitted it.
 #[derive(Debug)]
 pub(crate) struct Ledger {
@@ -64,6 +59,8 @@ pub(crate) struct Ledger {
     /// Whether anybody can hold tasks of it: not before the first are issued, in this life or an earlier.
     may_be_held: bool,
     unissued: IntervalSet,
+    /// To be issued then.
+    pausing: BTreeMap<Time, IntervalSet>,
     issued: Vec<Issue>,
     placed: BTreeMap<PeerId, Placement>,
     /// Most copies of one task.
@@ -77,6 +74,9 @@ pub(crate) struct Ledger {
     failed: IntervalTree,
     /// Failed tries of tasks that are not over.
     failures: BTreeMap<u64, Failures>,
+    /// Failed tries of all tasks, and on which machines the last one failed; of this life only.
+    tries_failed: u64,
+    failing: BTreeMap<PeerId, Failing>,
     /// Outputs that could not be fetched, of tasks that are not over.
     unfetched: BTreeMap<u64, u32>,
     /// Results whose output is on its way here.
@@ -137,6 +137,7 @@ impl Ledger {
             open: false,
             may_be_held: false,
             unissued,
+            pausing: BTreeMap::new(),
             issued: Vec::new(),
             placed: BTreeMap::new(),
             replicas: 1,
@@ -145,6 +146,8 @@ impl Ledger {
             done: IntervalTree::default(),
             failed: IntervalTree::default(),
             failures: BTreeMap::new(),
+            tries_failed: 0,
+            failing: BTreeMap::new(),
             unfetched: BTreeMap::new(),
             fetching: BTreeMap::new(),
             measured: (0, 0.0),
@@ -206,7 +209,7 @@ impl Ledger {
             failed: self.failed.len(),
             placed: self.copies.first().map_or(0, IntervalTree::len),
             executors: self.placed.len() as u64,
-            unplaced: self.unissued.len() + issued,
+            unplaced: self.unissued.len() + self.pausing.values().map(IntervalSet::len).sum::<u64>() + issued,
             reissued: self.reissued,
             duplicates: self.duplicates,
             closed: self.closed,
@@ -242,8 +245,8 @@ impl Ledger {
     }
 
     /// Finished tasks arrive: their output is fetched, and only then do they count.
-    pub(crate) fn results(&mut self, executor: &Contact, results: Vec<TaskResult>, io: &mut Io) {
-        let mut unwanted = IntervalSet::new();
+    pub(crate) fn results(&mut self, executor: &Contact, results: Vec<TaskResult>, io: &mut Io, config: &Config) {
+        let (mut unwanted, mut retried) = (IntervalSet::new(), IntervalSet::new());
         let tasks = self.bag.tasks;
         for result in results.into_iter().filter(|result| result.is_valid(tasks)) {
             let index = result.index;
@@ -254,9 +257,10 @@ impl Ledger {
                 // Acknowledged when the output is here.
             } else if !result.success && !self.is_news(executor, &result) {
                 unwanted.insert_index(index);
-            } else if !result.success && self.may_retry(index) {
-                self.take_back(index, executor, io);
-                unwanted.insert_index(index);
+            } else if !result.success && self.counts_and_retries(&result, executor.peer) {
+                let until = Some(self.next_try(index, io));
+                self.take_back(index, executor, until, io);
+                retried.insert_index(index);
             } else {
                 io.effects.push(Effect::FetchOutput {
                     task: TaskId { bag: self.bag.id, index },
@@ -267,25 +271,22 @@ impl Ledger {
                 self.fetching.insert(index, (result, executor.clone()));
             }
         }
+        let bag = self.bag.id;
         if !unwanted.is_empty() {
-            io.send(executor.clone(), Message::ResultsAck { bag: self.bag.id, indices: unwanted });
+            io.send(executor.clone(), Message::ResultsAck { bag, indices: unwanted });
         }
+        if !retried.is_empty() {
+            let changes = retried.indices().map(|index| self.failures_change(index)).collect();
+            let ack = Message::ResultsAck { bag, indices: retried };
+            io.persist(changes, vec![Then::Send(executor.clone(), ack)]);
+        }
+        self.avoid_if_due(executor, io, config);
     }
 
-    /// Whether a failure was not counted yet: only the executor that has the task can fail it, and each attempt once.
-    fn is_news(&self, executor: &Contact, result: &TaskResult) -> bool {
-        let counted = self.failures.get(&result.index).copied().unwrap_or_default();
-        let placement = self.placed.get(&executor.peer);
-        placement.is_some_and(|placement| placement.ranges.contains(result.index))
-            && result.attempt >= counted.next_attempt
-    }
-
-    /// Counts one failed try; whether the task gets another.
-    fn may_retry(&mut self, index: u64) -> bool {
-        let failures = self.failures.entry(index).or_default();
-        failures.count += 1;
-        failures.next_attempt = self.attempt + 1;
-        failures.count <= self.retries_max
+    /// A try has failed: whether the task gets another.
+    fn counts_and_retries(&mut self, result: &TaskResult, executor: PeerId) -> bool {
+        self.note_end(executor, false);
+        self.may_retry(result, executor)
     }
 
     /// The output of a result is here (or could not be had: its executor will offer it again).
@@ -304,10 +305,11 @@ impl Ledger {
         self.unfetched.remove(&index);
         let lost = IntervalSet::from(index..index + 1);
         let term = Duration::ZERO;
-        let lease = Message::Lease { bag: self.bag.id, version: 0, submitter: None, term, drop: lost };
+        let rest = Duration::ZERO;
+        let lease = Message::Lease { bag: self.bag.id, version: 0, submitter: None, term, drop: lost, rest };
         io.send(executor.clone(), lease);
         self.reissued += 1;
-        self.take_back(index, &executor, io);
+        self.take_back(index, &executor, None, io);
     }
 
     /// Journals a result; only when that is durable does its executor hear of it.
@@ -315,11 +317,17 @@ impl Ledger {
         if self.is_closed() || self.done.contains(result.index) || self.failed.contains(result.index) {
             return;
         }
+        if result.success {
+            self.note_end(executor.peer, true);
+        }
+        let has_failed = self.failures.contains_key(&result.index);
         self.settle(&result, Some(executor.peer));
         let bag = self.bag.id;
+        let mut changes: Vec<Change> = has_failed.then(|| self.failures_change(result.index)).into_iter().collect();
         let ack = Message::ResultsAck { bag, indices: IntervalSet::from(result.index..result.index + 1) };
         let done = Record::Done { bag, executor: executor.peer, finished: io.wall(io.now), result };
-        io.persist(vec![Change::Put(done)], vec![Then::Send(executor, ack)]);
+        changes.push(Change::Put(done));
+        io.persist(changes, vec![Then::Send(executor, ack)]);
         self.close_if_over(io);
     }
 
@@ -342,12 +350,13 @@ impl Ledger {
         self.fetching.clear();
         let bag = self.bag.id;
         let mut changes = vec![Change::Put(self.record(io))];
+        changes.extend(self.forget_failures());
         let mut then = vec![Then::Notify(Notice::BagClosed(bag))];
         for (peer, placement) in std::mem::take(&mut self.placed) {
             changes.push(Change::Delete(RecordKey::Placed(bag, peer)));
             if !placement.ranges.is_empty() {
-                let (term, drop) = (Duration::ZERO, placement.ranges);
-                let lease = Message::Lease { bag, version: 0, submitter: None, term, drop };
+                let (term, drop, rest) = (Duration::ZERO, placement.ranges, Duration::ZERO);
+                let lease = Message::Lease { bag, version: 0, submitter: None, term, drop, rest };
                 then.push(Then::Send(placement.executor, lease));
             }
         }

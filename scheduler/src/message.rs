@@ -61,6 +61,10 @@ pub enum Message {
         term: Duration,
         /// Forget these: done, placed elsewhere, or the bag is closed.
         drop: IntervalSet,
+        /// All of this bag fails with you and succeeds elsewhere: offer nothing for so long. Believed only by an executor
+        /// on which all has failed lately.
+        #[serde(default, skip_serializing_if = "Duration::is_zero")]
+        rest: Duration,
     },
     /// Executor to submitter: of these bags I account for what my `Holding` of that version said, less what you have
     /// acknowledged or had dropped since. Renews the leases in less space than `Holding`.

@@ -45,6 +45,8 @@ pub enum TaskOutcome {
     Finished {
         /// Whether its exit code is among those the bag declares as success.
         success: bool,
+        /// Whether its worker died under it, which may be this machine's fault.
+        crashed: bool,
         /// Everything it produced; already durable on this machine.
         output: BlobId,
         /// Size of that blob.
@@ -90,6 +92,10 @@ pub enum Event {
     },
     /// The user gives up a bag.
     Cancelled(BagId),
+    /// The user wants the failed tasks of a bag to be tried again.
+    RerunFailed(BagId),
+    /// The user needs nothing of a bag any more; ignored unless it is over.
+    Removed(BagId),
     /// A worker is free again.
     TaskEnded {
         /// Which task it had.
@@ -338,6 +344,13 @@ impl Peer {
             }
         }
         for record in records {
+            if let Record::Failures { bag, index, count, crashed_on, next_attempt } = record
+                && let Some(ledger) = self.ledgers.get_mut(bag)
+            {
+                ledger.restore_failures(*index, *count, crashed_on.clone(), *next_attempt);
+            }
+        }
+        for record in records {
             if let Record::Placed { bag, executor, ranges } = record
                 && let Some(ledger) = self.ledgers.get_mut(bag)
             {
@@ -361,7 +374,11 @@ impl Peer {
                     let released = self.io.moment(released);
                     self.executor.restore_result(bag, released, result, &self.config);
                 }
-                Record::Incarnation(_) | Record::Bag { .. } | Record::Placed { .. } | Record::Done { .. } => {}
+                Record::Incarnation(_)
+                | Record::Bag { .. }
+                | Record::Placed { .. }
+                | Record::Failures { .. }
+                | Record::Done { .. } => {}
             }
         }
     }
@@ -389,6 +406,12 @@ impl Peer {
                     ledger.close(Closing::Cancelled, &mut self.io);
                 }
             }
+            Event::RerunFailed(bag) => {
+                if let Some(ledger) = self.ledgers.get_mut(&bag) {
+                    ledger.rerun_failed(&mut self.io);
+                }
+            }
+            Event::Removed(bag) => self.remove(bag),
             Event::TaskEnded { task, outcome } => {
                 self.executor.ended(task, outcome, &mut self.io, &self.config);
             }
@@ -509,7 +532,7 @@ impl Peer {
                 None => refuse(bag, executor, 0, ranges, &mut self.io),
             },
             Message::Results { bag, executor, results } if executor.peer == from => match self.ledgers.get_mut(&bag) {
-                Some(ledger) => ledger.results(&executor, results, &mut self.io),
+                Some(ledger) => ledger.results(&executor, results, &mut self.io, &self.config),
                 None => {
                     let mut indices = IntervalSet::new();
                     for result in results {
@@ -521,8 +544,8 @@ impl Peer {
             Message::Renewal { executor, bags } if executor.peer == from => self.renewal(executor, bags),
             // Only the peer itself may speak of what it holds.
             Message::Holding { .. } | Message::Renewal { .. } | Message::Offer { .. } | Message::Results { .. } => {}
-            Message::Lease { bag, version, submitter, term, drop } => {
-                let lease = Lease { bag, version, submitter, term, drop };
+            Message::Lease { bag, version, submitter, term, drop, rest } => {
+                let lease = Lease { bag, version, submitter, term, drop, rest };
                 self.executor.lease(from, lease, &mut self.io, &self.config);
             }
             Message::Renewed { bags, term } => {
@@ -635,6 +658,17 @@ impl Peer {
         self.ledgers.insert(submission.id, Box::new(ledger));
         let then = vec![Then::Notify(Notice::BagAccepted(submission.id)), Then::Open(submission.id)];
         self.io.persist(vec![Change::Put(record)], then);
+    }
+
+    /// Whoever still has something of it is told to forget it, as of any bag that is not known here.
+    fn remove(&mut self, bag: BagId) {
+        if let Some(ledger) = self.ledgers.remove(&bag) {
+            if ledger.is_closed() {
+                self.io.persist(ledger.removal(), Vec::new());
+            } else {
+                self.ledgers.insert(bag, ledger);
+            }
+        }
     }
 
     /// w' = a·max(n, N), or the paper's w = a·n.
@@ -830,6 +864,16 @@ impl Peer {
     /// What is held here, by bag.
     pub fn held(&self) -> Vec<HeldView> {
         self.executor.held()
+    }
+
+    /// The tasks that are held here and not over, by bag.
+    pub fn unfinished(&self) -> BTreeMap<BagId, IntervalSet> {
+        self.executor.unfinished()
+    }
+
+    /// Until when this machine offers nothing, since all fails here that succeeds elsewhere.
+    pub fn resting_until(&self) -> Option<Time> {
+        self.executor.resting_until().filter(|&until| until > self.io.now)
     }
 
     /// Whether the owner has the machine.

@@ -9,7 +9,12 @@ use crate::bag::{BagHeader, BagId, TaskResult};
 use crate::ranges::IntervalSet;
 
 /// Version of the encoding below; stands in front of every record.
-const RECORD_VERSION: u8 = 1;
+///
+/// What was written by an older version is read, and written in this one when it changes next. Version 1 knew neither
+/// [`Record::Failures`] nor [`TaskResult::crashed`].
+const RECORD_VERSION: u8 = 2;
+/// The oldest version that can be read.
+const RECORD_VERSION_OLDEST: u8 = 1;
 
 /// How a bag ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +72,19 @@ pub enum Record {
         /// Which tasks.
         ranges: IntervalSet,
     },
+    /// Submitter: failed tries of a task that is not over.
+    Failures {
+        /// Which bag.
+        bag: BagId,
+        /// Which task.
+        index: u64,
+        /// How many count against its retries.
+        count: u32,
+        /// Machines on which its worker died.
+        crashed_on: Vec<PeerId>,
+        /// Failures of earlier attempts were counted.
+        next_attempt: u32,
+    },
     /// Submitter: a task that is over, well or not.
     Done {
         /// Which bag.
@@ -95,6 +113,8 @@ pub enum RecordKey {
     Placed(BagId, PeerId),
     /// [`Record::Done`].
     Done(BagId, u64),
+    /// [`Record::Failures`].
+    Failures(BagId, u64),
 }
 
 impl RecordKey {
@@ -108,12 +128,13 @@ impl RecordKey {
             Self::Bag(_) => b'b',
             Self::Placed(..) => b'p',
             Self::Done(..) => b'd',
+            Self::Failures(..) => b'f',
         };
         bytes.push(kind);
         match self {
             Self::Incarnation => {}
             Self::Held(bag) | Self::Bag(bag) => bytes.extend(bag.0),
-            Self::Outbox(bag, index) | Self::Done(bag, index) => {
+            Self::Outbox(bag, index) | Self::Done(bag, index) | Self::Failures(bag, index) => {
                 bytes.extend(bag.0);
                 bytes.extend(index.to_be_bytes());
             }
@@ -137,7 +158,7 @@ impl RecordKey {
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// Written by a newer idlewood.
-    #[error("record of version {0}; this idlewood reads version {RECORD_VERSION}: update it")]
+    #[error("record of version {0}; this idlewood reads versions up to {RECORD_VERSION}: update it")]
     Version(u8),
     /// Damaged.
     #[error("malformed record: {0}")]
@@ -154,6 +175,7 @@ impl Record {
             Self::Bag { bag, .. } => RecordKey::Bag(bag.id),
             Self::Placed { bag, executor, .. } => RecordKey::Placed(*bag, executor.peer),
             Self::Done { bag, result, .. } => RecordKey::Done(*bag, result.index),
+            Self::Failures { bag, index, .. } => RecordKey::Failures(*bag, *index),
         }
     }
 
@@ -171,7 +193,7 @@ impl Record {
     /// [`RecordError`]; the record cannot be used.
     pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
         match bytes.split_first() {
-            Some((&RECORD_VERSION, body)) => {
+            Some((RECORD_VERSION_OLDEST..=RECORD_VERSION, body)) => {
                 ciborium::from_reader(body).map_err(|error| RecordError::Malformed(error.to_string()))
             }
             Some((&version, _)) => Err(RecordError::Version(version)),

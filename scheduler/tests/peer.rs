@@ -106,7 +106,13 @@ impl Host {
     }
 
     fn finish(&mut self, task: TaskId, success: bool) {
-        let outcome = TaskOutcome::Finished { success, output: BlobId([1; 32]), output_bytes: 1, work_mops: 1000.0 };
+        let outcome = TaskOutcome::Finished {
+            success,
+            crashed: false,
+            output: BlobId([1; 32]),
+            output_bytes: 1,
+            work_mops: 1000.0,
+        };
         self.give(Event::TaskEnded { task, outcome });
     }
 
@@ -177,7 +183,7 @@ fn request(number: u64, attempt: u32, ranges: Range<u64>) -> Message {
 }
 
 fn lease(version: u64, drop: IntervalSet) -> Message {
-    Message::Lease { bag: BAG, version, submitter: None, term: Duration::from_secs(60), drop }
+    Message::Lease { bag: BAG, version, submitter: None, term: Duration::from_secs(60), drop, rest: Duration::ZERO }
 }
 
 #[test]
@@ -297,7 +303,10 @@ fn only_the_submitter_itself_says_where_it_is() {
     assert_eq!(host.told(), &contact(1));
     let version = host.holdings().last().unwrap().0;
     let (submitter, term) = (Some(contact(1)), Duration::from_secs(60));
-    host.receive(1, Message::Lease { bag: BAG, version, submitter, term, drop: IntervalSet::new() });
+    host.receive(
+        1,
+        Message::Lease { bag: BAG, version, submitter, term, drop: IntervalSet::new(), rest: Duration::ZERO },
+    );
     let before = host.words().len();
     host.pass(seconds(31.0));
     assert_eq!((host.told(), host.words().len() > before), (&contact(1), true));
@@ -352,6 +361,7 @@ fn what_is_held_can_always_be_said() {
         index,
         attempt: 0,
         success: true,
+        crashed: false,
         output: BlobId([1; 32]),
         output_bytes: 1,
         work_mops: 1000.0,
@@ -493,6 +503,7 @@ fn a_restarted_submitter_tells_executors_where_it_is() {
         submitter: Some(moved.clone()),
         term: Duration::from_secs(60),
         drop: IntervalSet::new(),
+        rest: Duration::ZERO,
     };
     executor.receive(1, unasked);
     executor.pass(seconds(0.1));
@@ -559,10 +570,29 @@ fn a_retry_on_the_machine_that_failed_is_run_there() {
     let mut host = Host::new(1);
     host.give(Event::Submitted(Submission { id: BAG, tasks: 1, task_mops: Some(1000.0), retries_max: 1 }));
     host.finish(host.started[0], false);
-    assert_eq!(host.started.len(), 2, "at once");
+    assert_eq!(host.started.len(), 1, "not at once");
+    host.pass(seconds(1.5));
+    assert_eq!(host.started.len(), 2);
     host.finish(host.started[1], false);
     let view = host.peer.bag(BAG).unwrap();
     assert_eq!((view.failed, host.notices.last()), (1, Some(&Notice::BagClosed(BAG))));
+}
+
+#[test]
+fn what_failed_is_tried_again_on_demand_and_what_is_over_can_be_removed() {
+    let mut host = Host::new(1);
+    host.give(Event::Submitted(Submission { id: BAG, tasks: 1, task_mops: Some(1000.0), retries_max: 0 }));
+    host.give(Event::Removed(BAG));
+    assert!(host.peer.bag(BAG).is_some(), "it is not over");
+    host.finish(host.started[0], false);
+    assert_eq!(host.peer.bag(BAG).map(|bag| (bag.failed, bag.closed.is_some())), Some((1, true)));
+    host.give(Event::RerunFailed(BAG));
+    assert_eq!(host.peer.bag(BAG).map(|bag| (bag.failed, bag.closed.is_some())), Some((0, false)));
+    assert_eq!(host.started.len(), 2, "at once");
+    host.finish(host.started[1], true);
+    assert_eq!(host.peer.bag(BAG).map(|bag| (bag.done, bag.closed.is_some())), Some((1, true)));
+    host.give(Event::Removed(BAG));
+    assert_eq!(host.peer.bag(BAG), None);
 }
 
 /// A leave takes nothing from the machine, and a return goes on with it.

@@ -229,7 +229,13 @@ impl Machine {
     fn finish(&mut self, task: TaskId) {
         assert!(self.finished.insert(task), "{task:?} ran twice");
         self.log.push(format!("end {}.{}", task.bag.0[0], task.index));
-        let outcome = TaskOutcome::Finished { success: true, output: BlobId([1; 32]), output_bytes: 1, work_mops: 1.0 };
+        let outcome = TaskOutcome::Finished {
+            success: true,
+            crashed: false,
+            output: BlobId([1; 32]),
+            output_bytes: 1,
+            work_mops: 1.0,
+        };
         self.give(Event::TaskEnded { task, outcome });
         let acknowledged =
             Message::ResultsAck { bag: task.bag, indices: IntervalSet::from(task.index..task.index + 1) };
@@ -401,6 +407,7 @@ fn a_frozen_task_can_be_dropped() {
         submitter: None,
         term: Duration::from_secs(60),
         drop: IntervalSet::from(0..1),
+        rest: Duration::ZERO,
     };
     machine.give(Event::Received { from: PeerId([1; 32]), message: lease.clone() });
     machine.give(Event::Received { from: PeerId([1; 32]), message: lease });
@@ -494,6 +501,7 @@ proptest! {
                         submitter: None,
                         term: Duration::from_secs(60),
                         drop: IntervalSet::from(index..index + 1),
+                        rest: Duration::ZERO,
                     };
                     machine.give(Event::Received { from: PeerId([1; 32]), message: lease });
                 }

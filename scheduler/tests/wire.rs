@@ -7,7 +7,7 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, Node, PeerId, Side, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
-    Asker, BagHeader, BagId, BlobId, Closing, DecodeError, Message, Path, Record, Request, TaskResult,
+    Asker, BagHeader, BagId, BlobId, Closing, DecodeError, Message, Path, Record, RecordError, Request, TaskResult,
 };
 
 fn contact(byte: u8) -> Contact {
@@ -26,7 +26,15 @@ fn bag() -> BagHeader {
 }
 
 fn result() -> TaskResult {
-    TaskResult { index: 3, attempt: 1, success: true, output: BlobId([5; 32]), output_bytes: 9, work_mops: 2.0 }
+    TaskResult {
+        index: 3,
+        attempt: 1,
+        success: true,
+        crashed: false,
+        output: BlobId([5; 32]),
+        output_bytes: 9,
+        work_mops: 2.0,
+    }
 }
 
 fn request() -> Request {
@@ -62,6 +70,7 @@ fn messages() -> Vec<Message> {
             submitter: None,
             term: Duration::from_secs(60),
             drop: IntervalSet::new(),
+            rest: Duration::ZERO,
         },
         Message::Lease {
             bag: bag().id,
@@ -69,6 +78,7 @@ fn messages() -> Vec<Message> {
             submitter: Some(contact(1)),
             term: Duration::ZERO,
             drop: IntervalSet::from(4..5),
+            rest: Duration::ZERO,
         },
         Message::Renewal { executor: contact(2), bags: vec![(bag().id, 6), (BagId([8; 32]), 70)] },
         Message::Renewed { bags: vec![(bag().id, 6)], term: Duration::from_secs(60) },
@@ -88,6 +98,7 @@ fn records() -> Vec<Record> {
         Record::Bag { bag: bag(), released, retries_max: 2, attempt: 3, closed: Some((Closing::Completed, released)) },
         Record::Placed { bag: bag().id, executor: contact(2), ranges: IntervalSet::from(0..2) },
         Record::Done { bag: bag().id, executor: PeerId([2; 32]), finished: released, result: result() },
+        Record::Failures { bag: bag().id, index: 3, count: 1, crashed_on: vec![PeerId([2; 32])], next_attempt: 4 },
     ]
 }
 
@@ -111,6 +122,18 @@ fn records_keep_their_bytes() {
         writeln!(golden, "{} = {}", hex::encode(record.key().to_bytes()), hex::encode(&bytes)).unwrap();
     }
     insta::assert_snapshot!(golden);
+}
+
+/// What was written before there was a version 2.
+#[test]
+fn older_records_are_read_and_newer_ones_refused_by_their_version() {
+    let mut bytes = records()[2].encode();
+    bytes[0] = 1;
+    assert_eq!(Record::decode(&bytes).unwrap(), records()[2]);
+    for version in [0, 3, 255] {
+        bytes[0] = version;
+        assert!(matches!(Record::decode(&bytes), Err(RecordError::Version(found)) if found == version));
+    }
 }
 
 #[test]

@@ -44,6 +44,21 @@ pub(super) enum BagCommand {
         #[arg(value_name = "ID")]
         id: BagName,
     },
+    /// Try failed tasks again, with all their retries; opens a bag that was over
+    Rerun {
+        /// Its id, a unique prefix of it, or `last`
+        #[arg(value_name = "ID")]
+        id: BagName,
+        /// Those that failed: what succeeded is not run again
+        #[arg(long, required = true)]
+        failed: bool,
+    },
+    /// Remove a bag that is over, and its results
+    Rm {
+        /// Its id, a unique prefix of it, or `last`
+        #[arg(value_name = "ID")]
+        id: BagName,
+    },
     /// Print what tasks wrote
     Logs(results::LogsArgs),
     /// Save what tasks produced, also while the bag runs
@@ -85,6 +100,8 @@ pub(super) fn run(context: &Context, command: BagCommand) -> anyhow::Result<Exit
             follow::to_the_end(context, &bag.id.0, if progress { View::on_stderr() } else { View::Silent })
         }
         BagCommand::Cancel { id } => cancel(context, &id.0),
+        BagCommand::Rerun { id, failed: _ } => rerun_failed(context, &id.0),
+        BagCommand::Rm { id } => remove(context, &id.0),
         BagCommand::Logs(args) => results::logs(context, &args),
         BagCommand::Get(args) => results::get(context, &args),
     }
@@ -259,6 +276,27 @@ fn cancel(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
     } else {
         let id = output::short_id(&bag.id);
         writeln!(io::stdout(), "bag {id} cancelled: {} of {} were done", bag.done, output::count(bag.tasks, "task"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn rerun_failed(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
+    let bag = context.client()?.rerun_failed(id)?;
+    if context.format == Format::Json {
+        output::json(&bag)?;
+    } else {
+        let to_go = output::count(bag.tasks.saturating_sub(bag.done + bag.failed), "task");
+        writeln!(io::stdout(), "bag {} goes on: {to_go} to go", output::short_id(&bag.id))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn remove(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
+    let bag = context.client()?.remove(id)?;
+    if context.format == Format::Json {
+        output::json(&bag)?;
+    } else {
+        writeln!(io::stdout(), "bag {} and its results are removed", output::short_id(&bag.id))?;
     }
     Ok(ExitCode::SUCCESS)
 }

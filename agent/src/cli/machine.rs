@@ -100,6 +100,10 @@ fn print_status(status: &Status, mut out: &mut dyn Write) -> io::Result<()> {
         let times = output::count(count, "time");
         pairs.push(("reclaimed", format!("{times} by the owner, within {p99_s:.3} s (99th percentile)")));
     }
+    if let Some(until) = &status.resting_until {
+        let until = output::when(until);
+        pairs.push(("resting", format!("until {until}: all tasks fail here that succeed elsewhere; see the log")));
+    }
     if let Some(error) = &status.settings_error {
         pairs.push(("settings", format!("as they were, since {}", output::printable(error))));
     }
@@ -314,6 +318,7 @@ ON THE LINE  MACHINE                      ADDRESS
                 max_s: Some(0.05),
                 buckets: Vec::new(),
             },
+            resting_until: None,
             slots: 2,
             speed_mops: 1000.0,
             grid_machines: 24,

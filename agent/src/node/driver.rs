@@ -15,6 +15,8 @@ use tokio::task::Id;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use super::absence::Absence;
+use super::again::Needs;
+use super::checkpoints;
 use super::commits::Commits;
 use super::handle::{Command, Reply};
 use super::jobs::Jobs;
@@ -110,6 +112,11 @@ pub(super) enum Done {
         reply: Reply<api::Bag>,
     },
     AcceptLost,
+    RerunReady {
+        bag: BagId,
+        needs: Result<Box<Needs>, super::Refusal>,
+        reply: Reply<api::Bag>,
+    },
     ManifestRead {
         bag: BagId,
         manifest: Option<std::sync::Arc<Manifest>>,
@@ -131,6 +138,7 @@ struct Wakes {
     look: Interval,
     relieve: Interval,
     save: Interval,
+    sweep: Interval,
 }
 
 /// Whether, and since when, this machine has tasks.
@@ -248,6 +256,7 @@ impl Driver {
             look: interval(LOOK_INTERVAL),
             relieve: interval(RELIEVE_INTERVAL),
             save: interval(neighbours::SAVE_INTERVAL),
+            sweep: interval(checkpoints::SWEEP_INTERVAL),
         };
         self.join_grid();
         self.feed(Event::DeadlineReached);
@@ -297,6 +306,7 @@ impl Driver {
             () = sleep_until(self.commits.retry_at()) => self.commits.retry(&self.store),
             () = sleep_until(deadline) => self.feed(Event::DeadlineReached),
             _ = wakes.save.tick() => self.neighbours.save(self.peer.overlay_view().neighbours()),
+            _ = wakes.sweep.tick() => self.sweep_checkpoints(),
             Some((id, done)) = self.jobs.next(), if self.commits.has_room() => self.done(id, done),
             Some(command) = self.commands.recv(), if self.commits.has_room() => self.command(command),
             Some(event) = self.net_events.recv(), if self.commits.has_room() => self.net_event(event),
@@ -427,6 +437,7 @@ impl Driver {
             Done::OutputKept { task, pin } => self.output_kept(task, pin),
             Done::Accepted { result, reply } => self.accepted(result, reply),
             Done::AcceptLost => self.accepting -= 1,
+            Done::RerunReady { bag, needs, reply } => self.rerun_ready(bag, needs, reply),
             Done::ManifestRead { bag, manifest: Some(manifest) } => self.manifests.remember(bag, manifest),
             Done::Reclaimed { stop, took } => self.reclaimed(stop, took),
             Done::Bootstrapped(Some(contact)) => self.feed(Event::Bootstrap(contact)),
@@ -461,6 +472,18 @@ impl Driver {
             tracing::info!(away_s = away.as_secs(), "this agent did not run for a while; finding its place again");
             self.tell_contacts();
         }
+    }
+
+    /// Removes what tasks left that are not to run here any more.
+    fn sweep_checkpoints(&mut self) {
+        let (parent, held) = (self.supplies.checkpoints.clone(), self.peer.unfinished());
+        let sweep = move || {
+            if let Err(error) = checkpoints::sweep(&parent, &held) {
+                tracing::warn!(%error, directory = %parent.display(), "not all old checkpoints could be removed");
+            }
+            Done::Discarded
+        };
+        self.jobs.spawn_blocking(sweep, Done::Discarded);
     }
 
     /// Leaves the grid while the machine sleeps. Tasks just stop with it, and go on where they were.

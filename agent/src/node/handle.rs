@@ -38,6 +38,8 @@ pub(crate) enum Command {
     Results(String, Reply<Vec<api::TaskResult>>),
     Submit(Box<api::SubmitRequest>, Reply<api::Bag>),
     Cancel(String, Reply<api::Bag>),
+    RerunFailed(String, Reply<api::Bag>),
+    Remove(String, Reply<api::Bag>),
     Pause(Option<Duration>, Reply<api::Status>),
     Resume(Reply<api::Status>),
     Finish(Reply<api::Status>),
@@ -115,6 +117,22 @@ impl NodeHandle {
     /// As [`NodeHandle::bag`]; [`Refusal::Conflict`] when it is over.
     pub async fn cancel(&self, id: &str) -> Result<api::Bag, Refusal> {
         self.ask(|reply| Command::Cancel(id.to_owned(), reply)).await
+    }
+
+    /// Tries the failed tasks of a bag again.
+    ///
+    /// # Errors
+    /// As [`NodeHandle::bag`]; [`Refusal::Conflict`] when none failed, it was cancelled, or what they need is gone.
+    pub async fn rerun_failed(&self, id: &str) -> Result<api::Bag, Refusal> {
+        self.ask(|reply| Command::RerunFailed(id.to_owned(), reply)).await
+    }
+
+    /// Removes a bag that is over, and its results; what it was.
+    ///
+    /// # Errors
+    /// As [`NodeHandle::bag`]; [`Refusal::Conflict`] when it is not over.
+    pub async fn remove(&self, id: &str) -> Result<api::Bag, Refusal> {
+        self.ask(|reply| Command::Remove(id.to_owned(), reply)).await
     }
 
     /// Freezes all tasks here until resumed, or for a while.

@@ -86,6 +86,17 @@ impl Kept {
             Change::Delete(RecordKey::Outbox(bag, index)) => {
                 self.outbox.remove(&(*bag, *index));
             }
+            Change::Delete(RecordKey::Done(bag, index)) => {
+                if let Some(done) = self.done.get_mut(bag)
+                    && let Some(finished) = done.remove(index)
+                {
+                    self.blobs.unpin(Hash::from_bytes(finished.result.output.0));
+                }
+            }
+            Change::Delete(RecordKey::Bag(bag)) => {
+                self.done.remove(bag);
+                self.bags.remove(bag);
+            }
             Change::Delete(_) => {}
         }
     }
@@ -118,7 +129,11 @@ impl Kept {
                     bag.needs.clear();
                 }
             }
-            Record::Bag { .. } | Record::Incarnation(_) | Record::Held { .. } | Record::Placed { .. } => {}
+            Record::Bag { .. }
+            | Record::Incarnation(_)
+            | Record::Held { .. }
+            | Record::Placed { .. }
+            | Record::Failures { .. } => {}
         }
     }
 }
@@ -202,7 +217,15 @@ mod tests {
         let bag = BagId([7; 32]);
         let Record::Bag { bag: header, .. } = record(bag, None) else { unreachable!("it is a bag") };
         let outbox = |output| {
-            let result = TaskResult { index: 3, attempt: 0, success: true, output, output_bytes: 100, work_mops: 1.0 };
+            let result = TaskResult {
+                index: 3,
+                attempt: 0,
+                success: true,
+                crashed: false,
+                output,
+                output_bytes: 100,
+                work_mops: 1.0,
+            };
             Change::Put(Record::Outbox { bag: header.clone(), released: WallTime(0), result })
         };
         let (first, second) = (store(&blobs, 1), store(&blobs, 2));

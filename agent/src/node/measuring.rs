@@ -132,8 +132,8 @@ impl Driver {
             TaskOutcome::NotStarted { .. } => self.could_not_measure(bag),
             // The bag is closed, or the agent ends.
             TaskOutcome::Stopped => self.finish_measurement(bag, None),
-            TaskOutcome::Finished { success, output, output_bytes, work_mops } => {
-                let result = TaskResult { index: 0, attempt: 0, success, output, output_bytes, work_mops };
+            TaskOutcome::Finished { success, crashed, output, output_bytes, work_mops } => {
+                let result = TaskResult { index: 0, attempt: 0, success, crashed, output, output_bytes, work_mops };
                 self.finish_measurement(bag, Some((cpu, result)));
             }
         }

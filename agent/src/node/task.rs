@@ -14,6 +14,7 @@ use idlewood_overlay::Contact;
 use idlewood_scheduler::{BagHeader, BlobId, TaskId, TaskOutcome};
 use serde_bytes::ByteBuf;
 
+use super::checkpoints;
 use super::pin::Pin;
 use crate::blobs::Blobs;
 use crate::fetch::Fetcher;
@@ -34,6 +35,8 @@ pub(super) struct Supplies {
     pub(super) blobs: Arc<Blobs>,
     pub(super) fetcher: Fetcher,
     pub(super) scratch: PathBuf,
+    /// See [`checkpoints`].
+    pub(super) checkpoints: PathBuf,
 }
 
 /// A task with everything it needs. Dropping it removes its directory, which blocks.
@@ -69,6 +72,7 @@ impl Prepared {
             args: arguments(manifest, task),
             env: environment(manifest, task, attempt),
             directory: scratch.path.clone(),
+            checkpoint: self.job.checkpoint.as_ref().map(|other| other.with_file_name(task.index.to_string())),
             ..self.job.clone()
         };
         Some(Self { job, manifest: manifest.clone(), scratch, pins: self.pins.clone() })
@@ -232,7 +236,7 @@ impl Supplies {
             stdin,
             inputs,
             directory: scratch.path.clone(),
-            checkpoint: None,
+            checkpoint: Some(checkpoints::path(&self.checkpoints, task)),
             memory_bytes: manifest.memory_bytes,
             output_bytes: STREAM_BYTES_MAX,
             time_limit: Some(Duration::from_secs(manifest.time_limit_s)),
@@ -350,6 +354,7 @@ pub(super) fn collect_known(
     let pin = Pin::new(blobs, hash);
     let outcome = TaskOutcome::Finished {
         success: success_codes.contains(&code),
+        crashed: false,
         output: BlobId(*hash.as_bytes()),
         output_bytes: bytes.len() as u64,
         work_mops: ended.work_mops(speed_mops),
@@ -393,10 +398,19 @@ pub(super) fn collect(
     let bytes = encode_within(&mut output, OUTPUT_BYTES_MAX);
     let success = output.error.is_none() && output.exit_code.is_some_and(|code| success_codes.contains(&code));
     let pin = Pin::new(blobs, blake3::hash(&bytes));
-    match blobs.put_durable(&bytes) {
+    let kept = blobs.put_durable(&bytes);
+    // Where the worker died the next try goes on from there; else what is wrong may be in it.
+    let is_over = kept.is_ok() && !matches!(ended.outcome, Outcome::WorkerDied { .. });
+    if let Some(checkpoint) = job.and_then(|job| job.checkpoint.as_ref()).filter(|_| is_over && !ended.untouched)
+        && let Err(error) = checkpoints::remove(checkpoint)
+    {
+        tracing::warn!(%error, checkpoint = %checkpoint.display(), "a checkpoint could not be removed");
+    }
+    match kept {
         Ok(hash) => Collected {
             outcome: TaskOutcome::Finished {
                 success,
+                crashed: matches!(ended.outcome, Outcome::WorkerDied { .. }),
                 output: BlobId(*hash.as_bytes()),
                 output_bytes: bytes.len() as u64,
                 work_mops: ended.work_mops(speed_mops),
@@ -561,7 +575,9 @@ pub(super) mod tests {
             untouched: false,
         };
         let collected = collect(&blobs, None, &[0, 3], &ended, 10.0);
-        let TaskOutcome::Finished { success: true, output, output_bytes, work_mops: 20.0 } = collected.outcome else {
+        let TaskOutcome::Finished { success: true, crashed: false, output, output_bytes, work_mops: 20.0 } =
+            collected.outcome
+        else {
             panic!("{collected:?}")
         };
         let hash = Hash::from_bytes(output.0);

@@ -37,6 +37,11 @@ impl Driver {
                 let result = self.cancel(&id);
                 answer(reply, result);
             }
+            Command::RerunFailed(id, reply) => self.rerun_failed(&id, reply),
+            Command::Remove(id, reply) => {
+                let result = self.remove(&id);
+                answer(reply, result);
+            }
             Command::Pause(for_, reply) => {
                 let pause = Pause { until: for_.map(|for_| self.clock.now() + for_) };
                 self.order(Orders { pause: Some(pause), ..self.owner.orders }, reply);
@@ -105,6 +110,7 @@ impl Driver {
             cpu_percent: judgement.cpu_percent,
             settings_error: self.owner.settings.error().map(ToString::to_string),
             reclaims: self.owner.reclaims.view(),
+            resting_until: self.peer.resting_until().map(|until| iso(crate::clock::wall_now() + until.since(now))),
             slots: self.config.slots,
             speed_mops: self.config.speed_mops,
             grid_machines: overlay.root().map_or(1, |root| root.count),
@@ -154,7 +160,7 @@ impl Driver {
     // ---- bags ----
 
     /// A bag of this machine by a unique prefix of its id, or `last`.
-    fn find(&self, id: &str) -> Result<BagView, Refusal> {
+    pub(super) fn find(&self, id: &str) -> Result<BagView, Refusal> {
         let mut bags: Vec<BagView> = self.peer.bags().collect();
         if id == "last" {
             let last = bags.into_iter().max_by_key(|bag| bag.released);

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::fs::FlockOperation;
 use rustix::process::Signal;
 use wasmtime::{Engine, InstancePre, Linker, ResourceLimiter, Store, Trap};
 use wasmtime_wasi::cli::InputFile;
@@ -236,6 +237,7 @@ impl Worker {
     ) -> Result<End, End> {
         let stdout = CappedFile::new(job.stdout_path(), job.output_bytes);
         let stderr = CappedFile::new(job.stderr_path(), job.output_bytes);
+        let checkpoint = Checkpoint::of(job, program.uses_files)?;
         let wasi = present(job, program.uses_files, &stdout, &stderr)?;
         let limits = Limits { memory_bytes: job.memory_bytes };
         let mut store = Store::new(&self.engine, Task { wasi, limits });
@@ -246,6 +248,7 @@ impl Worker {
         });
         *output_truncated = stdout.exceeded() || stderr.exceeded();
         *untouched = !program.uses_files && !stdout.exists() && !stderr.exists();
+        drop(checkpoint);
         Ok(match result {
             Ok(()) => End::Exited { code: 0 },
             Err(error) => end_of(&error),
@@ -310,6 +313,38 @@ fn present(job: &Job, uses_files: bool, stdout: &CappedFile, stderr: &CappedFile
         }
     }
     Ok(wasi.build_p1())
+}
+
+/// A task's checkpoint, which no other worker has until this is dropped, or this process dies.
+struct Checkpoint<'a> {
+    path: &'a Path,
+    // Closing it gives the lock back.
+    _directory: File,
+}
+
+impl<'a> Checkpoint<'a> {
+    /// Makes and locks it, if the task can get at it.
+    fn of(job: &'a Job, uses_files: bool) -> Result<Option<Self>, End> {
+        let Some(path) = job.checkpoint.as_deref().filter(|_| uses_files) else { return Ok(None) };
+        let failed = |error: io::Error| unable(path, "keep the checkpoint", &error);
+        fs::create_dir_all(path).map_err(failed)?;
+        let directory = File::open(path).map_err(failed)?;
+        rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|errno| failed(errno.into()))?;
+        Ok(Some(Self { path, _directory: directory }))
+    }
+}
+
+impl Drop for Checkpoint<'_> {
+    fn drop(&mut self) {
+        // Most tasks leave nothing in it.
+        match fs::remove_dir(self.path) {
+            Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => {
+                eprintln!("idlewood worker: the checkpoint {} stays: {error}", self.path.display());
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
 }
 
 /// Makes the working directory and puts the inputs in theirs.

@@ -22,7 +22,7 @@
 //! |---|---|---|
 //! | `.` | [`Job::work_dir`], empty at first | be written; what it holds at the end are the outputs |
 //! | `inputs/` | the job's inputs, if any, under their names (hard links to the blobs, else copies) | be read |
-//! | `checkpoint/` | the directory given as [`Job::checkpoint`], if any | be written; outlives the attempt |
+//! | `checkpoint/` | the directory [`Job::checkpoint`], if any | be written; outlives the attempt |
 //!
 //! A program that imports nothing with which it could reach them gets none of these directories, and stdout and stderr
 //! become files with the first byte written to them: a small task costs less than a file.
@@ -80,7 +80,9 @@ pub struct Job {
     /// The attempt's directory on the host: empty, or not there yet. The worker puts [`Job::work_dir`], the inputs,
     /// [`Job::stdout_path`] and [`Job::stderr_path`] into it. The caller removes it, if it is there.
     pub directory: PathBuf,
-    /// A directory on the host that the task sees as `checkpoint/`; must exist.
+    /// A directory on the host that the task sees as `checkpoint/`. The worker makes it for a program that can get at it,
+    /// keeps it locked while that runs, and removes it again where the program left nothing in it. A task whose checkpoint
+    /// another worker has does not start.
     pub checkpoint: Option<PathBuf>,
     /// Most linear memory the program may have, bytes. (The worker itself takes some 10 MiB besides.)
     pub memory_bytes: u64,

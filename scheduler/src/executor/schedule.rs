@@ -198,7 +198,7 @@ impl Executor {
 
     /// What this leaf offers now.
     pub(crate) fn summary(&mut self, now: Time) -> Summary {
-        let mut summary = if self.is_suspended() {
+        let mut summary = if self.is_suspended() || self.resting_until.is_some() {
             Summary::unavailable()
         } else {
             Summary::of_leaf(&self.load(now, |held| !held.unfinished_is_empty()).0)

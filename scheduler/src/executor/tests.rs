@@ -9,7 +9,7 @@ use super::*;
 use crate::bag::{BlobId, Path};
 use crate::message::Asker;
 use crate::queue::Entry;
-use crate::summary::{STRETCH_COUNT, STRETCHES};
+use crate::summary::{STRETCH_COUNT, STRETCHES, Summary};
 
 fn contact(number: u8) -> Contact {
     Contact { peer: PeerId([number; 32]), incarnation: 1, address: "/a".into() }
@@ -146,7 +146,7 @@ fn finished_tasks_correct_a_work_that_nobody_declared() {
         executor.dispatch(&mut io);
         let task = TaskId { bag: BagId([number; 32]), index: 0 };
         let output = crate::bag::BlobId([1; 32]);
-        let outcome = TaskOutcome::Finished { success: true, output, output_bytes: 1, work_mops: 3e5 };
+        let outcome = TaskOutcome::Finished { success: true, crashed: false, output, output_bytes: 1, work_mops: 3e5 };
         executor.ended(task, outcome, &mut io, &config);
         assert_eq!(executor.load(io.now, |_| true).0.entries[0].task_mops, expected);
     }
@@ -202,7 +202,8 @@ impl Machine {
             let Some((at, task)) = next.min().filter(|(at, _)| *at <= end) else { break };
             self.io.now = at.max(now);
             let output = crate::bag::BlobId([1; 32]);
-            let outcome = TaskOutcome::Finished { success: true, output, output_bytes: 1, work_mops: 1.0 };
+            let outcome =
+                TaskOutcome::Finished { success: true, crashed: false, output, output_bytes: 1, work_mops: 1.0 };
             self.executor.ended(task, outcome, &mut self.io, &self.config);
             let indices = IntervalSet::from(task.index..task.index + 1);
             self.executor.acknowledged(PeerId([1; 32]), task.bag, &indices, &mut self.io, &self.config);
@@ -281,7 +282,12 @@ fn laden(config: &Config) -> (Executor, Io) {
         all_durable(&mut io);
         let version = executor.held[&id].version;
         let (submitter, term, drop) = (None, Duration::from_secs(60), IntervalSet::new());
-        executor.lease(contact(1).peer, Lease { bag: id, version, submitter, term, drop }, &mut io, config);
+        executor.lease(
+            contact(1).peer,
+            Lease { bag: id, version, submitter, term, drop, rest: Duration::ZERO },
+            &mut io,
+            config,
+        );
     }
     executor.dispatch(&mut io);
     io.effects.clear();
@@ -362,7 +368,7 @@ fn what_is_offered_does_not_begin_until_it_is_refused_and_is_forgotten_when_it_i
     // Taken.
     let (bag, ranges) = &given[0];
     let (term, drop) = (Duration::from_secs(60), ranges.clone());
-    let lease = Lease { bag: BagId([*bag; 32]), version: 0, submitter: None, term, drop };
+    let lease = Lease { bag: BagId([*bag; 32]), version: 0, submitter: None, term, drop, rest: Duration::ZERO };
     executor.lease(contact(1).peer, lease, &mut io, &config);
     assert_eq!(all(&executor), 15 - ranges.len());
     // No answer.
@@ -389,7 +395,13 @@ fn only_what_time_alone_does_not_tell_is_news() {
         io.now += Duration::from_secs(ran_s);
         let task = TaskId { bag: BagId([1; 32]), index: 0 };
         let work_mops = 1e5;
-        let outcome = TaskOutcome::Finished { success: true, output: BlobId([1; 32]), output_bytes: 1, work_mops };
+        let outcome = TaskOutcome::Finished {
+            success: true,
+            crashed: false,
+            output: BlobId([1; 32]),
+            output_bytes: 1,
+            work_mops,
+        };
         executor.ended(task, outcome, &mut io, &config);
         executor.dispatch(&mut io);
         assert_eq!(executor.changed, is_news, "after {ran_s} s of 100");
@@ -422,8 +434,40 @@ fn one_message_renews_what_is_due_and_what_will_be_soon() {
     assert!(executor.held.values().all(|held| held.holding_due == io.now + term / 2));
     // Where the submitter asks, all is said.
     let (bag, drop) = (bags[0].0, IntervalSet::new());
-    executor.lease(contact(1).peer, Lease { bag, version: 0, submitter: None, term, drop }, &mut io, &config);
+    executor.lease(
+        contact(1).peer,
+        Lease { bag, version: 0, submitter: None, term, drop, rest: Duration::ZERO },
+        &mut io,
+        &config,
+    );
     executor.tick(&mut io, &config);
     let said = |effect: &Effect| matches!(effect, Effect::Send { message: Message::Holding { .. }, .. });
     assert_eq!(io.effects.iter().filter(|effect| said(effect)).count(), 1);
+}
+
+#[test]
+fn a_machine_rests_when_it_is_told_to_and_all_has_failed() {
+    let config = Config::default();
+    let (mut executor, mut io) = laden(&config);
+    let (bag, drop, rest) = (BagId([1; 32]), IntervalSet::new(), Duration::from_secs(60));
+    let told = || Lease { bag, version: 0, submitter: None, term: rest, drop: drop.clone(), rest };
+    let is_offered = |executor: &mut Executor, io: &Io| executor.summary(io.now) != Summary::unavailable();
+    for failures in 0..=FAILED_IN_ROW {
+        executor.lease(contact(1).peer, told(), &mut io, &config);
+        assert_eq!(executor.resting_until().is_some(), failures == FAILED_IN_ROW, "after {failures} failures");
+        executor.dispatch(&mut io);
+        let task = executor.places.iter().flatten().find(|running| running.runs()).expect("one runs").task;
+        let (output, success) = (BlobId([1; 32]), false);
+        let outcome = TaskOutcome::Finished { success, crashed: false, output, output_bytes: 1, work_mops: 1e5 };
+        executor.ended(task, outcome, &mut io, &config);
+        all_durable(&mut io);
+    }
+    let mut resting = executor.summary(io.now);
+    resting.longest_wait_s = Summary::unavailable().longest_wait_s;
+    assert_eq!(resting, Summary::unavailable());
+    assert!(executor.deadline(&io).is_some_and(|deadline| deadline <= io.now + rest));
+    io.now += rest;
+    executor.changed = false;
+    executor.tick(&mut io, &config);
+    assert!(executor.changed && executor.resting_until().is_none() && is_offered(&mut executor, &io));
 }

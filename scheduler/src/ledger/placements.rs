@@ -82,7 +82,8 @@ impl Ledger {
         let term = self.term(io, config);
         for placement in self.placed.values() {
             let submitter = Some(io.me.clone());
-            let lease = Message::Lease { bag: self.bag.id, version: 0, submitter, term, drop: IntervalSet::new() };
+            let (drop, rest) = (IntervalSet::new(), Duration::ZERO);
+            let lease = Message::Lease { bag: self.bag.id, version: 0, submitter, term, drop, rest };
             io.send(placement.executor.clone(), lease);
         }
     }
@@ -125,7 +126,8 @@ impl Ledger {
             return Some(term);
         }
         let drop = if self.is_closed() { IntervalSet::from(0..self.bag.tasks) } else { IntervalSet::new() };
-        let lease = Message::Lease { bag: self.bag.id, version: 0, submitter: Some(io.me.clone()), term, drop };
+        let (submitter, rest) = (Some(io.me.clone()), Duration::ZERO);
+        let lease = Message::Lease { bag: self.bag.id, version: 0, submitter, term, drop, rest };
         io.send(executor.clone(), lease);
         None
     }
@@ -133,6 +135,7 @@ impl Ledger {
     /// A task is no longer to be run anywhere. `executor` is who probably holds it, so that nobody else is asked.
     pub(super) fn withdraw(&mut self, index: u64, executor: Option<PeerId>) {
         self.unissued.remove_index(index);
+        self.end_pause_of(index);
         for issue in &mut self.issued {
             issue.ranges.remove_index(index);
         }
@@ -201,6 +204,9 @@ impl Ledger {
         for issue in &self.issued {
             ranges.subtract(&issue.ranges.intersection(&ranges));
         }
+        for pausing in self.pausing.values() {
+            ranges.subtract(&pausing.intersection(&ranges));
+        }
         ranges
     }
 
@@ -212,7 +218,8 @@ impl Ledger {
     /// The first moment at which a lease or a wait ends; asks all.
     pub(super) fn first_end(&self) -> Option<Time> {
         let issued = self.issued.iter().map(|issue| issue.until);
-        issued.chain(self.placed.values().map(|placement| placement.until)).min()
+        let paused = self.pausing.first_key_value().map(|(&until, _)| until);
+        issued.chain(self.placed.values().map(|placement| placement.until)).chain(paused).min()
     }
 
     /// Of these indices a copy is gone: those without any other return to be issued again.
@@ -225,9 +232,9 @@ impl Ledger {
         self.next_attempt(&ranges, io);
     }
 
-    /// Takes a task from the executor that had it, to be issued again if that was the last copy; what is journalled of
-    /// its placement follows.
-    pub(super) fn take_back(&mut self, index: u64, executor: &Contact, io: &mut Io) {
+    /// Takes a task from the executor that had it, to be issued again if that was the last copy, not before `until`; what
+    /// is journalled of its placement follows.
+    pub(super) fn take_back(&mut self, index: u64, executor: &Contact, until: Option<Time>, io: &mut Io) {
         let again = IntervalSet::from(index..index + 1);
         if let Some(placement) = self.placed.get_mut(&executor.peer) {
             let held = placement.ranges.remove_index(index);
@@ -239,14 +246,23 @@ impl Ledger {
             }
         }
         let again = self.without_copy(again);
-        if !again.is_empty() {
-            self.next_attempt(&again, io);
+        match until {
+            _ if again.is_empty() => {}
+            Some(until) => self.pause(&again, until, io),
+            None => self.next_attempt(&again, io),
         }
     }
 
     /// What this executor, which holds `mine`, newly takes on with these ranges: of what is on its way or to be issued.
-    fn gained(&self, executor: PeerId, ranges: &IntervalSet, mine: &IntervalSet, attempt: u32) -> IntervalSet {
-        if !self.may_be_held {
+    fn gained(
+        &self,
+        executor: PeerId,
+        ranges: &IntervalSet,
+        mine: &IntervalSet,
+        attempt: u32,
+        now: Time,
+    ) -> IntervalSet {
+        if !self.may_be_held || !self.avoided_for(executor, now).is_zero() {
             return IntervalSet::new();
         }
         let mut gained = ranges.intersection(&self.unissued);
@@ -269,7 +285,8 @@ impl Ledger {
     pub(crate) fn holding(&mut self, holding: Holding, io: &mut Io, config: &Config) {
         let Holding { executor, version, attempt, ranges } = holding;
         let (term, submitter) = (self.term(io, config), Some(io.me.clone()));
-        let lease = |drop| Message::Lease { bag: self.bag.id, version, submitter, term, drop };
+        let (bag, rest) = (self.bag.id, self.avoided_for(executor.peer, io.now));
+        let lease = |drop| Message::Lease { bag, version, submitter, term, drop, rest };
         if self.is_closed() {
             io.send(executor, lease(ranges));
             return;
@@ -279,7 +296,7 @@ impl Ledger {
             Some(known) => known.ranges.clone(),
             None => IntervalSet::new(),
         };
-        let gained = self.gained(executor.peer, &ranges, &mine, attempt);
+        let gained = self.gained(executor.peer, &ranges, &mine, attempt, io.now);
         let lost = mine.difference(&ranges);
         let keep = mine.difference(&lost).union(&gained);
         let message = lease(ranges.difference(&keep));
@@ -337,7 +354,7 @@ impl Ledger {
             kept = ranges.clone();
         }
         let (drop, submitter) = (ranges.difference(&kept), Some(io.me.clone()));
-        io.send(executor, Message::Lease { bag, version: 0, submitter, term, drop });
+        io.send(executor, Message::Lease { bag, version: 0, submitter, term, drop, rest: Duration::ZERO });
     }
 
     /// Takes back what nobody accounted for in time, and what is under no lease any more.
@@ -345,6 +362,7 @@ impl Ledger {
         if self.is_closed() || self.next_end.is_none_or(|next| next > io.now) {
             return;
         }
+        self.end_pauses(io.now);
         let (late, issued) = std::mem::take(&mut self.issued).into_iter().partition(|issue| issue.until <= io.now);
         self.issued = issued;
         for Issue { ranges, .. } in Vec::from_iter::<Vec<Issue>>(late) {
@@ -385,5 +403,6 @@ impl Ledger {
 
 /// Answers an executor about a bag that this machine does not know: it may forget it.
 pub(crate) fn refuse(bag: BagId, executor: Contact, version: u64, ranges: IntervalSet, io: &mut Io) {
-    io.send(executor, Message::Lease { bag, version, submitter: None, term: Duration::ZERO, drop: ranges });
+    let (term, rest) = (Duration::ZERO, Duration::ZERO);
+    io.send(executor, Message::Lease { bag, version, submitter: None, term, drop: ranges, rest });
 }

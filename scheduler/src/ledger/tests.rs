@@ -8,17 +8,17 @@ use proptest::prelude::*;
 use super::*;
 use crate::bag::{BagId, BlobId};
 
-const TASKS: u64 = 40;
+pub(super) const TASKS: u64 = 40;
 
-fn contact(number: u8) -> Contact {
+pub(super) fn contact(number: u8) -> Contact {
     Contact { peer: PeerId([number; 32]), incarnation: 1, address: "".into() }
 }
 
-fn io() -> Io {
+pub(super) fn io() -> Io {
     Io::new(Time::ZERO, WallTime(1_700_000_000_000_000), contact(0))
 }
 
-fn ledger(io: &Io, retries_max: u32) -> Ledger {
+pub(super) fn ledger(io: &Io, retries_max: u32) -> Ledger {
     let bag = BagHeader {
         id: BagId([7; 32]),
         submitter: contact(0),
@@ -32,17 +32,18 @@ fn ledger(io: &Io, retries_max: u32) -> Ledger {
     ledger
 }
 
-fn said(executor: u8, version: u64, ranges: IntervalSet) -> Holding {
+pub(super) fn said(executor: u8, version: u64, ranges: IntervalSet) -> Holding {
     Holding { executor: contact(executor), version, attempt: 0, ranges }
 }
 
-fn result(index: u64, success: bool) -> TaskResult {
-    TaskResult { index, attempt: 0, success, output: BlobId([1; 32]), output_bytes: 1, work_mops: 10.0 }
+pub(super) fn result(index: u64, success: bool) -> TaskResult {
+    TaskResult { index, attempt: 0, success, crashed: false, output: BlobId([1; 32]), output_bytes: 1, work_mops: 10.0 }
 }
 
 /// Where every index is, gathered without the ledger's own arithmetic.
 fn places(ledger: &Ledger) -> Vec<u64> {
     let mut all: Vec<u64> = ledger.unissued.indices().collect();
+    all.extend(ledger.pausing.values().flat_map(IntervalSet::indices));
     all.extend(ledger.issued.iter().flat_map(|issue| issue.ranges.indices()));
     all.extend(ledger.placed.values().flat_map(|placement| placement.ranges.indices()));
     all.extend(over(ledger));
@@ -55,7 +56,7 @@ fn over(ledger: &Ledger) -> impl Iterator<Item = u64> + '_ {
 
 /// Checks that every index is in one place, or has up to `replicas` copies, gathered from the executors one by one,
 /// and that the ledger's own count of the copies is right.
-fn assert_accounted(ledger: &Ledger) {
+pub(super) fn assert_accounted(ledger: &Ledger) {
     let unissued: BTreeSet<u64> = ledger.unissued.indices().collect();
     let over: Vec<u64> = over(ledger).collect();
     let issued: Vec<u64> = ledger.issued.iter().flat_map(|issue| issue.ranges.indices()).collect();
@@ -64,7 +65,8 @@ fn assert_accounted(ledger: &Ledger) {
     for index in 0..TASKS {
         let held = count(&placed, index);
         let copies = held + count(&issued, index);
-        let waits = usize::from(unissued.contains(&index));
+        let pauses = ledger.pausing.values().filter(|ranges| ranges.contains(index)).count();
+        let waits = usize::from(unissued.contains(&index)) + pauses;
         assert_eq!(count(&over, index) + waits + usize::from(copies > 0), 1, "index {index}");
         assert!(copies <= ledger.replicas, "{copies} copies of index {index}");
         for level in 0..5 {
@@ -180,7 +182,7 @@ proptest! {
                     ledger.holding(said(executor, version, ranges), &mut io, &config);
                 }
                 Step::Result { executor, index, success } => {
-                    ledger.results(&contact(executor), vec![result(index, success)], &mut io);
+                    ledger.results(&contact(executor), vec![result(index, success)], &mut io, &config);
                 }
                 Step::Fetched { index, here } => ledger.fetched(index, here, &mut io),
             }
@@ -221,7 +223,7 @@ fn the_last_copy_that_is_lost_is_issued_again_and_the_first_result_ends_all() {
     // The first executor drops all: only what nobody else has is issued again.
     ledger.holding(said(1, 3, IntervalSet::new()), &mut io, &config);
     assert_eq!((ledger.view().placed, ledger.view().reissued), (10, 30));
-    ledger.results(&contact(2), vec![result(30, true)], &mut io);
+    ledger.results(&contact(2), vec![result(30, true)], &mut io, &config);
     ledger.fetched(30, true, &mut io);
     assert_eq!((ledger.view().placed, ledger.view().done), (9, 1));
 }
@@ -293,7 +295,7 @@ fn a_bag_closes_when_every_result_is_journalled() {
     ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
     for index in 0..TASKS {
         assert!(!ledger.is_closed());
-        ledger.results(&contact(1), vec![result(index, index != 3)], &mut io);
+        ledger.results(&contact(1), vec![result(index, index != 3)], &mut io, &config);
         ledger.fetched(index, true, &mut io);
     }
     let view = ledger.view();
@@ -393,17 +395,20 @@ fn a_failure_told_twice_counts_once() {
     let mut ledger = ledger(&io, 1);
     ledger.issue(&io, &config);
     ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
-    ledger.results(&contact(1), vec![result(5, false)], &mut io);
-    ledger.results(&contact(1), vec![result(5, false)], &mut io);
+    ledger.results(&contact(1), vec![result(5, false)], &mut io, &config);
+    ledger.results(&contact(1), vec![result(5, false)], &mut io, &config);
     assert_eq!((ledger.failures[&5].count, ledger.view().unplaced), (1, 1));
     // It still lists the task, since the acknowledgement is on its way: that places nothing.
     ledger.holding(said(1, 2, IntervalSet::from(0..TASKS)), &mut io, &config);
     assert_eq!((ledger.view().placed, ledger.view().unplaced), (TASKS - 1, 1));
     // The second attempt may be the last.
+    assert!(ledger.issue(&io, &config).is_empty());
+    io.now += Duration::from_secs(2);
+    ledger.expire(&mut io);
     ledger.issue(&io, &config);
     let again = Holding { attempt: 1, ..said(2, 1, IntervalSet::from(5..6)) };
     ledger.holding(again, &mut io, &config);
-    ledger.results(&contact(2), vec![TaskResult { attempt: 1, ..result(5, false) }], &mut io);
+    ledger.results(&contact(2), vec![TaskResult { attempt: 1, ..result(5, false) }], &mut io, &config);
     ledger.fetched(5, true, &mut io);
     assert_eq!(ledger.view().failed, 1);
 }
@@ -452,8 +457,8 @@ fn results_that_nobody_wants_are_acknowledged_and_those_on_their_way_are_not() {
     let mut io = io();
     let mut ledger = ledger(&io, 0);
     ledger.issue(&io, &config);
-    ledger.results(&contact(1), vec![result(5, true)], &mut io);
-    ledger.results(&contact(2), vec![result(5, true)], &mut io);
+    ledger.results(&contact(1), vec![result(5, true)], &mut io, &config);
+    ledger.results(&contact(2), vec![result(5, true)], &mut io, &config);
     let acks = |io: &Io| {
         let acks = io
             .effects
@@ -464,6 +469,6 @@ fn results_that_nobody_wants_are_acknowledged_and_those_on_their_way_are_not() {
     assert_eq!(acks(&io), 0);
     ledger.fetched(5, true, &mut io);
     assert_eq!(acks(&io), 0, "not before the journal is durable");
-    ledger.results(&contact(2), vec![result(5, true)], &mut io);
+    ledger.results(&contact(2), vec![result(5, true)], &mut io, &config);
     assert_eq!((acks(&io), ledger.view().duplicates), (1, 1));
 }

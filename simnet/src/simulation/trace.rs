@@ -68,6 +68,14 @@ impl Trace<'_> {
                 self.letter(b'x');
                 self.bag(*bag);
             }
+            Event::RerunFailed(bag) => {
+                self.letter(b'e');
+                self.bag(*bag);
+            }
+            Event::Removed(bag) => {
+                self.letter(b'z');
+                self.bag(*bag);
+            }
             Event::TaskEnded { task, outcome } => {
                 self.letter(match outcome {
                     TaskOutcome::Finished { .. } => b'F',

@@ -39,6 +39,7 @@ impl Shard {
         self.tell(host, News::Finished(run.task));
         let outcome = TaskOutcome::Finished {
             success: true,
+            crashed: false,
             output: output_of(run.task),
             output_bytes: around.scenario.output_bytes,
             work_mops: run.work_mops,

@@ -1,0 +1,304 @@
+//! `idlewood store`: what the agent of a state directory has on disk, looked at while it does not run.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use idlewood_scheduler::{Record, RecordError};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{Context, FAILURE};
+use crate::output::{self, Format};
+use crate::store::{self, Inspection, StateLock};
+
+/// The verbs under `store`.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub(super) enum StoreCommand {
+    /// Verify every record on disk, and tell how many there are and what they take; the agent must not run
+    Check,
+    /// Print all records as one JSON value; the agent must not run
+    Export {
+        /// Write them to this file instead
+        #[arg(long, value_name = "FILE")]
+        to: Option<PathBuf>,
+    },
+}
+
+/// What a check found.
+#[derive(Debug, Serialize)]
+struct Report {
+    sound: bool,
+    /// By kind.
+    records: BTreeMap<&'static str, Tally>,
+    /// Records whose version or checksum is wrong.
+    damaged: u64,
+    /// Sound ones of which this idlewood can make nothing.
+    unreadable: u64,
+    /// Records that a newer idlewood wrote.
+    newer: u64,
+    /// Acknowledged commits that are gone.
+    commits_lost: u64,
+    size_bytes: u64,
+    live_bytes: u64,
+    /// Why the store does not open.
+    failure: Option<String>,
+    set_aside: Vec<PathBuf>,
+    /// What to do; null where nothing is wrong.
+    advice: Option<String>,
+}
+
+/// How many records, and what they take.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct Tally {
+    count: u64,
+    bytes: u64,
+}
+
+pub(super) fn run(context: &Context, command: &StoreCommand) -> anyhow::Result<ExitCode> {
+    if !context.state_dir.exists() {
+        anyhow::bail!("there is no state directory {}: name another with --state-dir", context.state_dir.display());
+    }
+    let lock = StateLock::acquire(&context.state_dir)?;
+    let inspection = store::inspect(&lock)?;
+    match command {
+        StoreCommand::Check => check(context, inspection),
+        StoreCommand::Export { to } => export(&inspection, to.as_ref()),
+    }
+}
+
+fn check(context: &Context, inspection: Inspection) -> anyhow::Result<ExitCode> {
+    let report = report(inspection);
+    match context.format {
+        Format::Json => output::json(&report)?,
+        Format::Text => print(&report)?,
+    }
+    Ok(if report.sound { ExitCode::SUCCESS } else { ExitCode::from(FAILURE) })
+}
+
+fn report(inspection: Inspection) -> Report {
+    let mut report = Report {
+        sound: false,
+        records: BTreeMap::new(),
+        damaged: inspection.damaged.len() as u64,
+        unreadable: 0,
+        newer: 0,
+        commits_lost: inspection.commits_lost,
+        size_bytes: inspection.size_bytes,
+        live_bytes: inspection.live_bytes,
+        failure: inspection.unreadable,
+        set_aside: inspection.set_aside,
+        advice: None,
+    };
+    for (key, value) in &inspection.records {
+        match Record::decode(value) {
+            Ok(record) if record.key().to_bytes() == *key => {
+                let tally = report.records.entry(kind(&record)).or_default();
+                tally.count += 1;
+                tally.bytes += (key.len() + value.len()) as u64;
+            }
+            Ok(_) | Err(RecordError::Malformed(_)) => report.unreadable += 1,
+            Err(RecordError::Version(_)) => report.newer += 1,
+        }
+    }
+    report.advice = advice(&report).map(str::to_owned);
+    report.sound = report.advice.is_none();
+    report
+}
+
+fn advice(report: &Report) -> Option<&'static str> {
+    if report.failure.is_some() {
+        Some(
+            "start the agent: it sets the store aside and begins anew under its identity; the grid issues again what it \
+             held, and bags that were submitted here have to be submitted again",
+        )
+    } else if report.newer > 0 {
+        Some("a newer idlewood wrote these records: update this one")
+    } else if report.damaged + report.unreadable > 0 {
+        Some(
+            "`idlewood store export` saves what is sound; start the agent: it goes on without the damaged records, and the \
+             grid issues again what it held",
+        )
+    } else if report.commits_lost > 0 {
+        Some("the disk or its cache lost what was synced: check the disk; the agent goes on with what is there")
+    } else {
+        None
+    }
+}
+
+fn kind(record: &Record) -> &'static str {
+    match record {
+        Record::Incarnation(_) => "incarnation",
+        Record::Held { .. } => "held",
+        Record::Outbox { .. } => "outbox",
+        Record::Bag { .. } => "bag",
+        Record::Placed { .. } => "placed",
+        Record::Failures { .. } => "failures",
+        Record::Done { .. } => "done",
+    }
+}
+
+fn print(report: &Report) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    let mut pairs = vec![("store", if report.sound { "sound".to_owned() } else { "damaged".to_owned() })];
+    if let Some(failure) = &report.failure {
+        pairs.push(("why", output::printable(failure)));
+    }
+    for (kind, tally) in &report.records {
+        pairs.push((kind, format!("{}, {}", output::count(tally.count, "record"), output::bytes(tally.bytes))));
+    }
+    for (what, count) in [("damaged", report.damaged), ("unreadable", report.unreadable), ("newer", report.newer)] {
+        if count > 0 {
+            pairs.push((what, output::count(count, "record")));
+        }
+    }
+    if report.commits_lost > 0 {
+        pairs.push(("lost", output::count(report.commits_lost, "acknowledged commit")));
+    }
+    pairs.push((
+        "size",
+        format!("{} on disk, of which {} live", output::bytes(report.size_bytes), output::bytes(report.live_bytes)),
+    ));
+    for path in &report.set_aside {
+        pairs.push(("set aside", format!("{} (remove it when it is of no use)", path.display())));
+    }
+    if let Some(advice) = &report.advice {
+        pairs.push(("to do", advice.clone()));
+    }
+    output::pairs(&mut out, &pairs)
+}
+
+fn export(inspection: &Inspection, to: Option<&PathBuf>) -> anyhow::Result<ExitCode> {
+    if let Some(reason) = &inspection.unreadable {
+        anyhow::bail!("nothing can be exported, since the store does not open: {reason}; see `idlewood store check`");
+    }
+    let records: Vec<Value> = inspection.records.iter().map(|(key, value)| exported(key, value)).collect();
+    let damaged: Vec<String> = inspection.damaged.iter().map(hex::encode).collect();
+    let all = json!({ "records": records, "damaged_keys": damaged, "commits_lost": inspection.commits_lost });
+    match to {
+        None => output::json(&all)?,
+        Some(path) => {
+            let failed = || format!("cannot write {}: choose another file", path.display());
+            let mut file = BufWriter::new(File::create(path).with_context(failed)?);
+            serde_json::to_writer(&mut file, &all).with_context(failed)?;
+            writeln!(file).and_then(|()| file.flush()).with_context(failed)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Its key, and its content: what can be told of it as JSON, else its bytes.
+fn exported(key: &[u8], value: &[u8]) -> Value {
+    let key = hex::encode(key);
+    let content = Record::decode(value).map_err(|error| error.to_string()).and_then(|record| {
+        ciborium::Value::serialized(&record).map_err(|error| error.to_string()).map(|content| readable(&content))
+    });
+    match content {
+        Ok(content) => json!({ "key": key, "record": content }),
+        Err(error) => json!({ "key": key, "bytes": hex::encode(value), "error": error }),
+    }
+}
+
+/// CBOR as JSON; byte strings, which are ids, as lower-case hex.
+fn readable(value: &ciborium::Value) -> Value {
+    match value {
+        ciborium::Value::Bytes(bytes) => Value::String(hex::encode(bytes)),
+        ciborium::Value::Array(values) => values.iter().map(readable).collect(),
+        ciborium::Value::Map(entries) => {
+            let name = |key: &ciborium::Value| match readable(key) {
+                Value::String(text) => text,
+                other => other.to_string(),
+            };
+            Value::Object(entries.iter().map(|(key, value)| (name(key), readable(value))).collect())
+        }
+        ciborium::Value::Integer(number) => {
+            let number = i128::from(*number);
+            u64::try_from(number).map(Value::from).unwrap_or_else(|_| json!(number as f64))
+        }
+        ciborium::Value::Float(number) => json!(number),
+        ciborium::Value::Text(text) => Value::String(text.clone()),
+        ciborium::Value::Bool(truth) => Value::Bool(*truth),
+        ciborium::Value::Tag(_, value) => readable(value),
+        _ => Value::Null,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// A store that idlewood wrote when its records were of version 1.
+    fn old_store() -> (tempfile::TempDir, StateLock) {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/store-v1");
+        std::fs::create_dir(dir.path().join("store")).expect("our directory");
+        for file in ["store.mark", "store/db", "store/conf"] {
+            std::fs::copy(fixture.join(file), dir.path().join(file)).expect("a committed file");
+        }
+        let lock = StateLock::acquire(dir.path()).expect("nobody has it");
+        (dir, lock)
+    }
+
+    #[test]
+    fn a_store_of_version_1_is_read_in_full() {
+        let (_dir, lock) = old_store();
+        let inspection = store::inspect(&lock).expect("it is readable");
+        assert!(inspection.records.iter().all(|(_, value)| value[0] == 1), "it is no old store");
+        let mut found: Vec<Value> = inspection.records.iter().map(|(key, value)| exported(key, value)).collect();
+        assert!(found.iter().all(|record| record["error"].is_null()), "{found:?}");
+        // What idlewood of that time was told to write.
+        let result = |index: u64, success: bool| {
+            json!({
+                "index": index, "attempt": 1, "success": success, "output": "09".repeat(32), "output_bytes": 12,
+                "work_mops": 49.5,
+            })
+        };
+        let done = found.pop().expect("a record")["record"]["Placed"].clone();
+        assert_eq!((&done["bag"], &done["executor"]["incarnation"]), (&json!("11".repeat(32)), &json!(7)));
+        let outbox = &found.pop().expect("a record")["record"]["Outbox"];
+        assert_eq!(outbox["result"], result(8, true));
+        assert_eq!(found.pop().expect("a record")["record"]["Incarnation"], json!(1_790_000_000_000_u64));
+        let held = &found.pop().expect("a record")["record"]["Held"];
+        assert_eq!((&held["bag"]["tasks"], &held["attempt"]), (&json!(10), &json!(2)));
+        for (index, success) in [(1, false), (0, true)] {
+            assert_eq!(found.pop().expect("a record")["record"]["Done"]["result"], result(index, success));
+        }
+        let bags: Vec<_> = found.iter().map(|bag| &bag["record"]["Bag"]).collect();
+        assert_eq!((bags[0]["retries_max"].as_u64(), bags[0]["closed"].is_null()), (Some(3), true));
+        assert_eq!(bags[1]["closed"][0], "Cancelled");
+
+        let report = report(inspection);
+        assert!(report.sound, "{report:?}");
+        let counts: Vec<_> = report.records.iter().map(|(kind, tally)| (*kind, tally.count)).collect();
+        assert_eq!(counts, [("bag", 2), ("done", 2), ("held", 1), ("incarnation", 1), ("outbox", 1), ("placed", 1)]);
+    }
+
+    #[test]
+    fn whatever_is_wrong_is_told_with_what_to_do() {
+        let record = Record::Incarnation(3);
+        let (key, value) = (record.key().to_bytes(), record.encode());
+        let with = |change: fn(&mut Inspection)| {
+            let mut inspection = Inspection { records: vec![(key.clone(), value.clone())], ..Inspection::default() };
+            change(&mut inspection);
+            report(inspection)
+        };
+        let sound = with(|_| {});
+        assert!(sound.sound && sound.advice.is_none());
+        let damaged = with(|inspection| inspection.damaged.push(b"h".to_vec()));
+        assert!(!damaged.sound && damaged.advice.is_some_and(|advice| advice.contains("export")));
+        let newer = with(|inspection| inspection.records[0].1[0] = 200);
+        assert!(!newer.sound && newer.newer == 1 && newer.advice.is_some_and(|advice| advice.contains("update")));
+        let elsewhere = with(|inspection| inspection.records[0].0 = b"h".to_vec());
+        assert_eq!((elsewhere.sound, elsewhere.unreadable), (false, 1));
+        let nonsense = with(|inspection| inspection.records[0].1.truncate(2));
+        assert_eq!((nonsense.sound, nonsense.unreadable), (false, 1));
+        assert!(!with(|inspection| inspection.commits_lost = 1).sound);
+        let shut = with(|inspection| inspection.unreadable = Some("corrupt".to_owned()));
+        assert!(shut.advice.is_some_and(|advice| advice.contains("sets the store aside")));
+    }
+}

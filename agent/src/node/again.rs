@@ -1,0 +1,87 @@
+//! What the user may still want of a bag: its failed tasks tried again, or everything of it gone.
+
+use std::sync::Arc;
+
+use blake3::Hash;
+use idlewood_scheduler::{BagId, Closing, Event};
+
+use super::Refusal;
+use super::driver::{Done, Driver};
+use super::handle::Reply;
+use super::kept;
+use super::pin::Pin;
+use super::views::answer;
+use crate::api;
+use crate::blobs::Blobs;
+use crate::manifest::Manifest;
+
+/// What the tasks of a bag need is here, and stays.
+#[derive(Debug)]
+pub(super) struct Needs {
+    manifest: Arc<Manifest>,
+    _pins: Vec<Pin>,
+}
+
+impl Driver {
+    /// Looks beside the loop whether everything is still here that the tasks need.
+    pub(super) fn rerun_failed(&mut self, id: &str, reply: Reply<api::Bag>) {
+        let view = match self.find(id) {
+            Ok(view) => view,
+            Err(refusal) => return answer(reply, Err(refusal)),
+        };
+        let bag = view.bag.id;
+        let refusal = match view.closed {
+            Some((Closing::Cancelled, _)) => format!("bag {bag} was cancelled: submit it again"),
+            _ if view.failed == 0 => format!("no task of bag {bag} has failed"),
+            _ => {
+                let blobs = self.supplies.blobs.clone();
+                let look = move || Done::RerunReady { bag, needs: needs(&blobs, bag).map(Box::new), reply };
+                self.jobs.spawn_blocking(look, Done::Discarded);
+                return;
+            }
+        };
+        answer(reply, Err(Refusal::Conflict(refusal)));
+    }
+
+    pub(super) fn rerun_ready(&mut self, bag: BagId, needs: Result<Box<Needs>, Refusal>, reply: Reply<api::Bag>) {
+        let needs = match needs {
+            Ok(needs) => needs,
+            Err(refusal) => return answer(reply, Err(refusal)),
+        };
+        self.kept.learn(bag, Some(&needs.manifest));
+        self.feed(Event::RerunFailed(bag));
+        let gone = || Refusal::NotFound("the bag was removed meanwhile".to_owned());
+        answer(reply, self.peer.bag(bag).map(|view| self.bag_view(&view)).ok_or_else(gone));
+    }
+
+    /// Forgets a bag that is over. Its results go when their room is needed.
+    pub(super) fn remove(&mut self, id: &str) -> Result<api::Bag, Refusal> {
+        let view = self.find(id)?;
+        let bag = view.bag.id;
+        if view.closed.is_none() {
+            return Err(Refusal::Conflict(format!("bag {bag} is not over: wait for it, or cancel it first")));
+        }
+        let shown = self.bag_view(&view);
+        self.feed(Event::Removed(bag));
+        self.first_starts.remove(&bag);
+        Ok(shown)
+    }
+}
+
+/// Blocks.
+fn needs(blobs: &Arc<Blobs>, bag: BagId) -> Result<Needs, Refusal> {
+    let gone =
+        |what: &str| Refusal::Conflict(format!("{what} of bag {bag} is not on this disk any more: submit it again"));
+    let manifest = kept::read_manifest(blobs, bag).ok_or_else(|| gone("the manifest"))?;
+    let mut pins = Vec::new();
+    for input in manifest.blobs() {
+        let hash = Hash::from_bytes(input.blob.0);
+        pins.push(Pin::new(blobs, hash));
+        if blobs.path(hash).is_none() {
+            return Err(gone(&input.name));
+        }
+        // It may have been fetched as another machine's since.
+        blobs.make_durable(hash).map_err(|error| Refusal::Unavailable(error.to_string()))?;
+    }
+    Ok(Needs { manifest: Arc::new(manifest), _pins: pins })
+}

@@ -1,0 +1,229 @@
+//! Failed tries: who gets another, when, and which machine is left alone.
+//!
+//! A task that fails is tried again, up to [`Ledger::retries_max`] times, each time after twice the pause. One whose
+//! worker died under it may have been unlucky in its machine: that counts as a failure only where it happens again on the
+//! same machine, and after [`CRASHED_ON_MAX`] machines the task is to blame. What has been counted is durable before the
+//! executor may forget the result, so that a restart gives nobody more tries.
+//!
+//! A machine on which tasks of the bag fail in a row, while elsewhere most of them succeed, is avoided for a while: it
+//! keeps none, and is told to offer nothing. It believes that only where all that it ran lately failed, whoever's it was.
+//!
+//! Left out: tries are not sent to another machine than the last on purpose (a request goes where there is room), the
+//! pauses end with a restart, and so does the memory of machines that failed.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::btree_map::Entry;
+use std::time::Duration;
+
+use idlewood_overlay::{Contact, PeerId, Time};
+
+use super::Ledger;
+use crate::bag::{BagId, TaskResult};
+use crate::config::Config;
+use crate::io::Io;
+use crate::message::Message;
+use crate::ranges::IntervalSet;
+use crate::record::{Change, Closing, Record, RecordKey};
+
+/// Machines whose worker a task may bring down. Three: the third time it is no coincidence (issue of HTCondor and BOINC
+/// users: one task that takes the whole grid along).
+pub(super) const CRASHED_ON_MAX: usize = 3;
+/// Pause before the first further try, and the longest; it doubles in between. Our choice.
+const PAUSE_FIRST: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(300);
+/// Pauses end at multiples of this, so that many tasks end theirs together.
+const PAUSE_STEP_MICROS: i64 = 250_000;
+/// Failures in a row for which a machine is avoided.
+pub(crate) const FAILED_IN_ROW: u32 = 5;
+/// Tasks that must have succeeded elsewhere for each that failed there. With such odds five failures in a row are a
+/// coincidence once in a thousand.
+const ELSEWHERE_DONE: u64 = 3;
+/// How long a machine is avoided for the first time, and at most; it doubles in between.
+const AVOID_FIRST: Duration = Duration::from_secs(60);
+pub(crate) const AVOID_MAX: Duration = Duration::from_secs(3600);
+
+/// Failed tries of one task that is not over.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Failures {
+    /// Of those that count as its own.
+    pub(super) count: u32,
+    /// Where its worker died.
+    crashed_on: Vec<PeerId>,
+    /// A failure of an earlier attempt was counted already.
+    pub(super) next_attempt: u32,
+}
+
+/// A machine on which the last task failed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Failing {
+    in_row: u32,
+    failed: u64,
+    /// How often it was avoided.
+    avoided: u32,
+    until: Time,
+}
+
+fn doubled(first: Duration, times: u32, most: Duration) -> Duration {
+    first.saturating_mul(1_u32.checked_shl(times).unwrap_or(u32::MAX)).min(most)
+}
+
+impl Ledger {
+    pub(crate) fn restore_failures(&mut self, index: u64, count: u32, crashed_on: Vec<PeerId>, next_attempt: u32) {
+        if index < self.bag.tasks && !self.done.contains(index) && !self.failed.contains(index) {
+            self.failures.insert(index, Failures { count, crashed_on, next_attempt });
+        }
+    }
+
+    /// Whether a failure was not counted yet: only the executor that has the task can fail it, and each attempt once.
+    pub(super) fn is_news(&self, executor: &Contact, result: &TaskResult) -> bool {
+        let counted = self.failures.get(&result.index).map_or(0, |failures| failures.next_attempt);
+        let placement = self.placed.get(&executor.peer);
+        placement.is_some_and(|placement| placement.ranges.contains(result.index)) && result.attempt >= counted
+    }
+
+    /// Counts one failed try; whether the task gets another.
+    pub(super) fn may_retry(&mut self, result: &TaskResult, executor: PeerId) -> bool {
+        let failures = self.failures.entry(result.index).or_default();
+        failures.next_attempt = self.attempt + 1;
+        if result.crashed && !failures.crashed_on.contains(&executor) {
+            failures.crashed_on.push(executor);
+        } else {
+            failures.count += 1;
+        }
+        failures.count <= self.retries_max && failures.crashed_on.len() < CRASHED_ON_MAX
+    }
+
+    /// What is to be durable of a task's failures before its executor forgets the last one.
+    pub(super) fn failures_change(&self, index: u64) -> Change {
+        let bag = self.bag.id;
+        match self.failures.get(&index) {
+            None => Change::Delete(RecordKey::Failures(bag, index)),
+            Some(Failures { count, crashed_on, next_attempt }) => Change::Put(Record::Failures {
+                bag,
+                index,
+                count: *count,
+                crashed_on: crashed_on.clone(),
+                next_attempt: *next_attempt,
+            }),
+        }
+    }
+
+    /// All that is stored of failures goes with the bag.
+    pub(super) fn forget_failures(&mut self) -> Vec<Change> {
+        self.pausing.clear();
+        self.failing.clear();
+        let bag = self.bag.id;
+        let gone = std::mem::take(&mut self.failures);
+        gone.into_keys().map(|index| Change::Delete(RecordKey::Failures(bag, index))).collect()
+    }
+
+    /// When a task that has failed is issued again.
+    pub(super) fn next_try(&self, index: u64, io: &Io) -> Time {
+        let tries = self.failures.get(&index).map_or(0, |failures| failures.count + failures.crashed_on.len() as u32);
+        pause_end(io.now + doubled(PAUSE_FIRST, tries.saturating_sub(1), PAUSE_MAX))
+    }
+
+    /// These tasks, of which there is no copy, are issued again then.
+    pub(super) fn pause(&mut self, ranges: &IntervalSet, until: Time, io: &mut Io) {
+        self.attempt += 1;
+        self.pausing.entry(until).or_default().extend_with(ranges);
+        self.ends_at(until);
+        io.persist(vec![Change::Put(self.record(io))], Vec::new());
+    }
+
+    /// Those whose pause is over are to be issued.
+    pub(super) fn end_pauses(&mut self, now: Time) {
+        while let Some(first) = self.pausing.first_entry()
+            && *first.key() <= now
+        {
+            self.unissued.extend_with(&first.remove());
+        }
+    }
+
+    /// A task is over, or on a machine after all: it waits for nothing.
+    pub(super) fn end_pause_of(&mut self, index: u64) {
+        self.pausing.retain(|_, ranges| {
+            ranges.remove_index(index);
+            !ranges.is_empty()
+        });
+    }
+
+    /// Keeps account of who fails. A result that is counted here is one of its own attempt.
+    pub(super) fn note_end(&mut self, executor: PeerId, success: bool) {
+        if success {
+            self.failing.remove(&executor);
+            return;
+        }
+        self.tries_failed += 1;
+        let failing = self.failing.entry(executor).or_default();
+        failing.in_row += 1;
+        failing.failed += 1;
+    }
+
+    /// For how long nothing is to be placed there.
+    pub(super) fn avoided_for(&self, executor: PeerId, now: Time) -> Duration {
+        self.failing.get(&executor).map_or(Duration::ZERO, |failing| failing.until.since(now))
+    }
+
+    /// Takes everything from a machine on which all fails that succeeds elsewhere.
+    pub(super) fn avoid_if_due(&mut self, executor: &Contact, io: &mut Io, config: &Config) {
+        let Entry::Occupied(mut entry) = self.failing.entry(executor.peer) else { return };
+        let failing = entry.get_mut();
+        let failed_elsewhere = self.tries_failed - failing.failed;
+        let succeed_elsewhere =
+            self.done.len() >= ELSEWHERE_DONE * failed_elsewhere && self.done.len() >= u64::from(FAILED_IN_ROW);
+        if failing.in_row < FAILED_IN_ROW || failing.until > io.now || !succeed_elsewhere {
+            return;
+        }
+        let rest = doubled(AVOID_FIRST, failing.avoided, AVOID_MAX);
+        failing.avoided += 1;
+        failing.until = io.now + rest;
+        let (bag, term) = (self.bag.id, self.term(io, config));
+        let Some(placement) = self.placed.remove(&executor.peer) else { return };
+        io.persist(vec![Change::Delete(RecordKey::Placed(bag, executor.peer))], Vec::new());
+        let drop = placement.ranges.clone();
+        let submitter = Some(io.me.clone());
+        io.send(executor.clone(), Message::Lease { bag, version: 0, submitter, term, drop, rest });
+        self.lose(&placement.ranges);
+        let again = self.without_copy(placement.ranges);
+        if !again.is_empty() {
+            self.reissued += again.len();
+            // By then the others know that it offers nothing.
+            self.pause(&again, pause_end(io.now + PAUSE_FIRST), io);
+        }
+    }
+
+    /// Tries the tasks that failed again, as if for the first time; how many. Opens a bag that was over; one that was
+    /// cancelled stays so.
+    pub(crate) fn rerun_failed(&mut self, io: &mut Io) -> u64 {
+        if matches!(self.closed, Some((Closing::Cancelled, _))) || self.failed.is_empty() {
+            return 0;
+        }
+        let again: IntervalSet = self.failed.ranges().collect();
+        self.failed.subtract(&again);
+        self.closed = None;
+        self.failing.clear();
+        self.attempt += 1;
+        self.unissued.extend_with(&again);
+        let bag: BagId = self.bag.id;
+        let mut changes = vec![Change::Put(self.record(io))];
+        changes.extend(again.indices().map(|index| Change::Delete(RecordKey::Done(bag, index))));
+        io.persist(changes, Vec::new());
+        again.len()
+    }
+
+    /// Everything that is stored of this bag, which is over.
+    pub(crate) fn removal(&self) -> Vec<Change> {
+        let bag = self.bag.id;
+        let over = self.done.ranges().chain(self.failed.ranges()).flatten();
+        let results = over.map(|index| Change::Delete(RecordKey::Done(bag, index)));
+        results.chain([Change::Delete(RecordKey::Bag(bag))]).collect()
+    }
+}
+
+fn pause_end(time: Time) -> Time {
+    let steps = time.as_micros().saturating_add(PAUSE_STEP_MICROS - 1).div_euclid(PAUSE_STEP_MICROS);
+    Time::from_micros(steps * PAUSE_STEP_MICROS)
+}

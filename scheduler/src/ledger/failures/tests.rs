@@ -1,0 +1,215 @@
+//! Tests of failed tries.
+
+use std::collections::BTreeMap;
+
+use super::super::tests::{TASKS, assert_accounted, contact, io, ledger, result, said};
+use super::*;
+use crate::io::Ticket;
+use crate::peer::Effect;
+
+/// A ledger whose tasks are all on machine 1.
+fn placed(retries_max: u32) -> (Ledger, Io, Config) {
+    let (config, mut io) = (Config::default(), io());
+    let mut ledger = ledger(&io, retries_max);
+    ledger.issue(&io, &config);
+    ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
+    (ledger, io, config)
+}
+
+fn fail(ledger: &mut Ledger, executor: u8, index: u64, crashed: bool, io: &mut Io, config: &Config) {
+    let attempt = ledger.attempt;
+    let result = TaskResult { attempt, crashed, ..result(index, false) };
+    ledger.results(&contact(executor), vec![result], io, config);
+    assert_accounted(ledger);
+}
+
+/// Waits until the task is issued again, and places it on this machine; how long it took, in quarters of a second.
+fn again(ledger: &mut Ledger, executor: u8, index: u64, version: u64, io: &mut Io, config: &Config) -> u32 {
+    let mut quarters = 0;
+    let is_it = |request: &crate::bag::Request| request.ranges.contains(index);
+    while !ledger.issue(io, config).iter().any(is_it) {
+        io.now += Duration::from_millis(250);
+        ledger.expire(io);
+        quarters += 1;
+        assert!(quarters < 10_000, "it is never issued again");
+    }
+    let attempt = ledger.attempt;
+    let holding = said(executor, version, IntervalSet::from(index..index + 1));
+    ledger.holding(super::super::Holding { attempt, ..holding }, io, config);
+    quarters
+}
+
+#[test]
+fn each_further_try_waits_for_twice_as_long() {
+    let (mut ledger, mut io, config) = placed(20);
+    let mut pauses = Vec::new();
+    for version in 1..=11 {
+        fail(&mut ledger, if version == 1 { 1 } else { 9 }, 5, false, &mut io, &config);
+        pauses.push(again(&mut ledger, 9, 5, version, &mut io, &config));
+    }
+    assert_eq!(pauses[..4], [4, 8, 16, 32]);
+    assert_eq!(pauses[9..], [1200, 1200], "five minutes at most");
+}
+
+#[test]
+fn a_task_that_brings_three_machines_down_has_failed() {
+    let (mut ledger, mut io, config) = placed(0);
+    fail(&mut ledger, 1, 5, true, &mut io, &config);
+    again(&mut ledger, 2, 5, 1, &mut io, &config);
+    fail(&mut ledger, 2, 5, true, &mut io, &config);
+    assert!(!ledger.fetching.contains_key(&5), "it may be the machines");
+    again(&mut ledger, 3, 5, 1, &mut io, &config);
+    fail(&mut ledger, 3, 5, true, &mut io, &config);
+    assert!(ledger.fetching.contains_key(&5), "what it wrote is fetched, as of any that has failed");
+    ledger.fetched(5, true, &mut io);
+    assert_eq!(ledger.view().failed, 1);
+    // On one machine twice: its own failure.
+    let (mut ledger, mut io, config) = placed(0);
+    fail(&mut ledger, 1, 5, true, &mut io, &config);
+    again(&mut ledger, 1, 5, 2, &mut io, &config);
+    fail(&mut ledger, 1, 5, true, &mut io, &config);
+    assert!(ledger.fetching.contains_key(&5));
+}
+
+/// Carries out what is to be written; what is stored then.
+fn store(io: &mut Io) -> BTreeMap<RecordKey, Record> {
+    let mut stored = BTreeMap::new();
+    for effect in &io.effects {
+        if let Effect::Persist { changes, .. } = effect {
+            for change in changes {
+                match change {
+                    Change::Put(record) => stored.insert(record.key(), record.clone()),
+                    Change::Delete(key) => stored.remove(key),
+                };
+            }
+        }
+    }
+    stored
+}
+
+fn acks(io: &Io) -> usize {
+    let is_ack = |effect: &&Effect| matches!(effect, Effect::Send { message: Message::ResultsAck { .. }, .. });
+    io.effects.iter().filter(is_ack).count()
+}
+
+#[test]
+fn failures_survive_a_restart_and_are_durable_before_they_are_acknowledged() {
+    let (mut ledger, mut io, config) = placed(1);
+    fail(&mut ledger, 1, 5, false, &mut io, &config);
+    fail(&mut ledger, 1, 6, true, &mut io, &config);
+    assert_eq!(acks(&io), 0);
+    for ticket in 0..20 {
+        io.persisted(Ticket(ticket));
+    }
+    assert_eq!(acks(&io), 2);
+    let stored = store(&mut io);
+    let mut later = super::super::tests::ledger(&io, 1);
+    for record in stored.values() {
+        if let Record::Failures { index, count, crashed_on, next_attempt, .. } = record {
+            later.restore_failures(*index, *count, crashed_on.clone(), *next_attempt);
+        }
+    }
+    assert_eq!(later.failures, ledger.failures);
+    assert_eq!(later.failures.len(), 2);
+    // The second failure is the last one, and when all is over nothing of it is stored.
+    later.restore_attempt(ledger.attempt);
+    again(&mut later, 1, 5, 1, &mut io, &config);
+    fail(&mut later, 1, 5, false, &mut io, &config);
+    assert!(later.fetching.contains_key(&5));
+    later.fetched(5, true, &mut io);
+    assert!(!store(&mut io).contains_key(&RecordKey::Failures(later.bag.id, 5)));
+    later.close(Closing::Cancelled, &mut io);
+    assert!(!store(&mut io).keys().any(|key| matches!(key, RecordKey::Failures(..))));
+}
+
+/// Machine 1 has the first 20 tasks, machine 2 the others, of which it does so many.
+fn beside(done: u64) -> (Ledger, Io, Config) {
+    let (config, mut io) = (Config::default(), io());
+    let mut ledger = ledger(&io, 9);
+    ledger.issue(&io, &config);
+    ledger.holding(said(1, 1, IntervalSet::from(0..20)), &mut io, &config);
+    ledger.holding(said(2, 1, IntervalSet::from(20..TASKS)), &mut io, &config);
+    for index in 20..20 + done {
+        ledger.results(&contact(2), vec![result(index, true)], &mut io, &config);
+        ledger.fetched(index, true, &mut io);
+    }
+    for index in 0..5 {
+        fail(&mut ledger, 1, index, false, &mut io, &config);
+    }
+    (ledger, io, config)
+}
+
+fn rests(io: &Io) -> Vec<Duration> {
+    let rest = |effect: &Effect| match effect {
+        Effect::Send { to, message: Message::Lease { rest, .. } } if to.peer == contact(1).peer => Some(*rest),
+        _ => None,
+    };
+    io.effects.iter().filter_map(rest).filter(|rest| !rest.is_zero()).collect()
+}
+
+#[test]
+fn a_machine_on_which_all_fails_is_avoided_for_a_while() {
+    let (mut ledger, mut io, config) = beside(5);
+    assert_eq!(rests(&io), [AVOID_FIRST]);
+    assert!(!ledger.placed.contains_key(&contact(1).peer));
+    assert_eq!((ledger.view().placed, ledger.view().unplaced), (15, 20));
+    io.now += Duration::from_secs(30);
+    ledger.expire(&mut io);
+    ledger.issue(&io, &config);
+    ledger.holding(said(1, 2, IntervalSet::from(0..3)), &mut io, &config);
+    assert!(!ledger.placed.contains_key(&contact(1).peer), "nothing is left to it");
+    assert_eq!(rests(&io), [AVOID_FIRST, AVOID_FIRST - Duration::from_secs(30)], "told again");
+    ledger.holding(said(2, 2, IntervalSet::from(0..TASKS)), &mut io, &config);
+    assert_accounted(&ledger);
+    // Then it gets another chance, and one failure ends that for twice as long.
+    io.now += Duration::from_secs(31);
+    ledger.expire(&mut io);
+    ledger.holding(said(2, 3, IntervalSet::from(10..TASKS)), &mut io, &config);
+    again(&mut ledger, 1, 3, 3, &mut io, &config);
+    fail(&mut ledger, 1, 3, false, &mut io, &config);
+    assert_eq!(rests(&io).last(), Some(&(2 * AVOID_FIRST)));
+}
+
+#[test]
+fn where_nothing_succeeds_elsewhere_the_tasks_are_to_blame() {
+    let (mut ledger, mut io, config) = beside(4);
+    assert!(rests(&io).is_empty() && ledger.placed.contains_key(&contact(1).peer));
+    // Nor is a machine that succeeds now and then.
+    ledger.results(&contact(1), vec![result(6, true)], &mut io, &config);
+    ledger.fetched(6, true, &mut io);
+    for index in 7..11 {
+        fail(&mut ledger, 1, index, false, &mut io, &config);
+    }
+    assert!(rests(&io).is_empty());
+}
+
+#[test]
+fn failed_tasks_are_tried_again_on_demand() {
+    let (mut ledger, mut io, config) = placed(0);
+    for index in 0..TASKS {
+        ledger.results(&contact(1), vec![result(index, index % 4 != 1)], &mut io, &config);
+        ledger.fetched(index, true, &mut io);
+    }
+    assert!(ledger.is_closed());
+    assert_eq!(ledger.rerun_failed(&mut io), 10);
+    assert!(!ledger.is_closed());
+    assert_accounted(&ledger);
+    let stored = store(&mut io);
+    assert!(!stored.contains_key(&RecordKey::Done(ledger.bag.id, 1)) && stored.len() == 31, "{stored:?}");
+    let requests = ledger.issue(&io, &config);
+    assert_eq!(requests.iter().map(|request| request.ranges.len()).sum::<u64>(), 10);
+    let attempt = requests[0].attempt;
+    ledger.holding(said(2, 1, requests[0].ranges.clone()), &mut io, &config);
+    for index in requests[0].ranges.indices() {
+        ledger.results(&contact(2), vec![TaskResult { attempt, ..result(index, true) }], &mut io, &config);
+        ledger.fetched(index, true, &mut io);
+    }
+    assert!(ledger.is_closed());
+    assert_eq!((ledger.view().done, ledger.rerun_failed(&mut io)), (TASKS, 0));
+    let gone = ledger.removal();
+    assert!(store(&mut io).into_keys().all(|key| {
+        gone.contains(&Change::Delete(key))
+            // Nothing is written of the placements any more.
+            || matches!(key, RecordKey::Placed(..))
+    }));
+}

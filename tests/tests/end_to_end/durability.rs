@@ -1,0 +1,162 @@
+//! What is on disk: damaged, looked at, and what users do with bags that are over.
+
+use std::fs;
+
+use crate::harness::{Agent, Grid, assert_complete, probe_program, wait_for};
+
+/// Turns bits over in the middle of a file.
+fn damage(path: &std::path::Path) {
+    let mut bytes = fs::read(path).expect("a file of the store");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x10;
+    fs::write(path, bytes).expect("our directory");
+}
+
+fn peer(agent: &Agent) -> String {
+    agent.ask(&["status"])["peer"].as_str().expect("a name").to_owned()
+}
+
+#[test]
+fn a_damaged_store_is_told_of_and_set_aside_and_the_agent_keeps_its_name() {
+    let mut grid = Grid::start(2);
+    let bag = grid.agents[0].submit_sleeps(4, 10);
+    assert_complete(&grid.agents[0], &bag, 4);
+    let name = peer(&grid.agents[0]);
+    let refused = grid.agents[0].cli(&["store", "check"]);
+    assert_eq!(refused.code, 1);
+    assert!(refused.stderr.contains("in use by another agent"), "{}", refused.stderr);
+
+    grid.agents[0].kill();
+    let sound = grid.agents[0].ask(&["store", "check"]);
+    assert_eq!(
+        (sound["sound"].as_bool(), sound["records"]["done"]["count"].as_u64()),
+        (Some(true), Some(4)),
+        "{sound}"
+    );
+    let exported = grid.agents[0].ask(&["store", "export"]);
+    let ids = exported["records"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|record| record["record"]["Bag"]["bag"]["id"].as_str().map(str::to_owned));
+    assert_eq!(ids.collect::<Vec<_>>(), [bag.as_str()]);
+
+    damage(&grid.agents[0].dir.join("store/conf"));
+    let damaged = grid.agents[0].cli(&["store", "check"]);
+    assert_eq!((damaged.code, damaged.json["sound"].as_bool()), (1, Some(false)), "{damaged:?}");
+    assert!(damaged.json["advice"].as_str().is_some_and(|advice| advice.contains("start the agent")), "{damaged:?}");
+
+    let before = grid.agents[0].log().len();
+    grid.run(0);
+    let agent = &grid.agents[0];
+    assert_eq!(peer(agent), name);
+    let log = agent.log()[before..].to_owned();
+    let errors: Vec<&str> = log.lines().filter(|line| line.contains("ERROR")).collect();
+    assert!(errors.len() == 1 && errors[0].contains("set aside"), "one clear message: {errors:?}");
+    assert_eq!(agent.ask(&["bag", "list"]).as_array().map(Vec::len), Some(0));
+    grid.wait_until_formed(2);
+    let bag = grid.agents[0].submit_sleeps(4, 10);
+    assert_complete(&grid.agents[0], &bag, 4);
+    grid.agents[0].terminate();
+    let sound = grid.agents[0].ask(&["store", "check"]);
+    assert_eq!(sound["set_aside"].as_array().map(Vec::len), Some(1), "{sound}");
+}
+
+#[test]
+fn a_task_goes_on_from_its_checkpoint_after_its_agent_was_killed() {
+    let mut grid = Grid::start(1);
+    let program = probe_program();
+    let bag = grid.agents[0].ask(&[
+        "submit",
+        "--program",
+        program.to_str().expect("a path of ours"),
+        "--work",
+        "50",
+        "--",
+        "steps",
+        "30",
+        "100",
+    ]);
+    let id = bag["id"].as_str().expect("an id").to_owned();
+    let steps = grid.agents[0].dir.join("checkpoints").join(&id).join("0/steps");
+    let done = || fs::metadata(&steps).map_or(0, |file| file.len());
+    wait_for("some steps", || done() >= 5);
+    grid.agents[0].kill();
+    let before = done();
+    assert!(before < 30, "it was over too soon");
+    grid.run(0);
+    let agent = &grid.agents[0];
+    // Freezing takes nothing from it either.
+    wait_for("more steps", || done() >= before + 5);
+    agent.ask(&["pause"]);
+    assert!(done() < 30, "it was over too soon");
+    agent.ask(&["resume"]);
+    assert_complete(agent, &id, 1);
+    let log = agent.ask(&["bag", "logs", &id]);
+    assert!(log.to_string().contains(&format!("begun at {before}")), "{log}");
+    assert!(!steps.exists(), "what is over needs none");
+}
+
+#[test]
+fn a_worker_that_dies_is_no_failure_the_first_time_and_failed_tasks_run_again_on_demand() {
+    let mut grid = Grid::start(1);
+    let program = probe_program();
+    let bag = grid.agents[0].ask(&[
+        "submit",
+        "--program",
+        program.to_str().expect("a path of ours"),
+        "--array",
+        "0-1",
+        "--work",
+        "50",
+        "--max-retries",
+        "0",
+        "--",
+        "sleep",
+        "2000",
+    ]);
+    let id = bag["id"].as_str().expect("an id").to_owned();
+    let runs = |agent: &Agent, attempt: u64| {
+        let running = agent.ask(&["status"])["running"].clone();
+        let ran = running.as_array().is_some_and(|tasks| tasks.iter().any(|task| task["index"] == attempt));
+        ran.then(|| agent.workers()).filter(|workers| !workers.is_empty())
+    };
+    let kill_worker_of = |agent: &Agent, index: u64| {
+        let mut workers = Vec::new();
+        wait_for("the task to run", || {
+            workers = runs(agent, index).unwrap_or_default();
+            !workers.is_empty()
+        });
+        let killed = std::process::Command::new("kill").arg("-KILL").args(workers.iter().map(u32::to_string)).status();
+        assert!(killed.expect("kill exists").success());
+    };
+    kill_worker_of(&grid.agents[0], 0);
+    wait_for("the failure to be counted", || grid.agents[0].ask(&["bag", "show", &id])["unplaced"].as_u64() == Some(1));
+    // What is counted outlives the agent.
+    grid.agents[0].kill();
+    grid.run(0);
+    kill_worker_of(&grid.agents[0], 0);
+    assert_eq!(grid.agents[0].cli(&["bag", "wait", &id]).code, 3);
+    let agent = &grid.agents[0];
+    let shown = agent.ask(&["bag", "show", &id]);
+    assert_eq!((shown["failed"].as_u64(), shown["done"].as_u64()), (Some(1), Some(1)), "{shown}");
+    let out = grid.root.path().join("failed");
+    agent.cli(&["bag", "get", &id, "--out", out.to_str().expect("a path of ours")]);
+
+    assert_eq!(agent.cli(&["bag", "rerun", &id]).code, 2, "what to run again must be said");
+    let again = agent.ask(&["bag", "rerun", &id, "--failed"]);
+    assert_eq!((again["state"].as_str(), again["failed"].as_u64()), (Some("running"), Some(0)), "{again}");
+    assert_eq!(agent.cli(&["bag", "rm", &id]).code, 1, "it is not over");
+    assert_complete(agent, &id, 2);
+    assert_eq!(agent.cli(&["bag", "rerun", &id, "--failed"]).code, 1, "none failed");
+
+    agent.ask(&["bag", "rm", &id]);
+    assert_eq!(agent.cli(&["bag", "show", &id]).code, 1);
+    grid.agents[0].terminate();
+    let left = grid.agents[0].ask(&["store", "check"]);
+    assert_eq!(
+        left["records"].as_object().map(|records| records.keys().cloned().collect::<Vec<_>>()),
+        Some(vec!["incarnation".to_owned()]),
+        "{left}"
+    );
+}
