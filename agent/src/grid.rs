@@ -1,0 +1,23 @@
+//! Grids: who belongs to one, and how everybody can tell.
+//!
+//! A grid is a key pair; its id is the hash of the public half. A machine belongs to it by a certificate
+//! (`certificate`), gets one by an invitation (`invitation`), and loses it by a revocation (`revocation`). Bytes are
+//! canonical and signatures separated by domain (`canonical`); `docs/formats.md` has them all.
+//!
+//! Left out: changing a grid's key (a new key is a new grid).
+
+mod canonical;
+mod certificate;
+mod files;
+mod invitation;
+mod key;
+mod revocation;
+
+#[cfg(test)]
+mod format_tests;
+
+pub use canonical::{Malformed, grid_id};
+pub use certificate::{CERTIFICATE_BYTES_MAX, CHAIN_BYTES_MAX, Certificate, Chain, Refused, Role, Terms};
+pub use invitation::{ADDRESSES_MAX, Invitation, InvitationError};
+pub use key::{GRID_KEY_FILE, GridKeyError};
+pub use revocation::{REVOCATION_BYTES_MAX, REVOCATIONS_MAX, Revocation, Revocations};
