@@ -9,8 +9,12 @@
 mod canonical;
 mod certificate;
 mod files;
+mod gate;
 mod invitation;
+mod joining;
 mod key;
+mod membership;
+pub(crate) mod message;
 mod revocation;
 
 #[cfg(test)]
@@ -18,6 +22,10 @@ mod format_tests;
 
 pub use canonical::{Malformed, grid_id};
 pub use certificate::{CERTIFICATE_BYTES_MAX, CHAIN_BYTES_MAX, Certificate, Chain, Refused, Role, Terms};
+pub use gate::{Admissions, Gate, GateError, Offer, now_s};
+pub(crate) use gate::{Outcome, RenewFrom};
 pub use invitation::{ADDRESSES_MAX, Invitation, InvitationError};
+pub use joining::{JoiningError, join};
 pub use key::{GRID_KEY_FILE, GridKeyError};
+pub use membership::{Membership, MembershipError, NAME_BYTES_MAX, USES_MAX};
 pub use revocation::{REVOCATION_BYTES_MAX, REVOCATIONS_MAX, Revocation, Revocations};

@@ -28,7 +28,7 @@ pub const CERTIFICATE_BYTES_MAX: usize = 256;
 pub const CHAIN_BYTES_MAX: usize = 2 * CERTIFICATE_BYTES_MAX + 16;
 
 /// What a machine may do in its grid. Each role includes those before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Runs the tasks of others.

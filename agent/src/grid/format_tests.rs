@@ -20,14 +20,7 @@ fn grid() -> idlewood_overlay::GridId {
 }
 
 fn terms(who: u8, role: Role) -> Terms {
-    Terms {
-        grid: grid(),
-        peer: peer(who),
-        role,
-        issued_s: 1_800_000_000,
-        expires_s: 1_802_592_000,
-        nonce: [who; 16],
-    }
+    Terms { grid: grid(), peer: peer(who), role, issued_s: 1_800_000_000, expires_s: 1_802_592_000, nonce: [who; 16] }
 }
 
 /// Key 2 is an administrator's.

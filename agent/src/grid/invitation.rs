@@ -29,7 +29,7 @@ const BYTES_MAX: usize = 1024;
 pub const ADDRESSES_MAX: usize = 4;
 
 /// Longest address.
-const ADDRESS_BYTES_MAX: usize = 128;
+pub(super) const ADDRESS_BYTES_MAX: usize = 128;
 
 /// What an invitation says.
 #[derive(Clone, PartialEq, Eq)]

@@ -75,8 +75,11 @@ pub(super) fn write(directory: &Path, key: &ed25519::Keypair, passphrase: Option
             format!("sealed {} {} {}", hex::encode(salt), hex::encode(nonce), hex::encode(sealed))
         }
     };
-    files::create(&path, format!("{HEADER}\n{line}\n").as_bytes())
-        .map_err(|source| GridKeyError::Io { action: "write", path, source })
+    files::create(&path, format!("{HEADER}\n{line}\n").as_bytes()).map_err(|source| GridKeyError::Io {
+        action: "write",
+        path,
+        source,
+    })
 }
 
 /// Whether there is a key in `directory`, and whether it takes a passphrase.
@@ -164,10 +167,7 @@ mod tests {
         assert_eq!(opened.to_bytes(), key.to_bytes());
         assert!(matches!(load(directory.path(), grid, None), Err(GridKeyError::Sealed)));
         assert!(matches!(load(directory.path(), grid, Some(b"Open sesame")), Err(GridKeyError::WrongPassphrase)));
-        assert!(matches!(
-            load(directory.path(), GridId([1; 32]), Some(b"open sesame")),
-            Err(GridKeyError::Foreign(_))
-        ));
+        assert!(matches!(load(directory.path(), GridId([1; 32]), Some(b"open sesame")), Err(GridKeyError::Foreign(_))));
         assert!(write(directory.path(), &key, None).is_err(), "a key is never overwritten");
         assert_eq!(fs::read_to_string(&path).unwrap(), text);
     }

@@ -57,6 +57,7 @@ impl Task {
                 self.complain(from, "sent a message that is too long");
                 self.respond(channel, Reply::Busy);
             }
+            Request::Grid(bytes) => self.hear(from, bytes, channel),
             Request::Chunk { hash, offset } => {
                 if self.serving.waiting.len() >= WAITING_MAX {
                     self.respond(channel, Reply::Busy);
@@ -66,6 +67,30 @@ impl Task {
                 }
             }
         }
+    }
+
+    /// What is said about the grid may have to be written down before it is answered.
+    fn hear(&mut self, from: PeerId, bytes: Vec<u8>, channel: ResponseChannel<Reply>) {
+        if self.serving.reading.len() >= 2 * READING_MAX {
+            return self.respond(channel, Reply::Busy);
+        }
+        let (gate, counters) = (self.gate.clone(), self.counters.clone());
+        self.serving.reading.spawn(async move {
+            let heard = tokio::task::spawn_blocking(move || gate.hear(from, &bytes)).await;
+            let reply = match heard {
+                Ok(Ok(answer)) => Reply::Grid(answer),
+                Ok(Err(error)) => {
+                    debug!(?from, %error, "what a peer says about the grid is refused");
+                    Counters::add(&counters.errors);
+                    Reply::Busy
+                }
+                Err(error) => {
+                    warn!(%error, "what a peer says about the grid could not be heard");
+                    Reply::Busy
+                }
+            };
+            (channel, reply)
+        });
     }
 
     fn serve(&mut self) {
