@@ -25,6 +25,7 @@ pub use certificate::{CERTIFICATE_BYTES_MAX, CHAIN_BYTES_MAX, Certificate, Chain
 pub use gate::{Admissions, Gate, GateError, Offer, now_s};
 pub(crate) use gate::{Outcome, RenewFrom};
 pub use invitation::{ADDRESSES_MAX, Invitation, InvitationError};
+pub(crate) use joining::join_beside;
 pub use joining::{JoiningError, join};
 pub use key::{GRID_KEY_FILE, GridKeyError};
 pub use membership::{Membership, MembershipError, NAME_BYTES_MAX, USES_MAX};

@@ -293,7 +293,7 @@ fn start_within(
     let (events, event_receiver) = mpsc::channel(EVENTS_MAX);
     let rates = Arc::new(Rates::default());
     let serving = serving::Serving::new(rates.clone());
-    let task = task::Task::new(&config, reach, limits, blobs, counters.clone(), serving, command_receiver, events)?;
+    let task = task::Task::new(&config, limits, blobs, counters.clone(), serving, command_receiver, events)?;
     let handle = NetHandle {
         commands,
         budget: Arc::new(Semaphore::new(SENDING_BYTES_MAX)),

@@ -2,12 +2,15 @@
 //! anything is kept.
 
 use std::path::Path;
+use std::time::Duration;
 
+use anyhow::Context as _;
 use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
 
 use super::canonical::Malformed;
-use super::certificate::{Certificate, Chain, Refused};
+use super::certificate::{Certificate, Chain, Refused, Role};
+use super::gate::{Gate, Offer};
 use super::invitation::Invitation;
 use super::membership::{Admin, Membership, MembershipError};
 use super::message::Welcome;
@@ -56,6 +59,19 @@ pub async fn join(state_dir: &Path, machine: &Keypair, invitation: &Invitation) 
         }
     }
     Err(failure)
+}
+
+/// Makes the machine of `state_dir` a submitter of the issuer's grid, where both are directories of one user: the demo's.
+///
+/// # Errors
+/// As [`join`], and when the issuer may not invite.
+pub(crate) fn join_beside(issuer: &Gate, state_dir: &Path, machine: &Keypair) -> anyhow::Result<()> {
+    let hour = Duration::from_secs(3_600);
+    let invitation = issuer.invite(Offer { role: Role::Submitter, valid: hour, uses: 1, lifetime: 24 * hour }, None)?;
+    let me = identity::peer_id(machine).context("the machine's key is not an Ed25519 key")?;
+    let welcome = issuer.welcome(me, &invitation.secret)?;
+    keep(state_dir, machine, &invitation, &welcome, &Multiaddr::empty())?;
+    Ok(())
 }
 
 fn keep(

@@ -68,7 +68,6 @@ pub(super) struct Task {
 impl Task {
     pub(super) fn new(
         config: &NetConfig,
-        reach: Reach,
         limits: Limits,
         blobs: Arc<Blobs>,
         counters: Arc<Counters>,
@@ -76,6 +75,7 @@ impl Task {
         commands: mpsc::Receiver<Command>,
         events: mpsc::Sender<NetEvent>,
     ) -> Result<Self, NetError> {
+        let reach = Reach::of(&config.listen)?;
         let protocol = wire::protocol(config.gate.grid());
         let traffic = counters.traffic.clone();
         let swarm = swarm::build(config, reach, protocol.clone(), traffic, limits)?;

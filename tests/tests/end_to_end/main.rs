@@ -4,6 +4,7 @@ mod bags;
 mod bus;
 mod crashes;
 mod display;
+mod grids;
 mod harness;
 mod mistakes;
 mod owner;
