@@ -256,6 +256,10 @@ pub struct Status {
     pub bytes_sent: u64,
     /// Bytes received from other agents.
     pub bytes_received: u64,
+    /// Requests of other agents that were turned away: too many at once, or this one did not keep up.
+    pub requests_refused: u64,
+    /// What other agents sent and made no sense.
+    pub protocol_errors: u64,
     /// Seconds since the agent started.
     pub uptime_s: f64,
 }

@@ -204,7 +204,7 @@ pub struct NetCounters {
     pub messages_received: u64,
     /// Messages lost on the way out: queue full, too long, peer unreachable or busy.
     pub messages_dropped: u64,
-    /// Messages turned away on the way in, because the agent did not keep up.
+    /// Requests turned away on the way in: the agent did not keep up, or the peer sent too many.
     pub messages_refused: u64,
     /// Frames that were too long or not understood, and answers that do not fit their request.
     pub protocol_errors: u64,

@@ -25,7 +25,7 @@ mod views;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -156,7 +156,13 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     let workers = pool(config.places() as usize, worker_sender)?;
     let measurer = pool(1, measure_sender)?;
     let fetcher = Fetcher::new(blobs.clone(), net.clone());
-    let supplies = task::Supplies { blobs: blobs.clone(), fetcher, scratch: directory.join("scratch") };
+    let supplies = task::Supplies {
+        blobs: blobs.clone(),
+        fetcher,
+        gate: gate.clone(),
+        bags: Arc::new(Mutex::new(settings.get().bags.clone())),
+        scratch: directory.join("scratch"),
+    };
     let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
     let handle = NodeHandle::new(commands);
     let control = control::start(&directory, options.control_port, handle, blobs.clone(), gate.clone()).await?;

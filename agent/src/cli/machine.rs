@@ -336,6 +336,8 @@ ON THE LINE  MACHINE                      ADDRESS
             admissions: Admissions::default(),
             bytes_sent: 1024,
             bytes_received: 0,
+            requests_refused: 0,
+            protocol_errors: 0,
             uptime_s: 61.0,
         };
         let mut out = Vec::new();

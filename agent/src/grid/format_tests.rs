@@ -49,6 +49,10 @@ fn by_admin() -> Revocation {
     Revocation::issue(grid(), peer(3), 1_800_000_500, &key(2), Some(admin()))
 }
 
+fn signed_manifest() -> SignedManifest {
+    SignedManifest::sign(b"a manifest".to_vec(), chain().encode(), &key(3))
+}
+
 const NOW_S: u64 = 1_801_000_000;
 
 fn verdict(chain: &Chain, who: u8) -> Result<(), Refused> {
@@ -65,6 +69,7 @@ fn the_bytes_are_pinned() {
         ("chain by the grid key", hex::encode(Chain { own: admin(), admin: None }.encode())),
         ("revocation by the grid key", hex::encode(by_grid_key.encode())),
         ("revocation by an administrator", hex::encode(by_admin().encode())),
+        ("signed manifest", hex::encode(signed_manifest().encode())),
         ("invitation", invitation().to_string()),
     ];
     insta::assert_snapshot!(golden.map(|(name, bytes)| format!("{name}\n{bytes}")).join("\n\n"));
@@ -82,6 +87,9 @@ fn what_is_encoded_is_decoded_and_within_its_size() {
     let revocation = Revocation::issue(grid(), peer(3), u64::MAX, &key(2), Some(longest));
     assert!(revocation.encode().len() <= REVOCATION_BYTES_MAX, "{}", revocation.encode().len());
     assert_eq!(Revocation::decode(&revocation.encode()), Ok(revocation));
+    let signed = signed_manifest();
+    assert_eq!(SignedManifest::decode(&signed.clone().encode(), 10), Ok(signed.clone()));
+    assert_eq!(SignedManifest::decode(&signed.encode(), 9), Err(Malformed), "too long");
     let invitation = invitation();
     assert_eq!(invitation.to_string().parse(), Ok(invitation.clone()));
     assert_eq!(format!("\n  {invitation} \n").parse(), Ok(invitation));
@@ -215,6 +223,19 @@ proptest! {
         bytes[position / 8] ^= 1 << (position % 8);
         let refused = match Revocation::decode(&bytes) {
             Ok(flipped) => flipped.verify(grid()).is_err(),
+            Err(Malformed) => true,
+        };
+        prop_assert!(refused);
+    }
+
+    #[test]
+    fn any_flipped_bit_of_a_signed_manifest_is_refused(position in 0..8 * signed_manifest().encode().len()) {
+        let mut bytes = signed_manifest().encode();
+        bytes[position / 8] ^= 1 << (position % 8);
+        let refused = match SignedManifest::decode(&bytes, 10) {
+            Ok(flipped) => {
+                !flipped.is_signed_by(peer(3)) || Chain::decode(&flipped.chain).map_or(true, |it| verdict(&it, 3).is_err())
+            }
             Err(Malformed) => true,
         };
         prop_assert!(refused);

@@ -23,6 +23,7 @@ use super::certificate::{Certificate, Chain, Refused, Role, Terms};
 use super::invitation::{ADDRESSES_MAX, Invitation};
 use super::membership::{Admin, INVITATIONS_MAX, Invited, Membership, MembershipError, USES_MAX, fits_invitation};
 use super::revocation::{Revocation, Revocations};
+use super::signed::SignedManifest;
 use super::{GridKeyError, canonical, key, message};
 use crate::identity;
 use crate::net::parse_address;
@@ -122,6 +123,20 @@ pub enum GateError {
     /// It cannot be written down.
     #[error(transparent)]
     Membership(#[from] MembershipError),
+}
+
+/// Why tasks of a bag must not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unauthorised {
+    /// Unsigned, signed by somebody else, or changed since.
+    #[error("the bag is not signed by its submitter")]
+    Signature,
+    /// It is a member only.
+    #[error("its submitter is a member of the grid that may not submit bags: an admin can invite it as a submitter")]
+    Role,
+    /// It is no machine of the grid.
+    #[error("its submitter is not a machine of the grid: {0}")]
+    Refused(Refused),
 }
 
 /// What an invitation grants.
@@ -232,6 +247,11 @@ impl Gate {
     /// The grid; that of a machine alone is new with every start.
     pub fn grid(&self) -> GridId {
         self.grid
+    }
+
+    /// This machine.
+    pub fn me(&self) -> PeerId {
+        self.me
     }
 
     /// Whether there is no grid.
@@ -656,6 +676,58 @@ impl Gate {
         drop(state);
         self.changed.notify_one();
         Ok(())
+    }
+
+    // ---- bags ----
+
+    /// Signs a manifest of this machine.
+    ///
+    /// # Errors
+    /// When this machine may not submit.
+    pub fn sign_manifest(&self, manifest: Vec<u8>) -> Result<SignedManifest, Unauthorised> {
+        let state = self.state();
+        if state.chain.own.terms.role < Role::Submitter {
+            return Err(Unauthorised::Role);
+        }
+        Ok(SignedManifest::sign(manifest, state.chain.encode(), &self.machine))
+    }
+
+    /// Whether tasks of this manifest may run here: its submitter signed it, and may submit. Where the certificate in it has
+    /// expired since, the one counts by which the submitter is connected now.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn authorise(&self, signed: &SignedManifest, submitter: PeerId) -> Result<(), Unauthorised> {
+        self.authorise_at(signed, submitter, now_s())
+    }
+
+    fn authorise_at(&self, signed: &SignedManifest, submitter: PeerId, now_s: u64) -> Result<(), Unauthorised> {
+        if !signed.is_signed_by(submitter) {
+            return Err(Unauthorised::Signature);
+        }
+        // Its own bags are its own business, also those from before it joined a grid.
+        if submitter == self.me {
+            return Ok(());
+        }
+        let state = self.state();
+        let is_revoked = |peer| state.is_revoked(peer);
+        let judge =
+            |chain: &Chain| chain.verify(self.grid, submitter, now_s, is_revoked).map(|()| chain.own.terms.role);
+        let shown = Chain::decode(&signed.chain).map_err(Refused::from).and_then(|chain| judge(&chain));
+        let role = match (shown, state.admitted.get(&submitter)) {
+            (Err(_), Some(admitted)) => judge(&admitted.chain),
+            (shown, _) => shown,
+        };
+        match role {
+            Ok(Role::Submitter | Role::Admin) => Ok(()),
+            Ok(Role::Member) => Err(Unauthorised::Role),
+            Err(refused) => Err(Unauthorised::Refused(refused)),
+        }
+    }
+
+    /// Whether a machine was revoked.
+    pub fn is_revoked(&self, peer: PeerId) -> bool {
+        self.state().is_revoked(peer)
     }
 
     // ---- addresses ----

@@ -395,6 +395,54 @@ fn administrators_are_remembered_where_they_say_they_listen() {
 }
 
 #[test]
+fn bags_run_for_submitters_only() {
+    let creator = Machine::creator(None);
+    let [submitter, member, other] =
+        [Role::Submitter, Role::Member, Role::Submitter].map(|role| Machine::guest(&creator, role, NOW_S));
+    let here = Machine::guest(&creator, Role::Member, NOW_S);
+    let signed = submitter.gate.sign_manifest(b"what to run".to_vec()).unwrap();
+    let judge = |signed: &SignedManifest, who: &Machine, now_s| here.gate.authorise_at(signed, who.peer(), now_s);
+    assert_eq!(judge(&signed, &submitter, NOW_S), Ok(()));
+    assert_eq!(judge(&creator.gate.sign_manifest(Vec::new()).unwrap(), &creator, NOW_S), Ok(()), "an admin may");
+
+    // A member's agent refuses; one that was tampered with is refused elsewhere.
+    assert_eq!(member.gate.sign_manifest(Vec::new()), Err(Unauthorised::Role));
+    let key = |machine: &Machine| machine.key.clone().try_into_ed25519().unwrap();
+    let forced = SignedManifest::sign(Vec::new(), member.gate.hello().chain, &key(&member));
+    assert_eq!(judge(&forced, &member, NOW_S), Err(Unauthorised::Role));
+    let borrowed = SignedManifest::sign(Vec::new(), submitter.gate.hello().chain, &key(&member));
+    assert_eq!(judge(&borrowed, &member, NOW_S), Err(Unauthorised::Refused(Refused::NotTheirs)));
+    assert_eq!(judge(&borrowed, &submitter, NOW_S), Err(Unauthorised::Signature));
+    assert_eq!(judge(&signed, &other, NOW_S), Err(Unauthorised::Signature), "as somebody else's");
+    let mut changed = signed.clone();
+    changed.manifest[0] ^= 1;
+    assert_eq!(judge(&changed, &submitter, NOW_S), Err(Unauthorised::Signature));
+    let nothing = SignedManifest::sign(Vec::new(), Vec::new(), &key(&submitter));
+    assert_eq!(judge(&nothing, &submitter, NOW_S), Err(Unauthorised::Refused(Refused::Malformed)));
+    let stranger = Gate::open(&other.key, None).unwrap().sign_manifest(Vec::new()).unwrap();
+    assert_eq!(judge(&stranger, &other, NOW_S), Err(Unauthorised::Refused(Refused::WrongGrid)));
+    assert_eq!(other.gate.authorise_at(&stranger, other.peer(), NOW_S), Ok(()), "its own, from before it joined");
+
+    // A bag may outlive the certificate in it: then the one counts that its submitter shows now.
+    let late = NOW_S + 31 * 86_400;
+    assert_eq!(judge(&signed, &submitter, late), Err(Unauthorised::Refused(Refused::Expired)));
+    let chain = {
+        let state = creator.gate.state();
+        let nonce = submitter.gate.state().chain.own.terms.nonce;
+        state.issue(&creator.gate, submitter.peer(), Role::Submitter, 86_400, nonce, late).unwrap()
+    };
+    let hello = Hello { chain: chain.encode(), digest: [0; 16] };
+    here.gate.admit_at(submitter.peer(), &hello, late).unwrap();
+    assert_eq!(judge(&signed, &submitter, late), Ok(()));
+
+    creator.gate.revoke_at(submitter.peer(), NOW_S).unwrap();
+    assert_eq!(meet(&creator, &here, NOW_S), [Ok(()); 2]);
+    gossip(&creator, &here, NOW_S);
+    assert_eq!(judge(&signed, &submitter, NOW_S), Err(Unauthorised::Refused(Refused::Revoked)));
+    assert_eq!(judge(&signed, &submitter, late), Err(Unauthorised::Refused(Refused::Revoked)));
+}
+
+#[test]
 fn the_frames_of_the_handshake_are_pinned() {
     let hello = Hello { chain: vec![1, 2], digest: [3; 16] };
     let join = First::Join { secret: [4; 16] };

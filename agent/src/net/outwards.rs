@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::admission::AdmissionError;
+use super::rate::Allowance;
 use super::reach::Reach;
 use super::swarm::IN_FLIGHT_MAX;
 use super::task::{Task, answer};
@@ -56,6 +57,8 @@ pub(super) struct Link {
     pub(super) reported: Option<Instant>,
     /// Its connection is being closed because it is of another grid: that loss is no news.
     pub(super) turned_away: bool,
+    /// What it may still send.
+    pub(super) allowance: Option<Allowance>,
     /// It was found on the local network, and the agent does not know yet.
     pub(super) found: bool,
 }

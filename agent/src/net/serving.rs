@@ -7,8 +7,10 @@ use std::sync::Arc;
 use idlewood_overlay::PeerId;
 use libp2p::request_response::ResponseChannel;
 use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
+use super::rate::Allowance;
 use super::task::Task;
 use super::wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request};
 use super::{Counters, NetEvent, Rates};
@@ -42,6 +44,12 @@ impl Serving {
 
 impl Task {
     pub(super) fn on_request(&mut self, from: PeerId, request: Request, channel: ResponseChannel<Reply>) {
+        let now = Instant::now();
+        let link = self.links.entry(from).or_default();
+        if !link.allowance.get_or_insert_with(|| Allowance::new(now)).take(now) {
+            Counters::add(&self.counters.refused);
+            return self.respond(channel, Reply::Busy);
+        }
         match request {
             Request::Message(bytes) if bytes.len() <= MESSAGE_BYTES_MAX => {
                 if self.has_room_for(bytes.len()) {

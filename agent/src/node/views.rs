@@ -122,6 +122,8 @@ impl Driver {
             admissions: self.gate.admissions(),
             bytes_sent: counters.bytes_sent,
             bytes_received: counters.bytes_received,
+            requests_refused: counters.messages_refused,
+            protocol_errors: counters.protocol_errors,
             uptime_s: self.clock.now().as_secs_f64(),
         }
     }

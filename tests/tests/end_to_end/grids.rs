@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::harness::{AGENT, Agent, Grid, assert_complete, wait_for};
+use crate::harness::{AGENT, Agent, Grid, assert_complete, probe_program, wait_for};
 
 /// Starts an agent that is told of these others.
 fn run(grid: &mut Grid, number: usize, others: &[String]) {
@@ -65,6 +65,11 @@ fn a_grid_is_made_joined_and_rid_of_a_machine() {
     assert_eq!((invitation["uses"].as_u64(), invitation["used"].as_u64()), (Some(2), Some(1)), "{shown}");
     assert_eq!(grid.agents[2].ask(&["grid", "show"])["issuer"].as_str(), Some(id(&grid.agents[0]).as_str()));
 
+    // A member runs tasks and submits none.
+    let probe = probe_program();
+    let submit = ["submit", "--program", probe.to_str().expect("a path of ours"), "--work", "1", "--", "hello"];
+    refused(&grid.agents[2], &submit, &["only submitters"]);
+
     // Thrown out, it stays out, also when all have started again.
     let out = id(&grid.agents[1]);
     refused(&grid.agents[2], &["grid", "revoke", &out], &["only an admin"]);
@@ -116,7 +121,8 @@ fn two_grids_never_merge_whoever_is_told_of_whom() {
         run(&mut grid, number, &addresses);
     }
     grid.agents[2].terminate();
-    run(&mut grid, 2, &addresses[..1]);
+    let others = [addresses[0].clone(), grid.agents[3].address()];
+    run(&mut grid, 2, &others);
     for number in [1, 2, 3] {
         wait_for("somebody to be turned away", || grid.agents[number].log().contains("belongs to another grid"));
     }
@@ -202,6 +208,26 @@ fn certificates_are_renewed_while_bags_run() {
     });
     assert_complete(&grid.agents[1], &bag, 4);
     assert_eq!(admissions(&grid.agents[0], "expired"), 0);
+}
+
+#[test]
+fn an_owner_keeps_single_submitters_and_programs_off() {
+    let mut grid = Grid::prepare_alone(2);
+    grid.agents[0].ask(&["grid", "create"]);
+    run(&mut grid, 0, &[]);
+    let token = invite(&grid.agents[0], &["--role", "submitter"]);
+    grid.agents[1].ask(&["grid", "join", &token]);
+    let submitter = id(&grid.agents[0]);
+    grid.agents[1].configure(&format!("[bags]\ndeny_submitters = [\"{submitter}\"]\n"));
+    run(&mut grid, 1, &[]);
+    grid.wait_until_formed(2);
+    // What it is given goes back.
+    let bag = grid.agents[0].submit_sleeps(8, 50);
+    assert_complete(&grid.agents[0], &bag, 8);
+    assert!(grid.agents[1].log().contains("the owner does not let bags of its submitter run here"));
+    // The other way round nothing is in the way.
+    let bag = grid.agents[1].submit_sleeps(8, 50);
+    assert_complete(&grid.agents[1], &bag, 8);
 }
 
 #[test]
