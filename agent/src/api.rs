@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::grid::{Admissions, Role};
 use crate::manifest::{Entry, Input};
 
 /// Where the agent of a state directory listens, and what opens it: `control.json` in that directory, mode 0600.
@@ -250,12 +251,77 @@ pub struct Status {
     pub running: Vec<RunningTask>,
     /// What is held here.
     pub held: Vec<Held>,
+    /// The grid that this machine belongs to; null where it is alone.
+    pub grid: Option<GridView>,
+    /// Who was let in and who was not, since the agent's start.
+    pub admissions: Admissions,
     /// Bytes sent to other agents.
     pub bytes_sent: u64,
     /// Bytes received from other agents.
     pub bytes_received: u64,
+    /// Requests of other agents that were turned away: too many at once, or this one did not keep up.
+    pub requests_refused: u64,
+    /// What other agents sent and made no sense.
+    pub protocol_errors: u64,
     /// Seconds since the agent started.
     pub uptime_s: f64,
+}
+
+/// A machine's grid.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GridView {
+    /// What people call it.
+    pub name: String,
+    /// Its id, in hex.
+    pub id: String,
+    /// What this machine may do in it.
+    pub role: Role,
+    /// Until when its certificate is valid; it is renewed before.
+    pub certificate_expires: String,
+}
+
+/// `POST /v1/grid/invite`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InviteRequest {
+    /// What whoever joins may do.
+    pub role: Role,
+    /// How many seconds the invitation is good for.
+    pub valid_s: f64,
+    /// How many machines may join with it.
+    pub uses: u32,
+    /// How many seconds their certificates are valid; they are renewed on the way.
+    pub lifetime_s: f64,
+    /// What opens the grid's key, where administrators are invited and it is sealed.
+    pub passphrase: Option<String>,
+}
+
+/// An invitation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InvitationView {
+    /// The line to pass on.
+    pub token: String,
+    /// What whoever joins may do.
+    pub role: Role,
+    /// Until when it is good.
+    pub expires: String,
+    /// How many machines may join with it.
+    pub uses: u32,
+}
+
+/// `POST /v1/grid/revoke`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RevokeRequest {
+    /// The machine: its id, or the end of it if it is connected.
+    pub peer: String,
+}
+
+/// A machine that was revoked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RevokedView {
+    /// Its id.
+    pub peer: String,
 }
 
 /// How long it took from the owner's return until no task used a processor any more, since the agent's start.

@@ -11,7 +11,7 @@
 //!
 //! Failures are one sentence on standard error: `error: ...`, or `{"error": ...}` with `--output json`.
 //!
-//! Left out for now: `service`, `grid`, `bag explain`, completions, man pages.
+//! Left out for now: `service`, `bag explain`, completions, man pages.
 
 mod bag;
 mod bench;
@@ -19,6 +19,7 @@ mod config;
 mod demo;
 mod doctor;
 mod follow;
+mod grid;
 mod machine;
 mod results;
 mod run;
@@ -94,6 +95,9 @@ enum Command {
     Resume,
     /// Take no new tasks, complete those that run, then end the agent; `resume` calls it off
     Finish,
+    /// Make, join and see to the grid that this machine belongs to
+    #[command(subcommand)]
+    Grid(grid::GridCommand),
     /// See and change the owner's settings
     #[command(subcommand)]
     Config(config::ConfigCommand),
@@ -180,6 +184,7 @@ fn dispatch(cli: Cli, entries: Option<Vec<String>>) -> anyhow::Result<ExitCode> 
         Command::Pause { span } => machine::pause(&context, span.map(|span| span.0)),
         Command::Resume => machine::resume(&context),
         Command::Finish => machine::finish(&context),
+        Command::Grid(command) => grid::run(&context, command),
         Command::Config(command) => config::run(&context, command),
         Command::Store(command) => store::run(&context, &command),
         Command::Doctor => doctor::run(&context),

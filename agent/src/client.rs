@@ -212,6 +212,22 @@ impl Client {
         self.post("/v1/finish", &serde_json::json!({}), ANSWER_WAIT)
     }
 
+    /// `POST /v1/grid/invite`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn invite(&self, request: &api::InviteRequest) -> Result<api::InvitationView, ClientError> {
+        self.post("/v1/grid/invite", request, ANSWER_WAIT)
+    }
+
+    /// `POST /v1/grid/revoke`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn revoke(&self, peer: &str) -> Result<api::RevokedView, ClientError> {
+        self.post("/v1/grid/revoke", &api::RevokeRequest { peer: peer.to_owned() }, ANSWER_WAIT)
+    }
+
     /// `HEAD /v1/blobs/{hash}`: whether the agent has it already.
     ///
     /// # Errors

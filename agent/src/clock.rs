@@ -35,6 +35,11 @@ pub(crate) fn wall_now() -> WallTime {
     WallTime(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }
 
+/// The same for seconds of Unix time.
+pub(crate) fn iso_s(seconds: u64) -> String {
+    iso(WallTime(i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1_000_000)))
+}
+
 /// ISO-8601 UTC with milliseconds.
 pub(crate) fn iso(wall: WallTime) -> String {
     OffsetDateTime::from_unix_timestamp_nanos(i128::from(wall.0 / 1000) * 1_000_000)

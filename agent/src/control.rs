@@ -6,6 +6,7 @@
 //! | `GET /v1/status`, `/v1/peers`, `/v1/bags`, `/v1/bags/{id}`, `/v1/bags/{id}/results` | what is |
 //! | `POST /v1/bags` | the bag, once it is durable |
 //! | `POST /v1/bags/{id}/cancel`, `rerun`, `remove`, `/v1/pause`, `/v1/resume`, `/v1/finish` | what is then |
+//! | `POST /v1/grid/invite`, `/v1/grid/revoke` | the invitation, the machine that was revoked |
 //! | `HEAD`, `GET /v1/blobs/{hash}` | the content, streamed |
 //! | `POST /v1/blobs?blob={hash}` | takes the content, streamed; not durable before a bag that names it is |
 //!
@@ -15,6 +16,7 @@
 //! Left out: TLS (loopback), pages of long lists, and events pushed to the client (clients poll).
 
 mod blob;
+mod grid;
 mod guard;
 
 use std::fs::{self, Permissions};
@@ -42,6 +44,7 @@ use tracing::{debug, warn};
 use crate::api::{self, Endpoint, ErrorBody, PauseRequest};
 use crate::blobs::{BlobError, Blobs};
 use crate::client::ENDPOINT_FILE;
+use crate::grid::Gate;
 use crate::manifest::MANIFEST_BYTES_MAX;
 use crate::node::{NodeHandle, Refusal};
 
@@ -88,8 +91,14 @@ pub struct Control {
 ///
 /// # Errors
 /// When the port is taken or the file cannot be written; nothing is left then.
-pub async fn start(state_dir: &Path, port: u16, node: NodeHandle, blobs: Arc<Blobs>) -> Result<Control, ControlError> {
-    serve(state_dir, port, bag_routes(node).merge(blob::routes(blobs))).await
+pub async fn start(
+    state_dir: &Path,
+    port: u16,
+    node: NodeHandle,
+    blobs: Arc<Blobs>,
+    gate: Arc<Gate>,
+) -> Result<Control, ControlError> {
+    serve(state_dir, port, bag_routes(node).merge(blob::routes(blobs)).merge(grid::routes(gate))).await
 }
 
 async fn serve(state_dir: &Path, port: u16, routes: Router) -> Result<Control, ControlError> {

@@ -13,6 +13,7 @@ mod clock;
 pub mod control;
 pub mod demo;
 pub mod fetch;
+pub mod grid;
 pub mod identity;
 pub mod manifest;
 pub mod net;

@@ -1,6 +1,6 @@
 //! What a bag runs: the part of a submission that every executor needs and the scheduler does not.
 //!
-//! The manifest is a blob; its BLAKE3 is the bag's id. Executors fetch it from the submitter (or from whoever has
+//! The manifest, signed ([`SignedManifest`]), is a blob; its BLAKE3 is the bag's id. Executors fetch it from the submitter (or from whoever has
 //! it) when they first start a task of the bag. What a task produced travels back as one blob too, [`TaskOutput`].
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::{BagId, BlobId};
 use serde::{Deserialize, Serialize};
+
+use crate::grid::SignedManifest;
 
 /// Version of the forms below.
 pub const MANIFEST_VERSION: u32 = 1;
@@ -116,9 +118,19 @@ pub enum ManifestError {
 }
 
 impl Manifest {
-    /// The bytes whose hash is the bag's id.
+    /// The bytes that are signed.
     pub fn encode(&self) -> Vec<u8> {
         to_cbor(self)
+    }
+
+    /// Reads and validates the manifest in a signed one; who signed it is not looked at.
+    ///
+    /// # Errors
+    /// [`ManifestError`]: none of it may be used.
+    pub fn decode_signed(bytes: &[u8]) -> Result<(Self, SignedManifest), ManifestError> {
+        let signed = SignedManifest::decode(bytes, MANIFEST_BYTES_MAX as usize)
+            .map_err(|_| ManifestError::Malformed("it is not signed".to_owned()))?;
+        Ok((Self::decode(&signed.manifest)?, signed))
     }
 
     /// Reads and validates a manifest.
@@ -132,7 +144,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The bag's id.
+    /// The bag's id: the hash of the signed manifest.
     pub fn id(bytes: &[u8]) -> BagId {
         BagId(*blake3::hash(bytes).as_bytes())
     }

@@ -1,24 +1,31 @@
 //! The network: one task that owns the libp2p swarm, and the handle the rest of the agent holds.
 //!
-//! TCP with Noise and yamux, on loopback only (see [`AddressError`]). The protocol's name carries the grid, so that
-//! peers of different grids cannot talk even if they connect. Delivery is best effort: a message may be lost, and a
+//! TCP with Noise, certificates (`admission`) and yamux; on loopback only for an agent without a grid, and for one that
+//! does not listen on the network (`reach`). The protocols' names carry the grid. Strangers get little of an agent's time
+//! (`throttle`). Delivery is best effort: a message may be lost, and a
 //! peer that cannot be reached is reported once per attempt; order between two messages to one peer is usual, not
 //! promised. Everything that waits has a bound, and what exceeds it is dropped and counted; so have connections, with
 //! room left for those that this agent dials. A peer is dialled at its contact's address, and where that does not answer,
 //! where the peer said last that it listens (identify).
 //!
-//! Left out: discovery (the overlay keeps its own neighbours; Kademlia cost 2.2 MB and much CPU per swarm), QUIC and
-//! NAT traversal (they come with certificates), and what the bytes mean.
+//! Agents that listen on the network find each other by mDNS.
+//!
+//! Left out: discovery beyond the local network (the overlay keeps its own neighbours; Kademlia cost 2.2 MB and much CPU
+//! per swarm), QUIC and NAT traversal, and what the bytes mean.
 
 mod addresses;
-mod loopback;
+mod admission;
 mod outwards;
 mod rate;
+mod reach;
 mod serving;
 mod swarm;
 mod task;
+mod throttle;
 mod wire;
 
+#[cfg(test)]
+mod admission_tests;
 #[cfg(test)]
 mod tests;
 
@@ -29,7 +36,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use blake3::Hash;
-use idlewood_overlay::{Contact, GridId, PeerId};
+use idlewood_overlay::{Contact, PeerId};
 use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
 use tokio::runtime::Handle;
@@ -38,11 +45,14 @@ use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
 use crate::blobs::Blobs;
+use crate::grid::{Gate, Refused};
 use crate::identity;
 use swarm::Limits;
 
-pub use loopback::{AddressError, check as check_address};
+pub use admission::JoinError;
+pub(crate) use admission::ask_to_join;
 pub use rate::{Rate, Rates};
+pub use reach::{AddressError, Reach, parse as parse_address};
 pub use wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX};
 
 /// Commands that wait for the task. Our choice: a burst of one message to each of a few thousand peers.
@@ -61,13 +71,13 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What the network task needs to know.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct NetConfig {
     /// The machine's key, from [`identity::load_or_create`].
     pub keypair: Keypair,
-    /// The grid; its first eight bytes are in the protocol's name.
-    pub grid: GridId,
-    /// Where to listen: loopback only; port 0 lets the system choose. Empty: dial only.
+    /// Who is let in. The grid's id is in the protocols' names.
+    pub gate: Arc<Gate>,
+    /// Where to listen: loopback only without a grid; port 0 lets the system choose. Empty: dial only, on loopback.
     pub listen: Vec<Multiaddr>,
 }
 
@@ -81,9 +91,11 @@ pub enum NetEvent {
     Connected {
         /// Who.
         peer: PeerId,
-        /// Where it can be dialled: the address that was, or the loopback address on which it says it listens.
+        /// Where it can be dialled: the address that was, or one on which it says it listens.
         address: Option<Multiaddr>,
     },
+    /// A machine of the grid was found on the local network, and is connected.
+    Found(Contact),
     /// A message came in.
     Received {
         /// The authenticated sender.
@@ -99,7 +111,7 @@ pub enum NetEvent {
 /// Why the network could not be started. Nothing is left open.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
-    /// A listen address is not loopback.
+    /// An address cannot be listened on.
     #[error(transparent)]
     Address(#[from] AddressError),
     /// Somebody else listens there.
@@ -124,7 +136,7 @@ pub enum NetError {
 /// Why a peer could not be dialled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DialError {
-    /// The address is not loopback or not understood.
+    /// The address is out of reach or not understood.
     #[error(transparent)]
     Address(#[from] AddressError),
     /// Nobody answered, or not in the way an agent does.
@@ -138,6 +150,9 @@ pub enum DialError {
     /// It answered and is of another grid (or speaks another major version).
     #[error("the agent at {0} belongs to another grid or speaks another version; check the grid id")]
     OtherGrid(Multiaddr),
+    /// It answered, and does not let this machine in.
+    #[error("the agent at {0} does not let this machine in: {1}")]
+    Refused(Multiaddr, Refused),
     /// The address is this agent's own.
     #[error("{0} is this agent's own address; give the address of another one")]
     Oneself(Multiaddr),
@@ -189,7 +204,7 @@ pub struct NetCounters {
     pub messages_received: u64,
     /// Messages lost on the way out: queue full, too long, peer unreachable or busy.
     pub messages_dropped: u64,
-    /// Messages turned away on the way in, because the agent did not keep up.
+    /// Requests turned away on the way in: the agent did not keep up, or the peer sent too many.
     pub messages_refused: u64,
     /// Frames that were too long or not understood, and answers that do not fit their request.
     pub protocol_errors: u64,
@@ -222,6 +237,7 @@ struct Outbound {
 enum Item {
     Message(Outbound),
     Chunk { hash: [u8; 32], offset: u64, reply: oneshot::Sender<Result<ChunkReply, ChunkError>> },
+    Grid(Vec<u8>),
 }
 
 #[derive(Debug)]
@@ -239,20 +255,21 @@ pub struct NetHandle {
     budget: Arc<Semaphore>,
     counters: Arc<Counters>,
     rates: Arc<Rates>,
+    reach: Reach,
     task: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
 /// The peer that `address` names with `/p2p/<peer>` at its end, reached there; its life is not known.
 pub fn named_contact(address: &Multiaddr) -> Option<Contact> {
-    let (socket, peer) = loopback::check(address).ok()?;
+    let (socket, peer) = reach::parse(address).ok()?;
     let peer = identity::from_libp2p(&peer?)?;
-    Some(Contact { peer, incarnation: 0, address: loopback::multiaddr(socket).to_string().into() })
+    Some(Contact { peer, incarnation: 0, address: reach::multiaddr(socket).to_string().into() })
 }
 
 /// Binds the listen addresses and starts the network task.
 ///
 /// # Errors
-/// When an address is not loopback, in use or refused; nothing runs then.
+/// When an address is out of reach, in use or refused; nothing runs then.
 pub fn start(config: NetConfig, blobs: Arc<Blobs>) -> Result<(NetHandle, mpsc::Receiver<NetEvent>), NetError> {
     start_within(Limits::default(), config, blobs)
 }
@@ -263,8 +280,12 @@ fn start_within(
     blobs: Arc<Blobs>,
 ) -> Result<(NetHandle, mpsc::Receiver<NetEvent>), NetError> {
     let runtime = Handle::try_current().map_err(|_| NetError::NoRuntime)?;
+    let reach = Reach::of(&config.listen)?;
     for address in &config.listen {
-        let (socket, _) = loopback::check(address)?;
+        let (socket, _) = reach.check(address)?;
+        if config.gate.is_alone() && !socket.ip().is_loopback() {
+            return Err(AddressError::NotLoopback(address.clone()).into());
+        }
         probe(address, socket)?;
     }
     let counters = Arc::new(Counters::default());
@@ -278,6 +299,7 @@ fn start_within(
         budget: Arc::new(Semaphore::new(SENDING_BYTES_MAX)),
         counters,
         rates,
+        reach,
         task: Arc::new(Mutex::new(Some(runtime.spawn(task.run())))),
     };
     Ok((handle, event_receiver))
@@ -329,7 +351,7 @@ impl NetHandle {
     /// # Errors
     /// When the address is refused, nobody answers, or the agent is of another grid.
     pub async fn dial(&self, address: Multiaddr) -> Result<PeerId, DialError> {
-        loopback::check(&address)?;
+        self.reach.check(&address)?;
         let (reply, answer) = oneshot::channel();
         let call = async {
             let command = Command::Dial { address: address.clone(), reply };

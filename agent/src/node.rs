@@ -27,11 +27,11 @@ mod views;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use idlewood_overlay::{Contact, GridId};
+use idlewood_overlay::Contact;
 use idlewood_scheduler::{Config, Peer, Record, RecordError};
 use libp2p::Multiaddr;
 use tokio::sync::mpsc;
@@ -41,6 +41,7 @@ pub use handle::{NodeHandle, Refusal};
 use crate::blobs::Blobs;
 use crate::clock::{Clock, wall_now};
 use crate::fetch::Fetcher;
+use crate::grid::{Gate, Membership};
 use crate::net::{self, NetConfig, NetEvent};
 use crate::owner::{Probe, Watch};
 use crate::settings::Current;
@@ -48,19 +49,19 @@ use crate::store::{StateLock, Store};
 use crate::worker::{Pool, PoolConfig, gaps};
 use crate::{control, identity, speed, suspend};
 
-/// Until there are certificates, all agents of a machine belong to one grid; its name is fixed.
-const LOOPBACK_GRID: &[u8] = b"idlewood loopback grid v1";
 /// Questions and events that may wait for the driver.
 const COMMANDS_MAX: usize = 256;
-/// How long the first listen address may take.
+/// How long the first listen address may take, and how long one is waited for that others can dial, where there is one
+/// already that they cannot.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
+const DIALABLE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What `idlewood run` was told.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
     /// Where this instance keeps everything.
     pub state_dir: PathBuf,
-    /// Where to listen; loopback only.
+    /// Where to listen; loopback only without a grid.
     pub listen: Vec<Multiaddr>,
     /// Agents to join through.
     pub bootstrap: Vec<Multiaddr>,
@@ -90,7 +91,20 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     let Some(id) = identity::peer_id(&keypair) else {
         bail!("the identity key in {} is not an Ed25519 key; move it away to get a new one", directory.display())
     };
-    let grid = GridId(*blake3::hash(LOOPBACK_GRID).as_bytes());
+    let gate = Arc::new(Gate::open(&keypair, Membership::load(&directory, &keypair)?)?);
+    match gate.name() {
+        Some(name) => tracing::info!(%name, role = %gate.role(), "machine of a grid"),
+        None if options.bootstrap.is_empty() => {
+            tracing::info!(
+                "no grid: this agent is alone; `idlewood grid create` makes one, `idlewood grid join` joins one"
+            );
+        }
+        None => bail!(
+            "this machine belongs to no grid, so that nobody can be joined: `idlewood grid create` makes one, `idlewood grid \
+             join` joins one"
+        ),
+    }
+    let grid = gate.grid();
     let blobs = Arc::new(Blobs::open(&directory.join("blobs"), settings.get().limits.disk.0)?);
     let opened = Store::open(&lock)?;
     let speed_mops = match options.speed_mops {
@@ -103,13 +117,20 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
             .await?
         }
     };
-    let net_config = NetConfig { keypair, grid, listen: options.listen.clone() };
+    let net_config = NetConfig { keypair, gate: gate.clone(), listen: options.listen.clone() };
     let (net, mut net_events) = net::start(net_config, blobs.clone())?;
     let address = first_address(&mut net_events).await?;
+    let is_far = |contact: &Contact| contact.address.parse().is_ok_and(|to| !is_loopback(&to));
+    if is_loopback(&address) && gate.contacts().iter().any(is_far) {
+        tracing::warn!(
+            "the grid is on the network and this agent on loopback: start it with --listen /ip4/0.0.0.0/tcp/4001"
+        );
+    }
     tracing::info!(%address, peer = %identity::to_libp2p(id), "listening");
 
     let neighbours = neighbours::Neighbours::load(&directory);
-    let expects_grid = !options.bootstrap.is_empty() || !neighbours.contacts().is_empty();
+    let expects_grid = !gate.is_alone()
+        && (!options.bootstrap.is_empty() || !neighbours.contacts().is_empty() || !gate.contacts().is_empty());
     let slots = options.slots.unwrap_or(settings.get().limits.slots.get());
     let vacate_after = settings.get().owner.vacate.0;
     let mut config = Config { slots, speed_mops, expects_grid, vacate_after, ..Config::default() };
@@ -143,10 +164,17 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     let workers = pool(config.places() as usize, worker_sender)?;
     let measurer = pool(1, measure_sender)?;
     let fetcher = Fetcher::new(blobs.clone(), net.clone());
-    let supplies = task::Supplies { blobs: blobs.clone(), fetcher, scratch, checkpoints };
+    let supplies = task::Supplies {
+        blobs: blobs.clone(),
+        fetcher,
+        gate: gate.clone(),
+        bags: Arc::new(Mutex::new(settings.get().bags.clone())),
+        scratch,
+        checkpoints,
+    };
     let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
     let handle = NodeHandle::new(commands);
-    let control = control::start(&directory, options.control_port, handle, blobs.clone()).await?;
+    let control = control::start(&directory, options.control_port, handle, blobs.clone(), gate.clone()).await?;
     // Ends with the driver, which holds the other end.
     let (suspend_sender, suspends) = mpsc::channel(4);
     let following = tokio::spawn(suspend::follow(suspend_sender));
@@ -155,6 +183,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     let mut driver = driver::Driver::new(driver::Parts {
         peer,
         grid,
+        gate,
         clock,
         config,
         net,
@@ -237,19 +266,36 @@ fn read_records(stored: &[(Vec<u8>, Vec<u8>)]) -> anyhow::Result<Vec<Record>> {
     Ok(records)
 }
 
+/// The address that others are told: the first one that is not loopback, if there is one.
 async fn first_address(events: &mut mpsc::Receiver<NetEvent>) -> anyhow::Result<Multiaddr> {
-    let listening = async {
-        while let Some(event) = events.recv().await {
-            if let NetEvent::Listening(address) = event {
-                return Some(address);
+    let first = tokio::time::timeout(LISTEN_TIMEOUT, next_address(events)).await.ok().flatten();
+    let Some(first) = first else {
+        bail!("the network did not start listening; give another address with --listen");
+    };
+    let dialable = async {
+        let mut address = Some(first.clone());
+        while let Some(found) = address {
+            if !is_loopback(&found) {
+                return Some(found);
             }
+            address = next_address(events).await;
         }
         None
     };
-    match tokio::time::timeout(LISTEN_TIMEOUT, listening).await {
-        Ok(Some(address)) => Ok(address),
-        _ => bail!("the network did not start listening; give another address with --listen"),
+    Ok(tokio::time::timeout(DIALABLE_TIMEOUT, dialable).await.ok().flatten().unwrap_or(first))
+}
+
+async fn next_address(events: &mut mpsc::Receiver<NetEvent>) -> Option<Multiaddr> {
+    while let Some(event) = events.recv().await {
+        if let NetEvent::Listening(address) = event {
+            return Some(address);
+        }
     }
+    None
+}
+
+fn is_loopback(address: &Multiaddr) -> bool {
+    net::parse_address(address).is_ok_and(|(socket, _)| socket.ip().is_loopback())
 }
 
 /// The command that starts a worker: this very program.

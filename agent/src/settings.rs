@@ -19,6 +19,12 @@
 //! # download = "1M"            # the same for what is fetched
 //! in_use.cpu_percent = 0       # the same while the owner is there; 0: they stand still
 //! strict_sandbox = false       # no agent runs where the system lacks part of the sandbox; at the next start
+//!
+//! [bags]
+//! allow_submitters = []        # ids of machines whose bags may run here; none: of all submitters of the grid
+//! deny_submitters = []         # ids of machines whose bags may not
+//! allow_programs = []          # BLAKE3 of programs that may run here, in hex; none: all
+//! deny_programs = []           # of those that may not
 //! ```
 //!
 //! Everything has a default, the one shown. The file is looked at every two seconds: what is changed counts without a
@@ -27,6 +33,8 @@
 //!
 //! Flags win over the environment, which wins over the file. The caps on
 //! the line leave out messages, which are small and must not wait.
+
+mod bags;
 
 use std::fmt;
 use std::fs;
@@ -38,6 +46,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::policy::hours::{Days, Hours};
 use crate::submit::values::{ByteSize, Span};
+
+pub use bags::{Bags, Machine, Objection, Program};
 
 /// Smallest cap on the line: with less, a piece of a blob would take longer than a request may.
 const RATE_LEAST: ByteSize = ByteSize(64 << 10);
@@ -73,6 +83,8 @@ pub struct Settings {
     pub owner: Owner,
     /// What they may use.
     pub limits: Limits,
+    /// Whose they may be.
+    pub bags: Bags,
 }
 
 /// When tasks may run.

@@ -73,6 +73,7 @@ fn print_status(status: &Status, mut out: &mut dyn Write) -> io::Result<()> {
         ("agent", format!("idlewood {}, up {}", output::printable(&status.version), output::duration(status.uptime_s))),
         ("activity", doing),
         ("membership", output::printable(&status.membership)),
+        ("belongs to", belongs_to(status)),
         ("listens on", output::printable(&status.listen.join(", "))),
         ("slots", format!("{} of {} Mop/s", status.slots, output::number(status.speed_mops))),
         (
@@ -141,6 +142,14 @@ fn print_status(status: &Status, mut out: &mut dyn Write) -> io::Result<()> {
         table.write(&mut out)?;
     }
     Ok(())
+}
+
+fn belongs_to(status: &Status) -> String {
+    let Some(grid) = &status.grid else {
+        return "no grid: `idlewood grid create` makes one, `idlewood grid join` joins one".to_owned();
+    };
+    let until = output::when(&grid.certificate_expires);
+    output::printable(&format!("{}, as {}, certified until {until}", grid.name, grid.role))
 }
 
 fn print_peers(peers: &Peers, mut out: &mut dyn Write) -> io::Result<()> {
@@ -213,6 +222,7 @@ fn print_peers(peers: &Peers, mut out: &mut dyn Write) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::api::{ChildView, Reclaims};
+    use crate::grid::Admissions;
 
     fn machine(name: &str) -> PeerView {
         PeerView { peer: format!("12D3KooW-{name:->12}"), address: format!("/ip4/127.0.0.1/tcp/{}", name.len()) }
@@ -327,8 +337,12 @@ ON THE LINE  MACHINE                      ADDRESS
             grid_maximum_stretch: 0.5,
             running: Vec::new(),
             held: Vec::new(),
+            grid: None,
+            admissions: Admissions::default(),
             bytes_sent: 1024,
             bytes_received: 0,
+            requests_refused: 0,
+            protocol_errors: 0,
             uptime_s: 61.0,
         };
         let mut out = Vec::new();

@@ -25,10 +25,11 @@ const THREADS: usize = 2;
 /// What `run` takes.
 #[derive(Clone, Debug, clap::Args)]
 pub struct RunArgs {
-    /// Listen here for other agents; loopback only; repeatable
+    /// Listen here for other agents, on the network for example at /ip4/0.0.0.0/tcp/4001; loopback only without a grid;
+    /// repeatable
     #[arg(long, value_name = "MULTIADDR", default_value = "/ip4/127.0.0.1/tcp/0")]
     pub listen: Vec<Multiaddr>,
-    /// Join the grid through this agent; repeatable
+    /// Join the grid through this agent too, beside those it knows; repeatable
     #[arg(long, value_name = "MULTIADDR")]
     pub bootstrap: Vec<Multiaddr>,
     /// Tasks that may run at the same time [default: limits.slots of the settings, or 1]

@@ -27,8 +27,8 @@ impl Desk {
         Client::open(self.directory.path()).unwrap()
     }
 
-    /// Status and body of a request with exactly these headers.
-    fn request(&self, head: &str, headers: &[(&str, &str)]) -> (u16, String) {
+    /// What is answered to a request with exactly these headers, headers included.
+    fn whole_answer(&self, head: &str, headers: &[(&str, &str)]) -> String {
         let mut text = format!("{head} HTTP/1.1\r\nConnection: close\r\n");
         for (name, value) in headers {
             text += &format!("{name}: {value}\r\n");
@@ -38,6 +38,12 @@ impl Desk {
         stream.write_all(text.as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// Status and body of it.
+    fn request(&self, head: &str, headers: &[(&str, &str)]) -> (u16, String) {
+        let answer = self.whole_answer(head, headers);
         let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
         (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
     }
@@ -84,6 +90,40 @@ fn only_who_has_the_token_is_served() {
         assert_eq!(status, expected, "{body}");
         assert!(serde_json::from_str::<ErrorBody>(&body).is_ok(), "{body}");
     }
+    desk.stop();
+}
+
+#[test]
+fn a_page_in_the_browser_gets_nothing() {
+    let desk = Desk::new(1 << 20);
+    let host = desk.endpoint.address.clone();
+    let address: SocketAddr = host.parse().unwrap();
+    assert!(address.ip().is_loopback(), "{address}");
+    let bearer = format!("Bearer {}", desk.endpoint.token);
+    // What a browser asks before a request that is not simple, and simple requests, which it sends without asking.
+    let preflight = [
+        ("Host", &*host),
+        ("Origin", "https://evil.example"),
+        ("Access-Control-Request-Method", "POST"),
+        ("Access-Control-Request-Headers", "authorization"),
+    ];
+    let simple = [("Host", &*host), ("Origin", "https://evil.example"), ("Content-Type", "text/plain")];
+    let leaked = [("Host", &*host), ("Origin", "https://evil.example"), ("Authorization", &*bearer)];
+    for (head, headers) in [
+        ("OPTIONS /v1/pause", &preflight[..]),
+        ("POST /v1/grid/invite", &simple),
+        ("POST /v1/pause", &simple),
+        ("GET /v1/status", &leaked),
+        // A navigation has no origin, and no token either.
+        ("GET /v1/status", &[("Host", &*host), ("Sec-Fetch-Site", "cross-site")]),
+    ] {
+        let answer = desk.whole_answer(head, headers).to_ascii_lowercase();
+        let status: u16 = answer.split(' ').nth(1).unwrap().parse().unwrap();
+        assert!(matches!(status, 401 | 403), "{head}: {answer}");
+        assert!(!answer.contains("access-control"), "{head}: {answer}");
+    }
+    let served = desk.whole_answer("GET /v1/blobs/x", &[("Host", &*host), ("Authorization", &*bearer)]);
+    assert!(!served.to_ascii_lowercase().contains("access-control"), "{served}");
     desk.stop();
 }
 

@@ -14,6 +14,8 @@ use tempfile::TempDir;
 
 use crate::api;
 use crate::client::Client;
+use crate::grid::{Gate, Membership, join_beside, now_s};
+use crate::identity;
 
 /// How long an agent may take to answer after its start.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -126,19 +128,27 @@ impl Agent {
 pub(crate) struct Grid {
     pub(crate) agents: Vec<Agent>,
     speed_mops: f64,
+    /// That of the first agent's machine, which made the grid.
+    gate: Gate,
     /// Holds the state directories.
     root: TempDir,
 }
 
 impl Grid {
-    /// Starts `count` agents, in a temporary directory with this prefix; all but the first join through the first.
+    /// Starts `count` agents of a grid of their own, in a temporary directory with this prefix; all but the first join through the first.
     pub(crate) fn start(prefix: &str, count: usize, speed_mops: f64, interrupt: &Interrupt) -> anyhow::Result<Self> {
         let root = tempfile::Builder::new().prefix(prefix).tempdir().context("cannot create a directory")?;
-        let mut grid = Self { agents: Vec::new(), speed_mops, root };
+        let first = root.path().join("agent-0");
+        let machine = identity::load_or_create(&first)?;
+        let membership = Membership::create(&first, &machine, "demo", None, now_s())?;
+        let gate = Gate::open(&machine, Some(membership))?;
+        let mut grid = Self { agents: Vec::new(), speed_mops, gate, root };
         for number in 0..count {
             interrupt.check()?;
             let directory = grid.root.path().join(format!("agent-{number}"));
-            std::fs::create_dir(&directory)?;
+            if number > 0 {
+                join_beside(&grid.gate, &directory, &identity::load_or_create(&directory)?)?;
+            }
             // A private grid, for a minute: only what it is told counts as its owner's, not a battery either.
             std::fs::write(directory.join("config.toml"), "[owner]\non_battery = true\n")?;
             let bootstrap = match grid.agents.first() {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use idlewood_overlay::PeerId;
 use libp2p::Multiaddr;
 
-use super::loopback;
+use super::reach::{self, Reach};
 
 /// Peers that are remembered. Our choice: more than a machine's neighbours and a large bag's executors.
 const PEERS_MAX: usize = 4096;
@@ -18,8 +18,9 @@ const PEERS_MAX: usize = 4096;
 const ADDRESSES_PER_PEER_MAX: usize = 4;
 
 /// What peers said last.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Addresses {
+    reach: Reach,
     peers: HashMap<PeerId, Listens>,
     /// Grows with everything that is learnt.
     age: u64,
@@ -32,12 +33,20 @@ struct Listens {
 }
 
 impl Addresses {
-    /// Replaces what is known of `peer`; addresses that cannot be dialled are left out. Of too many peers the one that
-    /// was silent longest is forgotten.
+    pub(super) fn new(reach: Reach) -> Self {
+        Self { reach, peers: HashMap::new(), age: 0 }
+    }
+
+    /// Replaces what is known of `peer`; addresses that cannot be dialled are left out, and loopback ones of a peer that
+    /// has others: those are its own machine's. Of too many peers the one that was silent longest is forgotten.
     pub(super) fn learn(&mut self, peer: PeerId, listens: &[Multiaddr]) {
-        let usable = listens.iter().filter_map(|address| loopback::check(address).ok());
-        let usable = usable.filter(|(socket, _)| socket.port() != 0).map(|(socket, _)| loopback::multiaddr(socket));
-        let addresses: Vec<_> = usable.take(ADDRESSES_PER_PEER_MAX).collect();
+        let usable = listens.iter().filter_map(|address| self.reach.check(address).ok());
+        let usable = usable.map(|(socket, _)| socket).filter(|socket| socket.port() != 0);
+        let mut sockets: Vec<_> = usable.filter(|socket| !socket.ip().is_unspecified()).collect();
+        if sockets.iter().any(|socket| !socket.ip().is_loopback()) {
+            sockets.retain(|socket| !socket.ip().is_loopback());
+        }
+        let addresses: Vec<_> = sockets.into_iter().take(ADDRESSES_PER_PEER_MAX).map(reach::multiaddr).collect();
         if addresses.is_empty() {
             self.forget(peer);
             return;
@@ -72,7 +81,7 @@ mod tests {
 
     #[test]
     fn the_last_word_of_a_peer_counts() {
-        let mut addresses = Addresses::default();
+        let mut addresses = Addresses::new(Reach::Machine);
         let (peer, other) = (PeerId([1; 32]), PeerId([2; 32]));
         assert!(addresses.of(peer).is_empty());
         addresses.learn(peer, &[address(1), address(2)]);
@@ -86,7 +95,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_dialled_is_left_out_and_the_rest_is_bounded() {
-        let mut addresses = Addresses::default();
+        let mut addresses = Addresses::new(Reach::Machine);
         let peer = PeerId([1; 32]);
         addresses.learn(peer, &["/ip4/192.0.2.1/tcp/1".parse().unwrap(), address(0), address(5)]);
         assert_eq!(addresses.of(peer), [address(5)]);
@@ -94,6 +103,12 @@ mod tests {
         assert_eq!(addresses.of(peer).len(), ADDRESSES_PER_PEER_MAX);
         addresses.learn(peer, &[]);
         assert!(addresses.of(peer).is_empty(), "it listens nowhere now");
+        let mut far = Addresses::new(Reach::Network);
+        let lan: Multiaddr = "/ip4/192.0.2.1/tcp/1".parse().unwrap();
+        far.learn(peer, &[address(1), lan.clone(), "/ip4/0.0.0.0/tcp/1".parse().unwrap()]);
+        assert_eq!(far.of(peer), [lan], "its loopback is not ours");
+        far.learn(peer, &[address(1)]);
+        assert_eq!(far.of(peer), [address(1)], "an agent of this machine");
         let name = |number: usize| {
             let mut bytes = [0; 32];
             bytes[..8].copy_from_slice(&number.to_le_bytes());

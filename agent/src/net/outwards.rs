@@ -17,10 +17,13 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
 use tracing::debug;
 
+use super::admission::AdmissionError;
+use super::rate::Allowance;
+use super::reach::Reach;
 use super::swarm::IN_FLIGHT_MAX;
 use super::task::{Task, answer};
 use super::wire::{CHUNK_BYTES_MAX, Reply, Request};
-use super::{ChunkError, ChunkReply, Counters, DialError, Item, Outbound, identity, loopback};
+use super::{ChunkError, ChunkReply, Counters, DialError, Item, Outbound, admission, identity, reach};
 
 /// Requests that wait for one peer.
 const WAITING_MAX: usize = 1024;
@@ -29,8 +32,12 @@ const WAITING_MAX: usize = 1024;
 /// within it.
 pub(super) const QUIET: Duration = Duration::from_millis(500);
 
-/// The same for a peer that turned out to be of another grid.
+/// The same for a peer that turned out to be of another grid, or does not let this machine in.
 pub(super) const QUIET_OTHER_GRID: Duration = Duration::from_secs(30);
+
+/// Dials under way while machines that were found on the local network are dialled, and addresses of one of them.
+const FOUND_DIALS_MAX: usize = 16;
+const ADDRESSES_PER_FOUND_MAX: usize = 4;
 
 /// What is known of one peer while there is something to know.
 #[derive(Default)]
@@ -50,6 +57,10 @@ pub(super) struct Link {
     pub(super) reported: Option<Instant>,
     /// Its connection is being closed because it is of another grid: that loss is no news.
     pub(super) turned_away: bool,
+    /// What it may still send.
+    pub(super) allowance: Option<Allowance>,
+    /// It was found on the local network, and the agent does not know yet.
+    pub(super) found: bool,
 }
 
 impl Link {
@@ -82,6 +93,7 @@ pub(super) enum InFlight {
         offset: u64,
         reply: oneshot::Sender<Result<ChunkReply, ChunkError>>,
     },
+    Grid,
 }
 
 pub(super) struct Bootstrap {
@@ -126,6 +138,7 @@ impl Task {
                     Item::Chunk { hash, offset, reply } => {
                         (Request::Chunk { hash, offset }, InFlight::Chunk { offset, reply })
                     }
+                    Item::Grid(bytes) => (Request::Grid(bytes), InFlight::Grid),
                 };
                 let id = self.swarm.behaviour_mut().requests.send_request(&peer, request);
                 self.in_flight.insert(id, in_flight);
@@ -144,7 +157,7 @@ impl Task {
             self.give_up(to);
             return;
         }
-        match dialable(&link.address) {
+        match dialable(self.reach, &link.address) {
             Ok(address) => self.dial(to, Route::Contact, vec![address]),
             Err(error) => {
                 debug!(peer = ?to, %error, "the contact cannot be dialled");
@@ -170,7 +183,7 @@ impl Task {
 
     /// Dials where the peer said last that it listens. False when it said nothing that is still to be tried.
     fn dial_identified(&mut self, to: PeerId) -> bool {
-        let contact = self.links.get(&to).and_then(|link| dialable(&link.address).ok());
+        let contact = self.links.get(&to).and_then(|link| dialable(self.reach, &link.address).ok());
         let mut addresses = self.addresses.of(to).to_vec();
         addresses.retain(|address| Some(address) != contact.as_ref());
         let is_there = !addresses.is_empty();
@@ -181,11 +194,11 @@ impl Task {
     }
 
     pub(super) fn bootstrap(&mut self, address: Multiaddr, reply: oneshot::Sender<Result<PeerId, DialError>>) {
-        let (socket, peer) = match loopback::check(&address) {
+        let (socket, peer) = match self.reach.check(&address) {
             Ok(checked) => checked,
             Err(error) => return answer(reply, Err(error.into())),
         };
-        let target = loopback::multiaddr(socket);
+        let target = reach::multiaddr(socket);
         if self.swarm.listeners().any(|own| *own == target) {
             return answer(reply, Err(DialError::Oneself(address)));
         }
@@ -206,6 +219,31 @@ impl Task {
         }
     }
 
+    /// Agents say on the local network that they are there. They are dialled; the handshake tells whether they are of this
+    /// grid.
+    pub(super) fn on_found(&mut self, found: Vec<(libp2p::PeerId, Multiaddr)>) {
+        let mut addresses: HashMap<PeerId, Vec<Multiaddr>> = HashMap::new();
+        for (peer, address) in found {
+            if let Some(peer) = identity::from_libp2p(&peer)
+                && let Ok((socket, _)) = self.reach.check(&address)
+            {
+                addresses.entry(peer).or_default().push(reach::multiaddr(socket));
+            }
+        }
+        for (peer, mut addresses) in addresses {
+            let dialling = self.links.values().filter(|link| link.dialling.is_some()).count();
+            let link = self.links.entry(peer).or_default();
+            let is_quiet = link.quiet.as_ref().is_some_and(|(until, _)| *until > Instant::now());
+            if dialling >= FOUND_DIALS_MAX || is_quiet || link.dialling.is_some() || !link.connections.is_empty() {
+                continue;
+            }
+            addresses.truncate(ADDRESSES_PER_FOUND_MAX);
+            link.found = true;
+            link.address = addresses[0].to_string().into();
+            self.dial(peer, Route::Contact, addresses);
+        }
+    }
+
     pub(super) fn dial_failed(&mut self, to: PeerId, error: &SwarmDialError) {
         debug!(peer = ?to, %error, "dial failed");
         let link = self.links.entry(to).or_default();
@@ -220,7 +258,11 @@ impl Task {
         }
         self.addresses.forget(to);
         let link = self.links.entry(to).or_default();
-        link.quiet = Some((Instant::now() + QUIET, link.address.clone()));
+        let is_foreign = matches!(error, SwarmDialError::Transport(errors) if errors.iter().any(|(_, error)| {
+            matches!(error, TransportError::Other(error) if turns_us_away(error))
+        }));
+        let quiet = if is_foreign { QUIET_OTHER_GRID } else { QUIET };
+        link.quiet = Some((Instant::now() + quiet, link.address.clone()));
         self.lost(to);
         self.give_up(to);
     }
@@ -236,6 +278,8 @@ impl Task {
     fn fail(&self, to: PeerId, item: Item) {
         match item {
             Item::Message(_) => Counters::add(&self.counters.dropped),
+            // Said again when it is connected, or asked of another administrator.
+            Item::Grid(_) => debug!(peer = ?to, "word about the grid did not get through"),
             Item::Chunk { reply, .. } => answer(reply, Err(ChunkError::Unreachable(to))),
         }
     }
@@ -245,21 +289,38 @@ impl Task {
         match (in_flight, reply) {
             (InFlight::Message { .. }, Reply::Ack) => Counters::add(&self.counters.sent),
             (InFlight::Message { .. }, Reply::Busy) => Counters::add(&self.counters.dropped),
-            (InFlight::Message { .. }, Reply::Chunk { .. } | Reply::Missing) => {
+            (InFlight::Message { .. }, Reply::Chunk { .. } | Reply::Missing | Reply::Grid(_)) => {
                 Counters::add(&self.counters.dropped);
                 self.complain(from, "answered a message with something else");
+            }
+            (InFlight::Grid, Reply::Grid(answer)) if answer.is_empty() => {}
+            (InFlight::Grid, Reply::Grid(answer)) => self.on_renewal(answer),
+            (InFlight::Grid, Reply::Busy) => debug!(peer = ?from, "does not take word about the grid now"),
+            (InFlight::Grid, Reply::Ack | Reply::Chunk { .. } | Reply::Missing) => {
+                self.complain(from, "answered word about the grid with something else");
             }
             (InFlight::Chunk { reply, .. }, Reply::Missing) => answer(reply, Ok(ChunkReply::Missing)),
             (InFlight::Chunk { reply, .. }, Reply::Busy) => answer(reply, Ok(ChunkReply::Busy)),
             (InFlight::Chunk { offset, reply }, Reply::Chunk { total, bytes }) if fits(offset, total, bytes.len()) => {
                 answer(reply, Ok(ChunkReply::Chunk { total, bytes }));
             }
-            (InFlight::Chunk { reply, .. }, Reply::Chunk { .. } | Reply::Ack) => {
+            (InFlight::Chunk { reply, .. }, Reply::Chunk { .. } | Reply::Ack | Reply::Grid(_)) => {
                 answer(reply, Err(ChunkError::Protocol(from)));
                 self.complain(from, "answered a request for a blob with something else");
             }
         }
         self.pump(from);
+    }
+
+    /// Says something about the grid, dialling first where that is needed and an address is known.
+    pub(super) fn tell(&mut self, to: PeerId, address: &str, words: Vec<u8>) {
+        self.enqueue(to, address.into(), Item::Grid(words));
+    }
+
+    /// An administrator renews this machine's certificate, or does not; a new one is written down on the way.
+    fn on_renewal(&self, answer: Vec<u8>) {
+        let gate = self.gate.clone();
+        tokio::task::spawn_blocking(move || gate.renewed(&answer));
     }
 
     pub(super) fn on_request_failed(
@@ -273,7 +334,7 @@ impl Task {
         match self.landed(to, id) {
             Some(InFlight::Message { .. }) => Counters::add(&self.counters.dropped),
             Some(InFlight::Chunk { reply, .. }) => answer(reply, Err(ChunkError::Unreachable(to))),
-            None => {}
+            Some(InFlight::Grid) | None => {}
         }
         self.lost(to);
         if matches!(error, OutboundFailure::UnsupportedProtocols) {
@@ -297,10 +358,10 @@ fn fits(offset: u64, total: u64, len: usize) -> bool {
     len <= CHUNK_BYTES_MAX && len as u64 <= rest && (len > 0 || rest == 0)
 }
 
-fn dialable(address: &str) -> Result<Multiaddr, String> {
+fn dialable(reach: Reach, address: &str) -> Result<Multiaddr, String> {
     let address: Multiaddr = address.parse().map_err(|_| format!("{address:?} is not a multiaddress"))?;
-    let (socket, _) = loopback::check(&address).map_err(|error| error.to_string())?;
-    Ok(loopback::multiaddr(socket))
+    let (socket, _) = reach.check(&address).map_err(|error| error.to_string())?;
+    Ok(reach::multiaddr(socket))
 }
 
 pub(super) fn dial_error(address: Multiaddr, error: &SwarmDialError) -> DialError {
@@ -309,7 +370,12 @@ pub(super) fn dial_error(address: Multiaddr, error: &SwarmDialError) -> DialErro
         SwarmDialError::WrongPeerId { obtained, .. } => format!("another agent lives there ({obtained})"),
         SwarmDialError::Denied { .. } => "too many connections are open".to_owned(),
         SwarmDialError::Transport(errors) => match errors.first() {
-            Some((_, TransportError::Other(error))) => innermost(error),
+            Some((_, TransportError::Other(error))) => match admission::find(error) {
+                Some(AdmissionError::WrongGrid) => return DialError::OtherGrid(address),
+                Some(AdmissionError::RefusedByOther(refused)) => return DialError::Refused(address, *refused),
+                Some(AdmissionError::Refused(refused)) => format!("an agent answers, but {refused}"),
+                Some(_) | None => innermost(error),
+            },
             Some((_, TransportError::MultiaddrNotSupported(_))) | None => "the address is not supported".to_owned(),
         },
         SwarmDialError::NoAddresses | SwarmDialError::DialPeerConditionFalse(_) | SwarmDialError::Aborted => {
@@ -319,8 +385,14 @@ pub(super) fn dial_error(address: Multiaddr, error: &SwarmDialError) -> DialErro
     DialError::Failed { address, reason }
 }
 
+/// Whether there is an agent that will not let this machine in so soon: of another grid, or that knows it as revoked.
+fn turns_us_away(error: &std::io::Error) -> bool {
+    use AdmissionError::{Refused, RefusedByOther, WrongGrid};
+    matches!(admission::find(error), Some(WrongGrid | RefusedByOther(_) | Refused(_)))
+}
+
 /// The end of the chain of causes says what happened; the rest says through which layers it went.
-fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+pub(super) fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
         error = source;

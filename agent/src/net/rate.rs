@@ -1,4 +1,5 @@
-//! The owner's caps on what blobs may take of the line, up and down. Messages are small and do not wait.
+//! The owner's caps on what blobs may take of the line, up and down. Messages are small and do not wait; how many one peer
+//! may send is bounded too.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -63,6 +64,36 @@ impl State {
     }
 }
 
+/// Requests that one peer may send at once, and per second in the long run. Our choice: several times what a submitter
+/// gets from an executor of the smallest tasks.
+const REQUESTS_BURST: f64 = 16_000.0;
+const REQUESTS_PER_S: f64 = 4_000.0;
+
+/// What one peer may still send.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Allowance {
+    left: f64,
+    at: Instant,
+}
+
+impl Allowance {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { left: REQUESTS_BURST, at: now }
+    }
+
+    /// Takes one request off; whether there was one left.
+    pub(super) fn take(&mut self, now: Instant) -> bool {
+        let passed_s = now.saturating_duration_since(self.at).as_secs_f64();
+        self.left = (self.left + passed_s * REQUESTS_PER_S).min(REQUESTS_BURST);
+        self.at = now;
+        if self.left < 1.0 {
+            return false;
+        }
+        self.left -= 1.0;
+        true
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,5 +113,15 @@ mod tests {
         assert_eq!(state.book(1_000, at(3_000)), Some(Duration::from_secs(6)), "and nothing was booked");
         state.bytes_per_s = None;
         assert_eq!(state.book(1_000, at(3_000)), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn one_peer_sends_so_many_requests_and_no_more() {
+        let start = Instant::now();
+        let mut allowance = Allowance::new(start);
+        let taken = |allowance: &mut Allowance, now| (0..100_000).take_while(|_| allowance.take(now)).count() as f64;
+        assert_eq!(taken(&mut allowance, start), REQUESTS_BURST);
+        assert_eq!(taken(&mut allowance, start + Duration::from_millis(500)), REQUESTS_PER_S / 2.0);
+        assert_eq!(taken(&mut allowance, start + Duration::from_secs(3_600)), REQUESTS_BURST, "no more is saved up");
     }
 }

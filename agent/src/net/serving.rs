@@ -7,8 +7,10 @@ use std::sync::Arc;
 use idlewood_overlay::PeerId;
 use libp2p::request_response::ResponseChannel;
 use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
+use super::rate::Allowance;
 use super::task::Task;
 use super::wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request};
 use super::{Counters, NetEvent, Rates};
@@ -42,6 +44,12 @@ impl Serving {
 
 impl Task {
     pub(super) fn on_request(&mut self, from: PeerId, request: Request, channel: ResponseChannel<Reply>) {
+        let now = Instant::now();
+        let link = self.links.entry(from).or_default();
+        if !link.allowance.get_or_insert_with(|| Allowance::new(now)).take(now) {
+            Counters::add(&self.counters.refused);
+            return self.respond(channel, Reply::Busy);
+        }
         match request {
             Request::Message(bytes) if bytes.len() <= MESSAGE_BYTES_MAX => {
                 if self.has_room_for(bytes.len()) {
@@ -57,6 +65,7 @@ impl Task {
                 self.complain(from, "sent a message that is too long");
                 self.respond(channel, Reply::Busy);
             }
+            Request::Grid(bytes) => self.hear(from, bytes, channel),
             Request::Chunk { hash, offset } => {
                 if self.serving.waiting.len() >= WAITING_MAX {
                     self.respond(channel, Reply::Busy);
@@ -66,6 +75,30 @@ impl Task {
                 }
             }
         }
+    }
+
+    /// What is said about the grid may have to be written down before it is answered.
+    fn hear(&mut self, from: PeerId, bytes: Vec<u8>, channel: ResponseChannel<Reply>) {
+        if self.serving.reading.len() >= 2 * READING_MAX {
+            return self.respond(channel, Reply::Busy);
+        }
+        let (gate, counters) = (self.gate.clone(), self.counters.clone());
+        self.serving.reading.spawn(async move {
+            let heard = tokio::task::spawn_blocking(move || gate.hear(from, &bytes)).await;
+            let reply = match heard {
+                Ok(Ok(answer)) => Reply::Grid(answer),
+                Ok(Err(error)) => {
+                    debug!(?from, %error, "what a peer says about the grid is refused");
+                    Counters::add(&counters.errors);
+                    Reply::Busy
+                }
+                Err(error) => {
+                    warn!(%error, "what a peer says about the grid could not be heard");
+                    Reply::Busy
+                }
+            };
+            (channel, reply)
+        });
     }
 
     fn serve(&mut self) {

@@ -9,21 +9,25 @@ use libp2p::core::muxing::StreamMuxerBox;
 use libp2p::core::transport::timeout::TransportTimeout;
 use libp2p::core::upgrade::Version;
 use libp2p::request_response::{self, ProtocolSupport};
+use libp2p::swarm::behaviour::toggle::Toggle;
 use libp2p::swarm::{self, NetworkBehaviour};
 use libp2p::{
-    Multiaddr, StreamProtocol, Swarm, Transport as _, TransportError, identify, identity::Keypair, noise, ping, tcp,
+    Multiaddr, StreamProtocol, Swarm, Transport as _, TransportError, identify, identity::Keypair, mdns, ping, tcp,
     yamux,
 };
+use tracing::warn;
 
-use super::NetError;
-use super::loopback::{AddressError, LoopbackOnly};
+use super::admission::Admission;
+use super::reach::{AddressError, Reach, Within};
+use super::throttle;
 use super::wire::{Codec, Traffic};
+use super::{NetConfig, NetError};
 
 /// An idle connection is kept this long. libp2p's 10 s would close the links of a quiet tree between two reports.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Longest time from a dial to an encrypted connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest time from a dial to a connection that is admitted.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest time for one request and its answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -58,7 +62,9 @@ impl Default for Limits {
 #[derive(NetworkBehaviour)]
 pub(super) struct Behaviour {
     // First, so that what is over the limit is refused before anybody else sees it.
+    throttle: throttle::Behaviour,
     limits: connection_limits::Behaviour,
+    pub(super) mdns: Toggle<mdns::tokio::Behaviour>,
     identify: identify::Behaviour,
     ping: ping::Behaviour,
     pub(super) requests: request_response::Behaviour<Codec>,
@@ -66,16 +72,16 @@ pub(super) struct Behaviour {
 
 /// A swarm that listens.
 pub(super) fn build(
-    key: &Keypair,
+    NetConfig { keypair: key, gate, listen }: &NetConfig,
+    reach: Reach,
     protocol: StreamProtocol,
     traffic: Arc<Traffic>,
     limits: Limits,
-    listen: &[Multiaddr],
 ) -> Result<Swarm<Behaviour>, NetError> {
-    let noise = noise::Config::new(key).map_err(|error| NetError::Key(error.to_string()))?;
-    let transport = LoopbackOnly(tcp::tokio::Transport::new(tcp::Config::new()))
+    let admission = Admission::new(key, gate.clone()).map_err(|error| NetError::Key(error.to_string()))?;
+    let transport = Within(reach, tcp::tokio::Transport::new(tcp::Config::new()))
         .upgrade(Version::V1Lazy)
-        .authenticate(noise)
+        .authenticate(admission)
         .multiplex(yamux::Config::default())
         .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
     let limits = ConnectionLimits::default()
@@ -85,9 +91,11 @@ pub(super) fn build(
         .with_max_established_incoming(Some(limits.incoming))
         .with_max_established_per_peer(Some(limits.per_peer));
     let behaviour = Behaviour {
+        throttle: throttle::Behaviour::new(gate.clone()),
+        mdns: neighbourhood(key, reach).into(),
         limits: connection_limits::Behaviour::new(limits),
         identify: identify::Behaviour::new(
-            identify::Config::new("/idlewood/1".to_owned(), key.public())
+            identify::Config::new(protocol.to_string(), key.public())
                 .with_agent_version(format!("idlewood/{}", env!("CARGO_PKG_VERSION")))
                 .with_cache_size(0),
         ),
@@ -110,6 +118,16 @@ pub(super) fn build(
         swarm.listen_on(address.clone()).map_err(|error| listen_error(address, error))?;
     }
     Ok(swarm)
+}
+
+/// Finds agents on the local network, for one that listens there. Whoever is found still has to be admitted.
+fn neighbourhood(key: &Keypair, reach: Reach) -> Option<mdns::tokio::Behaviour> {
+    if reach == Reach::Machine {
+        return None;
+    }
+    mdns::tokio::Behaviour::new(mdns::Config::default(), key.public().to_peer_id())
+        .inspect_err(|error| warn!(%error, "machines of the local network cannot be found by themselves"))
+        .ok()
 }
 
 fn listen_error(address: &Multiaddr, error: TransportError<io::Error>) -> NetError {

@@ -7,22 +7,24 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use idlewood_overlay::PeerId;
+use idlewood_overlay::{Contact, PeerId};
 use libp2p::futures::StreamExt as _;
 use libp2p::request_response::{self, OutboundRequestId};
 use libp2p::swarm::{ConnectionError, ConnectionId, SwarmEvent};
-use libp2p::{Swarm, identify, ping};
+use libp2p::{Swarm, identify, mdns, ping};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior};
 use tracing::{debug, warn};
 
 use super::addresses::Addresses;
 use super::outwards::{Bootstrap, InFlight, Link, QUIET, QUIET_OTHER_GRID, dial_error};
+use super::reach::Reach;
 use super::serving::Serving;
 use super::swarm::{Behaviour, BehaviourEvent, Limits};
 use super::wire::{self, Reply, Request};
-use super::{Command, Counters, DialError, NetConfig, NetError, NetEvent, identity, loopback, swarm};
+use super::{Command, Counters, DialError, NetConfig, NetError, NetEvent, identity, reach, swarm};
 use crate::blobs::Blobs;
+use crate::grid::{Gate, Outcome, RenewFrom, message};
 
 /// Messages that wait for the agent, beside those in the channel.
 const RECEIVED_MAX: usize = 4096;
@@ -40,9 +42,14 @@ const CLOSE: Duration = Duration::from_millis(300);
 /// How often forgotten peers are cleared.
 const SWEEP: Duration = Duration::from_secs(10);
 
+/// How often it is looked whose certificate has expired, and whether this machine's needs renewal.
+const LOOK: Duration = Duration::from_secs(1);
+
 pub(super) struct Task {
     pub(super) swarm: Swarm<Behaviour>,
     protocol: libp2p::StreamProtocol,
+    pub(super) reach: Reach,
+    pub(super) gate: Arc<Gate>,
     pub(super) blobs: Arc<Blobs>,
     pub(super) counters: Arc<Counters>,
     commands: mpsc::Receiver<Command>,
@@ -68,12 +75,15 @@ impl Task {
         commands: mpsc::Receiver<Command>,
         events: mpsc::Sender<NetEvent>,
     ) -> Result<Self, NetError> {
-        let protocol = wire::protocol(config.grid);
+        let reach = Reach::of(&config.listen)?;
+        let protocol = wire::protocol(config.gate.grid());
         let traffic = counters.traffic.clone();
-        let swarm = swarm::build(&config.keypair, protocol.clone(), traffic, limits, &config.listen)?;
+        let swarm = swarm::build(config, reach, protocol.clone(), traffic, limits)?;
         Ok(Self {
             swarm,
             protocol,
+            reach,
+            gate: config.gate.clone(),
             blobs,
             counters,
             commands,
@@ -81,7 +91,7 @@ impl Task {
             held: VecDeque::new(),
             held_bytes: 0,
             links: HashMap::new(),
-            addresses: Addresses::default(),
+            addresses: Addresses::new(reach),
             in_flight: HashMap::new(),
             bootstraps: HashMap::new(),
             serving,
@@ -92,7 +102,9 @@ impl Task {
     pub(super) async fn run(mut self) {
         let mut sweep = tokio::time::interval(SWEEP);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let events = self.events.clone();
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (events, gate) = (self.events.clone(), self.gate.clone());
         loop {
             tokio::select! {
                 command = self.commands.recv() => match command {
@@ -113,6 +125,8 @@ impl Task {
                 }
                 event = self.swarm.select_next_some() => self.on_swarm_event(event),
                 Some(served) = self.serving.reading.join_next() => self.on_served(served),
+                () = gate.changed() => self.on_grid_changed(),
+                _ = look.tick() => self.look(),
                 _ = sweep.tick() => self.sweep(),
             }
         }
@@ -203,14 +217,52 @@ impl Task {
             }
         }
         self.links.retain(|_, link| !link.is_forgettable(now));
+        let links = &self.links;
+        self.gate.keep(|peer| links.get(&peer).is_some_and(|link| !link.connections.is_empty()));
         self.bootstraps.retain(|_, bootstrap| !bootstrap.reply.is_closed());
+    }
+
+    // ---- the grid ----
+
+    /// Who must go, goes, and what is new is passed on.
+    fn on_grid_changed(&mut self) {
+        self.look();
+        let news = self.gate.news();
+        for peer in self.connected() {
+            for words in &news {
+                self.tell(peer, "", words.clone());
+            }
+        }
+    }
+
+    /// Closes connections to machines whose certificate is not valid any more, and asks for a renewal of this one's.
+    fn look(&mut self) {
+        for peer in self.connected() {
+            let Some(refused) = self.gate.objection(peer) else { continue };
+            debug!(?peer, %refused, "closed");
+            self.gate.count(Outcome::Refused(refused));
+            if self.swarm.disconnect_peer_id(identity::to_libp2p(peer)).is_err() {
+                debug!(?peer, "was gone already");
+            }
+        }
+        if let Some(RenewFrom { peer, address }) = self.gate.wants_renewal() {
+            self.tell(peer, &address, message::Gossip::Renew.encode());
+        }
+    }
+
+    fn connected(&self) -> Vec<PeerId> {
+        self.links.iter().filter(|(_, link)| !link.connections.is_empty()).map(|(peer, _)| *peer).collect()
     }
 
     // ---- from the swarm ----
 
     fn on_swarm_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
         match event {
-            SwarmEvent::NewListenAddr { address, .. } => self.emit(NetEvent::Listening(address)),
+            SwarmEvent::NewListenAddr { address, .. } => {
+                self.gate.listens_on(&address);
+                self.emit(NetEvent::Listening(address));
+            }
+            SwarmEvent::ExpiredListenAddr { address, .. } => self.gate.listens_no_more_on(&address),
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
                 let Some(peer) = identity::from_libp2p(&peer_id) else {
                     debug!(%peer_id, "is not named by an Ed25519 key; closed");
@@ -226,6 +278,11 @@ impl Task {
                 link.quiet = None;
                 link.reported = None;
                 link.turned_away = false;
+                if link.connections.len() == 1 {
+                    for words in self.gate.lacks(peer) {
+                        self.tell(peer, "", words);
+                    }
+                }
                 self.pump(peer);
             }
             SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, cause, .. } => {
@@ -257,8 +314,9 @@ impl Task {
                     self.swarm.close_connection(connection);
                 }
             },
+            SwarmEvent::Behaviour(BehaviourEvent::Mdns(mdns::Event::Discovered(found))) => self.on_found(found),
             SwarmEvent::Behaviour(BehaviourEvent::Requests(event)) => self.on_request_event(event),
-            // Addresses that others observe are of no use on loopback; the rest tells nothing that acts here.
+            // Addresses that others observe are not used; the rest tells nothing that acts here.
             other => debug!(event = ?other, "not used"),
         }
     }
@@ -310,9 +368,13 @@ impl Task {
                 }
                 let Some(dialled) = link.connections.get(&connection_id).cloned() else { return };
                 link.announced = true;
-                let dialled = dialled.and_then(|address| loopback::check(&address).ok());
-                let dialled = dialled.map(|(socket, _)| loopback::multiaddr(socket));
+                let is_found = std::mem::take(&mut link.found);
+                let dialled = dialled.and_then(|address| self.reach.check(&address).ok());
+                let dialled = dialled.map(|(socket, _)| reach::multiaddr(socket));
                 let address = dialled.or_else(|| self.addresses.of(peer).first().cloned());
+                if let Some(address) = address.as_ref().filter(|_| is_found) {
+                    self.emit(NetEvent::Found(Contact { peer, incarnation: 0, address: address.to_string().into() }));
+                }
                 self.emit(NetEvent::Connected { peer, address });
             }
             identify::Event::Error { peer_id, error, .. } => debug!(%peer_id, %error, "did not identify itself"),

@@ -7,50 +7,80 @@ use std::time::Instant;
 use libp2p::core::muxing::StreamMuxerBox;
 use libp2p::core::upgrade::Version;
 use libp2p::futures::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, StreamExt as _};
+use libp2p::identity::ed25519;
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::SwarmEvent;
-use libp2p::{StreamProtocol, Swarm, Transport as _, noise, request_response, tcp, yamux};
+use libp2p::{StreamProtocol, Swarm, Transport as _, request_response, tcp, yamux};
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::timeout;
 
 use super::*;
 use crate::fetch::{FetchError, Fetcher};
+use crate::grid::{Role, Terms, grid_id, now_s};
 
-const GRID: GridId = GridId([7; 32]);
-const WAIT: Duration = Duration::from_secs(10);
+/// Which key a grid has.
+pub(super) const GRID: u8 = 7;
+pub(super) const WAIT: Duration = Duration::from_secs(10);
 
-struct Node {
-    net: NetHandle,
-    events: mpsc::Receiver<NetEvent>,
-    contact: Contact,
+pub(super) struct Node {
+    pub(super) net: NetHandle,
+    pub(super) events: mpsc::Receiver<NetEvent>,
+    pub(super) contact: Contact,
+    pub(super) gate: Arc<Gate>,
     blobs: Arc<Blobs>,
     _dir: TempDir,
 }
 
+pub(super) fn grid_key(grid: u8) -> ed25519::Keypair {
+    ed25519::SecretKey::try_from_bytes([grid; 32]).unwrap().into()
+}
+
+/// What makes `key` an administrator of a grid.
+pub(super) fn terms(grid: u8, key: &Keypair) -> Terms {
+    let grid = grid_id(&grid_key(grid).public().to_bytes());
+    let peer = identity::peer_id(key).unwrap();
+    Terms { grid, peer, role: Role::Admin, issued_s: now_s(), expires_s: now_s() + 3_600, nonce: [0; 16] }
+}
+
+pub(super) fn gate(grid: u8, key: &Keypair, dir: &Path) -> Arc<Gate> {
+    Arc::new(Gate::certified(key, terms(grid, key), &grid_key(grid), None, dir))
+}
+
 impl Node {
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         Self::start_with(Keypair::generate_ed25519(), GRID, "/ip4/127.0.0.1/tcp/0").await
     }
 
-    async fn start_with(keypair: Keypair, grid: GridId, listen: &str) -> Self {
+    pub(super) async fn start_with(keypair: Keypair, grid: u8, listen: &str) -> Self {
         Self::start_within(Limits::default(), keypair, grid, listen).await
     }
 
-    async fn start_within(limits: Limits, keypair: Keypair, grid: GridId, listen: &str) -> Self {
+    async fn start_within(limits: Limits, keypair: Keypair, grid: u8, listen: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
+        let gate = gate(grid, &keypair, dir.path());
+        Self::start_behind(limits, keypair, gate, dir, listen).await
+    }
+
+    pub(super) async fn start_behind(
+        limits: Limits,
+        keypair: Keypair,
+        gate: Arc<Gate>,
+        dir: TempDir,
+        listen: &str,
+    ) -> Self {
         let blobs = Arc::new(Blobs::open(&dir.path().join("blobs"), 64 << 20).unwrap());
         let peer = identity::peer_id(&keypair).unwrap();
-        let config = NetConfig { keypair, grid, listen: vec![listen.parse().unwrap()] };
+        let config = NetConfig { keypair, gate: gate.clone(), listen: vec![listen.parse().unwrap()] };
         let (net, mut events) = super::start_within(limits, config, blobs.clone()).unwrap();
         let Some(NetEvent::Listening(address)) = events.recv().await else { panic!("not listening") };
-        assert!(check_address(&address).unwrap().0.port() != 0);
+        assert!(parse_address(&address).unwrap().0.port() != 0);
         let contact = Contact { peer, incarnation: 1, address: address.to_string().into() };
-        Self { net, events, contact, blobs, _dir: dir }
+        Self { net, events, contact, gate, blobs, _dir: dir }
     }
 
     /// The next event that `wanted` picks; others are skipped.
-    async fn next<T>(&mut self, mut wanted: impl FnMut(NetEvent) -> Option<T>) -> T {
+    pub(super) async fn next<T>(&mut self, mut wanted: impl FnMut(NetEvent) -> Option<T>) -> T {
         let search = async {
             loop {
                 let event = self.events.recv().await.expect("the network task ended");
@@ -62,7 +92,7 @@ impl Node {
         timeout(WAIT, search).await.expect("the event did not come")
     }
 
-    async fn message(&mut self) -> (PeerId, Vec<u8>) {
+    pub(super) async fn message(&mut self) -> (PeerId, Vec<u8>) {
         self.next(|event| match event {
             NetEvent::Received { from, bytes } => Some((from, bytes)),
             _ => None,
@@ -70,7 +100,7 @@ impl Node {
         .await
     }
 
-    async fn unreachable(&mut self) -> PeerId {
+    pub(super) async fn unreachable(&mut self) -> PeerId {
         self.next(|event| match event {
             NetEvent::Unreachable(peer) => Some(peer),
             _ => None,
@@ -79,7 +109,7 @@ impl Node {
     }
 
     /// Events that come within `period`.
-    async fn during(&mut self, period: Duration) -> Vec<NetEvent> {
+    pub(super) async fn during(&mut self, period: Duration) -> Vec<NetEvent> {
         let mut events = Vec::new();
         let deadline = tokio::time::Instant::now() + period;
         while let Ok(Some(event)) = tokio::time::timeout_at(deadline, self.events.recv()).await {
@@ -89,7 +119,7 @@ impl Node {
     }
 }
 
-async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+pub(super) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < WAIT, "{what} did not come about");
@@ -262,15 +292,17 @@ impl request_response::Codec for Raw {
     }
 }
 
+/// A member that says what it wants.
 fn raw_swarm() -> (Swarm<request_response::Behaviour<Raw>>, PeerId) {
     let key = Keypair::generate_ed25519();
+    let gate = gate(GRID, &key, tempfile::tempdir().unwrap().path());
     let transport = tcp::tokio::Transport::default()
         .upgrade(Version::V1)
-        .authenticate(noise::Config::new(&key).unwrap())
+        .authenticate(admission::Admission::new(&key, gate.clone()).unwrap())
         .multiplex(yamux::Config::default())
         .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)))
         .boxed();
-    let protocols = [(wire::protocol(GRID), request_response::ProtocolSupport::Full)];
+    let protocols = [(wire::protocol(gate.grid()), request_response::ProtocolSupport::Full)];
     let behaviour = request_response::Behaviour::new(protocols, request_response::Config::default());
     let config = libp2p::swarm::Config::with_tokio_executor().with_idle_connection_timeout(60 * WAIT);
     let peer = identity::peer_id(&key).unwrap();
@@ -281,7 +313,7 @@ fn raw_swarm() -> (Swarm<request_response::Behaviour<Raw>>, PeerId) {
 async fn garbage_does_not_kill_the_task() {
     let (mut node, friend) = (Node::start().await, Node::start().await);
     let address: Multiaddr = node.contact.address.parse().unwrap();
-    let (socket, _) = check_address(&address).unwrap();
+    let (socket, _) = parse_address(&address).unwrap();
     for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 70_000], b""] {
         let mut stream = tokio::net::TcpStream::connect(socket).await.unwrap();
         // The other side may close before it has read all.
@@ -407,22 +439,26 @@ async fn a_busy_port_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let blobs = Arc::new(Blobs::open(dir.path(), 1 << 20).unwrap());
     let address: Multiaddr = node.contact.address.parse().unwrap();
-    let config = NetConfig { keypair: Keypair::generate_ed25519(), grid: GRID, listen: vec![address.clone()] };
+    let keypair = Keypair::generate_ed25519();
+    let gate = gate(GRID, &keypair, dir.path());
+    let config = NetConfig { keypair, gate, listen: vec![address.clone()] };
     let error = start(config, blobs).unwrap_err();
     assert!(matches!(&error, NetError::Busy(busy) if *busy == address), "{error}");
     assert!(error.to_string().contains(&address.to_string()), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_but_loopback_is_listened_on_or_dialled() {
+async fn without_a_grid_nothing_but_loopback_is_listened_on_or_dialled() {
     let dir = tempfile::tempdir().unwrap();
     let blobs = Arc::new(Blobs::open(dir.path(), 1 << 20).unwrap());
     for far in ["/ip4/0.0.0.0/tcp/0", "/ip4/192.0.2.1/tcp/4001", "/ip6/::/tcp/0", "/dns4/localhost/tcp/0"] {
         let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap(), far.parse().unwrap()];
-        let config = NetConfig { keypair: Keypair::generate_ed25519(), grid: GRID, listen };
+        let keypair = Keypair::generate_ed25519();
+        let gate = Arc::new(Gate::open(&keypair, None).unwrap());
+        let config = NetConfig { keypair, gate, listen };
         let error = start(config, blobs.clone()).unwrap_err();
         assert!(matches!(error, NetError::Address(_)), "{far}: {error}");
-        assert!(error.to_string().contains(far) && error.to_string().contains("127.0.0.1"), "{error}");
+        assert!(error.to_string().contains(far) && !error.to_string().is_empty(), "{error}");
     }
     let mut node = Node::start().await;
     for far in ["/ip4/192.0.2.1/tcp/4001", "/dns4/localhost/tcp/4001"] {
@@ -440,7 +476,7 @@ async fn nothing_but_loopback_is_listened_on_or_dialled() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_of_another_grid_cannot_talk() {
     let mut ours = Node::start().await;
-    let mut theirs = Node::start_with(Keypair::generate_ed25519(), GridId([8; 32]), "/ip4/127.0.0.1/tcp/0").await;
+    let mut theirs = Node::start_with(Keypair::generate_ed25519(), 8, "/ip4/127.0.0.1/tcp/0").await;
     let address: Multiaddr = theirs.contact.address.parse().unwrap();
     assert_eq!(ours.net.dial(address.clone()).await, Err(DialError::OtherGrid(address)));
     ours.net.send(&theirs.contact, b"hello".to_vec());
@@ -541,7 +577,7 @@ async fn a_flood_of_silent_connections_leaves_room_for_own_dials() {
     const FLOOD: usize = 200;
     let mut node = Node::start_within(FEW, Keypair::generate_ed25519(), GRID, "/ip4/127.0.0.1/tcp/0").await;
     let mut friend = Node::start().await;
-    let (socket, _) = check_address(&node.contact.address.parse().unwrap()).unwrap();
+    let (socket, _) = parse_address(&node.contact.address.parse().unwrap()).unwrap();
     let closed = Arc::new(AtomicUsize::new(0));
     let mut flood = tokio::task::JoinSet::new();
     for _ in 0..FLOOD {

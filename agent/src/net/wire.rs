@@ -41,6 +41,8 @@ pub(super) enum Request {
         hash: [u8; 32],
         offset: u64,
     },
+    /// About the grid: revocations, administrators, certificates.
+    Grid(#[serde(with = "serde_bytes")] Vec<u8>),
 }
 
 /// What it answers.
@@ -58,6 +60,8 @@ pub(super) enum Reply {
     },
     /// There is no such blob here.
     Missing,
+    /// About the grid.
+    Grid(#[serde(with = "serde_bytes")] Vec<u8>),
 }
 
 /// The protocol's name: grids cannot talk to each other by accident. The last number is the major version.
@@ -217,6 +221,8 @@ mod tests {
             "a1654368756e6ba265746f74616c02656279746573420908"
         );
         assert_eq!(reply(&Reply::Missing), "674d697373696e67");
+        assert_eq!(request(&Request::Grid(vec![7])), "a164477269644107");
+        assert_eq!(reply(&Reply::Grid(vec![])), "a1644772696440");
     }
 
     #[test]

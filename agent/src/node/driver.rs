@@ -1,6 +1,7 @@
 //! The task that owns the peer: turns the outside world into events, and effects into the outside world.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -34,6 +35,7 @@ use super::task::{Collected, Preparation, Supplies};
 use crate::api;
 use crate::clock::Clock;
 use crate::control::Control;
+use crate::grid::Gate;
 use crate::manifest::Manifest;
 use crate::net::{self, NetEvent, NetHandle};
 use crate::store::{CommitError, CommitResult, Store};
@@ -58,6 +60,7 @@ const BOOTSTRAP_INTERVAL: Duration = Duration::from_secs(2);
 pub(super) struct Parts {
     pub(super) peer: Peer,
     pub(super) grid: GridId,
+    pub(super) gate: Arc<Gate>,
     pub(super) clock: Clock,
     pub(super) config: Config,
     pub(super) net: NetHandle,
@@ -153,6 +156,7 @@ pub(super) struct Activity {
 pub(super) struct Driver {
     pub(super) peer: Peer,
     pub(super) grid: GridId,
+    pub(super) gate: Arc<Gate>,
     pub(super) clock: Clock,
     pub(super) config: Config,
     pub(super) net: NetHandle,
@@ -206,6 +210,7 @@ impl Driver {
         Self {
             peer: parts.peer,
             grid: parts.grid,
+            gate: parts.gate,
             clock: parts.clock,
             config: parts.config,
             net: parts.net,
@@ -421,6 +426,12 @@ impl Driver {
                 Err(error) => tracing::debug!(?from, %error, "message refused"),
             },
             NetEvent::Unreachable(peer) => self.feed(Event::ConnectionLost(peer)),
+            // Whoever is alone joins through anybody; others are found by the overlay.
+            NetEvent::Found(contact) => {
+                if self.peer.overlay_view().neighbours().next().is_none() {
+                    self.feed(Event::Bootstrap(contact));
+                }
+            }
             NetEvent::Connected { .. } | NetEvent::Listening(_) => {}
         }
     }
@@ -457,9 +468,13 @@ impl Driver {
         self.tell_contacts();
     }
 
-    /// Everybody known by name: those that the user named, and the neighbours, of the last run while there are none.
+    /// Everybody known by name: those that the user named, administrators, and the neighbours, of the last run while there
+    /// are none.
     fn tell_contacts(&mut self) {
-        let told = self.bootstrap.iter().filter_map(net::named_contact);
+        if self.gate.is_alone() {
+            return;
+        }
+        let told = self.bootstrap.iter().filter_map(net::named_contact).chain(self.gate.contacts());
         let contacts: Vec<Contact> = told.chain(self.neighbours.contacts()).collect();
         for contact in contacts {
             self.feed(Event::Bootstrap(contact));

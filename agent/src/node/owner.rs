@@ -1,6 +1,7 @@
 //! The owner, from the driver's side: what was sensed goes to the policy, and what follows is done at once.
 
 use std::path::Path;
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use idlewood_overlay::Time;
@@ -14,7 +15,7 @@ use super::reclaim::{self, Reclaims};
 use crate::clock::wall_now;
 use crate::owner::{Reading, Watch, cpu, power, programs};
 use crate::policy::{Facts, Input, Orders, Policy};
-use crate::settings::Current;
+use crate::settings::{Current, Settings};
 
 /// How often everything but input is looked at: battery, processor, programs, settings.
 const SAMPLE_EVERY: Duration = Duration::from_secs(2);
@@ -146,7 +147,8 @@ impl Driver {
             let mut workers = self.workers.worker_pids();
             workers.extend(self.measurer.worker_pids());
             owner.sample(now, &workers);
-            let limits = &owner.settings.get().limits;
+            let Settings { limits, bags, .. } = owner.settings.get();
+            bags.clone_into(&mut self.supplies.bags.lock().unwrap_or_else(PoisonError::into_inner));
             self.supplies.blobs.set_quota(limits.disk.0);
             self.net.rates().upload.set(limits.upload.map(|rate| rate.0));
             self.net.rates().download.set(limits.download.map(|rate| rate.0));

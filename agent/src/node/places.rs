@@ -55,7 +55,9 @@ impl Driver {
         if self.claim(place, task, attempt) {
             return self.note_busy();
         }
-        if let Some(given) = self.runs.at_hand(task, attempt) {
+        // What began may end; nothing more of it begins when its submitter is thrown out or the owner objects.
+        let given = self.runs.at_hand(task, attempt);
+        if let Some(given) = given.filter(|given| self.supplies.objection(&given.prepared.manifest).is_none()) {
             self.give(place, given);
             return self.note_busy();
         }

@@ -13,6 +13,7 @@ use super::pin::Pin;
 use super::views::answer;
 use crate::api;
 use crate::blobs::Blobs;
+use crate::grid::Gate;
 use crate::manifest::{MANIFEST_BYTES_MAX, MANIFEST_VERSION, Manifest};
 
 /// Submissions that are checked and kept at the same time.
@@ -35,9 +36,9 @@ impl Driver {
             return answer(reply, Err(Refusal::Unavailable(why)));
         }
         self.accepting += 1;
-        let (blobs, me) = (self.supplies.blobs.clone(), self.peer.me().peer);
+        let (blobs, gate, me) = (self.supplies.blobs.clone(), self.gate.clone(), self.peer.me().peer);
         let take = async move {
-            let result = tokio::task::spawn_blocking(move || accept(&blobs, me, request)).await;
+            let result = tokio::task::spawn_blocking(move || accept(&blobs, &gate, me, request)).await;
             let result =
                 result.unwrap_or_else(|error| Err(Refusal::Unavailable(format!("the bag could not be kept: {error}"))));
             Done::Accepted { result: result.map(Box::new), reply }
@@ -71,7 +72,12 @@ impl Driver {
 }
 
 /// Blocks.
-fn accept(blobs: &Arc<Blobs>, submitter: PeerId, request: api::SubmitRequest) -> Result<Accepted, Refusal> {
+fn accept(
+    blobs: &Arc<Blobs>,
+    gate: &Gate,
+    submitter: PeerId,
+    request: api::SubmitRequest,
+) -> Result<Accepted, Refusal> {
     let manifest = Manifest {
         version: MANIFEST_VERSION,
         name: request.name,
@@ -89,7 +95,11 @@ fn accept(blobs: &Arc<Blobs>, submitter: PeerId, request: api::SubmitRequest) ->
         success_codes: request.success_codes,
     };
     manifest.validate().map_err(|error| Refusal::Invalid(error.to_string()))?;
-    let bytes = manifest.encode();
+    let bytes = gate.sign_manifest(manifest.encode()).map_err(|_| {
+        let role = gate.role();
+        Refusal::Conflict(format!("this machine is a {role} of its grid: only submitters and admins submit bags"))
+    })?;
+    let bytes = bytes.encode();
     if bytes.len() as u64 > MANIFEST_BYTES_MAX {
         return Err(Refusal::Invalid("the list of entries is too long: submit it as several bags".to_owned()));
     }

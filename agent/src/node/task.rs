@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -18,7 +18,9 @@ use super::checkpoints;
 use super::pin::Pin;
 use crate::blobs::Blobs;
 use crate::fetch::Fetcher;
+use crate::grid::{Gate, Refused, Unauthorised};
 use crate::manifest::{INPUT_BYTES_MAX, MANIFEST_BYTES_MAX, Manifest, OUTPUT_BYTES_MAX, TaskOutput};
+use crate::settings::Bags;
 use crate::worker::{Input, Job, JobError, Outcome, StartError, Stdin, WorkerEvent};
 
 /// Most that is kept of each of stdout and stderr. Our choice: what exceeds it belongs in an output file.
@@ -26,6 +28,8 @@ const STREAM_BYTES_MAX: u64 = 16 << 20;
 /// Most files that are kept of one task, and how deep they may lie.
 const FILES_MAX: usize = 4096;
 const DEPTH_MAX: usize = 16;
+/// Largest signed manifest.
+const SIGNED_BYTES_MAX: u64 = MANIFEST_BYTES_MAX + (1 << 10);
 /// A bag whose program cannot be had is left alone for this long.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
@@ -34,6 +38,10 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 pub(super) struct Supplies {
     pub(super) blobs: Arc<Blobs>,
     pub(super) fetcher: Fetcher,
+    /// Whose bags run here.
+    pub(super) gate: Arc<Gate>,
+    /// What the owner says to that; the driver keeps it as it is set.
+    pub(super) bags: Arc<Mutex<Bags>>,
     pub(super) scratch: PathBuf,
     /// See [`checkpoints`].
     pub(super) checkpoints: PathBuf,
@@ -169,12 +177,20 @@ impl Supplies {
         Ok((fetched.context("a blob is not to be had")?, pin))
     }
 
-    /// The manifest of a bag, from here or from `sources`.
+    /// The manifest of a bag, from here or from `sources`, if its submitter may submit.
     async fn manifest(&self, bag: &BagHeader, sources: &[Contact]) -> Result<Manifest, PrepareError> {
-        let (path, _pin) = self.get(BlobId(bag.id.0), MANIFEST_BYTES_MAX, sources).await?;
+        let (path, _pin) = self.get(BlobId(bag.id.0), SIGNED_BYTES_MAX, sources).await?;
+        let (gate, submitter) = (self.gate.clone(), bag.submitter.peer);
         let read = tokio::task::spawn_blocking(move || {
             let bytes = fs::read(path).context("cannot read the manifest")?;
-            Manifest::decode(&bytes).map_err(|error| PrepareError::Never(error.to_string()))
+            let never = |error: String| PrepareError::Never(error);
+            let (manifest, signed) = Manifest::decode_signed(&bytes).map_err(|error| never(error.to_string()))?;
+            match gate.authorise(&signed, submitter) {
+                Ok(()) => Ok(manifest),
+                // It may have been renewed, and tell so when it is connected.
+                Err(error @ Unauthorised::Refused(Refused::Expired)) => Err(anyhow::Error::from(error).into()),
+                Err(error) => Err(never(error.to_string())),
+            }
         });
         let manifest = read.await.context("cannot read the manifest")??;
         if manifest.tasks != bag.tasks || manifest.submitter != bag.submitter.peer {
@@ -199,8 +215,26 @@ impl Supplies {
                 Err(error) => return Preparation { manifest: None, result: Err(error) },
             },
         };
+        if let Some(error) = self.objection(&manifest) {
+            return Preparation { manifest: Some(manifest), result: Err(error) };
+        }
         let result = self.lay_out(task, attempt, &manifest, sources).await.map(Box::new);
         Preparation { manifest: Some(manifest), result }
+    }
+
+    /// Why tasks of a bag that was authorised once do not begin any more, or not here. Nothing is said against this
+    /// machine's own.
+    pub(super) fn objection(&self, manifest: &Manifest) -> Option<PrepareError> {
+        if manifest.submitter == self.gate.me() {
+            return None;
+        }
+        if self.gate.is_revoked(manifest.submitter) {
+            return Some(PrepareError::Never(Unauthorised::Refused(Refused::Revoked).to_string()));
+        }
+        let bags = self.bags.lock().unwrap_or_else(PoisonError::into_inner);
+        let objection = bags.objection(manifest.submitter, Hash::from_bytes(manifest.program.blob.0))?;
+        // Other owners may let it run: after a few tries its tasks go back.
+        Some(anyhow::Error::from(objection).into())
     }
 
     /// Fetches the files of a task and makes its directory.

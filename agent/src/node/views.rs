@@ -10,7 +10,7 @@ use super::driver::{Done, Driver};
 use super::handle::{Command, Reply};
 use super::kept::{self, Finished};
 use crate::api;
-use crate::clock::iso;
+use crate::clock::{iso, iso_s};
 use crate::identity;
 use crate::policy::{Orders, Pause, Reason};
 
@@ -119,8 +119,17 @@ impl Driver {
             grid_maximum_stretch: platform.maximum_stretch,
             running,
             held: held.collect(),
+            grid: self.gate.name().map(|name| api::GridView {
+                name,
+                id: hex::encode(self.grid.0),
+                role: self.gate.role(),
+                certificate_expires: iso_s(self.gate.expires_s()),
+            }),
+            admissions: self.gate.admissions(),
             bytes_sent: counters.bytes_sent,
             bytes_received: counters.bytes_received,
+            requests_refused: counters.messages_refused,
+            protocol_errors: counters.protocol_errors,
             uptime_s: self.clock.now().as_secs_f64(),
         }
     }

@@ -37,6 +37,10 @@ pub(crate) struct Grid {
     pub(crate) bus: Option<String>,
     /// What the agents that are started from now on sense of the owner. None by default: a file says who is there.
     pub(crate) senses: Option<Senses>,
+    /// Whether agents are made machines of one grid before they start for the first time.
+    enrols: bool,
+    /// The invitation by which all but the first join.
+    invitation: Option<String>,
     /// Dropped when the agents are.
     _turn: Box<dyn Any>,
 }
@@ -111,7 +115,7 @@ impl Agent {
         self.ask(&["status"])["listen"][0].as_str().expect("an address").to_owned()
     }
 
-    fn wait_until_it_answers(&self) {
+    pub(crate) fn wait_until_it_answers(&self) {
         wait_for("the agent to answer", || self.cli(&["status"]).code == 0);
     }
 
@@ -223,6 +227,12 @@ impl Grid {
         grid
     }
 
+    /// Agents without a grid that are yet to be started.
+    pub(crate) fn prepare_alone(count: usize) -> Self {
+        let grid = Self::prepare(count, Box::new(TURN.read().unwrap_or_else(PoisonError::into_inner)));
+        Self { enrols: false, ..grid }
+    }
+
     fn prepare(count: usize, turn: Box<dyn Any>) -> Self {
         let root = tempfile::tempdir().expect("a temporary directory");
         let agent = |number| {
@@ -230,7 +240,15 @@ impl Grid {
             std::fs::create_dir(&dir).expect("our directory");
             Agent { dir, process: None }
         };
-        Self { agents: (0..count).map(agent).collect(), root, bus: None, senses: None, _turn: turn }
+        Self {
+            agents: (0..count).map(agent).collect(),
+            root,
+            bus: None,
+            senses: None,
+            enrols: count > 1,
+            invitation: None,
+            _turn: turn,
+        }
     }
 
     /// Starts an agent, again or for the first time, joining through the others.
@@ -244,6 +262,7 @@ impl Grid {
 
     /// Starts an agent, again or for the first time, and tells it whom to join through.
     pub(crate) fn spawn(&mut self, number: usize, bootstrap: &[String]) {
+        self.enrol(number);
         let dir = self.agents[number].dir.clone();
         let log = File::options().create(true).append(true).open(dir.join("agent.log")).expect("our directory");
         let mut command = Command::new(AGENT);
@@ -275,6 +294,23 @@ impl Grid {
             .spawn()
             .expect("the binary starts");
         self.agents[number].process = Some(process);
+    }
+
+    /// Makes an agent's machine one of the grid: the first makes it, and has to run when the others start for the first
+    /// time.
+    fn enrol(&mut self, number: usize) {
+        if !self.enrols || self.agents[number].dir.join("grid/membership").exists() {
+            return;
+        }
+        if number == 0 {
+            self.agents[0].ask(&["grid", "create", "--name", "test"]);
+            return;
+        }
+        let invitation = self.invitation.get_or_insert_with(|| {
+            let invitation = self.agents[0].ask(&["grid", "invite", "--role", "submitter", "--uses", "1000"]);
+            invitation["token"].as_str().expect("a token").to_owned()
+        });
+        self.agents[number].ask(&["grid", "join", invitation]);
     }
 
     /// SIGKILL to all of these before any of them is waited for.

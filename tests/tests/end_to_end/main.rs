@@ -5,6 +5,7 @@ mod bus;
 mod crashes;
 mod display;
 mod durability;
+mod grids;
 mod harness;
 mod mistakes;
 mod owner;

@@ -1,0 +1,321 @@
+//! `idlewood grid`: making a grid, inviting to it, joining and leaving it.
+//!
+//! `create`, `join` and `leave` change what an agent is, so that it must not run meanwhile; `invite` and `revoke` are
+//! orders to the agent that runs. `show` reads the files.
+
+use std::fs;
+use std::io::{self, Read as _, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use serde::Serialize;
+
+use super::{BadUsage, Context};
+use crate::api::{InvitationView, InviteRequest};
+use crate::clock::iso_s;
+use crate::grid::{self, Invitation, Membership, MembershipError, Role, now_s};
+use crate::identity;
+use crate::output::{self, Column, Format, Table};
+use crate::store::StateLock;
+use crate::submit::values::Span;
+
+/// Longest passphrase file.
+const PASSPHRASE_BYTES_MAX: u64 = 4096;
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum GridCommand {
+    /// Make a grid, with this machine as its first admin; the agent must not run
+    Create {
+        /// What people call the grid
+        #[arg(long, default_value = "grid")]
+        name: String,
+        /// Seal the grid's key with the passphrase in FILE
+        #[arg(long, value_name = "FILE")]
+        passphrase_file: Option<PathBuf>,
+    },
+    /// Print a line that lets others join the grid of this machine; the agent must run
+    Invite {
+        /// What whoever joins may do: member (run tasks), submitter (and submit bags), admin (and invite)
+        #[arg(long, value_enum, default_value = "member")]
+        role: Role,
+        /// How long the invitation is good: 12h, 7d
+        #[arg(long, value_name = "DURATION", default_value = "7d")]
+        expires: Span,
+        /// How many machines may join with it
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        uses: u32,
+        /// How long certificates are valid; they are renewed in their second half by any admin [default: 30d, of
+        /// admins 365d]
+        #[arg(long, value_name = "DURATION")]
+        lifetime: Option<Span>,
+        /// The passphrase of the grid's key, where admins are invited and it is sealed
+        #[arg(long, value_name = "FILE")]
+        passphrase_file: Option<PathBuf>,
+    },
+    /// Join a grid by an invitation; the agent must not run
+    Join {
+        /// The line that `idlewood grid invite` printed; `-` reads it from standard input
+        token: String,
+    },
+    /// Throw a machine out of the grid for good; the agent must run
+    Revoke {
+        /// The machine's id, or the end of it if it is connected to this one
+        peer: String,
+    },
+    /// The grid of this machine: its name and id, this machine's certificate, admins, invitations, revocations
+    Show,
+    /// Leave the grid: this machine's certificate is removed; the agent must not run
+    Leave,
+}
+
+pub(super) fn run(context: &Context, command: GridCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        GridCommand::Create { name, passphrase_file } => create(context, &name, passphrase_file),
+        GridCommand::Invite { role, expires, uses, lifetime, passphrase_file } => {
+            let days = if role == Role::Admin { 365 } else { 30 };
+            let lifetime_s = lifetime.map_or(f64::from(days) * 86_400.0, |lifetime| lifetime.0.as_secs_f64());
+            let passphrase = passphrase_file.map(passphrase).transpose()?;
+            let valid_s = expires.0.as_secs_f64();
+            invite(context, &InviteRequest { role, valid_s, uses, lifetime_s, passphrase })
+        }
+        GridCommand::Join { token } => join(context, &token),
+        GridCommand::Revoke { peer } => {
+            let revoked = context.client()?.revoke(&peer)?;
+            print(context, &revoked, |out| {
+                writeln!(out, "revoked {}; the machines of the grid tell each other", output::printable(&revoked.peer))
+            })
+        }
+        GridCommand::Show => show(context),
+        GridCommand::Leave => leave(context),
+    }
+}
+
+/// A grid as `create`, `join` and `show` tell it.
+#[derive(Debug, Serialize)]
+struct GridJson {
+    name: String,
+    id: String,
+    machine: String,
+    role: Role,
+    certificate_issued: String,
+    certificate_expires: String,
+    /// Whether its certificate is valid now.
+    valid: bool,
+    /// The machine that signed it; null where the grid's key did.
+    issuer: Option<String>,
+    /// `here`, `sealed` or null.
+    grid_key: Option<&'static str>,
+    admins: Vec<AdminJson>,
+    invitations: Vec<InvitationJson>,
+    revoked: Vec<RevokedJson>,
+}
+
+#[derive(Debug, Serialize)]
+struct AdminJson {
+    machine: String,
+    address: String,
+}
+
+#[derive(Debug, Serialize)]
+struct InvitationJson {
+    role: Role,
+    expires: String,
+    uses: u32,
+    used: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct RevokedJson {
+    machine: String,
+    when: String,
+}
+
+impl GridJson {
+    fn of(membership: &Membership) -> anyhow::Result<Self> {
+        let machine = |peer| identity::to_libp2p(peer).to_string();
+        let chain = membership.chain();
+        let own = &chain.own.terms;
+        let is_revoked = |peer| membership.revocations().contains(peer);
+        Ok(Self {
+            name: membership.name().to_owned(),
+            id: hex::encode(membership.grid().0),
+            machine: machine(own.peer),
+            role: own.role,
+            certificate_issued: iso_s(own.issued_s),
+            certificate_expires: iso_s(chain.expires_s()),
+            valid: chain.verify(membership.grid(), own.peer, now_s(), is_revoked).is_ok(),
+            issuer: chain.admin.as_ref().map(|admin| machine(admin.terms.peer)),
+            grid_key: membership.key_is_sealed()?.map(|is_sealed| if is_sealed { "sealed" } else { "here" }),
+            admins: membership
+                .admins()
+                .map(|(peer, address)| AdminJson { machine: machine(peer), address: address.to_owned() })
+                .collect(),
+            invitations: membership
+                .invitations()
+                .filter(|(_, expires_s, ..)| *expires_s > now_s())
+                .map(|(role, expires_s, uses, used)| InvitationJson { role, expires: iso_s(expires_s), uses, used })
+                .collect(),
+            revoked: membership
+                .revocations()
+                .iter()
+                .map(|it| RevokedJson { machine: machine(it.peer), when: iso_s(it.when_s) })
+                .collect(),
+        })
+    }
+}
+
+/// Takes the state directory, which an agent that runs holds.
+fn lock(context: &Context) -> anyhow::Result<StateLock> {
+    StateLock::acquire(&context.state_dir).context("stop the agent first, and start it again afterwards")
+}
+
+fn create(context: &Context, name: &str, passphrase_file: Option<PathBuf>) -> anyhow::Result<ExitCode> {
+    let passphrase = passphrase_file.map(passphrase).transpose()?;
+    let _lock = lock(context)?;
+    let machine = identity::load_or_create(&context.state_dir)?;
+    let passphrase = passphrase.as_deref().map(str::as_bytes);
+    let membership = Membership::create(&context.state_dir, &machine, name, passphrase, now_s())?;
+    let grid = GridJson::of(&membership)?;
+    print(context, &grid, |out| {
+        writeln!(out, "made the grid {}, with this machine as its admin", output::printable(&grid.name))?;
+        writeln!(out, "next: idlewood run --listen /ip4/0.0.0.0/tcp/4001, and in another terminal idlewood grid invite")
+    })
+}
+
+fn invite(context: &Context, request: &InviteRequest) -> anyhow::Result<ExitCode> {
+    let invitation: InvitationView = context.client()?.invite(request)?;
+    print(context, &invitation, |out| {
+        // The line alone, so that it can be passed on by a pipe.
+        writeln!(out, "{}", invitation.token)
+    })
+}
+
+fn join(context: &Context, token: &str) -> anyhow::Result<ExitCode> {
+    let token = if token == "-" {
+        let mut line = String::new();
+        io::stdin().take(PASSPHRASE_BYTES_MAX).read_to_string(&mut line).context("cannot read the invitation")?;
+        line
+    } else {
+        token.to_owned()
+    };
+    let invitation: Invitation = token.parse().map_err(|error| BadUsage(format!("{error}")))?;
+    let _lock = lock(context)?;
+    let machine = identity::load_or_create(&context.state_dir)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+    let membership = runtime.block_on(grid::join(&context.state_dir, &machine, &invitation))?;
+    let grid = GridJson::of(&membership)?;
+    print(context, &grid, |out| {
+        let name = output::printable(&grid.name);
+        writeln!(out, "joined the grid {name} as {}, until {}", grid.role, output::when(&grid.certificate_expires))?;
+        writeln!(out, "next: idlewood run --listen /ip4/0.0.0.0/tcp/4001")
+    })
+}
+
+fn load(context: &Context) -> anyhow::Result<Membership> {
+    // A machine without a key has no certificate either; looking must not make one.
+    if !context.state_dir.join(identity::IDENTITY_FILE).exists() {
+        return Err(MembershipError::None.into());
+    }
+    let machine = identity::load_or_create(&context.state_dir)?;
+    Ok(Membership::load(&context.state_dir, &machine)?.ok_or(MembershipError::None)?)
+}
+
+fn show(context: &Context) -> anyhow::Result<ExitCode> {
+    let grid = GridJson::of(&load(context)?)?;
+    print(context, &grid, |out| print_grid(&grid, out))
+}
+
+fn print_grid(grid: &GridJson, mut out: &mut dyn Write) -> io::Result<()> {
+    let until = output::when(&grid.certificate_expires);
+    let certificate = if grid.valid { format!("valid until {until}") } else { format!("not valid: {until}") };
+    let issuer = grid.issuer.as_ref().map_or("the grid's key", |issuer| output::short_peer(issuer));
+    let mut pairs = vec![
+        ("grid", output::printable(&grid.name)),
+        ("id", grid.id.clone()),
+        ("machine", grid.machine.clone()),
+        ("role", grid.role.to_string()),
+        ("certificate", format!("{certificate}, signed by {issuer}")),
+    ];
+    if let Some(key) = grid.grid_key {
+        let how = if key == "sealed" { "here, sealed with a passphrase" } else { "here: keep a copy in a safe place" };
+        pairs.push(("grid's key", how.to_owned()));
+    }
+    output::pairs(&mut out, &pairs)?;
+    if !grid.admins.is_empty() {
+        writeln!(out)?;
+        let mut table = Table::new(&[Column::left("other admins"), Column::left("address")]);
+        for admin in &grid.admins {
+            table.row([output::short_peer(&admin.machine).to_owned(), output::printable(&admin.address)]);
+        }
+        table.write(&mut out)?;
+    }
+    if !grid.invitations.is_empty() {
+        writeln!(out)?;
+        let columns = [Column::left("invitation"), Column::left("until"), Column::right("used"), Column::right("of")];
+        let mut table = Table::new(&columns);
+        for it in &grid.invitations {
+            table.row([it.role.to_string(), output::when(&it.expires), it.used.to_string(), it.uses.to_string()]);
+        }
+        table.write(&mut out)?;
+    }
+    if !grid.revoked.is_empty() {
+        writeln!(out)?;
+        let mut table = Table::new(&[Column::left("revoked"), Column::left("when")]);
+        for it in &grid.revoked {
+            table.row([it.machine.clone(), output::when(&it.when)]);
+        }
+        table.write(&mut out)?;
+    }
+    Ok(())
+}
+
+#[derive(Debug, Serialize)]
+struct LeftJson {
+    left: bool,
+    /// Where the grid's key is kept, if it was here.
+    grid_key: Option<PathBuf>,
+}
+
+fn leave(context: &Context) -> anyhow::Result<ExitCode> {
+    let _lock = lock(context)?;
+    let kept = Membership::leave(&context.state_dir)?;
+    let left = LeftJson { left: true, grid_key: kept };
+    print(context, &left, |out| {
+        writeln!(out, "left the grid; an agent started now is alone")?;
+        match &left.grid_key {
+            Some(path) => writeln!(out, "the grid's key is kept in {}", output::printable(&path.display().to_string())),
+            None => Ok(()),
+        }
+    })
+}
+
+/// The first line of a file.
+fn passphrase(path: PathBuf) -> anyhow::Result<String> {
+    let read = || {
+        let mut text = String::new();
+        fs::File::open(&path)?.take(PASSPHRASE_BYTES_MAX).read_to_string(&mut text)?;
+        io::Result::Ok(text)
+    };
+    let text = read().with_context(|| format!("cannot read the passphrase file {}", path.display()))?;
+    match text.lines().next() {
+        Some(line) if !line.is_empty() => Ok(line.to_owned()),
+        _ => bail!("the passphrase file {} is empty", path.display()),
+    }
+}
+
+fn print<T: Serialize>(
+    context: &Context,
+    value: &T,
+    text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> anyhow::Result<ExitCode> {
+    match context.format {
+        Format::Json => output::json(value)?,
+        Format::Text => {
+            let mut out = io::BufWriter::new(io::stdout().lock());
+            text(&mut out)?;
+            out.flush()?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,140 @@
+//! Whose bags, and which programs, an owner lets run on their machine.
+
+use blake3::Hash;
+use idlewood_overlay::PeerId;
+use serde::{Deserialize, Serialize};
+
+use crate::identity;
+
+/// Which bags may run here. Denial wins; an empty list of what is allowed allows all. The machine's own bags always may.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Bags {
+    /// Machines whose bags may run here; none: those of all submitters of the grid.
+    pub allow_submitters: Vec<Machine>,
+    /// Machines whose bags may not.
+    pub deny_submitters: Vec<Machine>,
+    /// Programs that may run here, by hash; none: all.
+    pub allow_programs: Vec<Program>,
+    /// Programs that may not.
+    pub deny_programs: Vec<Program>,
+}
+
+/// A machine by its id, as `idlewood status` shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Machine(pub PeerId);
+
+/// A program by its BLAKE3, as `b3sum` prints it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Program(pub Hash);
+
+/// Why a bag does not run here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Objection {
+    /// bags.deny_submitters or bags.allow_submitters.
+    #[error("the owner does not let bags of its submitter run here")]
+    Submitter,
+    /// bags.deny_programs or bags.allow_programs.
+    #[error("the owner does not let its program run here")]
+    Program,
+}
+
+impl Bags {
+    /// What the owner has against a bag.
+    pub fn objection(&self, submitter: PeerId, program: Hash) -> Option<Objection> {
+        let (submitter, program) = (Machine(submitter), Program(program));
+        let is_allowed = |allowed: bool, nobody_named: bool| allowed || nobody_named;
+        if self.deny_submitters.contains(&submitter)
+            || !is_allowed(self.allow_submitters.contains(&submitter), self.allow_submitters.is_empty())
+        {
+            return Some(Objection::Submitter);
+        }
+        if self.deny_programs.contains(&program)
+            || !is_allowed(self.allow_programs.contains(&program), self.allow_programs.is_empty())
+        {
+            return Some(Objection::Program);
+        }
+        None
+    }
+}
+
+impl TryFrom<String> for Machine {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let peer = text.parse().ok().as_ref().and_then(identity::from_libp2p);
+        peer.map(Self)
+            .ok_or_else(|| format!("{text:?} is no machine's id: write it as `idlewood status` shows it, 12D3KooW..."))
+    }
+}
+
+impl From<Machine> for String {
+    fn from(machine: Machine) -> Self {
+        identity::to_libp2p(machine.0).to_string()
+    }
+}
+
+impl TryFrom<String> for Program {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        Hash::from_hex(&text)
+            .map(Self)
+            .map_err(|_| format!("{text:?} is no program's hash: write its BLAKE3 as `b3sum` prints it, 64 digits"))
+    }
+}
+
+impl From<Program> for String {
+    fn from(program: Program) -> Self {
+        program.0.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libp2p::identity::Keypair;
+
+    use super::*;
+
+    #[test]
+    fn denial_wins_and_an_empty_list_allows_all() {
+        let [one, other] = [(); 2].map(|()| identity::peer_id(&Keypair::generate_ed25519()).unwrap());
+        let (good, bad) = (blake3::hash(b"good"), blake3::hash(b"bad"));
+        let all = Bags::default();
+        assert_eq!(all.objection(one, good), None);
+        let denied = Bags { deny_submitters: vec![Machine(one)], ..Bags::default() };
+        assert_eq!(denied.objection(one, good), Some(Objection::Submitter));
+        assert_eq!(denied.objection(other, good), None);
+        let allowed = Bags { allow_submitters: vec![Machine(one)], ..Bags::default() };
+        assert_eq!((allowed.objection(one, bad), allowed.objection(other, bad)), (None, Some(Objection::Submitter)));
+        let both = Bags { allow_submitters: vec![Machine(one)], ..denied };
+        assert_eq!(both.objection(one, good), Some(Objection::Submitter));
+        let programs = Bags { deny_programs: vec![Program(bad)], ..Bags::default() };
+        assert_eq!((programs.objection(one, good), programs.objection(one, bad)), (None, Some(Objection::Program)));
+        let programs = Bags { allow_programs: vec![Program(good)], ..Bags::default() };
+        assert_eq!((programs.objection(one, good), programs.objection(one, bad)), (None, Some(Objection::Program)));
+    }
+
+    #[test]
+    fn lists_are_read_as_they_are_written_and_mistakes_are_told() {
+        let peer = identity::peer_id(&Keypair::generate_ed25519()).unwrap();
+        let bags = Bags {
+            deny_submitters: vec![Machine(peer)],
+            allow_programs: vec![Program(blake3::hash(b""))],
+            ..Bags::default()
+        };
+        let text = toml::to_string(&bags).unwrap();
+        assert!(text.contains("12D3KooW"), "{text}");
+        assert_eq!(toml::from_str::<Bags>(&text).unwrap(), bags);
+        for (text, wanted) in [
+            ("deny_submitters = [\"me\"]", "no machine's id"),
+            ("deny_programs = [\"00\"]", "no program's hash"),
+            ("deny = []", "unknown field"),
+        ] {
+            let error = toml::from_str::<Bags>(text).unwrap_err().to_string();
+            assert!(error.contains(wanted), "{error}");
+        }
+    }
+}
