@@ -7,15 +7,14 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use idlewood_overlay::Time;
 use serde::Serialize;
 
 use crate::overlay::experiment::{self, Experiment, Grid, Outcome, Rate, Replay};
+use crate::seeds::{self, Word};
 
 /// Grids of more machines are not run at the same time, and none is kept for another case: memory.
 const CONCURRENT_NODES_MAX: u32 = 200_000;
@@ -204,12 +203,6 @@ struct Nursery {
     jobs: usize,
 }
 
-/// What a thread tells.
-enum Word {
-    Progress(usize, JobProgress),
-    Done(usize, Box<Done>, Duration),
-}
-
 impl Reproduction {
     /// Refuses nonsense.
     ///
@@ -278,69 +271,37 @@ impl Reproduction {
         let threads = self.threads(jobs.len());
         let mut done: Vec<Option<Done>> = vec![None; jobs.len()];
         let mut running = BTreeMap::new();
-        let (sender, receiver) = mpsc::sync_channel(64);
-        let next = AtomicUsize::new(0);
         let nurseries = self.nurseries(&jobs);
-        std::thread::scope(|scope| {
-            for _ in 0..threads {
-                let sender = sender.clone();
-                let (jobs, next, nurseries) = (&jobs, &next, &nurseries);
-                scope.spawn(move || self.work(jobs, next, nurseries, &sender));
-            }
-            drop(sender);
-            loop {
-                match receiver.recv_timeout(Duration::from_millis(200)) {
-                    Ok(Word::Progress(job, progress)) => {
-                        running.insert(jobs[job].name(), progress);
-                    }
-                    Ok(Word::Done(job, result, took)) => {
-                        let name = jobs[job].name();
-                        running.remove(&name);
-                        done[job] = Some(*result);
-                        news(News::Done(&name, took));
-                        if let Err(sentence) = self.write(&jobs, &done, threads) {
-                            // No further job is begun.
-                            next.store(jobs.len(), Ordering::Relaxed);
-                            return Err(sentence);
-                        }
-                    }
-                    Err(RecvTimeoutError::Timeout) => {}
-                    Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        let work = |number: usize, tell: &mut dyn FnMut(JobProgress)| self.work(&jobs[number], &nurseries, tell);
+        seeds::run(jobs.len(), threads, work, |word| {
+            match word {
+                Word::Progress(job, progress, _) => _ = running.insert(jobs[job].name(), progress),
+                Word::Done(job, result, took) => {
+                    let name = jobs[job].name();
+                    running.remove(&name);
+                    done[job] = Some(result);
+                    news(News::Done(&name, took));
+                    self.write(&jobs, &done, threads)?;
                 }
-                let count = done.iter().flatten().count();
-                news(News::Running(&running, count, jobs.len()));
+                Word::Silence => {}
             }
+            let count = done.iter().flatten().count();
+            news(News::Running(&running, count, jobs.len()));
+            Ok::<(), String>(())
         })?;
         Ok(self.summary(&jobs, &done, threads))
     }
 
-    /// Takes jobs until there are none, or nobody listens.
-    fn work(&self, jobs: &[Job], next: &AtomicUsize, nurseries: &[Mutex<Nursery>], sender: &mpsc::SyncSender<Word>) {
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some(Job { experiment, case, seed }) = jobs.get(number).cloned() else { return };
-            let (started, cpu_s) = (Instant::now(), thread_cpu_s());
-            if sender.send(Word::Progress(number, JobProgress { now: Time::ZERO, events: 0 })).is_err() {
-                return;
-            }
-            let mut told = started;
-            let mut progress = |now, events| {
-                if told.elapsed() > Duration::from_millis(200) {
-                    told = Instant::now();
-                    // Progress may be missed: the next one says more.
-                    drop(sender.try_send(Word::Progress(number, JobProgress { now, events })));
-                }
-            };
-            let (grid, events, time_up) = self.grid(case, seed, nurseries, &mut progress);
-            let mut outcome =
-                experiment::run(experiment, case, self.nodes, seed, grid, self.trace.as_ref(), &mut progress);
-            outcome.events += events;
-            outcome.time_up += time_up;
-            let done = Done { outcome, cpu_s: thread_cpu_s() - cpu_s };
-            if sender.send(Word::Done(number, Box::new(done), started.elapsed())).is_err() {
-                return;
-            }
-        }
+    fn work(&self, job: &Job, nurseries: &[Mutex<Nursery>], tell: &mut dyn FnMut(JobProgress)) -> Done {
+        let Job { experiment, case, seed } = *job;
+        let cpu_s = thread_cpu_s();
+        tell(JobProgress { now: Time::ZERO, events: 0 });
+        let mut progress = |now, events| tell(JobProgress { now, events });
+        let (grid, events, time_up) = self.grid(case, seed, nurseries, &mut progress);
+        let mut outcome = experiment::run(experiment, case, self.nodes, seed, grid, self.trace.as_ref(), &mut progress);
+        outcome.events += events;
+        outcome.time_up += time_up;
+        Done { outcome, cpu_s: thread_cpu_s() - cpu_s }
     }
 
     /// By seed.
