@@ -106,13 +106,12 @@ impl Fingers {
         }
     }
 
-    /// Somebody spoke of `contact`. Where there is no room it takes the place of the one that `pick` chooses.
+    /// Somebody spoke of `contact`. Where there is no room it takes the place of the one that `pick` chooses. The latest
+    /// word counts, or one lie about an address would stay.
     pub(crate) fn hear_of(&mut self, contact: &Member, pick: usize) {
         let tag = tag(contact.peer);
         if let Some(place) = self.place_heard_of(contact.peer) {
-            if self.heard_of[place].incarnation < contact.incarnation {
-                self.heard_of[place] = contact.clone();
-            }
+            self.heard_of[place] = contact.clone();
         } else if self.heard_of.len() < HEARD_OF_MAX {
             self.heard_of.reserve_exact(1);
             self.heard_of.push(contact.clone());
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn those_heard_of_are_bounded_and_each_is_kept_once_in_its_latest_life() {
+    fn those_heard_of_are_bounded_and_each_is_kept_once_as_it_was_last_spoken_of() {
         let mut fingers = Fingers::new(key(0), 1);
         let contact = |byte: u8, incarnation| -> Member {
             Contact { peer: PeerId([byte; 32]), incarnation, address: "".into() }.into()
@@ -242,7 +241,7 @@ mod tests {
         (0..200).for_each(|byte| fingers.hear_of(&contact(byte, 2), usize::from(byte)));
         assert_eq!(fingers.heard_of().len(), HEARD_OF_MAX);
         let kept = fingers.heard_of()[5].peer.0[0];
-        [1, 3].into_iter().for_each(|incarnation| fingers.hear_of(&contact(kept, incarnation), 9));
+        [u64::MAX, 3].into_iter().for_each(|incarnation| fingers.hear_of(&contact(kept, incarnation), 9));
         let lives = |fingers: &Fingers| -> Vec<u64> {
             let lives = fingers.heard_of().iter().filter(|contact| contact.peer.0[0] == kept);
             lives.map(|contact| contact.incarnation).collect()

@@ -313,10 +313,10 @@ impl Overlay {
         let timeout = self.timeout(None);
         let Some(lookup) = &mut self.line.lookup else { return };
         let (again, failed) = lookup.expire(self.now, timeout);
-        let (nonce, key) = (lookup.nonce, lookup.key);
+        let (nonce, key, lookup_answers) = (lookup.nonce, lookup.key, lookup.answers);
         again.into_iter().for_each(|to| self.send(to, Body::Find { nonce, key }));
-        // Whom a lonely peer does not reach may be well: it is asked again.
-        if self.line.leaf_set.len() > 0 {
+        // While nobody answers it may be our own fault.
+        if lookup_answers > 0 {
             failed.into_iter().for_each(|peer| self.line.fingers.remove(peer));
         }
         self.step_lookup();

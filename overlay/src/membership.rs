@@ -405,7 +405,9 @@ impl Overlay {
         let is_lonely = self.line.leaf_set.len() == 0;
         let longest = if is_lonely { JOIN_RETRY_MAX } else { Duration::from_millis(self.config.graveyard_probe_ms) };
         self.line.graveyard.bootstrap_failed(contact.peer, self.now, is_lonely, longest);
-        self.line.fingers.remove(contact.peer);
+        if !is_lonely {
+            self.line.fingers.remove(contact.peer);
+        }
         let known = self.line.leaf_set.get(contact.peer).map(|neighbour| neighbour.contact().clone());
         match known {
             Some(known) if known.incarnation <= contact.incarnation => {

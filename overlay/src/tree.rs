@@ -383,7 +383,9 @@ impl Overlay {
     /// The child says that nothing changed since `version`.
     fn renew_child(&mut self, sender: &Member, node: Node, version: u64) -> Result<(), Verdict> {
         let now = self.now;
-        let slot = self.slot_of(sender, node).filter(|slot| slot.version == version).ok_or(Verdict::Unknown)?;
+        // What another said of the child is no report that it could renew.
+        let is_same = |slot: &&mut Slot| slot.version == version && !slot.is_handed;
+        let slot = self.slot_of(sender, node).filter(is_same).ok_or(Verdict::Unknown)?;
         slot.heard = now;
         Ok(())
     }

@@ -185,7 +185,8 @@ fn who_loses_all_that_it_ever_spoke_with_comes_back_through_those_it_heard_of() 
         let mut victims = world.alive();
         victims.retain(|index| known.contains(&world.machines[*index].id));
         victims.into_iter().for_each(|index| world.crash(index));
-        println!("seed {seed}: {} left", world.alive().len());
+        assert!((30..120).contains(&world.alive().len()), "seed {seed}: {} left", world.alive().len());
+        assert!(overlay(&world, lost).sizes().heard_of >= 32, "seed {seed}");
         println!("seed {seed}: exact after {:?}", world.settle(SECOND * 60).unwrap());
     }
 }

@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::overlay::experiment::{self, Experiment, Grid, Outcome, Rate, Replay};
 use crate::seeds::{self, Word};
 
-/// Grids of more machines are not run at the same time, and none is kept for another case: memory.
+/// Grids of more machines in all are not run at the same time, or kept for another case: memory.
 const CONCURRENT_NODES_MAX: u32 = 200_000;
 /// Larger grids are not left partitioned for an hour unless that is asked for: it takes most of the time.
 const PARTITION_HOUR_NODES_MAX: u32 = 1_000;
@@ -145,7 +145,7 @@ pub struct Summary {
     pub peer_hours_per_cpu_hour: f64,
     /// The most memory this process had; none where the system does not tell.
     pub peak_rss_bytes: Option<u64>,
-    /// The same, for each machine of the grids that ran at the same time.
+    /// The same, for each machine of the grids that ran, or were kept for another case, at the same time.
     pub peak_rss_bytes_per_peer: Option<f64>,
     /// Over the traces of all jobs, in their order.
     pub trace_hash: String,
@@ -304,6 +304,16 @@ impl Reproduction {
         Done { outcome, cpu_s: thread_cpu_s() - cpu_s }
     }
 
+    /// Grids in memory at the same time, at most: those that run, and one that is kept where a seed has several cases.
+    fn grids(&self, jobs: &[Job], threads: usize) -> usize {
+        let several = jobs.len() as u64 > self.seeds;
+        threads.min(jobs.len()).max(1) + usize::from(several && self.keeps_grids())
+    }
+
+    fn keeps_grids(&self) -> bool {
+        self.nodes <= CONCURRENT_NODES_MAX / 2
+    }
+
     /// By seed.
     fn nurseries(&self, jobs: &[Job]) -> Vec<Mutex<Nursery>> {
         let of = |seed| jobs.iter().filter(|job| job.seed == seed && Experiment::begins_grown(job.case)).count();
@@ -334,7 +344,7 @@ impl Reproduction {
                 (Arc::new(grid), events, time_up)
             }
         };
-        if nursery.jobs > 0 && self.nodes <= CONCURRENT_NODES_MAX {
+        if nursery.jobs > 0 && self.keeps_grids() {
             nursery.grid = Some(grid.clone());
         }
         drop(nursery);
@@ -417,7 +427,7 @@ impl Reproduction {
             peer_hours_per_cpu_hour: time_up_s / cpu_s.max(1e-9),
             peak_rss_bytes,
             peak_rss_bytes_per_peer: peak_rss_bytes
-                .map(|bytes| bytes as f64 / f64::from(self.nodes) / threads.min(jobs.len()).max(1) as f64),
+                .map(|bytes| bytes as f64 / f64::from(self.nodes) / self.grids(jobs, threads) as f64),
             trace_hash: hasher.finalize().to_hex().to_string(),
         }
     }

@@ -56,6 +56,8 @@ pub(crate) fn run<Progress: Send, Outcome: Send, Error>(
             });
         }
         drop(sender);
+        // Gone with this closure, so that nobody waits for a listener that has given up.
+        let receiver = receiver;
         loop {
             let word = match receiver.recv_timeout(NEWS_EVERY) {
                 Ok(word) => word,
