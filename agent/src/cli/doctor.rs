@@ -107,10 +107,12 @@ fn find_rest(context: &Context) -> Vec<Finding> {
         }
         Err(unavailable) => Finding::fails("processor", unavailable),
     };
-    let sandbox = match worker::gaps(&[]).into_iter().next() {
-        None => Finding::works("sandbox", "closes files, network and other processes to tasks"),
-        Some(gap) => Finding::fails("sandbox", Unavailable::new(gap.what, gap.remedy)),
-    };
+    let gaps = worker::gaps(&[]).into_iter();
+    let mut sandbox: Vec<Finding> =
+        gaps.map(|gap| Finding::fails("sandbox", Unavailable::new(gap.what, gap.remedy))).collect();
+    if sandbox.is_empty() {
+        sandbox.push(Finding::works("sandbox", "closes files, network and other processes to workers"));
+    }
     let battery = match power::on_battery(Path::new(power::POWER_SUPPLY)) {
         Ok(true) => Finding::works("battery", "the machine runs on it"),
         Ok(false) => Finding::works("battery", "the machine is plugged in"),
@@ -125,7 +127,8 @@ fn find_rest(context: &Context) -> Vec<Finding> {
         }
         Err(error) => Finding::fails("settings", Unavailable::new(error.to_string(), "correct that line")),
     };
-    vec![sandbox, cpu, battery, settings]
+    sandbox.extend([cpu, battery, settings]);
+    sandbox
 }
 
 fn print(findings: &[Finding]) -> io::Result<()> {

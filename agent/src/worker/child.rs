@@ -66,9 +66,9 @@ fn serve() -> anyhow::Result<()> {
     anyhow::ensure!(parent == i32::try_from(hello.agent_pid).ok(), "the agent is gone");
     low::keep_low();
     let directories: Vec<PathBuf> = hello.directories.into_iter().chain([hello.cache_dir.clone()]).collect();
-    let gaps = confine(&directories);
-    if let Some(gap) = gaps.first().filter(|_| hello.strict) {
-        anyhow::bail!("{}, and the owner asked for all of the sandbox; {}", gap.what, gap.remedy);
+    for gap in confine(&directories) {
+        anyhow::ensure!(!hello.strict, "{}, and the owner asked for all of the sandbox; {}", gap.what, gap.remedy);
+        eprintln!("idlewood worker: {}", gap.what);
     }
 
     say(&mut output, &FromWorker::Ready)?;

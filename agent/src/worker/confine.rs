@@ -3,10 +3,12 @@
 //! A task is WebAssembly, which gives it nothing but what the worker hands it. This is for the day when the runtime has a
 //! defect: the process that the task would then own can read and write the given directories only (Landlock), and the
 //! system calls that reach the network, other processes or the machine's set-up fail (seccomp). What it has open already,
-//! the pipes to its agent, stays open.
+//! the pipes to its agent and the agent's stderr, stays open.
 //!
-//! All of it holds for the calling thread and what it starts, for good. Left out: another user for the worker, which takes
-//! a service that is root; name spaces and cgroups, which differ from desktop to desktop.
+//! All of it holds for the calling thread and what it starts, for good. The wall is as good as the care of those outside
+//! with what stands inside: all workers share these directories, and **the agent still follows links that a worker leaves
+//! there**, so whoever breaks out of WebAssembly can mislead the agent, and the tasks of others. Left out also: another
+//! user for the worker, which takes a service that is root; name spaces and cgroups, which differ from desktop to desktop.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,6 +20,7 @@ use landlock::{
 };
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    sock_filter,
 };
 
 /// The newest rules that we know: signals and abstract sockets stay inside.
@@ -55,6 +58,46 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_process_vm_writev,
     libc::SYS_process_madvise,
     libc::SYS_kcmp,
+    libc::SYS_setpriority,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_setscheduler,
+    libc::SYS_sched_setparam,
+    libc::SYS_sched_setattr,
+    libc::SYS_ioprio_set,
+    // A timer could wake a worker that was stopped.
+    libc::SYS_timer_create,
+    // Memory and queues of other processes.
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_shmctl,
+    libc::SYS_msgget,
+    libc::SYS_msgsnd,
+    libc::SYS_msgrcv,
+    libc::SYS_msgctl,
+    libc::SYS_semget,
+    libc::SYS_semop,
+    libc::SYS_semctl,
+    libc::SYS_semtimedop,
+    libc::SYS_mq_open,
+    libc::SYS_mq_unlink,
+    // What Landlock leaves open of files elsewhere: rights, owners, attributes, and who uses them.
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchmodat2,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lchown,
+    libc::SYS_fchownat,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_inotify_init,
+    libc::SYS_inotify_init1,
+    libc::SYS_inotify_add_watch,
     // Another view of the system.
     libc::SYS_mount,
     libc::SYS_umount2,
@@ -104,6 +147,27 @@ const FORBIDDEN: &[i64] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_modify_ldt,
 ];
+
+/// From the kernel's `fcntl.h`.
+const F_SETSIG: libc::c_int = 10;
+const F_SETOWN_EX: libc::c_int = 15;
+
+/// The beginning of a filter: on x86-64 the same system calls have second numbers, those of the x32 interface, which no
+/// program of ours uses. ENOSYS for all of them.
+#[cfg(target_arch = "x86_64")]
+const REFUSE_X32: [sock_filter; 3] = [
+    // The number of the call; if it is one of those, go on with the next instruction, else with the one behind.
+    sock_filter { code: (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, jt: 0, jf: 0, k: 0 },
+    sock_filter { code: (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16, jt: 0, jf: 1, k: 0x4000_0000 },
+    sock_filter {
+        code: (libc::BPF_RET | libc::BPF_K) as u16,
+        jt: 0,
+        jf: 0,
+        k: libc::SECCOMP_RET_ERRNO | libc::ENOSYS.unsigned_abs(),
+    },
+];
+#[cfg(not(target_arch = "x86_64"))]
+const REFUSE_X32: [sock_filter; 0] = [];
 
 /// A part of the wall that this system does not give.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,19 +249,35 @@ fn filters() -> Result<[BpfProgram; 2], seccompiler::Error> {
         Ok::<BpfProgram, seccompiler::Error>(filter.try_into()?)
     };
     let mut forbidden: BTreeMap<i64, Vec<SeccompRule>> = FORBIDDEN.iter().map(|call| (*call, Vec::new())).collect();
+    let number = SeccompCmpArgLen::Dword;
+    let mut forbid = |call: i64, argument: u8, length, is: SeccompCmpOp, value: u64| {
+        let rule = SeccompRule::new(vec![SeccompCondition::new(argument, length, is, value)?])?;
+        forbidden.entry(call).or_default().push(rule);
+        Ok::<(), seccompiler::Error>(())
+    };
     // A thread is welcome, a process is not.
-    let thread = libc::CLONE_THREAD as u64;
-    let is_process = SeccompCondition::new(0, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(thread), 0)?;
-    forbidden.insert(libc::SYS_clone, vec![SeccompRule::new(vec![is_process])?]);
+    let thread = SeccompCmpOp::MaskedEq(libc::CLONE_THREAD as u64);
+    forbid(libc::SYS_clone, 0, SeccompCmpArgLen::Qword, thread, 0)?;
+    // Signals and limits are for this process alone, and no other is told of by signals.
+    forbid(libc::SYS_tgkill, 0, number.clone(), SeccompCmpOp::Ne, u64::from(std::process::id()))?;
+    forbid(libc::SYS_prlimit64, 0, number.clone(), SeccompCmpOp::Ne, 0)?;
+    for command in [libc::F_SETOWN, F_SETOWN_EX, F_SETSIG] {
+        forbid(libc::SYS_fcntl, 1, number.clone(), SeccompCmpOp::Eq, u64::from(command.unsigned_abs()))?;
+    }
+    // It ends with its agent.
+    forbid(libc::SYS_prctl, 0, number, SeccompCmpOp::Eq, u64::from(libc::PR_SET_PDEATHSIG.unsigned_abs()))?;
     // Its flags are in memory, where no filter sees them: who is told that it does not exist uses the older one.
     let unknown = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
-    Ok([refuse(libc::EPERM, forbidden)?, refuse(libc::ENOSYS, unknown)?])
+    let mut forbidden = refuse(libc::EPERM, forbidden)?;
+    forbidden.splice(0..0, REFUSE_X32);
+    Ok([forbidden, refuse(libc::ENOSYS, unknown)?])
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::ErrorKind::PermissionDenied;
     use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::net::UnixStream;
     use std::process::Command;
 
@@ -241,7 +321,7 @@ mod tests {
                 fs::create_dir(outside.join("dir")),
                 fs::rename(outside.join("secret"), inside.join("a/secret")),
                 fs::hard_link(outside.join("secret"), inside.join("a/secret")),
-                fs::read_dir(outside).map(drop),
+                fs::read_dir(&outside).map(drop),
                 fs::read("/proc/self/environ").map(drop),
                 fs::read("/etc/passwd").map(drop),
             ];
@@ -249,6 +329,11 @@ mod tests {
                 let kind = result.expect_err("closed").kind();
                 assert!(matches!(kind, PermissionDenied | std::io::ErrorKind::CrossesDevices), "{number}: {kind:?}");
             }
+            let (private, secret) = (fs::Permissions::from_mode(0o600), outside.join("secret"));
+            assert_eq!(fs::set_permissions(&secret, private.clone()).expect_err("closed").kind(), PermissionDenied);
+            // Its own it may change, where it has them open.
+            let file = fs::File::create(inside.join("a/own")).expect("a file");
+            file.set_permissions(private).expect("ours");
             // A link that leads out leads nowhere.
             std::os::unix::fs::symlink("/etc/passwd", inside.join("a/link")).expect("a link");
             assert_eq!(fs::read(inside.join("a/link")).expect_err("closed").kind(), PermissionDenied);
@@ -279,6 +364,13 @@ mod tests {
             fs::copy("/bin/true", inside.join("a/program")).expect_err("closed");
             let parent = rustix::process::getppid().expect("somebody started the test");
             let error = rustix::process::kill_process(parent, rustix::process::Signal::CONT).expect_err("closed");
+            assert_eq!(error, rustix::io::Errno::PERM);
+            let limit = rustix::process::Rlimit { current: Some(1), maximum: Some(1) };
+            let error =
+                rustix::process::prlimit(Some(parent), rustix::process::Resource::Cpu, limit).expect_err("closed");
+            assert_eq!(error, rustix::io::Errno::PERM);
+            rustix::process::getrlimit(rustix::process::Resource::Cpu);
+            let error = rustix::process::set_parent_process_death_signal(None).expect_err("closed");
             assert_eq!(error, rustix::io::Errno::PERM);
         });
     }
