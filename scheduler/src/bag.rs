@@ -21,7 +21,7 @@ pub const BAG_WORK_MOPS_MAX: f64 = 1e18;
 pub(crate) const HELD_INTERVALS_MAX: usize = 4096;
 /// Largest accepted age of a request. Older ones are clamped.
 pub const AGE_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
-/// Machines that answer to one request in a second, on average: what they say and are told takes 4 % of the paper's link of
+/// Machines that answer to one request in a second, on average: what they say and are told takes 3 % of the paper's link of
 /// 1 Mb/s each way.
 const ANSWERS_PER_S: u64 = 25;
 /// Longest time for their answers, however many machines there are. Our choice.
@@ -64,20 +64,27 @@ pub struct TaskId {
     pub index: u64,
 }
 
-/// What every machine that holds a part of a bag knows of the whole.
+/// What every machine that holds a part of a bag knows of the whole. Its names travel as letters; what was stored with
+/// whole names can still be read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BagHeader {
     /// Which bag.
+    #[serde(rename = "i", alias = "id")]
     pub id: BagId,
     /// Who submitted it: results go there.
+    #[serde(rename = "s", alias = "submitter")]
     pub submitter: Contact,
     /// n: number of tasks of the whole bag.
+    #[serde(rename = "n", alias = "tasks")]
     pub tasks: u64,
     /// a: work of one task, in Mop.
+    #[serde(rename = "a", alias = "task_mops")]
     pub task_mops: f64,
     /// w, or the effective size w' = a·max(n, N) of `design.md`: what deadlines are computed with, in Mop.
+    #[serde(rename = "w", alias = "application_size_mops")]
     pub application_size_mops: f64,
     /// Whether the user declared a; if not, finished tasks correct it.
+    #[serde(rename = "d", alias = "declared")]
     pub declared: bool,
 }
 
@@ -92,23 +99,29 @@ impl BagHeader {
     }
 }
 
-/// How one task ended.
+/// How one task ended. Its names travel as letters; what was stored with whole names can still be read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TaskResult {
     /// Which task of the bag.
+    #[serde(rename = "i", alias = "index")]
     pub index: u64,
     /// 0 for the first try.
+    #[serde(rename = "t", alias = "attempt")]
     pub attempt: u32,
     /// Whether its exit code is among those the bag declares as success.
+    #[serde(rename = "s", alias = "success")]
     pub success: bool,
     /// Whether its worker died under it, which may be the machine's fault. False in version 1 of what is stored.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub crashed: bool,
     /// Everything it produced, as one blob.
+    #[serde(rename = "o", alias = "output")]
     pub output: BlobId,
     /// Size of that blob.
+    #[serde(rename = "b", alias = "output_bytes")]
     pub output_bytes: u64,
     /// Work it turned out to be, in Mop.
+    #[serde(rename = "w", alias = "work_mops")]
     pub work_mops: f64,
 }
 
@@ -156,24 +169,32 @@ impl Path {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Request {
     /// The whole bag's numbers.
+    #[serde(rename = "b")]
     pub bag: BagHeader,
     /// Numbers the requests of one bag, so that each is executed once; re-issued ranges get a new one.
+    #[serde(rename = "n")]
     pub number: u64,
     /// 0 for the first issue of these ranges.
+    #[serde(rename = "t")]
     pub attempt: u32,
     /// Which tasks.
+    #[serde(rename = "r")]
     pub ranges: IntervalSet,
     /// g = now − r: time since the bag was submitted, when its submitter sent it. A router passes a request on within the
     /// very call that brings it, so that nothing is added there; what messages take on their way is not in it, and r
     /// comes out later than it was by the latency of all hops, about one round trip of the tree.
+    #[serde(rename = "g")]
     pub age: Duration,
     /// Splits so far.
+    #[serde(rename = "p")]
     pub path: Path,
     /// Routers that passed it upward so far: bounds the way while the tree heals.
+    #[serde(rename = "c")]
     pub climbed: u16,
     /// Whoever gets a part of it says so within this time, each at a moment of its own, so that they do not take the
     /// submitter's link all at once; results that others follow are told as often. The submitter waits so much longer for
     /// them.
+    #[serde(rename = "w")]
     pub answer_within_ms: u32,
 }
 

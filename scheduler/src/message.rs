@@ -1,6 +1,6 @@
 //! What peers say to each other, and its encoding.
 //!
-//! Plain CBOR. Every message is decoded under a size cap and a recursion limit and validated before it is handled.
+//! Plain CBOR, with a letter for each name: whole names would be half of the bytes. Every message is decoded under a size cap and a recursion limit and validated before it is handled.
 
 use std::time::Duration;
 
@@ -21,45 +21,97 @@ pub(crate) const RENEWALS_MAX: usize = 512;
 /// Most results in one message.
 pub(crate) const RESULTS_MAX: usize = 512;
 
+/// A contact within a message: three values without names. Other places where a contact is stored keep them.
+mod short {
+    use idlewood_overlay::{Contact, PeerId};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(contact: &Contact, serializer: S) -> Result<S::Ok, S::Error> {
+        (&contact.peer, contact.incarnation, &contact.address).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Contact, D::Error> {
+        let (peer, incarnation, address): (PeerId, u64, Box<str>) = Deserialize::deserialize(deserializer)?;
+        Ok(Contact { peer, incarnation, address })
+    }
+
+    /// Where there may be none.
+    pub(super) mod maybe {
+        use super::{Contact, Deserialize, Deserializer, PeerId, Serialize, Serializer};
+
+        pub(in super::super) fn serialize<S: Serializer>(
+            contact: &Option<Contact>,
+            serializer: S,
+        ) -> Result<S::Ok, S::Error> {
+            let values = contact.as_ref().map(|contact| (&contact.peer, contact.incarnation, &contact.address));
+            values.serialize(serializer)
+        }
+
+        pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+            deserializer: D,
+        ) -> Result<Option<Contact>, D::Error> {
+            let values: Option<(PeerId, u64, Box<str>)> = Deserialize::deserialize(deserializer)?;
+            Ok(values.map(|(peer, incarnation, address)| Contact { peer, incarnation, address }))
+        }
+    }
+}
+
 /// Anything one peer sends to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Message {
     /// The tree's own traffic.
+    #[serde(rename = "o")]
     Overlay(idlewood_overlay::Message),
     /// Tasks looking for machines.
+    #[serde(rename = "q")]
     Request {
         /// Which tasks of which bag.
+        #[serde(rename = "q")]
         request: Request,
         /// Whether the receiver's leaf or its router is meant.
+        #[serde(rename = "n")]
         node: Node,
         /// From below (it may be refused and climb further) or from above (it may not).
+        #[serde(rename = "u")]
         climbing: bool,
     },
     /// Executor to submitter: all that I account for of this bag: waiting, running, and finished but unacknowledged.
     /// Places what is new, renews the lease, and gives up what is no longer listed.
+    #[serde(rename = "h")]
     Holding {
         /// Which bag.
+        #[serde(rename = "b")]
         bag: BagId,
         /// Who speaks, and where to answer.
+        #[serde(rename = "e", with = "short")]
         executor: Contact,
         /// Rises with every such message of one incarnation.
+        #[serde(rename = "v")]
         version: u64,
         /// Highest attempt among them.
+        #[serde(rename = "t")]
         attempt: u32,
         /// Which tasks.
+        #[serde(rename = "r")]
         ranges: IntervalSet,
     },
     /// Submitter to executor: the answer to `Holding`, also unasked.
+    #[serde(rename = "l")]
     Lease {
         /// Which bag.
+        #[serde(rename = "b")]
         bag: BagId,
         /// The `Holding` it answers; 0 where it answers none.
+        #[serde(rename = "v")]
         version: u64,
         /// Where the submitter is now. Executors believe this, not requests, which anybody may have written.
+        #[serde(rename = "s", with = "short::maybe")]
         submitter: Option<Contact>,
         /// How long the rest is yours.
+        #[serde(rename = "d")]
         term: Duration,
         /// Forget these: done, placed elsewhere, or the bag is closed.
+        #[serde(rename = "x")]
         drop: IntervalSet,
         /// All of this bag fails with you and succeeds elsewhere: offer nothing for so long. Believed only by an executor
         /// on which all has failed lately.
@@ -68,55 +120,78 @@ pub enum Message {
     },
     /// Executor to submitter: of these bags I account for what my `Holding` of that version said, less what you have
     /// acknowledged or had dropped since. Renews the leases in less space than `Holding`.
+    #[serde(rename = "n")]
     Renewal {
         /// Who speaks, and where to answer.
+        #[serde(rename = "e", with = "short")]
         executor: Contact,
         /// Which bags, and the version of each.
+        #[serde(rename = "l")]
         bags: Vec<(BagId, u64)>,
     },
     /// Submitter to executor: the answer to `Renewal`. About bags that are not listed there is a `Lease` instead.
+    #[serde(rename = "d")]
     Renewed {
         /// Which bags, and the version of each.
+        #[serde(rename = "l")]
         bags: Vec<(BagId, u64)>,
         /// How long they are yours.
+        #[serde(rename = "d")]
         term: Duration,
     },
     /// A machine asks for work that waits elsewhere.
+    #[serde(rename = "a")]
     Ask {
         /// Which machine.
+        #[serde(rename = "a")]
         asker: Asker,
         /// Whether the receiver's router or its leaf, which has work to give, is meant.
+        #[serde(rename = "n")]
         node: Node,
         /// From below, or from above.
+        #[serde(rename = "u")]
         climbing: bool,
         /// Routers that it has climbed through.
+        #[serde(rename = "c")]
         climbed: u16,
     },
     /// Executor to submitter: these tasks, which have not begun, may go to that machine, which asked for work.
+    #[serde(rename = "g")]
     Offer {
         /// Which bag.
+        #[serde(rename = "b")]
         bag: BagId,
         /// Who offers them, and where to answer.
+        #[serde(rename = "e", with = "short")]
         executor: Contact,
         /// Which tasks.
+        #[serde(rename = "r")]
         ranges: IntervalSet,
         /// Who can have them.
+        #[serde(rename = "o", with = "short")]
         to: Contact,
     },
     /// Executor to submitter: finished tasks, until acknowledged.
+    #[serde(rename = "r")]
     Results {
         /// Which bag.
+        #[serde(rename = "b")]
         bag: BagId,
         /// Who ran them, and where their output can be fetched.
+        #[serde(rename = "e", with = "short")]
         executor: Contact,
         /// What came out.
+        #[serde(rename = "f")]
         results: Vec<TaskResult>,
     },
     /// Submitter to executor: these are journalled (or not wanted); forget them.
+    #[serde(rename = "k")]
     ResultsAck {
         /// Which bag.
+        #[serde(rename = "b")]
         bag: BagId,
         /// Which tasks.
+        #[serde(rename = "i")]
         indices: IntervalSet,
     },
 }
@@ -125,10 +200,13 @@ pub enum Message {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Asker {
     /// Which machine.
+    #[serde(rename = "c", with = "short")]
     pub contact: Contact,
     /// Its speed, all slots together, in Mop/s.
+    #[serde(rename = "s")]
     pub speed_mops: f64,
     /// The smallest maximum stretch of what it holds, in s/Mop; 0 where it has nothing to do.
+    #[serde(rename = "m")]
     pub stretch: f64,
 }
 
