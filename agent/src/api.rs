@@ -231,6 +231,8 @@ pub struct Status {
     pub settings_error: Option<String>,
     /// How fast the owner got the machine back.
     pub reclaims: Reclaims,
+    /// What programs, inputs and results take.
+    pub disk: Disk,
     /// Until when it offers nothing to others, since everything fails here that succeeds elsewhere; null otherwise.
     #[serde(default)]
     pub resting_until: Option<String>,
@@ -256,6 +258,19 @@ pub struct Status {
     pub bytes_received: u64,
     /// Seconds since the agent started.
     pub uptime_s: f64,
+}
+
+/// What programs, inputs and results take on disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Disk {
+    /// All of them.
+    pub used_bytes: u64,
+    /// Those that are needed: by bags and by tasks here, and results that nobody has taken yet. The others make room.
+    pub kept_bytes: u64,
+    /// `limits.disk`.
+    pub limit_bytes: u64,
+    /// What is free on the disk itself; null where the system does not say.
+    pub free_bytes: Option<u64>,
 }
 
 /// How long it took from the owner's return until no task used a processor any more, since the agent's start.

@@ -348,7 +348,7 @@ impl Peer {
             if let Record::Placed { bag, executor, ranges } = record
                 && let Some(ledger) = self.ledgers.get_mut(bag)
             {
-                ledger.restore_placed(executor.clone(), ranges, &self.io, &self.config);
+                ledger.restore_placed(executor.clone(), ranges, &mut self.io, &self.config);
             }
         }
         for ledger in self.ledgers.values_mut() {

@@ -13,6 +13,7 @@ use anyhow::Context as _;
 use serde::Serialize;
 
 use super::Context;
+use crate::api::{Disk, Status};
 use crate::output::{self, Column, Format, Table};
 use crate::owner::{Source, SourceName, Unavailable, cpu, power, programs};
 use crate::settings;
@@ -121,7 +122,28 @@ fn find_rest(context: &Context) -> Vec<Finding> {
         }
         Err(error) => Finding::fails("settings", Unavailable::new(error.to_string(), "correct that line")),
     };
-    vec![cpu, battery, settings]
+    vec![cpu, battery, settings, find_disk(context)]
+}
+
+/// Whether there is room for results, as the agent has it, or else as the disk has.
+fn find_disk(context: &Context) -> Finding {
+    match context.client().and_then(|client| client.status()) {
+        Ok(status) => disk_of(&status),
+        Err(error) if error.is_absence() => {
+            Finding::works("disk", format!("no agent runs on {}", context.state_dir.display()))
+        }
+        Err(error) => Finding::fails("disk", Unavailable::new(error.to_string(), "see whether the agent still runs")),
+    }
+}
+
+fn disk_of(status: &Status) -> Finding {
+    let Disk { kept_bytes, limit_bytes, .. } = status.disk;
+    let used = format!("{} of {} are needed", output::bytes(kept_bytes), output::bytes(limit_bytes));
+    if status.reason_code.as_deref() == Some("disk_full") {
+        let remedy = "remove bags that are over with `idlewood bag rm`, make room on the disk, or raise limits.disk";
+        return Finding::fails("disk", Unavailable::new(format!("{used}: no task begins here"), remedy));
+    }
+    Finding::works("disk", used)
 }
 
 fn print(findings: &[Finding]) -> io::Result<()> {
