@@ -128,6 +128,19 @@ pub struct Bag {
     pub stretch: Option<f64>,
 }
 
+/// `GET /v1/bags/{id}/ticket`, `?results=true`: what the agent knows of a bag that is not over.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Ticket {
+    /// Full id, which is the blob of its manifest.
+    pub bag: String,
+    /// Its records, lower-case hex.
+    pub records: Vec<String>,
+    /// Blobs with the results of those records.
+    pub results: Vec<String>,
+    /// What these take.
+    pub results_bytes: u64,
+}
+
 /// A machine that holds a part of a bag.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Placement {

@@ -24,6 +24,7 @@ mod results;
 mod run;
 mod store;
 mod submit;
+mod ticket;
 
 use std::env;
 use std::ffi::OsString;

@@ -840,6 +840,17 @@ impl Peer {
         self.executor.held()
     }
 
+    /// What this machine has stored of a bag that it submitted and of itself, without what is over: enough for another life
+    /// of it, elsewhere.
+    pub fn records_of(&self, bag: BagId) -> Vec<Record> {
+        let Some(ledger) = self.ledgers.get(&bag) else { return Vec::new() };
+        let placed = ledger.placements().filter(|(_, ranges)| !ranges.is_empty()).map(|(executor, ranges)| {
+            let (executor, ranges) = (executor.clone(), ranges.clone());
+            Record::Placed { bag, executor, ranges }
+        });
+        [Record::Incarnation(self.me().incarnation), ledger.record(&self.io)].into_iter().chain(placed).collect()
+    }
+
     /// The tasks that are held here and not over, by bag.
     pub fn unfinished(&self) -> BTreeMap<BagId, IntervalSet> {
         self.executor.unfinished()

@@ -38,6 +38,10 @@ impl Driver {
                 answer(reply, result);
             }
             Command::RerunFailed(id, reply) => self.rerun_failed(&id, reply),
+            Command::Ticket(id, results, reply) => {
+                let result = self.ticket(&id, results);
+                answer(reply, result);
+            }
             Command::Remove(id, reply) => {
                 let result = self.remove(&id);
                 answer(reply, result);

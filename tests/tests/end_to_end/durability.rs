@@ -161,6 +161,36 @@ fn a_worker_that_dies_is_no_failure_the_first_time_and_failed_tasks_run_again_on
     );
 }
 
+#[test]
+fn a_bag_outlives_the_machine_that_submitted_it() {
+    let mut grid = Grid::start(3);
+    let bag = grid.agents[0].submit_sleeps(40, 400);
+    let shown = |agent: &Agent| agent.ask(&["bag", "show", &bag]);
+    wait_for("some tasks to be done", || shown(&grid.agents[0])["done"].as_u64() >= Some(3));
+    let (ticket, into) = (grid.root.path().join("ticket"), grid.root.path().join("adopted"));
+    let (ticket, into) = (ticket.to_str().expect("ours"), into.to_str().expect("ours"));
+    let made = grid.agents[0].ask(&["bag", "ticket", &bag, "--results", "--to", ticket]);
+    let had = made["results"].as_u64().expect("a number");
+    assert!(had >= 1, "{made}");
+    let name = peer(&grid.agents[0]);
+    grid.agents[0].kill();
+    fs::remove_dir_all(&grid.agents[0].dir).expect("our directory");
+
+    let adopted = grid.agents[1].ask(&["bag", "adopt", ticket, "--into", into]);
+    assert_eq!(adopted["peer"].as_str(), Some(name.as_str()));
+    assert_eq!(grid.agents[1].cli(&["bag", "adopt", ticket, "--into", into]).code, 1, "it is there already");
+    grid.agents[0].dir = into.into();
+    grid.run(0);
+    let agent = &grid.agents[0];
+    assert!(shown(agent)["done"].as_u64() >= Some(had), "what the ticket had is not done again");
+    assert_complete(agent, &bag, 40);
+    let out = grid.root.path().join("after");
+    agent.ask(&["bag", "get", &bag, "--out", out.to_str().expect("ours")]);
+    assert!((0..40).all(|index| out.join(index.to_string()).join("exit_code").exists()));
+    wait_for("nobody to hold anything", || grid.agents.iter().all(|agent| agent.holds() == 0));
+    assert_eq!(agent.cli(&["bag", "ticket", &bag, "--to", ticket]).code, 1, "it is over");
+}
+
 /// Submits tasks whose outputs take about 300 kB each, and all differ; the bag's id.
 fn submit_large(agent: &Agent, tasks: usize) -> String {
     let program = probe_program();
