@@ -64,6 +64,27 @@ pub struct SubmitRequest {
     pub retries_max: u32,
 }
 
+impl SubmitRequest {
+    /// Tasks without files of their own, each with the same arguments, of a size that is to be measured.
+    pub fn plain(name: &str, tasks: u64, program: Input, args: Vec<String>) -> Self {
+        Self {
+            name: name.to_owned(),
+            tasks,
+            program,
+            args,
+            entries: Vec::new(),
+            inputs: Vec::new(),
+            stdin: None,
+            env: BTreeMap::new(),
+            memory_bytes: 64 << 20,
+            time_limit_s: 600,
+            success_codes: vec![0],
+            work_mops: None,
+            retries_max: 2,
+        }
+    }
+}
+
 /// State of a bag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

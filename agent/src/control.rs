@@ -103,7 +103,9 @@ async fn serve(state_dir: &Path, port: u16, routes: Router) -> Result<Control, C
     let (stop, stopped) = oneshot::channel();
     let server = axum::serve(listener, router).with_graceful_shutdown(async move {
         // Dropped or sent, it is time to go.
-        stopped.await.unwrap_or_default();
+        if stopped.await.is_err() {
+            debug!("nobody is left to stop the control API");
+        }
     });
     let server = tokio::spawn(async move {
         if let Err(error) = server.await {

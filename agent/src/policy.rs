@@ -250,7 +250,8 @@ impl Policy {
                 format!("{left} s more without input (owner.idle = {})", owner.idle)
             }
             Reason::ForeignCpu => {
-                let used = facts.foreign_cpu.map(|share| format!(", now {:.0} %", share * 100.0)).unwrap_or_default();
+                // Not known for a moment after the start.
+                let used = facts.foreign_cpu.map_or_else(String::new, |share| format!(", now {:.0} %", share * 100.0));
                 let threshold = f64::from(owner.foreign_cpu_percent.get()) * QUIET_SHARE;
                 let seconds = QUIET_TIME.as_secs();
                 format!("others use at most {threshold:.0} % for {seconds} s{used} (owner.foreign_cpu_percent)")

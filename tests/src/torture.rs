@@ -369,7 +369,7 @@ impl Torture<'_> {
         };
         let mut arguments = vec!["submit", "--program", &program, "--array", &range];
         // Else the first task is measured.
-        if (aside >> 32) % 4 != 0 {
+        if !(aside >> 32).is_multiple_of(4) {
             arguments.extend(["--work", &work]);
         }
         arguments.extend(run);

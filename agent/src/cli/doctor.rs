@@ -117,8 +117,11 @@ fn find_rest(context: &Context) -> Vec<Finding> {
         Ok(settings) => {
             let there = if context.config.exists() { "" } else { " (no such file: defaults)" };
             let names = &settings.owner.programs;
-            let running = programs::running(proc, names).map(|name| format!("; {name} runs, which pauses everything"));
-            Finding::works("settings", format!("{}{there}{}", context.config.display(), running.unwrap_or_default()))
+            let mut detail = format!("{}{there}", context.config.display());
+            if let Some(name) = programs::running(proc, names) {
+                detail = format!("{detail}; {name} runs, which pauses everything");
+            }
+            Finding::works("settings", detail)
         }
         Err(error) => Finding::fails("settings", Unavailable::new(error.to_string(), "correct that line")),
     };

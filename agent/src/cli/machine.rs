@@ -148,8 +148,11 @@ fn print_status(status: &Status, mut out: &mut dyn Write) -> io::Result<()> {
 fn disk(disk: &Disk) -> String {
     let spare_bytes = disk.used_bytes.saturating_sub(disk.kept_bytes);
     let [kept, spare, limit] = [disk.kept_bytes, spare_bytes, disk.limit_bytes].map(output::bytes);
-    let free = disk.free_bytes.map(|free| format!("; {} free on the disk", output::bytes(free)));
-    format!("{kept} needed and {spare} that may go, of {limit}{}", free.unwrap_or_default())
+    let text = format!("{kept} needed and {spare} that may go, of {limit}");
+    match disk.free_bytes {
+        Some(free) => format!("{text}; {} free on the disk", output::bytes(free)),
+        None => text,
+    }
 }
 
 fn print_peers(peers: &Peers, mut out: &mut dyn Write) -> io::Result<()> {

@@ -613,10 +613,11 @@ impl Shared {
     fn run_slot(&self, slot: usize) {
         let mut link: Option<Link> = None;
         while self.wait_for_job(slot, &mut link) {
-            if let Some(held) = &mut link
-                && let Some(lost) = self.listen(slot, held)
-            {
-                self.bury(slot, &mut link, lost);
+            if let Some(mut held) = link.take() {
+                match self.listen(slot, &mut held) {
+                    Some(lost) => self.bury(slot, held, lost),
+                    None => link = Some(held),
+                }
             }
         }
         if let Some(link) = link {
@@ -759,8 +760,8 @@ impl Shared {
     }
 
     /// The worker is no more, or about to be: one job goes with it, the others wait for the next worker.
-    fn bury(&self, slot: usize, link: &mut Option<Link>, lost: Option<String>) {
-        let before = link.as_ref().map(|held| held.cpu).unwrap_or_default();
+    fn bury(&self, slot: usize, link: Link, lost: Option<String>) {
+        let before = link.cpu;
         let (wall, verdict) = {
             let place = &mut self.lock().slots[slot];
             place.listening = false;
@@ -770,7 +771,7 @@ impl Shared {
                 None => (Duration::ZERO, None),
             }
         };
-        let (status, cpu) = link.take().map(|held| self.reap(slot, held)).unwrap_or_default();
+        let (status, cpu) = self.reap(slot, link);
         let job = {
             let place = &mut self.lock().slots[slot];
             // One that did not even get to its first job is no good for it.
