@@ -65,6 +65,27 @@ pub struct SubmitRequest {
     pub retries_max: u32,
 }
 
+impl SubmitRequest {
+    /// Tasks without files of their own, each with the same arguments, of a size that is to be measured.
+    pub fn plain(name: &str, tasks: u64, program: Input, args: Vec<String>) -> Self {
+        Self {
+            name: name.to_owned(),
+            tasks,
+            program,
+            args,
+            entries: Vec::new(),
+            inputs: Vec::new(),
+            stdin: None,
+            env: BTreeMap::new(),
+            memory_bytes: 64 << 20,
+            time_limit_s: 600,
+            success_codes: vec![0],
+            work_mops: None,
+            retries_max: 2,
+        }
+    }
+}
+
 /// State of a bag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -127,6 +148,19 @@ pub struct Bag {
     pub first_start_s: Option<f64>,
     /// (now or end − r)/w in s/Mop.
     pub stretch: Option<f64>,
+}
+
+/// `GET /v1/bags/{id}/ticket`, `?results=true`: what the agent knows of a bag that is not over.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Ticket {
+    /// Full id, which is the blob of its manifest.
+    pub bag: String,
+    /// Its records, lower-case hex.
+    pub records: Vec<String>,
+    /// Blobs with the results of those records.
+    pub results: Vec<String>,
+    /// What these take.
+    pub results_bytes: u64,
 }
 
 /// A machine that holds a part of a bag.
@@ -232,6 +266,8 @@ pub struct Status {
     pub settings_error: Option<String>,
     /// How fast the owner got the machine back.
     pub reclaims: Reclaims,
+    /// What programs, inputs and results take.
+    pub disk: Disk,
     /// Until when it offers nothing to others, since everything fails here that succeeds elsewhere; null otherwise.
     #[serde(default)]
     pub resting_until: Option<String>,
@@ -322,6 +358,19 @@ pub struct RevokeRequest {
 pub struct RevokedView {
     /// Its id.
     pub peer: String,
+}
+
+/// What programs, inputs and results take on disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Disk {
+    /// All of them.
+    pub used_bytes: u64,
+    /// Those that are needed: by bags and by tasks here, and results that nobody has taken yet. The others make room.
+    pub kept_bytes: u64,
+    /// `limits.disk`.
+    pub limit_bytes: u64,
+    /// What is free on the disk itself; null where the system does not say.
+    pub free_bytes: Option<u64>,
 }
 
 /// How long it took from the owner's return until no task used a processor any more, since the agent's start.

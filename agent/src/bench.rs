@@ -191,21 +191,8 @@ fn submission(client: &Client, options: &BenchOptions) -> anyhow::Result<SubmitR
     file.write_all(program).and_then(|()| file.rewind()).context("cannot write a temporary file")?;
     client.upload(hash, &file)?;
     let blob = idlewood_scheduler::BlobId(*hash.as_bytes());
-    Ok(SubmitRequest {
-        name: "bench".to_owned(),
-        tasks: options.tasks,
-        program: Input { name: name.to_owned(), blob, bytes: program.len() as u64 },
-        args,
-        entries: Vec::new(),
-        inputs: Vec::new(),
-        stdin: None,
-        env: BTreeMap::new(),
-        memory_bytes: 64 << 20,
-        time_limit_s: 600,
-        success_codes: vec![0],
-        work_mops: None,
-        retries_max: 2,
-    })
+    let program = Input { name: name.to_owned(), blob, bytes: program.len() as u64 };
+    Ok(SubmitRequest::plain("bench", options.tasks, program, args))
 }
 
 /// How many tasks each machine executed.

@@ -80,6 +80,19 @@ pub enum BlobError {
     },
 }
 
+impl BlobError {
+    /// Whether it would have gone well with more room.
+    pub fn is_for_want_of_room(&self) -> bool {
+        match self {
+            Self::Full { .. } => true,
+            Self::Io { source, .. } => {
+                matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+            }
+            Self::TooLarge { .. } | Self::Mismatch { .. } | Self::Missing { .. } => false,
+        }
+    }
+}
+
 /// A piece of a blob.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
@@ -112,6 +125,8 @@ struct Index {
     reserved_bytes: u64,
     /// Bytes of the blobs in `idle`.
     idle_bytes: u64,
+    /// What was kept, and the quota, when there was no room last for what was made here.
+    refused: Option<(u64, u64)>,
     clock: u64,
 }
 
@@ -372,6 +387,35 @@ impl Blobs {
         }
     }
 
+    /// Bytes that cannot be evicted, and the quota.
+    pub fn kept_bytes(&self) -> (u64, u64) {
+        let index = self.index();
+        (index.total_bytes - index.idle_bytes + index.reserved_bytes, self.0.quota_bytes.load(Relaxed))
+    }
+
+    /// Bytes that are left of the quota; 0 after something that was made here found no room, until a twentieth of the
+    /// quota more is free.
+    pub fn room_bytes(&self) -> u64 {
+        let (kept_bytes, quota_bytes) = self.kept_bytes();
+        let mut index = self.index();
+        if let Some((refused_at, of_quota)) = index.refused {
+            if quota_bytes <= of_quota && kept_bytes + quota_bytes / 20 > refused_at {
+                return 0;
+            }
+            index.refused = None;
+        }
+        quota_bytes.saturating_sub(kept_bytes)
+    }
+
+    /// Bytes that are free on the disk itself.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn disk_free_bytes(&self) -> io::Result<u64> {
+        let disk = rustix::fs::statvfs(&self.0.dir)?;
+        Ok(disk.f_bavail * disk.f_frsize)
+    }
+
     /// Bytes in use: finished blobs and those being written.
     pub fn used_bytes(&self) -> u64 {
         let index = self.index();
@@ -482,7 +526,13 @@ impl BlobWriter {
         }
         {
             let mut index = self.blobs.index();
-            self.blobs.make_room(&mut index, count)?;
+            if let Err(error) = self.blobs.make_room(&mut index, count) {
+                // What others offer may be larger than anything that is made here.
+                if let (BlobError::Full { kept_bytes, quota_bytes, .. }, None) = (&error, self.expected) {
+                    index.refused = Some((kept_bytes - self.written, *quota_bytes));
+                }
+                return Err(error);
+            }
             index.reserved_bytes += count;
         }
         self.written += count;
@@ -594,6 +644,26 @@ mod tests {
         assert_eq!(blobs.put_durable(&content).unwrap(), hash);
         assert_eq!((blobs.used_bytes(), blobs.len(hash)), (100_000, Some(100_000)));
         assert_eq!(files(&dir.path().join("blobs")), 1);
+    }
+
+    #[test]
+    fn what_found_no_room_shows_that_there_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let blobs = open(dir.path(), 1000);
+        let first = blobs.put_bytes(&[1; 700]).unwrap();
+        blobs.pin(first);
+        assert_eq!((blobs.room_bytes(), blobs.kept_bytes()), (300, (700, 1000)));
+        let mut offered = blobs.receive(blake3::hash(&[2; 400]), 400).unwrap();
+        assert!(matches!(offered.write(&[2; 400]), Err(BlobError::Full { .. })));
+        assert_eq!(blobs.room_bytes(), 300, "others may offer anything");
+        blobs.put_bytes(&[3; 400]).unwrap_err();
+        assert_eq!((blobs.room_bytes(), blobs.kept_bytes()), (0, (700, 1000)));
+        blobs.set_quota(2000);
+        assert_eq!(blobs.room_bytes(), 1300);
+        blobs.set_quota(1000);
+        blobs.put_bytes(&[3; 400]).unwrap_err();
+        blobs.unpin(first);
+        assert_eq!(blobs.room_bytes(), 1000);
     }
 
     #[test]

@@ -25,6 +25,7 @@ mod results;
 mod run;
 mod store;
 mod submit;
+mod ticket;
 
 use std::env;
 use std::ffi::OsString;
@@ -125,6 +126,7 @@ Reasons for which tasks do not run as they could; the first that holds is told:
   owner_present    the file of --owner-probe exists: limits.in_use.cpu_percent
   owner_active     input within owner.idle: limits.in_use.cpu_percent
   foreign_cpu      others use more than owner.foreign_cpu_percent: tasks stand still
+  disk_full        limits.disk or the disk is used up: none begins, those that run go on
   finishing        `idlewood finish`: none begins, those that run go on
 
 Tasks that stand still keep their memory and go on where they stopped; unstarted ones go back to their

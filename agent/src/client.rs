@@ -187,6 +187,14 @@ impl Client {
         self.post(&format!("/v1/bags/{id}/remove"), &serde_json::json!({}), ANSWER_WAIT)
     }
 
+    /// `GET /v1/bags/{id}/ticket`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn ticket(&self, id: &str, results: bool) -> Result<api::Ticket, ClientError> {
+        self.get(&format!("/v1/bags/{id}/ticket?results={results}"))
+    }
+
     /// `POST /v1/pause`.
     ///
     /// # Errors

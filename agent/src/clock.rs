@@ -31,7 +31,7 @@ fn boot_time() -> Duration {
 
 /// The wall clock; 1970 when it stands before that.
 pub(crate) fn wall_now() -> WallTime {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     WallTime(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }
 

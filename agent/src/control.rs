@@ -3,7 +3,7 @@
 //!
 //! | request | answer |
 //! |---|---|
-//! | `GET /v1/status`, `/v1/peers`, `/v1/bags`, `/v1/bags/{id}`, `/v1/bags/{id}/results` | what is |
+//! | `GET /v1/status`, `/v1/peers`, `/v1/bags`, `/v1/bags/{id}`, `/v1/bags/{id}/results`, `/v1/bags/{id}/ticket` | what is |
 //! | `POST /v1/bags` | the bag, once it is durable |
 //! | `POST /v1/bags/{id}/cancel`, `rerun`, `remove`, `/v1/pause`, `/v1/resume`, `/v1/finish` | what is then |
 //! | `POST /v1/grid/invite`, `/v1/grid/revoke` | the invitation, the machine that was revoked |
@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, Path as UrlPath, State};
+use axum::extract::{DefaultBodyLimit, Path as UrlPath, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -112,7 +112,9 @@ async fn serve(state_dir: &Path, port: u16, routes: Router) -> Result<Control, C
     let (stop, stopped) = oneshot::channel();
     let server = axum::serve(listener, router).with_graceful_shutdown(async move {
         // Dropped or sent, it is time to go.
-        stopped.await.unwrap_or_default();
+        if stopped.await.is_err() {
+            debug!("nobody is left to stop the control API");
+        }
     });
     let server = tokio::spawn(async move {
         if let Err(error) = server.await {
@@ -244,6 +246,7 @@ fn bag_routes(node: NodeHandle) -> Router {
         .route("/v1/bags", get(bags).post(submit))
         .route("/v1/bags/{id}", get(bag))
         .route("/v1/bags/{id}/results", get(results))
+        .route("/v1/bags/{id}/ticket", get(ticket))
         .route("/v1/bags/{id}/cancel", post(cancel))
         .route("/v1/bags/{id}/rerun", post(rerun_failed))
         .route("/v1/bags/{id}/remove", post(remove))
@@ -301,6 +304,20 @@ async fn rerun_failed(State(node): State<NodeHandle>, UrlPath(id): UrlPath<Strin
 
 async fn remove(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> Answer<api::Bag> {
     Ok(Json(node.remove(&id).await?))
+}
+
+/// Whether a ticket is to have the results so far.
+#[derive(serde::Deserialize)]
+struct TicketQuery {
+    results: bool,
+}
+
+async fn ticket(
+    State(node): State<NodeHandle>,
+    UrlPath(id): UrlPath<String>,
+    Query(query): Query<TicketQuery>,
+) -> Answer<api::Ticket> {
+    Ok(Json(node.ticket(&id, query.results).await?))
 }
 
 async fn pause(State(node): State<NodeHandle>, body: Result<Bytes, BytesRejection>) -> Answer<api::Status> {

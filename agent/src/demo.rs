@@ -177,21 +177,9 @@ fn picture(options: &DemoOptions) -> Picture {
 }
 
 fn submission(picture: &Picture, tasks: u64, program: blake3::Hash, bytes: u64) -> SubmitRequest {
-    SubmitRequest {
-        name: "demo".to_owned(),
-        tasks,
-        program: Input { name: "tile.wasm".to_owned(), blob: idlewood_scheduler::BlobId(*program.as_bytes()), bytes },
-        args: picture.args(),
-        entries: Vec::new(),
-        inputs: Vec::new(),
-        stdin: None,
-        env: BTreeMap::new(),
-        memory_bytes: 64 << 20,
-        time_limit_s: 600,
-        success_codes: vec![0],
-        work_mops: None,
-        retries_max: 2,
-    }
+    let blob = idlewood_scheduler::BlobId(*program.as_bytes());
+    let program = Input { name: "tile.wasm".to_owned(), blob, bytes };
+    SubmitRequest::plain("demo", tasks, program, picture.args())
 }
 
 /// What happens to the grid while the bag runs.

@@ -26,5 +26,6 @@ pub mod speed;
 pub mod store;
 pub mod submit;
 mod suspend;
+pub mod ticket;
 pub mod tiles;
 pub mod worker;

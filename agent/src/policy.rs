@@ -12,6 +12,7 @@
 //! | owner is present | `owner_present` | limits of `limits.in_use`: by default they stand still |
 //! | owner is using the machine | `owner_active` | the same |
 //! | other programs use the processor | `foreign_cpu` | stand still |
+//! | no room for results | `disk_full` | those that run go on, none begins |
 //! | finishing | `finishing` | those that run go on, none begins |
 //! | (none) | | limits of `limits.idle`: by default all they can get |
 //!
@@ -31,6 +32,10 @@ use crate::settings::{self, Settings};
 const QUIET_SHARE: f64 = 0.6;
 /// ... for this long. Our choice: a compiler that pauses between two files keeps the machine.
 const QUIET_TIME: Duration = Duration::from_secs(30);
+/// No task begins when less than this share of the disk space that the owner gives is left for results ...
+const ROOM_LEAST: f64 = 0.05;
+/// ... until so much of it is free again.
+const ROOM_ENOUGH: f64 = 0.1;
 
 /// What is known of the owner's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +57,8 @@ pub(crate) struct Facts {
     pub(crate) foreign_cpu: Option<f64>,
     /// One of the owner's programs that pause everything, if it runs.
     pub(crate) program: Option<String>,
+    /// Share of `limits.disk` that nothing needs, 0 to 1; 0 also where the disk itself is nearly full.
+    pub(crate) disk_room: f64,
     pub(crate) local: Zoned,
 }
 
@@ -79,6 +86,7 @@ pub(crate) enum Reason {
     OwnerPresent,
     OwnerActive,
     ForeignCpu,
+    DiskFull,
     Finishing,
 }
 
@@ -93,6 +101,7 @@ impl Reason {
             Self::OwnerPresent => "owner_present",
             Self::OwnerActive => "owner_active",
             Self::ForeignCpu => "foreign_cpu",
+            Self::DiskFull => "disk_full",
             Self::Finishing => "finishing",
         }
     }
@@ -107,6 +116,7 @@ impl Reason {
             Self::OwnerPresent => "owner is present".to_owned(),
             Self::OwnerActive => "owner is using the machine".to_owned(),
             Self::ForeignCpu => "other programs use the processor".to_owned(),
+            Self::DiskFull => "no room on disk for more results".to_owned(),
             Self::Finishing => "finishing".to_owned(),
         }
     }
@@ -134,13 +144,14 @@ pub(crate) struct Policy {
     judgement: Judgement,
     cpu_is_busy: bool,
     quiet_since: Option<Time>,
+    disk_is_full: bool,
 }
 
 impl Policy {
     /// Nothing is known yet: as if nobody were there.
     pub(crate) fn new(now: Time) -> Self {
         let judgement = Judgement { reason: None, cpu_percent: 100, takes_work: true, since: now };
-        Self { judgement, cpu_is_busy: false, quiet_since: None }
+        Self { judgement, cpu_is_busy: false, quiet_since: None, disk_is_full: false }
     }
 
     /// The last judgement.
@@ -151,14 +162,15 @@ impl Policy {
     /// Judges anew. Whether something has changed.
     pub(crate) fn judge(&mut self, now: Time, settings: &Settings, facts: &Facts, orders: Orders) -> bool {
         self.measure_cpu(now, settings.owner.foreign_cpu_percent.get(), facts.foreign_cpu);
+        self.disk_is_full = facts.disk_room < if self.disk_is_full { ROOM_ENOUGH } else { ROOM_LEAST };
         let reason = self.reason(&settings.owner, facts, orders);
         let limits = &settings.limits;
         let cpu_percent = match &reason {
-            None | Some(Reason::Finishing) => limits.idle.cpu_percent.get(),
+            None | Some(Reason::Finishing | Reason::DiskFull) => limits.idle.cpu_percent.get(),
             Some(reason) if reason.is_return() => limits.in_use.cpu_percent.get(),
             Some(_) => 0,
         };
-        let takes_work = cpu_percent > 0 && !orders.finish;
+        let takes_work = cpu_percent > 0 && !orders.finish && !self.disk_is_full;
         let before = &self.judgement;
         let is_same = before.reason == reason && before.cpu_percent == cpu_percent && before.takes_work == takes_work;
         if !is_same {
@@ -187,6 +199,9 @@ impl Policy {
         }
         if self.cpu_is_busy {
             return Some(Reason::ForeignCpu);
+        }
+        if self.disk_is_full {
+            return Some(Reason::DiskFull);
         }
         orders.finish.then_some(Reason::Finishing)
     }
@@ -235,10 +250,19 @@ impl Policy {
                 format!("{left} s more without input (owner.idle = {})", owner.idle)
             }
             Reason::ForeignCpu => {
-                let used = facts.foreign_cpu.map(|share| format!(", now {:.0} %", share * 100.0)).unwrap_or_default();
+                // Not known for a moment after the start.
+                let used = facts.foreign_cpu.map_or_else(String::new, |share| format!(", now {:.0} %", share * 100.0));
                 let threshold = f64::from(owner.foreign_cpu_percent.get()) * QUIET_SHARE;
                 let seconds = QUIET_TIME.as_secs();
                 format!("others use at most {threshold:.0} % for {seconds} s{used} (owner.foreign_cpu_percent)")
+            }
+            Reason::DiskFull => {
+                let percent = ROOM_ENOUGH * 100.0;
+                format!(
+                    "submitters take results, `idlewood bag rm` removes bags, or the disk or limits.disk (now {}) has \
+                     {percent:.0} % of room",
+                    settings.limits.disk
+                )
             }
             Reason::Finishing => "`idlewood resume`; the agent ends when its running tasks have".to_owned(),
         };

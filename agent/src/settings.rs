@@ -289,10 +289,9 @@ pub fn set(path: &Path, key: &str, value: &str) -> Result<Settings, SettingsErro
     let mut document: toml_edit::DocumentMut = text.parse().map_err(|error| refused(format!("{error}")))?;
     // What is no TOML is a text: `10m` need not be quoted on the command line.
     let value: toml_edit::Value = value.parse().unwrap_or_else(|_| value.into());
-    let mut keys: Vec<&str> = key.split('.').collect();
-    let last = keys.pop().unwrap_or_default();
+    let (tables, last) = key.rsplit_once('.').map_or((None, key), |(tables, last)| (Some(tables), last));
     let mut table = document.as_table_mut() as &mut dyn toml_edit::TableLike;
-    for name in keys {
+    for name in tables.into_iter().flat_map(|tables| tables.split('.')) {
         let item = table.entry(name).or_insert_with(toml_edit::table);
         table = item.as_table_like_mut().ok_or_else(|| refused(format!("{name} is no table")))?;
     }

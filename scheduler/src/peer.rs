@@ -354,7 +354,7 @@ impl Peer {
             if let Record::Placed { bag, executor, ranges } = record
                 && let Some(ledger) = self.ledgers.get_mut(bag)
             {
-                ledger.restore_placed(executor.clone(), ranges, &self.io, &self.config);
+                ledger.restore_placed(executor.clone(), ranges, &mut self.io, &self.config);
             }
         }
         for ledger in self.ledgers.values_mut() {
@@ -864,6 +864,17 @@ impl Peer {
     /// What is held here, by bag.
     pub fn held(&self) -> Vec<HeldView> {
         self.executor.held()
+    }
+
+    /// What this machine has stored of a bag that it submitted and of itself, without what is over: enough for another life
+    /// of it, elsewhere.
+    pub fn records_of(&self, bag: BagId) -> Vec<Record> {
+        let Some(ledger) = self.ledgers.get(&bag) else { return Vec::new() };
+        let placed = ledger.placements().filter(|(_, ranges)| !ranges.is_empty()).map(|(executor, ranges)| {
+            let (executor, ranges) = (executor.clone(), ranges.clone());
+            Record::Placed { bag, executor, ranges }
+        });
+        [Record::Incarnation(self.me().incarnation), ledger.record(&self.io)].into_iter().chain(placed).collect()
     }
 
     /// The tasks that are held here and not over, by bag.

@@ -1,2 +1,4 @@
-//! Tests that need several packages or real processes; the library is empty. The binary `agent` is the real agent,
-//! built from its library, so that the tests have a process to start.
+//! Tests that need several packages or real processes. The binary `agent` is the real agent, built from its library, so
+//! that the tests have a process to start; `torture` torments such agents for as long as one likes.
+
+pub mod torture;

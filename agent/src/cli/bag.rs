@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use super::follow::{self, View};
-use super::{Context, results};
+use super::{Context, results, ticket};
 use crate::api::{Bag, BagDetail, TaskResult};
 use crate::client::Client;
 use crate::manifest::TaskOutput;
@@ -53,6 +53,10 @@ pub(super) enum BagCommand {
         #[arg(long, required = true)]
         failed: bool,
     },
+    /// Write all of a bag to a file, with which another machine can take it over when this one is lost for good
+    Ticket(ticket::TicketArgs),
+    /// Take a bag over from a ticket, because its submitter's machine is lost for good
+    Adopt(ticket::AdoptArgs),
     /// Remove a bag that is over, and its results
     Rm {
         /// Its id, a unique prefix of it, or `last`
@@ -101,6 +105,8 @@ pub(super) fn run(context: &Context, command: BagCommand) -> anyhow::Result<Exit
         }
         BagCommand::Cancel { id } => cancel(context, &id.0),
         BagCommand::Rerun { id, failed: _ } => rerun_failed(context, &id.0),
+        BagCommand::Ticket(args) => ticket::ticket(context, &args),
+        BagCommand::Adopt(args) => ticket::adopt(context, &args),
         BagCommand::Rm { id } => remove(context, &id.0),
         BagCommand::Logs(args) => results::logs(context, &args),
         BagCommand::Get(args) => results::get(context, &args),

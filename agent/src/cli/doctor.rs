@@ -12,6 +12,7 @@ use anyhow::Context as _;
 use serde::Serialize;
 
 use super::Context;
+use crate::api::{Disk, Status};
 use crate::output::{self, Column, Format, Table};
 use crate::owner::{Source, SourceName, Unavailable, cpu, power, programs};
 use crate::settings;
@@ -122,13 +123,37 @@ fn find_rest(context: &Context) -> Vec<Finding> {
         Ok(settings) => {
             let there = if context.config.exists() { "" } else { " (no such file: defaults)" };
             let names = &settings.owner.programs;
-            let running = programs::running(proc, names).map(|name| format!("; {name} runs, which pauses everything"));
-            Finding::works("settings", format!("{}{there}{}", context.config.display(), running.unwrap_or_default()))
+            let mut detail = format!("{}{there}", context.config.display());
+            if let Some(name) = programs::running(proc, names) {
+                detail = format!("{detail}; {name} runs, which pauses everything");
+            }
+            Finding::works("settings", detail)
         }
         Err(error) => Finding::fails("settings", Unavailable::new(error.to_string(), "correct that line")),
     };
-    sandbox.extend([cpu, battery, settings]);
+    sandbox.extend([cpu, battery, settings, find_disk(context)]);
     sandbox
+}
+
+/// Whether there is room for results, as the agent has it, or else as the disk has.
+fn find_disk(context: &Context) -> Finding {
+    match context.client().and_then(|client| client.status()) {
+        Ok(status) => disk_of(&status),
+        Err(error) if error.is_absence() => {
+            Finding::works("disk", format!("no agent runs on {}", context.state_dir.display()))
+        }
+        Err(error) => Finding::fails("disk", Unavailable::new(error.to_string(), "see whether the agent still runs")),
+    }
+}
+
+fn disk_of(status: &Status) -> Finding {
+    let Disk { kept_bytes, limit_bytes, .. } = status.disk;
+    let used = format!("{} of {} are needed", output::bytes(kept_bytes), output::bytes(limit_bytes));
+    if status.reason_code.as_deref() == Some("disk_full") {
+        let remedy = "remove bags that are over with `idlewood bag rm`, make room on the disk, or raise limits.disk";
+        return Finding::fails("disk", Unavailable::new(format!("{used}: no task begins here"), remedy));
+    }
+    Finding::works("disk", used)
 }
 
 fn print(findings: &[Finding]) -> io::Result<()> {

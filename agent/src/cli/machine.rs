@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use super::Context;
-use crate::api::{PeerView, Peers, Status};
+use crate::api::{Disk, PeerView, Peers, Status};
 use crate::output::{self, Column, Format, Table};
 
 pub(super) fn status(context: &Context) -> anyhow::Result<ExitCode> {
@@ -91,6 +91,7 @@ fn print_status(status: &Status, mut out: &mut dyn Write) -> io::Result<()> {
             format!("{} sent, {} received", output::bytes(status.bytes_sent), output::bytes(status.bytes_received)),
         ),
     ];
+    pairs.push(("disk", disk(&status.disk)));
     if status.finishing {
         pairs.push(("finishing", "no new tasks; the agent ends when those that run have".to_owned()));
     }
@@ -150,6 +151,17 @@ fn belongs_to(status: &Status) -> String {
     };
     let until = output::when(&grid.certificate_expires);
     output::printable(&format!("{}, as {}, certified until {until}", grid.name, grid.role))
+}
+
+/// `1.0 MiB needed and 2.0 MiB that may go, of 4.0 MiB; 9.0 MiB free on the disk`.
+fn disk(disk: &Disk) -> String {
+    let spare_bytes = disk.used_bytes.saturating_sub(disk.kept_bytes);
+    let [kept, spare, limit] = [disk.kept_bytes, spare_bytes, disk.limit_bytes].map(output::bytes);
+    let text = format!("{kept} needed and {spare} that may go, of {limit}");
+    match disk.free_bytes {
+        Some(free) => format!("{text}; {} free on the disk", output::bytes(free)),
+        None => text,
+    }
 }
 
 fn print_peers(peers: &Peers, mut out: &mut dyn Write) -> io::Result<()> {
@@ -328,6 +340,7 @@ ON THE LINE  MACHINE                      ADDRESS
                 max_s: Some(0.05),
                 buckets: Vec::new(),
             },
+            disk: Disk { used_bytes: 3 << 20, kept_bytes: 1 << 20, limit_bytes: 4 << 20, free_bytes: Some(9 << 20) },
             resting_until: None,
             slots: 2,
             speed_mops: 1000.0,
@@ -351,6 +364,7 @@ ON THE LINE  MACHINE                      ADDRESS
         let grid = text.lines().find(|line| line.starts_with("grid")).expect("a line about the grid");
         for wanted in [
             "30 % of a processor for each task",
+            "1.0 MiB needed and 2.0 MiB that may go, of 4.0 MiB; 9.0 MiB free on the disk",
             "2 times by the owner, within 0.050 s (99th percentile)",
             "as they were, since config.toml line 3: no",
         ] {

@@ -249,7 +249,8 @@ fn wait_for_agent(agent: &Agent, interrupt: &Interrupt) -> anyhow::Result<String
             Err(error) => error,
         };
         if begin.elapsed() > START_TIMEOUT {
-            let log = std::fs::read_to_string(agent.directory.join("agent.log")).unwrap_or_default();
+            let log = std::fs::read_to_string(agent.directory.join("agent.log"));
+            let log = log.unwrap_or_else(|error| format!("(its log cannot be read: {error})"));
             return Err(error.context(format!("an agent does not answer; it said: {}", log.trim())));
         }
         std::thread::sleep(Duration::from_millis(20));

@@ -1,14 +1,14 @@
-//! What the user may still want of a bag: its failed tasks tried again, or everything of it gone.
+//! What the user may still want of a bag: its failed tasks tried again, a ticket for it, or everything of it gone.
 
 use std::sync::Arc;
 
 use blake3::Hash;
-use idlewood_scheduler::{BagId, Closing, Event};
+use idlewood_scheduler::{BagId, Closing, Event, Record};
 
 use super::Refusal;
 use super::driver::{Done, Driver};
 use super::handle::Reply;
-use super::kept;
+use super::kept::{self, Finished};
 use super::pin::Pin;
 use super::views::answer;
 use crate::api;
@@ -52,6 +52,29 @@ impl Driver {
         self.feed(Event::RerunFailed(bag));
         let gone = || Refusal::NotFound("the bag was removed meanwhile".to_owned());
         answer(reply, self.peer.bag(bag).map(|view| self.bag_view(&view)).ok_or_else(gone));
+    }
+
+    /// What another machine needs to go on with a bag.
+    pub(super) fn ticket(&self, id: &str, with_results: bool) -> Result<api::Ticket, Refusal> {
+        let view = self.find(id)?;
+        let bag = view.bag.id;
+        if view.closed.is_some() {
+            return Err(Refusal::Conflict(format!("bag {bag} is over: `idlewood bag get` saves its results")));
+        }
+        let mut records = self.peer.records_of(bag);
+        let finished: Vec<_> = self.kept.results(bag).filter(|_| with_results).cloned().collect();
+        let mut results: Vec<String> = finished.iter().map(|finished| hex::encode(finished.result.output.0)).collect();
+        results.sort_unstable();
+        results.dedup();
+        let results_bytes = finished.iter().map(|finished| finished.result.output_bytes).sum();
+        records.extend(finished.into_iter().map(|Finished { executor, at, result }| Record::Done {
+            bag,
+            executor,
+            finished: at,
+            result,
+        }));
+        let records = records.iter().map(|record| hex::encode(record.encode())).collect();
+        Ok(api::Ticket { bag: hex::encode(bag.0), records, results, results_bytes })
     }
 
     /// Forgets a bag that is over. Its results go when their room is needed.

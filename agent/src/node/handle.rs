@@ -40,6 +40,7 @@ pub(crate) enum Command {
     Cancel(String, Reply<api::Bag>),
     RerunFailed(String, Reply<api::Bag>),
     Remove(String, Reply<api::Bag>),
+    Ticket(String, bool, Reply<api::Ticket>),
     Pause(Option<Duration>, Reply<api::Status>),
     Resume(Reply<api::Status>),
     Finish(Reply<api::Status>),
@@ -133,6 +134,14 @@ impl NodeHandle {
     /// As [`NodeHandle::bag`]; [`Refusal::Conflict`] when it is not over.
     pub async fn remove(&self, id: &str) -> Result<api::Bag, Refusal> {
         self.ask(|reply| Command::Remove(id.to_owned(), reply)).await
+    }
+
+    /// Everything with which another machine could go on with a bag, with or without its results so far.
+    ///
+    /// # Errors
+    /// As [`NodeHandle::bag`]; [`Refusal::Conflict`] when it is over.
+    pub async fn ticket(&self, id: &str, results: bool) -> Result<api::Ticket, Refusal> {
+        self.ask(|reply| Command::Ticket(id.to_owned(), results, reply)).await
     }
 
     /// Freezes all tasks here until resumed, or for a while.

@@ -163,7 +163,7 @@ impl Driver {
         if cpu.is_none() && self.peer.bag(bag).is_some_and(|view| view.closed.is_none()) {
             tracing::warn!(%bag, "the first task could not be measured; taken as short");
         }
-        let task_mops = cpu.unwrap_or_default().max(MEASURE_LEAST).as_secs_f64() * self.config.speed_mops;
+        let task_mops = cpu.map_or(MEASURE_LEAST, |cpu| cpu.max(MEASURE_LEAST)).as_secs_f64() * self.config.speed_mops;
         self.measuring.stage = Stage::Idle;
         self.drop_first();
         self.feed(Event::Measured { bag, task_mops, result: result.filter(|result| result.success) });

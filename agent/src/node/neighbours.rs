@@ -1,7 +1,7 @@
 //! The neighbours of the last run, kept in a file: an agent that restarts finds the grid again without being told.
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -27,7 +27,13 @@ impl Neighbours {
     /// Those of the last run; none where the file is missing or damaged, since it is a convenience.
     pub(super) fn load(directory: &Path) -> Self {
         let path = directory.join("neighbours.json");
-        let saved = fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+        let read = fs::read(&path).and_then(|bytes| serde_json::from_slice(&bytes).map_err(io::Error::from));
+        let saved = read.unwrap_or_else(|error| {
+            if error.kind() != io::ErrorKind::NotFound {
+                tracing::warn!(%error, path = %path.display(), "the neighbours of the last run are not known");
+            }
+            Vec::new()
+        });
         Self { path, saved }
     }
 

@@ -1,18 +1,25 @@
 //! Outputs of this machine's bags on their way here: a few at a time, and a bounded number that waits.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
 
 use blake3::Hash;
 use idlewood_overlay::Contact;
 use idlewood_scheduler::{BlobId, Event, TaskId};
+use tokio::sync::Mutex;
 
 use super::driver::{Done, Driver};
 use super::pin::Pin;
+use super::task::PrepareError;
 
 /// Outputs that are fetched at the same time. The fetcher downloads fewer; the others wait for their source.
 const UNDER_WAY_MAX: usize = 16;
 /// Outputs that wait for that. What exceeds it is offered again by its executor.
 const WAITING_MAX: usize = 4096;
+
+/// Between two tries to keep an output for which there is no room here.
+const ROOM_PAUSE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, PartialEq)]
 struct Wanted {
@@ -27,6 +34,8 @@ struct Wanted {
 pub(super) struct Outputs {
     waiting: VecDeque<Wanted>,
     under_way: usize,
+    /// Held by the one that is fetched while there is no room for all.
+    narrow: Arc<Mutex<()>>,
 }
 
 impl Outputs {
@@ -56,6 +65,10 @@ impl Outputs {
     }
 }
 
+fn is_for_want_of_room(kept: &Result<Pin, PrepareError>) -> bool {
+    kept.as_ref().is_err_and(PrepareError::is_for_want_of_room)
+}
+
 impl Driver {
     pub(super) fn fetch_output(&mut self, task: TaskId, output: BlobId, output_bytes: u64, from: Contact) {
         let hash = Hash::from_bytes(output.0);
@@ -76,9 +89,19 @@ impl Driver {
         // Of a bag that was closed since nothing is wanted any more, and the peer waits for nothing.
         let is_open = |wanted: &Wanted| self.peer.bag(wanted.task.bag).is_some_and(|bag| bag.closed.is_none());
         while let Some(Wanted { task, output, output_bytes, from }) = self.outputs.next(is_open) {
-            let supplies = self.supplies.clone();
+            let (supplies, narrow) = (self.supplies.clone(), self.outputs.narrow.clone());
             let fetch = async move {
-                let pin = supplies.keep_output(output, output_bytes, from).await;
+                let mut pin = supplies.keep_output(output, output_bytes, from.clone()).await;
+                if is_for_want_of_room(&pin) {
+                    tracing::warn!(bytes = output_bytes, "there is no room for a result, which stays where it is");
+                    // Halves of several would take the room from each other.
+                    let _turn = narrow.lock().await;
+                    // Its executor keeps it: to run the task again would not help.
+                    while is_for_want_of_room(&pin) {
+                        tokio::time::sleep(ROOM_PAUSE).await;
+                        pin = supplies.keep_output(output, output_bytes, from.clone()).await;
+                    }
+                }
                 if let Err(error) = &pin {
                     tracing::info!(error = format!("{error:#}"), "a result could not be fetched yet");
                 }

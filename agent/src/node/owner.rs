@@ -12,6 +12,7 @@ use super::driver::{Done, Driver};
 use super::pause::PauseFile;
 use super::places::Place;
 use super::reclaim::{self, Reclaims};
+use crate::blobs::Blobs;
 use crate::clock::wall_now;
 use crate::owner::{Reading, Watch, cpu, power, programs};
 use crate::policy::{Facts, Input, Orders, Policy};
@@ -21,6 +22,8 @@ use crate::settings::{Current, Settings};
 const SAMPLE_EVERY: Duration = Duration::from_secs(2);
 /// A limit of the processor is kept within each such time, by letting tasks run for a part of it.
 const THROTTLE_CYCLE: Duration = Duration::from_secs(1);
+/// A disk with less free space than this is full: twice what the store asks for.
+const DISK_FREE_MIN: u64 = 16 << 20;
 /// How long an agent that finishes waits for submitters to take its last results.
 const FINISH_WAIT: Duration = Duration::from_secs(30);
 
@@ -36,6 +39,7 @@ pub(super) struct Owner {
     on_battery: bool,
     foreign_cpu: Option<f64>,
     program: Option<String>,
+    disk_room: f64,
     sampled: Option<Time>,
     /// Whether the peer may give tasks to the workers.
     pub(super) takes_work: bool,
@@ -62,6 +66,7 @@ impl Owner {
             on_battery: false,
             foreign_cpu: None,
             program: None,
+            disk_room: 1.0,
             sampled: None,
             takes_work: true,
             throttle_at: None,
@@ -115,6 +120,7 @@ impl Owner {
             on_battery: self.on_battery,
             foreign_cpu: self.foreign_cpu,
             program: self.program.clone(),
+            disk_room: self.disk_room,
             local: Zoned::now(),
         };
         (facts, last)
@@ -138,6 +144,17 @@ impl Owner {
     }
 }
 
+/// Share of the quota that nothing needs; none where the disk itself is nearly full.
+fn disk_room(blobs: &Blobs) -> f64 {
+    match blobs.disk_free_bytes() {
+        Ok(free_bytes) if free_bytes < DISK_FREE_MIN => return 0.0,
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, "the free space of the disk is not known"),
+    }
+    let (_, quota_bytes) = blobs.kept_bytes();
+    blobs.room_bytes() as f64 / quota_bytes.max(1) as f64
+}
+
 impl Driver {
     /// Judges anew whether tasks may run. To be called at least every second, at input and after orders.
     pub(super) fn look_at_owner(&mut self) {
@@ -150,6 +167,7 @@ impl Driver {
             let Settings { limits, bags, .. } = owner.settings.get();
             bags.clone_into(&mut self.supplies.bags.lock().unwrap_or_else(PoisonError::into_inner));
             self.supplies.blobs.set_quota(limits.disk.0);
+            owner.disk_room = disk_room(&self.supplies.blobs);
             self.net.rates().upload.set(limits.upload.map(|rate| rate.0));
             self.net.rates().download.set(limits.download.map(|rate| rate.0));
         }

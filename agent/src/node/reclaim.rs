@@ -99,7 +99,8 @@ fn used_ns(proc: &Path, pid: u32) -> Option<u64> {
 fn is_stopped(proc: &Path, pid: u32) -> bool {
     let Ok(threads) = fs::read_dir(proc.join(pid.to_string()).join("task")) else { return true };
     threads.flatten().all(|thread| {
-        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // A thread that is gone; of our own children nothing else keeps it from being read.
+        let Ok(stat) = fs::read_to_string(thread.path().join("stat")) else { return true };
         stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['T', 't', 'Z', 'X']))
     })
 }

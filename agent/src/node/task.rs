@@ -16,8 +16,8 @@ use serde_bytes::ByteBuf;
 
 use super::checkpoints;
 use super::pin::Pin;
-use crate::blobs::Blobs;
-use crate::fetch::Fetcher;
+use crate::blobs::{BlobError, Blobs};
+use crate::fetch::{FetchError, Fetcher};
 use crate::grid::{Gate, Refused, Unauthorised};
 use crate::manifest::{INPUT_BYTES_MAX, MANIFEST_BYTES_MAX, Manifest, OUTPUT_BYTES_MAX, TaskOutput};
 use crate::settings::Bags;
@@ -116,6 +116,18 @@ pub(super) enum PrepareError {
     /// No machine will.
     #[error("{0}")]
     Never(String),
+}
+
+impl PrepareError {
+    /// Whether it is this machine's disk that has no room.
+    pub(super) fn is_for_want_of_room(&self) -> bool {
+        let Self::Later(error) = self else { return false };
+        error.chain().any(|cause| match (cause.downcast_ref(), cause.downcast_ref()) {
+            (Some(FetchError::Local(error)), _) => error.is_for_want_of_room(),
+            (_, Some(error)) => BlobError::is_for_want_of_room(error),
+            (_, None) => false,
+        })
+    }
 }
 
 impl From<StartError> for PrepareError {

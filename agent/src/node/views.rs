@@ -38,6 +38,10 @@ impl Driver {
                 answer(reply, result);
             }
             Command::RerunFailed(id, reply) => self.rerun_failed(&id, reply),
+            Command::Ticket(id, results, reply) => {
+                let result = self.ticket(&id, results);
+                answer(reply, result);
+            }
             Command::Remove(id, reply) => {
                 let result = self.remove(&id);
                 answer(reply, result);
@@ -110,6 +114,7 @@ impl Driver {
             cpu_percent: judgement.cpu_percent,
             settings_error: self.owner.settings.error().map(ToString::to_string),
             reclaims: self.owner.reclaims.view(),
+            disk: self.disk(),
             resting_until: self.peer.resting_until().map(|until| iso(crate::clock::wall_now() + until.since(now))),
             slots: self.config.slots,
             speed_mops: self.config.speed_mops,
@@ -132,6 +137,13 @@ impl Driver {
             protocol_errors: counters.protocol_errors,
             uptime_s: self.clock.now().as_secs_f64(),
         }
+    }
+
+    fn disk(&self) -> api::Disk {
+        let blobs = &self.supplies.blobs;
+        let (kept_bytes, limit_bytes) = blobs.kept_bytes();
+        let free_bytes = blobs.disk_free_bytes().map_err(|error| tracing::warn!(%error, "statvfs")).ok();
+        api::Disk { used_bytes: blobs.used_bytes(), kept_bytes, limit_bytes, free_bytes }
     }
 
     fn peers(&self) -> api::Peers {

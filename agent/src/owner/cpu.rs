@@ -4,6 +4,7 @@
 //! agent on this machine run at the lowest priority. So two agents on one machine do not take each other for the owner.
 
 use std::collections::VecDeque;
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -68,13 +69,19 @@ fn read(proc: &Path, agent: u32, workers: &[u32]) -> Result<Times, Unavailable> 
     let (total, busy) = parse_stat(&text)
         .ok_or_else(|| Unavailable::new(format!("{} has no line for all processors", path.display()), "mount /proc"))?;
     let of = |pid: u32| {
-        // One that has just ended used nothing more.
-        let text = std::fs::read_to_string(proc.join(pid.to_string()).join("stat")).unwrap_or_default();
-        parse_pid_stat(&text).unwrap_or((0, 0))
+        let path = proc.join(pid.to_string()).join("stat");
+        let text = std::fs::read_to_string(&path)?;
+        parse_pid_stat(&text).ok_or_else(|| io::Error::other("it has no times"))
     };
-    let (user, system) = of(agent);
-    // What workers use in user mode is at low priority, and does not count anyway.
-    let own = user + system + workers.iter().map(|&worker| of(worker).1).sum::<u64>();
+    let own = |error: io::Error| Unavailable::new(format!("cannot read this agent's times: {error}"), "mount /proc");
+    let (user, system) = of(agent).map_err(own)?;
+    let workers = workers.iter().map(|&worker| match of(worker) {
+        // In user mode it is at low priority, and does not count anyway.
+        Ok((_, system)) => system,
+        // It has just ended, and used nothing more.
+        Err(_) => 0,
+    });
+    let own = user + system + workers.sum::<u64>();
     Ok(Times { total, busy, own })
 }
 

@@ -35,11 +35,12 @@ impl Terminals {
             let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
             entries.filter(move |entry| wanted(entry.file_name().as_bytes())).map(|entry| entry.path())
         };
-        let digits = |name: &[u8]| !name.is_empty() && name.iter().all(u8::is_ascii_digit);
+        fn digits(name: &[u8]) -> bool {
+            !name.is_empty() && name.iter().all(u8::is_ascii_digit)
+        }
         let console = |name: &[u8]| {
             // Not tty0, which stands for whichever is shown.
-            let number = name.strip_prefix(b"tty").unwrap_or_default();
-            number != b"0" && !number.is_empty() && number.iter().all(u8::is_ascii_digit)
+            name.strip_prefix(b"tty").is_some_and(|number| number != b"0" && digits(number))
         };
         list(self.dev.clone(), console).chain(list(self.dev.join("pts"), digits)).collect()
     }

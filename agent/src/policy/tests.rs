@@ -15,6 +15,7 @@ fn quiet() -> Facts {
         on_battery: false,
         foreign_cpu: Some(0.0),
         program: None,
+        disk_room: 1.0,
         local: noon.to_zoned(TimeZone::UTC).expect("it exists"),
     }
 }
@@ -49,6 +50,7 @@ fn every_reason_stops_what_it_should_and_the_first_one_is_told() {
     let battery = Facts { on_battery: true, ..quiet() };
     let steam = Facts { program: Some("steam".to_owned()), ..quiet() };
     let busy = Facts { foreign_cpu: Some(0.26), ..quiet() };
+    let full = Facts { disk_room: 0.04, ..quiet() };
     let all = Facts {
         input: Input::Present,
         on_battery: true,
@@ -79,6 +81,16 @@ fn every_reason_stops_what_it_should_and_the_first_one_is_told() {
         ("program", &usual, &steam, NONE, Some("program_runs"), 0, false),
         ("busy", &usual, &busy, NONE, Some("foreign_cpu"), 0, false),
         ("busy allowed", &cpu_is_fine, &busy, NONE, None, 100, true),
+        ("full", &usual, &full, NONE, Some("disk_full"), 100, false),
+        (
+            "full while in use, limited",
+            &shared,
+            &Facts { disk_room: 0.0, ..idle(0) },
+            NONE,
+            Some("owner_active"),
+            30,
+            false,
+        ),
         ("day", &nights, &quiet(), NONE, Some("outside_hours"), 0, false),
         ("paused", &usual, &quiet(), PAUSED, Some("paused_by_user"), 0, false),
         ("finishing", &usual, &quiet(), FINISH, Some("finishing"), 100, false),
@@ -182,5 +194,14 @@ fn what_would_change_it_is_told_for_every_reason() {
         policy.judge(at(7), settings, &facts, orders);
         let change = policy.what_would_change(at(7), settings, &facts, orders);
         assert_eq!(change.as_deref(), wanted);
+    }
+}
+
+#[test]
+fn a_full_disk_has_to_have_room_again_before_tasks_begin() {
+    let (mut policy, usual) = (Policy::new(at(0)), Settings::default());
+    for (room, takes_work) in [(0.06, true), (0.04, false), (0.09, false), (0.11, true), (0.06, true)] {
+        policy.judge(at(1), &usual, &Facts { disk_room: room, ..quiet() }, NONE);
+        assert_eq!(policy.judgement().takes_work, takes_work, "{room}");
     }
 }

@@ -72,8 +72,8 @@ fn set_aside(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
 fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
     fs::create_dir(to).map_err(failed("create", to))?;
     for entry in fs::read_dir(from).map_err(failed("list", from))? {
-        let path = entry.map_err(failed("list", from))?.path();
-        let target = to.join(path.file_name().unwrap_or_default());
+        let entry = entry.map_err(failed("list", from))?;
+        let (path, target) = (entry.path(), to.join(entry.file_name()));
         if path.is_dir() {
             copy(&path, &target)?;
         } else {

@@ -53,7 +53,7 @@ pub(super) struct Placement {
 
 impl Ledger {
     /// What was placed gets a full new term: a submitter that was away must not issue everything again.
-    pub(crate) fn restore_placed(&mut self, executor: Contact, ranges: &IntervalSet, io: &Io, config: &Config) {
+    pub(crate) fn restore_placed(&mut self, executor: Contact, ranges: &IntervalSet, io: &mut Io, config: &Config) {
         let mut known = ranges.intersection(&self.unissued);
         if let Some(placed) = self.copies.first() {
             let mut copies = placed.intersection(ranges);
@@ -64,6 +64,8 @@ impl Ledger {
         }
         let ranges = known;
         if ranges.is_empty() {
+            // All of it is over, which is journalled elsewhere.
+            io.persist(vec![Change::Delete(RecordKey::Placed(self.bag.id, executor.peer))], Vec::new());
             return;
         }
         self.unissued.subtract(&ranges);

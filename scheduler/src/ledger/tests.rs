@@ -167,7 +167,7 @@ proptest! {
                     if !ledger.issued.is_empty() || ledger.placed.contains_key(&contact(executor).peer) => {}
                 Step::Restore { executor, start, length } => {
                     let ranges = IntervalSet::from(start..start + length);
-                    ledger.restore_placed(contact(executor), &ranges, &io, &config);
+                    ledger.restore_placed(contact(executor), &ranges, &mut io, &config);
                 }
                 Step::Issue => drop(ledger.issue(&io, &config)),
                 Step::Wait(seconds) => {
@@ -438,8 +438,12 @@ fn a_restart_gives_every_lease_a_full_new_term() {
     io.now = Time::ZERO + Duration::from_secs(1000);
     let mut ledger = ledger(&io, 0);
     ledger.restore_done(&result(0, true));
-    ledger.restore_placed(contact(1), &IntervalSet::from(0..20), &io, &config);
+    ledger.restore_placed(contact(1), &IntervalSet::from(0..20), &mut io, &config);
     assert_eq!((ledger.view().done, ledger.view().placed), (1, 19));
+    // What is all over is nobody's any more, on disk neither.
+    ledger.restore_placed(contact(2), &IntervalSet::from(0..1), &mut io, &config);
+    let gone = Change::Delete(RecordKey::Placed(ledger.bag.id, contact(2).peer));
+    assert!(matches!(&io.effects[..], [Effect::Persist { changes, .. }] if *changes == [gone]), "{:?}", io.effects);
     // The bag is as old as this machine: an eighth of that is longer than the usual lease.
     let term = ledger.term(&io, &config);
     assert!(term >= config.lease, "{term:?}");

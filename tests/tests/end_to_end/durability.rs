@@ -160,3 +160,117 @@ fn a_worker_that_dies_is_no_failure_the_first_time_and_failed_tasks_run_again_on
         "{left}"
     );
 }
+
+#[test]
+fn a_bag_outlives_the_machine_that_submitted_it() {
+    let mut grid = Grid::start(3);
+    let bag = grid.agents[0].submit_sleeps(40, 400);
+    let shown = |agent: &Agent| agent.ask(&["bag", "show", &bag]);
+    wait_for("some tasks to be done", || shown(&grid.agents[0])["done"].as_u64() >= Some(3));
+    let (ticket, into) = (grid.root.path().join("ticket"), grid.root.path().join("adopted"));
+    let (ticket, into) = (ticket.to_str().expect("ours"), into.to_str().expect("ours"));
+    let made = grid.agents[0].ask(&["bag", "ticket", &bag, "--results", "--to", ticket]);
+    let had = made["results"].as_u64().expect("a number");
+    assert!(had >= 1, "{made}");
+    let name = peer(&grid.agents[0]);
+    grid.agents[0].kill();
+    fs::remove_dir_all(&grid.agents[0].dir).expect("our directory");
+
+    let adopted = grid.agents[1].ask(&["bag", "adopt", ticket, "--into", into]);
+    assert_eq!(adopted["peer"].as_str(), Some(name.as_str()));
+    assert_eq!(grid.agents[1].cli(&["bag", "adopt", ticket, "--into", into]).code, 1, "it is there already");
+    grid.agents[0].dir = into.into();
+    grid.run(0);
+    let agent = &grid.agents[0];
+    assert!(shown(agent)["done"].as_u64() >= Some(had), "what the ticket had is not done again");
+    assert_complete(agent, &bag, 40);
+    let out = grid.root.path().join("after");
+    agent.ask(&["bag", "get", &bag, "--out", out.to_str().expect("ours")]);
+    assert!((0..40).all(|index| out.join(index.to_string()).join("exit_code").exists()));
+    wait_for("nobody to hold anything", || grid.agents.iter().all(|agent| agent.holds() == 0));
+    assert_eq!(agent.cli(&["bag", "ticket", &bag, "--to", ticket]).code, 1, "it is over");
+}
+
+/// Submits tasks whose outputs take about 300 kB each, and all differ; the bag's id.
+fn submit_large(agent: &Agent, tasks: usize) -> String {
+    let program = probe_program();
+    let array = format!("0-{}", tasks - 1);
+    let bag = agent.ask(&[
+        "submit",
+        "--program",
+        program.to_str().expect("a path of ours"),
+        "--array",
+        &array,
+        "--work",
+        "50",
+        "--",
+        "flood",
+        "30{index}000",
+    ]);
+    bag["id"].as_str().expect("an id").to_owned()
+}
+
+#[test]
+fn without_room_for_results_no_task_begins_and_the_agent_says_so() {
+    let mut grid = Grid::prepare_one("[limits]\ndisk = \"2M\"\n");
+    grid.run(0);
+    let agent = &grid.agents[0];
+    let id = submit_large(agent, 9);
+    wait_for("the disk to be full", || agent.ask(&["status"])["reason_code"] == "disk_full");
+    let status = agent.ask(&["status"]);
+    assert!(status["disk"]["kept_bytes"].as_u64() > Some(1_800_000), "{status}");
+    let found = agent.ask(&["doctor"]);
+    let disk =
+        found.as_array().expect("a list").iter().find(|finding| finding["source"] == "disk").expect("it is told");
+    assert_eq!(disk["works"], false);
+    assert!(disk["advice"].as_str().is_some_and(|advice| advice.contains("limits.disk")), "{disk}");
+    let large = grid.root.path().join("large");
+    fs::write(&large, vec![7; 1 << 20]).expect("our directory");
+    let program = probe_program();
+    let refused = agent.cli(&[
+        "submit",
+        "--program",
+        program.to_str().expect("a path of ours"),
+        "--input",
+        large.to_str().expect("ours"),
+        "--",
+        "exit",
+        "0",
+    ]);
+    assert_eq!(refused.code, 1);
+    assert!(refused.stderr.contains("raise the disk quota"), "{}", refused.stderr);
+    let shown = agent.ask(&["bag", "show", &id]);
+    assert!(shown["done"].as_u64().is_some_and(|done| (1..9).contains(&done)), "{shown}");
+    agent.configure("[limits]\ndisk = \"20M\"\n");
+    assert_complete(agent, &id, 9);
+}
+
+#[test]
+fn results_stay_with_their_executor_while_the_submitter_has_no_room() {
+    let grid = Grid::start(2);
+    grid.agents[0].configure("[limits]\ndisk = \"1M\"\n");
+    wait_for("the settings to count", || {
+        grid.agents[0].ask(&["status"])["disk"]["limit_bytes"].as_u64() == Some(1 << 20)
+    });
+    // Only the other one runs tasks.
+    grid.agents[0].ask(&["pause"]);
+    let id = submit_large(&grid.agents[0], 9);
+    let untaken = |agent: &Agent| {
+        let held = agent.ask(&["status"])["held"].clone();
+        let held = held.as_array().expect("a list").iter().filter(|held| held["bag"].as_str() == Some(&id));
+        held.map(|held| held["unacknowledged"].as_u64().unwrap_or(0)).sum::<u64>()
+    };
+    let done = |grid: &Grid| grid.agents[0].ask(&["bag", "show", &id])["done"].as_u64().unwrap_or(0);
+    wait_for("all to be run of which some cannot be kept here", || {
+        let untaken = untaken(&grid.agents[1]);
+        untaken > 0 && untaken + done(&grid) == 9
+    });
+    // Longer than five failed tries to fetch would take to count as lost.
+    std::thread::sleep(std::time::Duration::from_secs(10));
+    assert!(done(&grid) < 9);
+    grid.agents[0].configure("[limits]\ndisk = \"20M\"\n");
+    assert_complete(&grid.agents[0], &id, 9);
+    let shown = grid.agents[0].ask(&["bag", "show", &id]);
+    assert_eq!(shown["duplicates"].as_u64(), Some(0), "{shown}");
+    assert!(shown["reissued"].as_u64().is_some_and(|reissued| reissued < 9), "nothing that was done: {shown}");
+}

@@ -23,6 +23,11 @@ pub(crate) fn probe_program() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../agent/tasks/probe/probe.wasm")
 }
 
+/// Until this is dropped no other test has agents.
+pub(crate) fn alone() -> impl Any {
+    TURN.write().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// One agent.
 pub(crate) struct Agent {
     pub(crate) dir: PathBuf,

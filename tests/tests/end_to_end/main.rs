@@ -13,4 +13,5 @@ mod places;
 mod sleep;
 mod small;
 mod solver;
+mod torture;
 mod tree;

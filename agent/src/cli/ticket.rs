@@ -1,0 +1,92 @@
+//! `idlewood bag ticket` and `bag adopt`: a bag outlives its submitter's machine.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use serde_bytes::ByteBuf;
+use serde_json::json;
+
+use super::Context;
+use super::bag::BagName;
+use crate::identity::IDENTITY_FILE;
+use crate::manifest::Manifest;
+use crate::output::{self, Format};
+use crate::ticket::{TICKET_BYTES_MAX, Ticket, TicketError};
+
+/// What `bag ticket` takes.
+#[derive(Debug, clap::Args)]
+pub(super) struct TicketArgs {
+    /// Its id, a unique prefix of it, or `last`
+    #[arg(value_name = "ID", default_value = "last")]
+    id: BagName,
+    /// Where to [default: ticket-ID]
+    #[arg(long, value_name = "FILE")]
+    to: Option<PathBuf>,
+    /// With the results so far; without them these tasks are run again
+    #[arg(long)]
+    results: bool,
+}
+
+/// What `bag adopt` takes.
+#[derive(Debug, clap::Args)]
+pub(super) struct AdoptArgs {
+    /// A file made by `idlewood bag ticket`
+    #[arg(value_name = "TICKET")]
+    ticket: PathBuf,
+    /// The new state directory; an agent started on it goes on as the lost machine
+    #[arg(long, value_name = "DIR")]
+    into: PathBuf,
+}
+
+pub(super) fn ticket(context: &Context, args: &TicketArgs) -> anyhow::Result<ExitCode> {
+    let client = context.client()?;
+    let content = client.ticket(&args.id.0, args.results)?;
+    let identity = context.state_dir.join(IDENTITY_FILE);
+    let identity = fs::read_to_string(&identity).with_context(|| format!("cannot read {}", identity.display()))?;
+    let manifest = client.download(&content.bag)?;
+    let needs = Manifest::decode(&manifest).context("the bag's manifest on this disk is damaged")?;
+    let bytes = needs.blobs().map(|input| input.bytes).sum::<u64>() + content.results_bytes;
+    if bytes > TICKET_BYTES_MAX {
+        return Err(TicketError::TooLarge { bytes }.into());
+    }
+    let mut hashes: Vec<String> = needs.blobs().map(|input| hex::encode(input.blob.0)).collect();
+    hashes.extend(content.results.iter().cloned());
+    hashes.sort_unstable();
+    hashes.dedup();
+    let mut blobs = vec![ByteBuf::from(manifest)];
+    for hash in &hashes {
+        blobs.push(ByteBuf::from(client.download(hash)?));
+    }
+    let records = content.records.iter().map(|record| hex::decode(record).map(ByteBuf::from)).collect::<Result<_, _>>();
+    let records = records.context("the agent answers with something else; is it of another version?")?;
+    let short = output::short_id(&content.bag);
+    let path = args.to.clone().unwrap_or_else(|| PathBuf::from(format!("ticket-{short}")));
+    let bytes = Ticket { identity, records, blobs }.write(&path)?;
+    if context.format == Format::Json {
+        output::json(&json!({ "bag": content.bag, "file": path, "bytes": bytes, "results": content.results.len() }))?;
+    } else {
+        let (size, path) = (output::bytes(bytes), path.display());
+        writeln!(io::stdout(), "ticket of bag {short} in {path}, {size}: keep it safe, it holds this machine's key")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn adopt(context: &Context, args: &AdoptArgs) -> anyhow::Result<ExitCode> {
+    let peer = Ticket::read(&args.ticket)?.adopt(&args.into, &args.ticket)?;
+    let dir = args.into.display();
+    if context.format == Format::Json {
+        output::json(&json!({ "peer": peer.to_string(), "state_dir": args.into }))?;
+    } else {
+        let name = peer.to_string();
+        writeln!(
+            io::stdout(),
+            "{dir} goes on as machine {}: never while that one runs; start it with `idlewood run --state-dir {dir}` and a \
+             --bootstrap",
+            output::short_peer(&name)
+        )?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

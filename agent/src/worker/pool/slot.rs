@@ -1,0 +1,209 @@
+//! One slot: its worker, the line to it, and the jobs of its run.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::process::{Pid, Signal};
+use tokio::sync::mpsc;
+
+use super::super::{Outcome, protocol};
+use super::WorkerEvent;
+
+/// Longest that loading and compiling a program may take. Our choice: a hundred times what a megabyte takes.
+pub(super) const PREPARE_LIMIT: Duration = Duration::from_secs(120);
+
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    /// The worker, from its start until it is reaped.
+    pub(super) worker: Option<Pid>,
+    /// The way to it and back, as long.
+    pub(super) line: Option<Line>,
+    /// The worker has read the greeting: what else is in the line are jobs.
+    pub(super) greeted: bool,
+    /// Frozen on its own, besides the whole pool.
+    pub(super) frozen: bool,
+    /// Since when it has been frozen for either reason.
+    pub(super) frozen_since: Option<Instant>,
+    /// Jobs that were handed over, in order. Of these only the first may have begun.
+    pub(super) handed: VecDeque<Waiting>,
+    /// Jobs behind them.
+    pub(super) waiting: VecDeque<Waiting>,
+    /// Of the first that was handed over.
+    pub(super) running: Option<Running>,
+    /// Its thread is taking the worker's reports: who adds a job hands it over. Else the thread does, which looks first
+    /// whether the worker lives.
+    pub(super) listening: bool,
+}
+
+/// Where a worker's jobs are until it takes them.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) ours: OwnedFd,
+    /// The worker's end: what can still be read from it the worker has not begun.
+    pub(super) theirs: OwnedFd,
+}
+
+#[derive(Debug)]
+pub(super) struct Waiting {
+    /// Its name in the pool.
+    pub(super) number: u64,
+    pub(super) packet: Vec<u8>,
+    pub(super) limit: Option<Duration>,
+    pub(super) permit: mpsc::OwnedPermit<WorkerEvent>,
+}
+
+/// The job that is with the worker and comes next or has begun.
+#[derive(Debug)]
+pub(super) struct Running {
+    /// When the present phase (preparation or run) began, moved on by what was spent frozen.
+    pub(super) since: Instant,
+    pub(super) limit: Option<Duration>,
+    /// The worker starts, loads or compiles: the limit is [`PREPARE_LIMIT`], not the task's.
+    pub(super) preparing: bool,
+    /// It was frozen meanwhile: the worker's own clock does not tell how long it ran.
+    pub(super) was_frozen: bool,
+    /// Decided by the agent: the worker is being killed for it.
+    pub(super) verdict: Option<Outcome>,
+}
+
+impl Line {
+    pub(super) fn new() -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        Ok(Self { ours, theirs })
+    }
+
+    /// Whether there was room for the packet.
+    pub(super) fn send(&self, packet: &[u8]) -> bool {
+        loop {
+            match rustix::net::send(&self.ours, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(_) => return true,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN | Errno::NOBUFS) => return false,
+                Err(error) => {
+                    tracing::debug!(%error, "a worker does not take a job");
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Takes everything out of the line that the worker has not taken: the numbers of these jobs. The worker may take one
+    /// of them meanwhile, and not the first.
+    pub(super) fn drain(&self) -> Vec<u64> {
+        let mut numbers = Vec::new();
+        loop {
+            // The rest of a packet that is not read is dropped with it.
+            let mut number = [0; protocol::NUMBER_BYTES];
+            match rustix::net::recv(&self.theirs, &mut number, RecvFlags::DONTWAIT) {
+                Ok((protocol::NUMBER_BYTES, _)) => numbers.push(u64::from_le_bytes(number)),
+                Err(Errno::INTR) => {}
+                Ok(_) | Err(_) => return numbers,
+            }
+        }
+    }
+}
+
+impl Slot {
+    pub(super) fn signal(&self, signal: Signal) {
+        let Some(pid) = self.worker else { return };
+        // Until the worker has made its own group there is no such group; then it is a lone process.
+        let result =
+            rustix::process::kill_process_group(pid, signal).or_else(|_| rustix::process::kill_process(pid, signal));
+        if let Err(error) = result {
+            tracing::warn!(pid = pid.as_raw_nonzero(), ?signal, %error, "cannot signal a worker");
+        }
+    }
+
+    /// Stops or continues the worker as `pool_frozen` and its own state demand. Says whether something changed.
+    pub(super) fn settle(&mut self, pool_frozen: bool, now: Instant) -> bool {
+        match (pool_frozen || self.frozen, self.frozen_since) {
+            (true, None) => {
+                self.signal(Signal::STOP);
+                self.frozen_since = Some(now);
+                if let Some(running) = &mut self.running {
+                    running.was_frozen = true;
+                }
+                true
+            }
+            (false, Some(since)) => {
+                self.frozen_since = None;
+                if let Some(running) = &mut self.running {
+                    running.since += now.saturating_duration_since(since.max(running.since));
+                }
+                self.signal(Signal::CONT);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Ends the running task for `verdict`, unless that is decided already.
+    pub(super) fn condemn(&mut self, verdict: Outcome) -> bool {
+        let Some(running) = &mut self.running else { return false };
+        if running.verdict.is_none() {
+            running.verdict = Some(verdict);
+            self.signal(Signal::KILL);
+        }
+        true
+    }
+
+    /// When the running task is over its limit; `None` while nothing can run out.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match &self.running {
+            Some(Running { since, limit: Some(limit), verdict: None, .. }) if self.frozen_since.is_none() => {
+                since.checked_add(*limit)
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.handed.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Hands over to the worker what it has room for. One that is about to be killed gets nothing.
+    pub(super) fn hand_over(&mut self) {
+        if self.running.as_ref().is_some_and(|running| running.verdict.is_some()) {
+            return;
+        }
+        while let (Some(line), true, Some(next)) = (&self.line, self.greeted, self.waiting.front()) {
+            if !line.send(&next.packet) {
+                return;
+            }
+            self.handed.extend(self.waiting.pop_front());
+            if self.running.is_none() {
+                self.begin(false);
+            }
+        }
+    }
+
+    /// The first job that was handed over is the one that runs, if there is one.
+    pub(super) fn begin(&mut self, preparing: bool) {
+        let was_frozen = self.frozen_since.is_some();
+        self.running = self.handed.front().map(|first| {
+            let limit = if preparing { Some(PREPARE_LIMIT) } else { first.limit };
+            Running { since: Instant::now(), limit, preparing, was_frozen, verdict: None }
+        });
+    }
+
+    /// Gets back what was handed over and has not begun.
+    pub(super) fn recall(&mut self) {
+        // Before that only the greeting is in the line, which must stay there.
+        let Some(line) = self.line.as_ref().filter(|_| self.greeted) else { return };
+        let unread = line.drain();
+        let (back, begun): (VecDeque<_>, VecDeque<_>) =
+            self.handed.drain(..).partition(|job| unread.contains(&job.number));
+        self.handed = begun;
+        for job in back.into_iter().rev() {
+            self.waiting.push_front(job);
+        }
+        if self.handed.is_empty() {
+            self.running = None;
+        }
+    }
+}

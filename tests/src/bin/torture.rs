@@ -1,0 +1,60 @@
+//! Torments real agents: `cargo run -p idlewood-tests --bin torture -- --seed 1 --minutes 10`.
+//!
+//! It is the agent, too: without a leading option its arguments are those of `idlewood`.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use idlewood_tests::torture::{self, Options};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let is_agents = arguments.first().is_some_and(|first| {
+        !first.starts_with("--") || ["--state-dir", "--output", "--config"].contains(&first.as_str())
+    });
+    if is_agents {
+        return idlewood::cli::main();
+    }
+    match torment(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(sentence) => {
+            eprintln!("{sentence}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn torment(arguments: &[String]) -> Result<(), String> {
+    let usage = "usage: torture [--seed S] [--minutes M] [--agents N]";
+    let (mut seed, mut minutes, mut agents) = (1, 1.0, 5);
+    for pair in arguments.chunks(2) {
+        let [name, value] = pair else { return Err(usage.to_owned()) };
+        match name.as_str() {
+            "--seed" => seed = value.parse().map_err(|_| usage)?,
+            "--minutes" => minutes = value.parse().map_err(|_| usage)?,
+            "--agents" => agents = value.parse().map_err(|_| usage)?,
+            _ => return Err(usage.to_owned()),
+        }
+    }
+    let dir = std::env::temp_dir().join(format!("idlewood-torture-{}", std::process::id()));
+    let options = Options {
+        program: std::env::current_exe().map_err(|error| error.to_string())?,
+        tasks: Path::new(env!("CARGO_MANIFEST_DIR")).join("../agent/tasks/probe/probe.wasm"),
+        seed,
+        agents: std::cmp::max(agents, 1),
+        span: Duration::try_from_secs_f64(minutes * 60.0).map_err(|error| error.to_string())?,
+        dir: dir.clone(),
+    };
+    match torture::run(&options) {
+        Ok(report) => {
+            println!("{report}");
+            std::fs::remove_dir_all(&dir).map_err(|error| error.to_string())
+        }
+        Err(sentence) => Err(format!(
+            "{sentence}\nwhat is left is in {}; the same trouble again: cargo run -p idlewood-tests --bin torture -- \
+             --seed {seed} --minutes {minutes} --agents {agents}",
+            dir.display()
+        )),
+    }
+}

@@ -1,0 +1,547 @@
+//! Real agents under everything that can happen to processes: SIGKILL of agents and workers, SIGSTOP for longer than a
+//! lease, SIGTERM, restarts, pauses by the owner, a full disk. In between bags are submitted. Then all of it stops, and
+//! every bag that was ever acknowledged must end with each of its tasks done once, or failed with a reason.
+//!
+//! What is done, to whom, and after how long, follows from the seed. When the agents are where they are does not: they
+//! are processes. So a seed brings about the same kind of trouble again, not the same interleaving.
+//!
+//! Left out: cuts between agents (simnet has them) and power cuts (see the tests of the agent's store).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// What submitters trust executors for, in seconds; a stop lasts for longer.
+const LEASE_S: u64 = 2;
+/// Longest wait between two misdeeds.
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// Longest that everything may take to come to an end once nothing more is done to it.
+const PATIENCE: Duration = Duration::from_secs(180);
+/// Bags of one agent that are under way at the same time: else the end takes for ever.
+const BAGS_OPEN_MAX: usize = 3;
+/// Room that is left on the disk of the first agent when it is filled; less than the store asks for.
+const ROOM_BYTES: u64 = 2 << 20;
+
+/// What to do, and for how long.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The agent's program.
+    pub program: PathBuf,
+    /// The module that tasks run: `probe`.
+    pub tasks: PathBuf,
+    /// What follows from it is in the module's documentation.
+    pub seed: u64,
+    /// How many agents.
+    pub agents: usize,
+    /// How long to torment them.
+    pub span: Duration,
+    /// Where they live; left there when something is wrong.
+    pub dir: PathBuf,
+}
+
+/// What was done, and what came of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// How often what was done.
+    pub deeds: BTreeMap<&'static str, u64>,
+    /// Bags that were acknowledged, and those of whose submission nobody heard the end.
+    pub bags: (u64, u64),
+    /// Tasks that succeeded, and failed.
+    pub tasks: (u64, u64),
+    /// Tasks that were issued again, and results that came twice.
+    pub again: (u64, u64),
+    /// Whether the disk of the first agent could be filled.
+    pub small_disk: bool,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let report = json!({
+            "deeds": self.deeds,
+            "bags_acknowledged": self.bags.0, "bags_found": self.bags.1,
+            "tasks_done": self.tasks.0, "tasks_failed": self.tasks.1,
+            "reissued": self.again.0, "duplicates": self.again.1,
+            "small_disk": self.small_disk,
+        });
+        write!(formatter, "{report}")
+    }
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014).
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound.max(1)
+    }
+
+    fn span(&mut self, most: Duration) -> Duration {
+        Duration::from_micros(self.below(most.as_micros() as u64))
+    }
+}
+
+struct Agent {
+    dir: PathBuf,
+    process: Option<Child>,
+    /// When it is started again, continued, or its disk emptied.
+    restart_at: Option<Instant>,
+    continue_at: Option<Instant>,
+    empty_at: Option<Instant>,
+}
+
+struct Torture<'a> {
+    options: &'a Options,
+    dice: Dice,
+    agents: Vec<Agent>,
+    /// Acknowledged, and by whom.
+    bags: Vec<(usize, String)>,
+    report: Report,
+}
+
+/// A file system of its own for the first agent, where this user may mount one.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(dir: &Path) -> Option<Self> {
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=96m", "tmpfs"])
+            .arg(dir)
+            .stderr(Stdio::null())
+            .status();
+        mounted.is_ok_and(|status| status.success()).then(|| Self(dir.to_owned()))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg("-l").arg(&self.0).status();
+        if !unmounted.is_ok_and(|status| status.success()) {
+            eprintln!("{} stays mounted", self.0.display());
+        }
+    }
+}
+
+/// Torments agents, lets them recover, and checks what became of every bag.
+///
+/// # Errors
+/// What is not as it must be; a sentence.
+pub fn run(options: &Options) -> Result<Report, String> {
+    let agent = |number: usize| Agent {
+        dir: options.dir.join(format!("agent-{number}")),
+        process: None,
+        restart_at: None,
+        continue_at: None,
+        empty_at: None,
+    };
+    let agents: Vec<Agent> = (0..options.agents).map(agent).collect();
+    for agent in &agents {
+        fs::create_dir_all(&agent.dir).map_err(|error| error.to_string())?;
+    }
+    let disk = SmallDisk::mount(&agents[0].dir);
+    let report = Report { small_disk: disk.is_some(), ..Report::default() };
+    let mut torture = Torture { options, dice: Dice(options.seed), agents, bags: Vec::new(), report };
+    for number in 0..options.agents {
+        torture.start(number)?;
+    }
+    let result = torture.torment().and_then(|()| torture.recover()).and_then(|()| torture.judge());
+    torture.end();
+    drop(disk);
+    result.map(|()| torture.report)
+}
+
+impl Torture<'_> {
+    fn torment(&mut self) -> Result<(), String> {
+        let end = Instant::now() + self.options.span;
+        self.wait_until_ready()?;
+        while Instant::now() < end {
+            self.do_what_is_due()?;
+            let victim = self.dice.below(self.agents.len() as u64) as usize;
+            let (deed, aside) = (self.dice.below(100), self.dice.next());
+            match deed {
+                // Mostly back at once; now and then away for longer than a lease.
+                0..45 => self.kill(victim, Duration::from_millis(aside % if aside % 8 == 0 { 5000 } else { 500 })),
+                45..53 => self.kill_worker(victim, aside),
+                53..58 => self.stop(victim, Duration::from_millis(aside % (3000 * LEASE_S))),
+                58..60 => self.terminate(victim),
+                60..65 => self.order(victim, if aside % 3 == 0 { "pause" } else { "resume" }),
+                65..70 => self.fill_disk(Duration::from_millis(1000 + aside % 3000))?,
+                _ => self.submit(victim, aside),
+            }
+            std::thread::sleep(self.dice.span(PAUSE_MAX));
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, deed: &'static str) {
+        *self.report.deeds.entry(deed).or_default() += 1;
+    }
+
+    // ---- processes ----
+
+    fn start(&mut self, number: usize) -> Result<(), String> {
+        let others = self.agents.iter().enumerate().filter(|(other, _)| *other != number);
+        let addresses: Vec<String> =
+            others.filter_map(|(_, agent)| fs::read_to_string(agent.dir.join("address")).ok()).collect();
+        let agent = &mut self.agents[number];
+        agent.restart_at = None;
+        let log = File::options().create(true).append(true).open(agent.dir.with_extension("log"));
+        let log = log.map_err(|error| error.to_string())?;
+        let mut command = Command::new(&self.options.program);
+        // Always the same port, so that those who come back find each other whoever went away meanwhile.
+        let port = 20_000 + (self.options.seed % 300) as usize * 100 + number;
+        command.arg("run").arg("--listen").arg(format!("/ip4/127.0.0.1/tcp/{port}"));
+        command.args(["--speed-mops", "1000", "--die-with-parent", "--lease", &LEASE_S.to_string(), "--slots", "2"]);
+        command.arg("--state-dir").arg(&agent.dir).arg("--config").arg(agent.dir.join("config.toml"));
+        command.arg("--owner-probe").arg(agent.dir.join("owner"));
+        for address in &addresses {
+            command.arg("--bootstrap").arg(address);
+        }
+        command.env_remove("DISPLAY").env("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nowhere");
+        command.env("IDLEWOOD_LOG", "info,idlewood=debug").stdin(Stdio::null());
+        let output = log.try_clone().map_err(|error| error.to_string())?;
+        let process = command.stdout(output).stderr(log).spawn().map_err(|error| error.to_string())?;
+        agent.process = Some(process);
+        let address = format!("/ip4/127.0.0.1/tcp/{port}");
+        match fs::write(agent.dir.join("address"), address) {
+            // On a full disk the old one, which is the same, has to do.
+            Err(error) if error.kind() != std::io::ErrorKind::StorageFull => Err(error.to_string()),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    fn signal(&self, number: usize, name: &str) {
+        if let Some(process) = &self.agents[number].process {
+            signal(process.id(), name);
+        }
+    }
+
+    fn kill(&mut self, number: usize, pause: Duration) {
+        let agent = &mut self.agents[number];
+        let Some(mut process) = agent.process.take() else { return };
+        agent.continue_at = None;
+        agent.restart_at = Some(Instant::now() + pause);
+        // Fails where it has ended by itself, which is found out elsewhere.
+        if process.kill().is_ok() && process.wait().is_ok() {
+            self.count("agents killed");
+        }
+    }
+
+    fn kill_worker(&mut self, number: usize, aside: u64) {
+        let Some(process) = &self.agents[number].process else { return };
+        let workers = children(process.id());
+        if let Some(&worker) = workers.get(aside as usize % workers.len().max(1)) {
+            signal(worker, "KILL");
+            self.count("workers killed");
+        }
+    }
+
+    fn stop(&mut self, number: usize, pause: Duration) {
+        let agent = &mut self.agents[number];
+        if agent.process.is_some() && agent.continue_at.is_none() {
+            agent.continue_at = Some(Instant::now() + pause);
+            self.signal(number, "STOP");
+            self.count(if pause > Duration::from_secs(LEASE_S) { "stops longer than a lease" } else { "stops" });
+        }
+    }
+
+    fn terminate(&mut self, number: usize) {
+        let agent = &mut self.agents[number];
+        if agent.continue_at.is_none() && agent.process.is_some() {
+            agent.restart_at = Some(Instant::now() + Duration::from_secs(8));
+            self.signal(number, "TERM");
+            self.count("agents told to end");
+        }
+    }
+
+    fn fill_disk(&mut self, pause: Duration) -> Result<(), String> {
+        let agent = &mut self.agents[0];
+        if !self.report.small_disk || agent.empty_at.is_some() {
+            return Ok(());
+        }
+        let free = free_bytes(&agent.dir)?;
+        let filler = File::create(agent.dir.join("filler")).map_err(|error| error.to_string())?;
+        let zeros = vec![0; 1 << 20];
+        for _ in 0..free.saturating_sub(ROOM_BYTES) >> 20 {
+            if std::io::Write::write_all(&mut &filler, &zeros).is_err() {
+                // The agent needed it meanwhile: full all the same.
+                break;
+            }
+        }
+        agent.empty_at = Some(Instant::now() + pause);
+        self.count("disks filled");
+        Ok(())
+    }
+
+    /// Undoes what has lasted for long enough, and starts who ended by itself.
+    fn do_what_is_due(&mut self) -> Result<(), String> {
+        let now = Instant::now();
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        for number in 0..self.agents.len() {
+            let agent = &mut self.agents[number];
+            if is_due(agent.continue_at) {
+                agent.continue_at = None;
+                self.signal(number, "CONT");
+            }
+            let agent = &mut self.agents[number];
+            if is_due(agent.empty_at) {
+                agent.empty_at = None;
+                fs::remove_file(agent.dir.join("filler")).map_err(|error| error.to_string())?;
+            }
+            // As a supervisor would, but one that does not hurry.
+            if let Some(process) = &mut agent.process
+                && let Ok(Some(_)) = process.try_wait()
+            {
+                agent.process = None;
+                agent.restart_at.get_or_insert(now + Duration::from_millis(200));
+            }
+            if is_due(agent.restart_at) && agent.process.is_none() {
+                self.start(number)?;
+                self.count("starts");
+            }
+        }
+        Ok(())
+    }
+
+    // ---- the command line ----
+
+    /// What a command printed, if it succeeded; killed after a while, since its agent may be stopped.
+    fn cli(&self, number: usize, arguments: &[&str]) -> Result<Value, String> {
+        let mut command = Command::new(&self.options.program);
+        command.arg("--state-dir").arg(&self.agents[number].dir).args(["--output", "json"]).args(arguments);
+        let process = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut process = process.map_err(|error| error.to_string())?;
+        // What it prints fits a pipe, but for what is asked for when all is over.
+        let patience = if self.agents[number].continue_at.is_some() { 1 } else { 60 };
+        let deadline = Instant::now() + Duration::from_secs(patience);
+        let is_long = arguments.contains(&"export");
+        while !is_long && matches!(process.try_wait(), Ok(None)) {
+            if Instant::now() > deadline {
+                process.kill().map_err(|error| error.to_string())?;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let output = process.wait_with_output().map_err(|error| error.to_string())?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
+        }
+        serde_json::from_slice(&output.stdout).map_err(|error| format!("{arguments:?} printed no JSON: {error}"))
+    }
+
+    fn order(&mut self, number: usize, order: &'static str) {
+        if self.cli(number, &[order]).is_ok() {
+            self.count(order);
+        }
+    }
+
+    fn submit(&mut self, number: usize, aside: u64) {
+        // One that is away or stopped takes no bags.
+        if self.agents[number].process.is_none() || self.agents[number].continue_at.is_some() {
+            return;
+        }
+        let Ok(Value::Array(bags)) = self.cli(number, &["bag", "list"]) else { return };
+        if bags.iter().filter(|bag| bag["finished"].is_null()).count() >= BAGS_OPEN_MAX {
+            return;
+        }
+        let program = self.options.tasks.to_string_lossy().into_owned();
+        let last = 4 + aside % 40;
+        let range = format!("0-{last}");
+        let (millis, work) = ((aside >> 8) % 300, format!("{}", 20 + (aside >> 16) % 300));
+        let (millis, checkpointed) = (millis.to_string(), (millis / 10).to_string());
+        let run: &[&str] = match (aside >> 24) % 5 {
+            // Every third one fails, for good after two tries.
+            0 => &["--max-retries", "1", "--", "exit", "{index}"],
+            1 => &["--", "steps", "10", &checkpointed],
+            2 => &["--", "write", "result-{index}", "text"],
+            _ => &["--", "sleep", &millis],
+        };
+        let mut arguments = vec!["submit", "--program", &program, "--array", &range];
+        // Else the first task is measured.
+        if !(aside >> 32).is_multiple_of(4) {
+            arguments.extend(["--work", &work]);
+        }
+        arguments.extend(run);
+        match self.cli(number, &arguments) {
+            Ok(bag) => {
+                if let Some(id) = bag["id"].as_str() {
+                    self.bags.push((number, id.to_owned()));
+                    self.count("bags submitted");
+                }
+            }
+            Err(_) => self.count("submissions refused or cut off"),
+        }
+    }
+
+    // ---- the end ----
+
+    fn wait_until_ready(&mut self) -> Result<(), String> {
+        let deadline = Instant::now() + PATIENCE;
+        while !(0..self.agents.len()).all(|number| self.cli(number, &["status"]).is_ok()) {
+            if Instant::now() > deadline {
+                return Err("not all agents answer".to_owned());
+            }
+            self.do_what_is_due()?;
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
+    /// Undoes everything, and waits until all bags are over and nobody holds anything.
+    fn recover(&mut self) -> Result<(), String> {
+        let now = Instant::now();
+        for agent in &mut self.agents {
+            for at in [&mut agent.continue_at, &mut agent.empty_at, &mut agent.restart_at] {
+                *at = at.map(|_| now);
+            }
+            if agent.process.is_none() {
+                agent.restart_at = Some(now);
+            }
+        }
+        self.wait_until_ready()?;
+        for number in 0..self.agents.len() {
+            self.cli(number, &["resume"])?;
+        }
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            self.do_what_is_due()?;
+            let unfinished: Vec<String> = (0..self.agents.len()).filter_map(|number| self.unfinished(number)).collect();
+            if unfinished.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                let most = PATIENCE.as_secs();
+                return Err(format!(
+                    "not everything is over {most} s after the last misdeed: {}",
+                    unfinished.join("; ")
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(500));
+        }
+    }
+
+    /// What an agent has left to do.
+    fn unfinished(&self, number: usize) -> Option<String> {
+        let ask = |arguments: &[&str]| self.cli(number, arguments).unwrap_or_else(|error| json!([error]));
+        let (bags, status) = (ask(&["bag", "list"]), ask(&["status"]));
+        let is_open = |bag: &&Value| bag["finished"].is_null();
+        let open: Vec<String> = bags.as_array()?.iter().filter(is_open).map(Value::to_string).collect();
+        let held = &status["held"];
+        let is_idle = open.is_empty() && held.as_array().is_some_and(Vec::is_empty);
+        (!is_idle).then(|| format!("agent {number}: bags {open:?}, held {held}"))
+    }
+
+    /// Whether every task of every bag is done once, or failed with a reason.
+    fn judge(&mut self) -> Result<(), String> {
+        for number in 0..self.agents.len() {
+            let bags = self.cli(number, &["bag", "list"])?;
+            let bags: Vec<Value> = bags.as_array().cloned().unwrap_or_default();
+            let known: BTreeSet<&str> = bags.iter().filter_map(|bag| bag["id"].as_str()).collect();
+            let acknowledged = self.bags.iter().filter(|(agent, _)| *agent == number).map(|(_, id)| id.as_str());
+            let acknowledged: BTreeSet<&str> = acknowledged.collect();
+            if let Some(lost) = acknowledged.difference(&known).next() {
+                return Err(format!("bag {lost} was acknowledged by agent {number}, which does not know it any more"));
+            }
+            self.report.bags.0 += acknowledged.len() as u64;
+            self.report.bags.1 += (known.len() - acknowledged.len()) as u64;
+            for bag in &bags {
+                self.judge_bag(number, bag)?;
+            }
+        }
+        self.judge_stores()
+    }
+
+    fn judge_bag(&mut self, number: usize, bag: &Value) -> Result<(), String> {
+        let count = |name: &str| bag[name].as_u64().unwrap_or(u64::MAX);
+        let id = bag["id"].as_str().unwrap_or_default();
+        let (tasks, done, failed) = (count("tasks"), count("done"), count("failed"));
+        if done + failed != tasks {
+            return Err(format!("bag {id}: {done} done and {failed} failed of {tasks} tasks"));
+        }
+        let out = self.options.dir.join("results").join(id);
+        self.cli(number, &["bag", "get", id, "--out", &out.to_string_lossy()])?;
+        let results = fs::read(out.join("results.json")).map_err(|error| error.to_string())?;
+        let results: Vec<Value> = serde_json::from_slice(&results).map_err(|error| error.to_string())?;
+        let indices: BTreeSet<u64> = results.iter().filter_map(|result| result["index"].as_u64()).collect();
+        if indices.len() as u64 != tasks || results.len() as u64 != tasks {
+            return Err(format!("bag {id}: {} results of {} tasks for {tasks}", results.len(), indices.len()));
+        }
+        for result in results.iter().filter(|result| result["success"] == false) {
+            if result["error"].is_null() && result["exit_code"].is_null() {
+                return Err(format!("bag {id}: a task failed without a reason: {result}"));
+            }
+        }
+        self.report.tasks.0 += done;
+        self.report.tasks.1 += failed;
+        self.report.again.0 += count("reissued");
+        self.report.again.1 += count("duplicates");
+        Ok(())
+    }
+
+    /// What is on disk agrees: one record for each task, and nothing of what is over.
+    fn judge_stores(&mut self) -> Result<(), String> {
+        for number in 0..self.agents.len() {
+            let bags = self.cli(number, &["bag", "list"])?;
+            let tasks: u64 =
+                bags.as_array().map_or(0, |bags| bags.iter().filter_map(|bag| bag["tasks"].as_u64()).sum());
+            self.kill(number, Duration::from_secs(3600));
+            self.cli(number, &["store", "check"])?;
+            let exported = self.cli(number, &["store", "export"])?;
+            let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
+            for record in exported["records"].as_array().into_iter().flatten() {
+                let kind = record["record"].as_object().and_then(|record| record.keys().next());
+                *kinds.entry(kind.cloned().unwrap_or_default()).or_default() += 1;
+            }
+            let of = |kind: &str| kinds.get(kind).copied().unwrap_or(0);
+            let wrong = of("Done") != tasks || ["Held", "Outbox", "Placed", "Failures"].iter().any(|kind| of(kind) > 0);
+            if wrong {
+                return Err(format!("agent {number} has {kinds:?} on disk, of bags with {tasks} tasks, all over"));
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) {
+        for agent in &mut self.agents {
+            if let Some(mut process) = agent.process.take()
+                && process.kill().and_then(|()| process.wait()).is_err()
+            {
+                eprintln!("an agent was gone before it was ended");
+            }
+        }
+    }
+}
+
+fn signal(pid: u32, name: &str) {
+    // A process that is gone already is as good.
+    let status = Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).stderr(Stdio::null()).status();
+    if let Err(error) = status {
+        eprintln!("no signals can be sent: {error}");
+    }
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let lists = threads.flatten().filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
+}
+
+/// What `df` says is free there.
+fn free_bytes(dir: &Path) -> Result<u64, String> {
+    let output = Command::new("df").args(["-B1", "--output=avail"]).arg(dir).output();
+    let text =
+        String::from_utf8(output.map_err(|error| error.to_string())?.stdout).map_err(|error| error.to_string())?;
+    let free = text.lines().nth(1).and_then(|line| line.trim().parse().ok());
+    free.ok_or_else(|| format!("df does not say what is free in {}", dir.display()))
+}
