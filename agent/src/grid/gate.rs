@@ -347,7 +347,7 @@ impl Gate {
     fn objection_at(&self, peer: PeerId, now_s: u64) -> Option<Refused> {
         let state = self.state();
         let Some(admitted) = state.admitted.get(&peer) else { return Some(Refused::Malformed) };
-        admitted.chain.verify(self.grid, peer, now_s, |peer| state.is_revoked(peer)).err()
+        admitted.chain.still_valid(now_s, |peer| state.is_revoked(peer)).err()
     }
 
     /// What a machine that is connected may do.
