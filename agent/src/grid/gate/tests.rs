@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use super::message::{First, Gossip, Hello};
+use super::super::membership::Admin;
+use super::super::message::{First, Gossip, Hello};
+use super::super::signed::SignedManifest;
 use super::*;
 
 const NOW_S: u64 = 1_800_000_000;
