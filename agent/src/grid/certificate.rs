@@ -282,7 +282,16 @@ impl Chain {
         if !own.is_signed() {
             return Err(Refused::Forged);
         }
-        if is_revoked(peer) || self.admin.as_ref().is_some_and(|admin| is_revoked(admin.terms.peer)) {
+        self.still_valid(now_s, is_revoked)
+    }
+
+    /// Whether a chain that was verified before is valid at `now_s`: cheap, since no signature is looked at.
+    ///
+    /// # Errors
+    /// [`Refused::Revoked`] or [`Refused::Expired`].
+    pub fn still_valid(&self, now_s: u64, is_revoked: impl Fn(PeerId) -> bool) -> Result<(), Refused> {
+        let admin = self.admin.as_ref().map(|admin| admin.terms.peer);
+        if is_revoked(self.own.terms.peer) || admin.is_some_and(is_revoked) {
             return Err(Refused::Revoked);
         }
         if self.expires_s() <= now_s {

@@ -3,41 +3,32 @@
 //! The network asks it about every connection, before anything else of that connection is read. It is shared between
 //! the network's tasks and the control API; a lock is held while files are written, which is rare.
 //!
+//! In parts: `issuing` (invitations and renewals), `news` (revocations and what machines tell each other), `bags`.
+//!
 //! A machine without a grid has a gate too: of a grid that nobody else can join, whose key was never written down.
 
+mod bags;
+mod issuing;
+mod news;
+
 use std::collections::BTreeMap;
-use std::iter;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use blake3::Hash;
 use idlewood_overlay::{Contact, GridId, PeerId};
 use libp2p::Multiaddr;
 use libp2p::identity::{Keypair, ed25519};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
-use tracing::{debug, info, warn};
 
 use super::certificate::{Certificate, Chain, Refused, Role, Terms};
-use super::invitation::{ADDRESSES_MAX, Invitation};
-use super::membership::{Admin, INVITATIONS_MAX, Invited, Membership, MembershipError, USES_MAX, fits_invitation};
-use super::revocation::{Revocation, Revocations};
-use super::signed::SignedManifest;
+use super::membership::{Membership, MembershipError};
+use super::revocation::Revocation;
 use super::{GridKeyError, canonical, key, message};
 use crate::identity;
 use crate::net::parse_address;
-
-/// Longest lifetime of a certificate and of an invitation.
-const SPAN_MAX: Duration = Duration::from_secs(10 * 366 * 86_400);
-
-/// Between two tries to renew: a twentieth of the lifetime, within these.
-const RENEWAL_RETRY_S: (u64, u64) = (1, 3_600);
-
-/// Messages about the grid that one peer may send at once, and how many it may send per second in the long run: a whole
-/// set of revocations comes in 32 pages.
-const GOSSIP_BURST: f64 = 64.0;
-const GOSSIP_PER_S: f64 = 1.0;
+use news::GOSSIP_BURST;
 
 /// How long after it was admitted a connection is a connection at the latest.
 const ON_ITS_WAY_S: u64 = 60;
@@ -347,7 +338,7 @@ impl Gate {
     fn objection_at(&self, peer: PeerId, now_s: u64) -> Option<Refused> {
         let state = self.state();
         let Some(admitted) = state.admitted.get(&peer) else { return Some(Refused::Malformed) };
-        admitted.chain.verify(self.grid, peer, now_s, |peer| state.is_revoked(peer)).err()
+        admitted.chain.still_valid(now_s, |peer| state.is_revoked(peer)).err()
     }
 
     /// What a machine that is connected may do.
@@ -359,375 +350,6 @@ impl Gate {
     pub(crate) fn keep(&self, is_connected: impl Fn(PeerId) -> bool) {
         let now_s = now_s();
         self.state().admitted.retain(|peer, admitted| is_connected(*peer) || now_s < admitted.since_s + ON_ITS_WAY_S);
-    }
-
-    // ---- invitations ----
-
-    /// Makes an invitation. The passphrase opens the grid's key, which administrators need, until the agent ends.
-    ///
-    /// # Errors
-    /// When this machine may not invite, the numbers make no sense, or it cannot be written down.
-    pub fn invite(&self, offer: Offer, passphrase: Option<&[u8]>) -> Result<Invitation, GateError> {
-        self.invite_at(offer, passphrase, now_s())
-    }
-
-    fn invite_at(&self, offer: Offer, passphrase: Option<&[u8]>, now_s: u64) -> Result<Invitation, GateError> {
-        let Offer { role, valid, uses, lifetime } = offer;
-        if !(1..=USES_MAX).contains(&uses) {
-            return Err(GateError::Terms("an invitation is good for 1 to 10000 machines"));
-        }
-        for span in [valid, lifetime] {
-            if span < Duration::from_secs(1) || span > SPAN_MAX {
-                return Err(GateError::Terms("invitations and certificates are valid for a second to ten years"));
-            }
-        }
-        let mut state = self.state();
-        state.check_admin(self, now_s)?;
-        let State { membership: Some(membership), grid_key, .. } = &mut *state else { return Err(GateError::NoGrid) };
-        if role == Role::Admin && grid_key.is_none() {
-            if key::is_sealed(&membership.directory)?.is_none() {
-                return Err(GateError::NoGridKey);
-            }
-            *grid_key = Some(key::load(&membership.directory, self.grid, passphrase)?);
-        }
-        membership.invitations.retain(|invited| invited.expires_s > now_s);
-        if membership.invitations.len() >= INVITATIONS_MAX {
-            return Err(GateError::Terms("too many invitations are open: wait until some have expired"));
-        }
-        let secret: [u8; 16] = rand::random();
-        let expires_s = now_s + valid.as_secs();
-        membership.invitations.push(Invited {
-            secret_hash: *blake3::hash(&secret).as_bytes(),
-            role,
-            expires_s,
-            uses,
-            lifetime_s: lifetime.as_secs(),
-            guests: Vec::new(),
-        });
-        if let Err(error) = membership.save_invitations() {
-            membership.invitations.pop();
-            return Err(error.into());
-        }
-        let addresses = state.reachable_at().filter(|address| fits_invitation(address));
-        let addresses = addresses.take(ADDRESSES_MAX).collect();
-        Ok(Invitation { grid: self.grid, issuer: self.me, addresses, secret, role, expires_s, uses })
-    }
-
-    /// Certifies a machine that shows the secret of an invitation; it is written down that it was used before the
-    /// certificate exists. Blocks for the disk.
-    ///
-    /// # Errors
-    /// [`Refused::NotInvited`], [`Refused::Revoked`] or [`Refused::CannotIssue`].
-    pub(crate) fn welcome(&self, guest: PeerId, secret: &[u8]) -> Result<message::Welcome, Refused> {
-        self.welcome_at(guest, secret, now_s())
-    }
-
-    fn welcome_at(&self, guest: PeerId, secret: &[u8], now_s: u64) -> Result<message::Welcome, Refused> {
-        let mut state = self.state();
-        if state.is_revoked(guest) {
-            return Err(Refused::Revoked);
-        }
-        let secret_hash = blake3::hash(secret);
-        let membership = state.membership.as_ref().ok_or(Refused::NotInvited)?;
-        // Hashes are compared in constant time.
-        let is_it = |invited: &Invited| Hash::from_bytes(invited.secret_hash) == secret_hash;
-        let position = membership.invitations.iter().position(is_it).ok_or(Refused::NotInvited)?;
-        let invited = &membership.invitations[position];
-        let is_new = !invited.guests.contains(&guest);
-        if invited.expires_s <= now_s || (is_new && invited.guests.len() >= invited.uses as usize) {
-            return Err(Refused::NotInvited);
-        }
-        let (role, lifetime_s, name) = (invited.role, invited.lifetime_s, membership.name.clone());
-        let chain = state.issue(self, guest, role, lifetime_s, self.nonce(guest), now_s)?;
-        let issuer = state.chain.own.encode();
-        if is_new && let Some(membership) = &mut state.membership {
-            membership.invitations[position].guests.push(guest);
-            if let Err(error) = membership.save_invitations() {
-                warn!(%error, "a machine cannot join: that the invitation was used cannot be written down");
-                membership.invitations[position].guests.pop();
-                return Err(Refused::CannotIssue);
-            }
-        }
-        info!(machine = %identity::to_libp2p(guest), %role, "joined the grid by an invitation of this machine");
-        Ok(message::Welcome { chain: chain.encode(), issuer, name })
-    }
-
-    /// The nonce of a machine: always the same from this issuer, and not to be foreseen without its key.
-    fn nonce(&self, guest: PeerId) -> [u8; 16] {
-        let secret = blake3::derive_key("idlewood 2026 position nonces v1", &self.machine.to_bytes());
-        let mut nonce = [0; 16];
-        nonce.copy_from_slice(&blake3::keyed_hash(&secret, &guest.0).as_bytes()[..16]);
-        nonce
-    }
-
-    // ---- renewal ----
-
-    /// Whom to ask for a new certificate now; none while the present one is in its first half.
-    pub(crate) fn wants_renewal(&self) -> Option<RenewFrom> {
-        self.wants_renewal_at(now_s())
-    }
-
-    fn wants_renewal_at(&self, now_s: u64) -> Option<RenewFrom> {
-        let mut state = self.state();
-        let membership = state.membership.as_ref()?;
-        // The chain ends with its administrator's certificate.
-        let issued_s = state.chain.own.terms.issued_s;
-        let lifetime_s = state.chain.expires_s().saturating_sub(issued_s);
-        let retry_s = (lifetime_s / 20).clamp(RENEWAL_RETRY_S.0, RENEWAL_RETRY_S.1);
-        let is_due = now_s >= issued_s + lifetime_s / 2 && now_s >= state.renewal_tried_s.saturating_add(retry_s);
-        if !is_due || membership.admins.is_empty() {
-            return None;
-        }
-        let place = state.renewals % membership.admins.len();
-        let (peer, admin) = membership.admins.iter().nth(place)?;
-        let from = RenewFrom { peer: *peer, address: admin.address.clone() };
-        state.renewals += 1;
-        state.renewal_tried_s = now_s;
-        Some(from)
-    }
-
-    /// A new certificate for a machine that is connected, with the role, nonce and lifetime of its present one.
-    fn renew(&self, peer: PeerId, now_s: u64) -> Result<Chain, Refused> {
-        let state = self.state();
-        let admitted = state.admitted.get(&peer).ok_or(Refused::NotInvited)?;
-        admitted.chain.verify(self.grid, peer, now_s, |peer| state.is_revoked(peer))?;
-        let Terms { role, issued_s, expires_s, nonce, .. } = admitted.chain.own.terms;
-        state.issue(self, peer, role, expires_s - issued_s, nonce, now_s)
-    }
-
-    /// Takes the answer to a request for renewal.
-    pub(crate) fn renewed(&self, answer: &[u8]) {
-        let chain = match message::Renewal::decode(answer) {
-            Ok(message::Renewal(Ok(chain))) => chain,
-            Ok(message::Renewal(Err(refused))) => {
-                warn!(%refused, "an administrator does not renew this machine's certificate");
-                return;
-            }
-            Err(error) => {
-                debug!(%error, "an answer to a request for renewal");
-                return;
-            }
-        };
-        if let Err(error) = self.adopt(&chain, now_s()) {
-            warn!(%error, "a renewed certificate cannot be used");
-        }
-    }
-
-    fn adopt(&self, bytes: &[u8], now_s: u64) -> anyhow::Result<()> {
-        let chain = Chain::decode(bytes)?;
-        let mut state = self.state();
-        chain.verify(self.grid, self.me, now_s, |peer| state.is_revoked(peer))?;
-        let (new, old) = (&chain.own.terms, &state.chain.own.terms);
-        anyhow::ensure!((new.role, new.nonce) == (old.role, old.nonce), "it is not the old one renewed");
-        anyhow::ensure!(chain.expires_s() > state.chain.expires_s(), "it does not last longer");
-        let Some(membership) = &mut state.membership else { return Ok(()) };
-        let old = std::mem::replace(&mut membership.chain, chain.clone());
-        if let Err(error) = membership.save() {
-            membership.chain = old;
-            return Err(error.into());
-        }
-        info!(expires_s = chain.expires_s(), "this machine's certificate is renewed");
-        state.chain = chain;
-        state.renewed = true;
-        drop(state);
-        self.changed.notify_one();
-        Ok(())
-    }
-
-    // ---- revocation ----
-
-    /// Revokes a machine for good.
-    ///
-    /// # Errors
-    /// When this machine may not, or it cannot be written down.
-    pub fn revoke(&self, peer: PeerId) -> Result<(), GateError> {
-        self.revoke_at(peer, now_s())
-    }
-
-    fn revoke_at(&self, peer: PeerId, now_s: u64) -> Result<(), GateError> {
-        if peer == self.me {
-            return Err(GateError::Oneself);
-        }
-        let mut state = self.state();
-        state.check_admin(self, now_s)?;
-        if state.is_revoked(peer) {
-            return Err(GateError::RevokedAlready);
-        }
-        let admin = Some(state.chain.own.clone());
-        let revocation = Revocation::issue(self.grid, peer, now_s, &self.machine, admin);
-        state.take_revocations(vec![revocation])?;
-        drop(state);
-        self.changed.notify_one();
-        Ok(())
-    }
-
-    // ---- what machines tell each other ----
-
-    /// Waits until [`Gate::news`] has something, or somebody may have to go.
-    pub(crate) async fn changed(&self) {
-        self.changed.notified().await;
-    }
-
-    /// What everybody who is connected should hear, as messages.
-    pub(crate) fn news(&self) -> Vec<Vec<u8>> {
-        let mut state = self.state();
-        let mut messages: Vec<Vec<u8>> = message::pages(std::mem::take(&mut state.news).iter(), Vec::new());
-        if std::mem::take(&mut state.renewed) {
-            messages.push(message::Gossip::Certificate(state.chain.encode()).encode());
-        }
-        messages
-    }
-
-    /// What `peer`, who has just been let in, lacks: everything, where its digest differs.
-    pub(crate) fn lacks(&self, peer: PeerId) -> Vec<Vec<u8>> {
-        let state = self.state();
-        let digest = state.digest();
-        let Some(membership) = &state.membership else { return Vec::new() };
-        let mut admins = Vec::new();
-        // Where an administrator listens may be new while all else is not.
-        if state.chain.own.terms.role == Role::Admin
-            && let Some(address) = state.reachable_at().next()
-        {
-            admins.push((state.chain.own.encode(), address));
-        }
-        if state.admitted.get(&peer).is_none_or(|admitted| admitted.digest == digest) {
-            return message::pages(iter::empty(), admins);
-        }
-        admins.extend(membership.admins.values().map(|it| (it.certificate.encode(), it.address.clone())));
-        message::pages(membership.revocations.iter(), admins)
-    }
-
-    /// Takes a message about the grid from a machine that is connected; what is answered. Blocks for the disk.
-    ///
-    /// # Errors
-    /// When it makes no sense, or too many came.
-    pub(crate) fn hear(&self, from: PeerId, bytes: &[u8]) -> Result<Vec<u8>, Refused> {
-        self.hear_at(from, bytes, now_s())
-    }
-
-    fn hear_at(&self, from: PeerId, bytes: &[u8], now_s: u64) -> Result<Vec<u8>, Refused> {
-        if !self.state().may_gossip(from, now_s) {
-            return Err(Refused::CannotIssue);
-        }
-        match message::Gossip::decode(bytes)? {
-            message::Gossip::News { revocations, admins } => {
-                self.hear_news(from, revocations, admins)?;
-                Ok(Vec::new())
-            }
-            message::Gossip::Certificate(chain) => {
-                let digest = self.state().admitted.get(&from).map(|admitted| admitted.digest).unwrap_or_default();
-                self.admit_at(from, &message::Hello { chain, digest }, now_s)?;
-                Ok(Vec::new())
-            }
-            message::Gossip::Renew => {
-                let renewed = self.renew(from, now_s);
-                if let Ok(chain) = &renewed {
-                    info!(machine = %identity::to_libp2p(from), until_s = chain.expires_s(), "certificate renewed");
-                }
-                Ok(message::Renewal(renewed.map(|chain| chain.encode())).encode())
-            }
-        }
-    }
-
-    fn hear_news(
-        &self,
-        from: PeerId,
-        revocations: Vec<Revocation>,
-        admins: Vec<(Certificate, String)>,
-    ) -> Result<(), Refused> {
-        let mut state = self.state();
-        let mut news = Vec::new();
-        for revocation in revocations {
-            if state.is_revoked(revocation.peer) {
-                continue;
-            }
-            revocation.verify(self.grid)?;
-            // Whoever was revoked has nothing to say any more.
-            if state.is_revoked(PeerId(revocation.issuer)) {
-                continue;
-            }
-            news.push(revocation);
-        }
-        for (certificate, address) in admins {
-            let peer = certificate.terms.peer;
-            certificate.verify_admin(self.grid)?;
-            if state.is_revoked(peer) || address.parse::<Multiaddr>().is_err() || !fits_invitation(&address) {
-                continue;
-            }
-            // Where an administrator listens it knows best itself.
-            let Some(membership) = &mut state.membership else { continue };
-            let known = membership.admins.get(&peer);
-            if known.is_none_or(|known| from == peer && known.address != address) {
-                membership.remember_admin(peer, Admin { certificate, address });
-                if let Err(error) = membership.save() {
-                    warn!(%error, "what is known of administrators cannot be kept");
-                }
-            }
-        }
-        if news.is_empty() {
-            return Ok(());
-        }
-        for revocation in &news {
-            info!(machine = %identity::to_libp2p(revocation.peer), "revoked from the grid");
-        }
-        if let Err(error) = state.take_revocations(news) {
-            warn!(%error, "revocations cannot be kept; they count until this agent ends");
-        }
-        drop(state);
-        self.changed.notify_one();
-        Ok(())
-    }
-
-    // ---- bags ----
-
-    /// Signs a manifest of this machine.
-    ///
-    /// # Errors
-    /// When this machine may not submit.
-    pub fn sign_manifest(&self, manifest: Vec<u8>) -> Result<SignedManifest, Unauthorised> {
-        let state = self.state();
-        if state.chain.own.terms.role < Role::Submitter {
-            return Err(Unauthorised::Role);
-        }
-        Ok(SignedManifest::sign(manifest, state.chain.encode(), &self.machine))
-    }
-
-    /// Whether tasks of this manifest may run here: its submitter signed it, and may submit. Where the certificate in it has
-    /// expired since, the one counts by which the submitter is connected now.
-    ///
-    /// # Errors
-    /// Why not.
-    pub fn authorise(&self, signed: &SignedManifest, submitter: PeerId) -> Result<(), Unauthorised> {
-        self.authorise_at(signed, submitter, now_s())
-    }
-
-    fn authorise_at(&self, signed: &SignedManifest, submitter: PeerId, now_s: u64) -> Result<(), Unauthorised> {
-        if !signed.is_signed_by(submitter) {
-            return Err(Unauthorised::Signature);
-        }
-        // Its own bags are its own business, also those from before it joined a grid.
-        if submitter == self.me {
-            return Ok(());
-        }
-        let state = self.state();
-        let is_revoked = |peer| state.is_revoked(peer);
-        let judge =
-            |chain: &Chain| chain.verify(self.grid, submitter, now_s, is_revoked).map(|()| chain.own.terms.role);
-        let shown = Chain::decode(&signed.chain).map_err(Refused::from).and_then(|chain| judge(&chain));
-        let role = match (shown, state.admitted.get(&submitter)) {
-            (Err(_), Some(admitted)) => judge(&admitted.chain),
-            (shown, _) => shown,
-        };
-        match role {
-            Ok(Role::Submitter | Role::Admin) => Ok(()),
-            Ok(Role::Member) => Err(Unauthorised::Role),
-            Err(refused) => Err(Unauthorised::Refused(refused)),
-        }
-    }
-
-    /// Whether a machine was revoked.
-    pub fn is_revoked(&self, peer: PeerId) -> bool {
-        self.state().is_revoked(peer)
     }
 
     // ---- addresses ----
@@ -774,82 +396,12 @@ impl State {
         self.chain.verify(gate.grid, gate.me, now_s, |peer| self.is_revoked(peer)).map_err(GateError::Invalid)
     }
 
-    /// Signs a certificate: with the grid's key for administrators, with this machine's for the others.
-    fn issue(
-        &self,
-        gate: &Gate,
-        peer: PeerId,
-        role: Role,
-        lifetime_s: u64,
-        nonce: [u8; 16],
-        now_s: u64,
-    ) -> Result<Chain, Refused> {
-        if self.check_admin(gate, now_s).is_err() {
-            return Err(Refused::CannotIssue);
-        }
-        let mut terms =
-            Terms { grid: gate.grid, peer, role, issued_s: now_s, expires_s: now_s.saturating_add(lifetime_s), nonce };
-        if role == Role::Admin {
-            let key = self.grid_key.as_ref().ok_or(Refused::CannotIssue)?;
-            return Ok(Chain { own: Certificate::issue(terms, key), admin: None });
-        }
-        let admin = self.chain.own.clone();
-        terms.expires_s = terms.expires_s.min(admin.terms.expires_s);
-        Ok(Chain { own: Certificate::issue(terms, &gate.machine), admin: Some(admin) })
-    }
-
-    /// Adds verified revocations, and writes them down.
-    fn take_revocations(&mut self, revocations: Vec<Revocation>) -> Result<(), MembershipError> {
-        let Some(membership) = &mut self.membership else { return Ok(()) };
-        for revocation in revocations {
-            membership.admins.remove(&revocation.peer);
-            if membership.revocations.insert(revocation.clone()) {
-                self.news.push(revocation);
-            }
-        }
-        membership.save_revocations()?;
-        membership.save()
-    }
-
-    /// Equal where the same machines are revoked and the same administrators known.
-    fn digest(&self) -> [u8; 16] {
-        let none = Revocations::default();
-        let mut hasher = blake3::Hasher::new();
-        let revocations = self.membership.as_ref().map_or(&none, |membership| &membership.revocations);
-        hasher.update(&revocations.digest());
-        let mut admins: Vec<PeerId> =
-            self.membership.iter().flat_map(|membership| membership.admins.keys().copied()).collect();
-        if self.chain.own.terms.role == Role::Admin {
-            admins.push(self.chain.own.terms.peer);
-        }
-        admins.sort_unstable();
-        for peer in admins.iter().take(super::membership::ADMINS_MAX) {
-            hasher.update(&peer.0);
-        }
-        let mut digest = [0; 16];
-        digest.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
-        digest
-    }
-
     /// Addresses for others: loopback ones only where there are no others.
     fn reachable_at(&self) -> impl Iterator<Item = String> {
         let is_far = |address: &Multiaddr| parse_address(address).is_ok_and(|(socket, _)| !socket.ip().is_loopback());
         let some_are_far = self.addresses.iter().any(is_far);
         let reachable = self.addresses.iter().filter(move |address| !some_are_far || is_far(address));
         reachable.map(ToString::to_string)
-    }
-
-    /// Whether one more message about the grid is taken from `peer` now.
-    fn may_gossip(&mut self, peer: PeerId, now_s: u64) -> bool {
-        let Some(admitted) = self.admitted.get_mut(&peer) else { return false };
-        let passed_s = now_s.saturating_sub(admitted.gossip_at_s) as f64;
-        admitted.gossip_left = (admitted.gossip_left + passed_s * GOSSIP_PER_S).min(GOSSIP_BURST);
-        admitted.gossip_at_s = now_s;
-        if admitted.gossip_left < 1.0 {
-            return false;
-        }
-        admitted.gossip_left -= 1.0;
-        true
     }
 }
 
@@ -874,5 +426,4 @@ impl Gate {
 }
 
 #[cfg(test)]
-#[path = "gate_tests.rs"]
 mod tests;

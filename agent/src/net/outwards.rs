@@ -35,9 +35,11 @@ pub(super) const QUIET: Duration = Duration::from_millis(500);
 /// The same for a peer that turned out to be of another grid, or does not let this machine in.
 pub(super) const QUIET_OTHER_GRID: Duration = Duration::from_secs(30);
 
-/// Dials under way while machines that were found on the local network are dialled, and addresses of one of them.
-const FOUND_DIALS_MAX: usize = 16;
+/// Machines of the local network that are remembered, addresses of one of them, and how many an agent dials at once that is
+/// connected with nobody.
+const FOUND_MAX: usize = 1024;
 const ADDRESSES_PER_FOUND_MAX: usize = 4;
+const FOUND_DIALS_MAX: usize = 8;
 
 /// What is known of one peer while there is something to know.
 #[derive(Default)]
@@ -219,27 +221,48 @@ impl Task {
         }
     }
 
-    /// Agents say on the local network that they are there. They are dialled; the handshake tells whether they are of this
-    /// grid.
+    /// Agents say on the local network that they are there.
     pub(super) fn on_found(&mut self, found: Vec<(libp2p::PeerId, Multiaddr)>) {
-        let mut addresses: HashMap<PeerId, Vec<Multiaddr>> = HashMap::new();
         for (peer, address) in found {
             if let Some(peer) = identity::from_libp2p(&peer)
                 && let Ok((socket, _)) = self.reach.check(&address)
+                && (self.found.len() < FOUND_MAX || self.found.contains_key(&peer))
             {
-                addresses.entry(peer).or_default().push(reach::multiaddr(socket));
+                let addresses = self.found.entry(peer).or_default();
+                if addresses.len() < ADDRESSES_PER_FOUND_MAX {
+                    addresses.push(reach::multiaddr(socket));
+                }
             }
         }
-        for (peer, mut addresses) in addresses {
-            let dialling = self.links.values().filter(|link| link.dialling.is_some()).count();
-            let link = self.links.entry(peer).or_default();
-            let is_quiet = link.quiet.as_ref().is_some_and(|(until, _)| *until > Instant::now());
-            if dialling >= FOUND_DIALS_MAX || is_quiet || link.dialling.is_some() || !link.connections.is_empty() {
-                continue;
+        self.dial_found();
+    }
+
+    /// They have not said so for a while.
+    pub(super) fn on_expired(&mut self, expired: Vec<(libp2p::PeerId, Multiaddr)>) {
+        for (peer, _) in expired {
+            if let Some(peer) = identity::from_libp2p(&peer) {
+                self.found.remove(&peer);
             }
-            addresses.truncate(ADDRESSES_PER_FOUND_MAX);
+        }
+    }
+
+    /// Dials some of those that were found; the handshake tells whether they are of this grid. Whoever is connected
+    /// already needs one now and then, so that two halves of a grid become one.
+    pub(super) fn dial_found(&mut self) {
+        let now = Instant::now();
+        let most = if self.connected().is_empty() { FOUND_DIALS_MAX } else { 1 };
+        let can_be_dialled = |peer: &PeerId| {
+            self.links.get(peer).is_none_or(|link| {
+                let is_quiet = link.quiet.as_ref().is_some_and(|(until, _)| *until > now);
+                !is_quiet && link.dialling.is_none() && link.connections.is_empty()
+            })
+        };
+        let found = self.found.iter().filter(|(peer, _)| can_be_dialled(peer)).take(most);
+        let found: Vec<_> = found.map(|(peer, addresses)| (*peer, addresses.clone())).collect();
+        for (peer, addresses) in found {
+            let link = self.links.entry(peer).or_default();
             link.found = true;
-            link.address = addresses[0].to_string().into();
+            link.address = addresses.first().map(ToString::to_string).unwrap_or_default().into();
             self.dial(peer, Route::Contact, addresses);
         }
     }

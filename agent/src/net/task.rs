@@ -11,7 +11,7 @@ use idlewood_overlay::{Contact, PeerId};
 use libp2p::futures::StreamExt as _;
 use libp2p::request_response::{self, OutboundRequestId};
 use libp2p::swarm::{ConnectionError, ConnectionId, SwarmEvent};
-use libp2p::{Swarm, identify, mdns, ping};
+use libp2p::{Multiaddr, Swarm, identify, mdns, ping};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior};
 use tracing::{debug, warn};
@@ -58,6 +58,8 @@ pub(super) struct Task {
     held_bytes: usize,
     pub(super) links: HashMap<PeerId, Link>,
     pub(super) addresses: Addresses,
+    /// Who said on the local network that it is there, and where.
+    pub(super) found: HashMap<PeerId, Vec<Multiaddr>>,
     pub(super) in_flight: HashMap<OutboundRequestId, InFlight>,
     pub(super) bootstraps: HashMap<ConnectionId, Bootstrap>,
     pub(super) serving: Serving,
@@ -92,6 +94,7 @@ impl Task {
             held_bytes: 0,
             links: HashMap::new(),
             addresses: Addresses::new(reach),
+            found: HashMap::new(),
             in_flight: HashMap::new(),
             bootstraps: HashMap::new(),
             serving,
@@ -220,6 +223,9 @@ impl Task {
         let links = &self.links;
         self.gate.keep(|peer| links.get(&peer).is_some_and(|link| !link.connections.is_empty()));
         self.bootstraps.retain(|_, bootstrap| !bootstrap.reply.is_closed());
+        if self.connected().is_empty() {
+            self.dial_found();
+        }
     }
 
     // ---- the grid ----
@@ -250,7 +256,7 @@ impl Task {
         }
     }
 
-    fn connected(&self) -> Vec<PeerId> {
+    pub(super) fn connected(&self) -> Vec<PeerId> {
         self.links.iter().filter(|(_, link)| !link.connections.is_empty()).map(|(peer, _)| *peer).collect()
     }
 
@@ -315,6 +321,7 @@ impl Task {
                 }
             },
             SwarmEvent::Behaviour(BehaviourEvent::Mdns(mdns::Event::Discovered(found))) => self.on_found(found),
+            SwarmEvent::Behaviour(BehaviourEvent::Mdns(mdns::Event::Expired(expired))) => self.on_expired(expired),
             SwarmEvent::Behaviour(BehaviourEvent::Requests(event)) => self.on_request_event(event),
             // Addresses that others observe are not used; the rest tells nothing that acts here.
             other => debug!(event = ?other, "not used"),

@@ -426,12 +426,8 @@ impl Driver {
                 Err(error) => tracing::debug!(?from, %error, "message refused"),
             },
             NetEvent::Unreachable(peer) => self.feed(Event::ConnectionLost(peer)),
-            // Whoever is alone joins through anybody; others are found by the overlay.
-            NetEvent::Found(contact) => {
-                if self.peer.overlay_view().neighbours().next().is_none() {
-                    self.feed(Event::Bootstrap(contact));
-                }
-            }
+            // To join through, or to find that the grid has another half.
+            NetEvent::Found(contact) => self.feed(Event::Bootstrap(contact)),
             NetEvent::Connected { .. } | NetEvent::Listening(_) => {}
         }
     }

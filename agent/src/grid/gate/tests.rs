@@ -2,9 +2,12 @@
 
 use std::path::PathBuf;
 
+use proptest::prelude::*;
 use tempfile::TempDir;
 
-use super::message::{First, Gossip, Hello};
+use super::super::membership::Admin;
+use super::super::message::{First, Gossip, Hello};
+use super::super::signed::SignedManifest;
 use super::*;
 
 const NOW_S: u64 = 1_800_000_000;
@@ -473,5 +476,26 @@ fn the_frames_of_the_handshake_are_pinned() {
     assert_eq!(message::decode_answer::<()>(&hex::decode("83074040").unwrap()), Ok(Err(Refused::NotInvited)));
     for damaged in ["8300414040", "830040", "83094040", "8306410040", "8306404100"] {
         assert!(message::decode_answer::<()>(&hex::decode(damaged).unwrap()).is_err(), "{damaged}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_words_are_taken_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), at in 0..200_usize, bit in 0..8) {
+        prop_assert!(First::decode(&bytes).is_err());
+        prop_assert!(message::decode_answer::<Hello>(&bytes).is_err());
+        prop_assert!(message::decode_answer::<message::Welcome>(&bytes).is_err());
+        prop_assert!(message::Renewal::decode(&bytes).is_err());
+        prop_assert!(Gossip::decode(&bytes).is_err());
+        // Nearly right ones are more of a trial.
+        let grid = GridId([1; 32]);
+        let key = ed25519::SecretKey::try_from_bytes([2; 32]).unwrap().into();
+        let revocation = Revocation::issue(grid, PeerId([3; 32]), NOW_S, &key, None);
+        let mut words = Gossip::News { revocations: vec![revocation], admins: Vec::new() }.encode();
+        let at = at % words.len();
+        words[at] ^= 1_u8 << bit;
+        if let Ok(Gossip::News { revocations, .. }) = Gossip::decode(&words) {
+            prop_assert!(revocations.iter().all(|it| it.verify(grid).is_err()));
+        }
     }
 }
