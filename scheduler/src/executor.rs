@@ -382,6 +382,9 @@ impl Executor {
                     self.version += 1;
                     held.hand_back(self.version, io, config);
                     self.order_stale = true;
+                    // Offering as before, the idlest machine of all would be given the same again.
+                    self.resting_until = self.resting_until.max(Some(io.now + config.lease));
+                    self.changed = true;
                 }
             }
             TaskOutcome::Stopped => {

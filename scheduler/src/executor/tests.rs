@@ -471,3 +471,23 @@ fn a_machine_rests_when_it_is_told_to_and_all_has_failed() {
     executor.tick(&mut io, &config);
     assert!(executor.changed && executor.resting_until().is_none() && is_offered(&mut executor, &io));
 }
+
+#[test]
+fn a_machine_that_cannot_start_what_it_is_given_hands_it_back_and_rests() {
+    let config = Config::default();
+    let (mut executor, mut io) = laden(&config);
+    let is_offered = |executor: &mut Executor, io: &Io| executor.summary(io.now) != Summary::unavailable();
+    for tries in 1..=NOT_STARTED_MAX {
+        assert!(executor.resting_until().is_none() && is_offered(&mut executor, &io), "before try {tries}");
+        executor.dispatch(&mut io);
+        let task = executor.places.iter().flatten().find(|running| running.runs()).expect("one runs").task;
+        executor.ended(task, TaskOutcome::NotStarted { retry_after: Duration::from_secs(1) }, &mut io, &config);
+        all_durable(&mut io);
+        io.now += Duration::from_secs(1);
+    }
+    let rest = executor.resting_until().expect("it rests");
+    assert!(rest > io.now && rest <= io.now + config.lease && executor.changed);
+    io.now = rest;
+    executor.tick(&mut io, &config);
+    assert!(executor.resting_until().is_none());
+}
