@@ -329,8 +329,31 @@ impl Overlay {
     }
 
     pub(crate) fn on_find(&mut self, sender: Member, nonce: u32, key: &PositionKey) {
-        let near = self.nearest_known(key, FOUND_SIDE_LEN, Some(sender.peer));
+        let near = self.named_near(key, sender.peer);
         self.send(sender, Body::Found { nonce, near });
+    }
+
+    /// Whom an answer names: the nearest to a place that we know, and on either side one of those next to it who answered
+    /// us lately, ourselves included. Fingers may be dead, and dead ones that are nearer would hide the living from whoever
+    /// asks, again and again.
+    fn named_near(&self, key: &PositionKey, asker: PeerId) -> Vec<Member> {
+        let mut near = self.nearest_known(key, FOUND_SIDE_LEN, Some(asker));
+        let place = key.head();
+        let is_above = |contact: &Member| contact.key(self.grid).head() >= place;
+        for above in [false, true] {
+            let sure = self.near().chain([&self.me]);
+            let sure = sure.filter(|contact| contact.peer != asker && is_above(contact) == above);
+            let Some(nearest) = sure.min_by_key(|contact| contact.key(self.grid).head().abs_diff(place)) else {
+                continue;
+            };
+            let side: Vec<usize> = (0..near.len()).filter(|at| is_above(&near[*at]) == above).collect();
+            let is_named = side.iter().any(|at| near[*at].peer == nearest.peer);
+            // They are listed nearest first.
+            if let Some(farthest) = side.last().filter(|_| !is_named) {
+                near[*farthest] = nearest.clone();
+            }
+        }
+        near
     }
 
     /// The peers nearest to a place on either side that we know, ourselves included.

@@ -188,3 +188,26 @@ fn who_is_slow_itself_gives_others_more_time() {
     let (healthy, slow) = (between_tries(0), between_tries(4));
     assert!(slow >= healthy * 2, "{slow:?} after being late, {healthy:?} before");
 }
+
+/// Three that only spoke to us, and may be gone by now, are nearer to the place than the one who answers us.
+#[test]
+fn an_answer_names_one_who_answers_us_though_others_are_nearer() {
+    let mut pair = Pair::new();
+    pair.meet();
+    pair.answer_for(SECOND * 5);
+    assert_eq!(pair.neighbours(), 1);
+    let key = |contact: &Member| PositionKey::new(GRID, contact.peer);
+    let mut strangers: Vec<Member> = (3..60).map(contact).filter(|stranger| key(stranger) > key(&pair.other)).collect();
+    strangers.sort_by_key(key);
+    let [.., first, second, third, asker] = &strangers[..] else { panic!("{strangers:?}") };
+    for stranger in [first, second, third] {
+        pair.hear(stranger, Body::Find { nonce: 1, key: key(stranger) });
+    }
+    pair.sent.clear();
+    pair.hear(asker, Body::Find { nonce: 7, key: key(asker) });
+    let found = pair.sent.iter().find_map(|(_, body)| match body {
+        Body::Found { nonce: 7, near } => Some(near.clone()),
+        _ => None,
+    });
+    assert_eq!(found, Some(vec![third.clone(), pair.other.clone()]));
+}
