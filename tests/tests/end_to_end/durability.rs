@@ -38,7 +38,7 @@ fn a_damaged_store_is_told_of_and_set_aside_and_the_agent_keeps_its_name() {
         .as_array()
         .expect("a list")
         .iter()
-        .filter_map(|record| record["record"]["Bag"]["bag"]["id"].as_str().map(str::to_owned));
+        .filter_map(|record| record["record"]["Bag"]["bag"]["i"].as_str().map(str::to_owned));
     assert_eq!(ids.collect::<Vec<_>>(), [bag.as_str()]);
 
     damage(&grid.agents[0].dir.join("store/conf"));
