@@ -119,7 +119,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     };
     let net_config = NetConfig { keypair, gate: gate.clone(), listen: options.listen.clone() };
     let (net, mut net_events) = net::start(net_config, blobs.clone())?;
-    let address = first_address(&mut net_events).await?;
+    let address = first_address(&mut net_events, &options.listen).await?;
     let is_far = |contact: &Contact| contact.address.parse().is_ok_and(|to| !is_loopback(&to));
     if is_loopback(&address) && gate.contacts().iter().any(is_far) {
         tracing::warn!(
@@ -266,12 +266,16 @@ fn read_records(stored: &[(Vec<u8>, Vec<u8>)]) -> anyhow::Result<Vec<Record>> {
     Ok(records)
 }
 
-/// The address that others are told: the first one that is not loopback, if there is one.
-async fn first_address(events: &mut mpsc::Receiver<NetEvent>) -> anyhow::Result<Multiaddr> {
+/// The address that others are told: the first one, or of an agent that listens on all the first that is not loopback, if
+/// there is one.
+async fn first_address(events: &mut mpsc::Receiver<NetEvent>, listen: &[Multiaddr]) -> anyhow::Result<Multiaddr> {
     let first = tokio::time::timeout(LISTEN_TIMEOUT, next_address(events)).await.ok().flatten();
     let Some(first) = first else {
         bail!("the network did not start listening; give another address with --listen");
     };
+    if listen.iter().all(is_loopback) {
+        return Ok(first);
+    }
     let dialable = async {
         let mut address = Some(first.clone());
         while let Some(found) = address {
