@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 const LEASE_S: u64 = 2;
 /// Longest wait between two misdeeds.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
-/// Longest that everything may take to come to an end once nothing more is done to it.
+/// Longest that nothing may change once nothing more is done to the agents.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// Bags of one agent that are under way at the same time: else the end takes for ever.
 const BAGS_OPEN_MAX: usize = 3;
@@ -436,7 +436,8 @@ impl Torture<'_> {
         let ask = |arguments: &[&str]| self.cli(number, arguments).unwrap_or_else(|error| json!([error]));
         let (bags, status) = (ask(&["bag", "list"]), ask(&["status"]));
         let is_open = |bag: &&Value| bag["finished"].is_null();
-        let open: Vec<String> = bags.as_array()?.iter().filter(is_open).map(Value::to_string).collect();
+        let shown = |bag: &Value| format!("{} of {} of {}", bag["done"], bag["tasks"], bag["id"]);
+        let open: Vec<String> = bags.as_array()?.iter().filter(is_open).map(shown).collect();
         let held = &status["held"];
         let is_idle = open.is_empty() && held.as_array().is_some_and(Vec::is_empty);
         (!is_idle).then(|| format!("agent {number}: bags {open:?}, held {held}"))

@@ -211,6 +211,37 @@ mod tests {
     }
 
     #[test]
+    fn a_result_goes_with_its_record_and_a_bag_that_is_run_again_needs_its_program() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let blobs = Arc::new(Blobs::open(&dir.path().join("blobs"), 1000).expect("an empty directory"));
+        let (program, first, second) = (store(&blobs, 1), store(&blobs, 2), store(&blobs, 3));
+        let named = Input { name: "p".to_owned(), blob: program, bytes: 100 };
+        let manifest = Manifest { program: named, ..manifest() };
+        let bag = BagId([7; 32]);
+        let mut kept = Kept::restore(&blobs, &[]);
+        kept.learn(bag, Some(&manifest));
+        for (index, output) in [(0, first), (1, second)] {
+            let (attempt, success, crashed, output_bytes, work_mops) = (0, false, false, 100, 1.0);
+            let result = TaskResult { index, attempt, success, crashed, output, output_bytes, work_mops };
+            kept.apply(&Change::Put(Record::Done { bag, executor: PeerId([1; 32]), finished: WallTime(0), result }));
+        }
+        kept.apply(&Change::Put(record(bag, Some((Closing::Completed, WallTime(1))))));
+        let here = |blobs: &Blobs| [program, first, second].map(|blob| is_here(blobs, blob));
+        // The first of its tasks is tried again.
+        kept.learn(bag, Some(&manifest));
+        kept.apply(&Change::Put(record(bag, None)));
+        kept.apply(&Change::Delete(RecordKey::Done(bag, 0)));
+        crowd(&blobs);
+        assert_eq!(here(&blobs), [true, false, true]);
+        assert_eq!(kept.results(bag).count(), 1);
+        kept.apply(&Change::Delete(RecordKey::Done(bag, 1)));
+        kept.apply(&Change::Delete(RecordKey::Bag(bag)));
+        crowd(&blobs);
+        assert_eq!((here(&blobs), kept.results(bag).count()), ([false; 3], 0));
+        assert!(kept.description(bag).is_none());
+    }
+
+    #[test]
     fn a_result_is_kept_until_it_is_acknowledged() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let blobs = Arc::new(Blobs::open(&dir.path().join("blobs"), 1000).expect("an empty directory"));

@@ -156,7 +156,7 @@ fn a_machine_on_which_all_fails_is_avoided_for_a_while() {
     io.now += Duration::from_secs(30);
     ledger.expire(&mut io);
     ledger.issue(&io, &config);
-    ledger.holding(said(1, 2, IntervalSet::from(0..3)), &mut io, &config);
+    ledger.holding(said(1, 2, IntervalSet::from(5..8)), &mut io, &config);
     assert!(!ledger.placed.contains_key(&contact(1).peer), "nothing is left to it");
     assert_eq!(rests(&io), [AVOID_FIRST, AVOID_FIRST - Duration::from_secs(30)], "told again");
     ledger.holding(said(2, 2, IntervalSet::from(0..TASKS)), &mut io, &config);
