@@ -30,6 +30,6 @@ pub use invitation::{ADDRESSES_MAX, Invitation, InvitationError};
 pub(crate) use joining::join_beside;
 pub use joining::{JoiningError, join};
 pub use key::{GRID_KEY_FILE, GridKeyError};
-pub use membership::{Membership, MembershipError, NAME_BYTES_MAX, USES_MAX};
+pub use membership::{Membership, MembershipError, MembershipFiles, NAME_BYTES_MAX, USES_MAX};
 pub use revocation::{REVOCATION_BYTES_MAX, REVOCATIONS_MAX, Revocation, Revocations};
 pub use signed::SignedManifest;

@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 use crate::blobs::{BlobError, Blobs};
+use crate::grid::{Membership, MembershipError, MembershipFiles};
 use crate::identity::{self, IDENTITY_FILE, IdentityError};
 use crate::store::{Change, StateLock, Store, StoreError};
 
@@ -76,6 +77,9 @@ pub enum TicketError {
     #[error(transparent)]
     Identity(#[from] IdentityError),
     /// Likewise.
+    #[error(transparent)]
+    Membership(#[from] MembershipError),
+    /// Likewise.
     #[error("the new store does not take the records: {0}")]
     Commit(String),
 }
@@ -86,6 +90,8 @@ pub enum TicketError {
 pub struct Ticket {
     /// The submitter's key, as its file has it.
     pub identity: String,
+    /// What it has of its grid: certificate, revocations. Nothing of a machine without one.
+    pub membership: MembershipFiles,
     /// Encoded records: the bag, who holds its tasks, and what is over.
     pub records: Vec<ByteBuf>,
     /// Manifest, program, inputs, and results that are over.
@@ -162,6 +168,9 @@ impl Ticket {
             Some(Err(error)) => return Err(TicketError::Commit(error.to_string())),
             None => return Err(TicketError::Commit("its writer has ended".to_owned())),
         }
+        if !self.membership.is_empty() {
+            Membership::write_files(dir, &self.membership)?;
+        }
         // Last: without it the directory is nobody's.
         let path = dir.join(IDENTITY_FILE);
         let mut file =
@@ -180,6 +189,7 @@ mod tests {
         identity::load_or_create(dir).expect("a new key");
         Ticket {
             identity: fs::read_to_string(dir.join(IDENTITY_FILE)).expect("it was written"),
+            membership: Vec::new(),
             records: vec![ByteBuf::from(Record::Incarnation(7).encode())],
             blobs: vec![ByteBuf::from(b"manifest".to_vec())],
         }

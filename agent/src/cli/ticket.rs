@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::Context;
 use super::bag::BagName;
+use crate::grid::Membership;
 use crate::identity::IDENTITY_FILE;
 use crate::manifest::Manifest;
 use crate::output::{self, Format};
@@ -47,7 +48,8 @@ pub(super) fn ticket(context: &Context, args: &TicketArgs) -> anyhow::Result<Exi
     let identity = context.state_dir.join(IDENTITY_FILE);
     let identity = fs::read_to_string(&identity).with_context(|| format!("cannot read {}", identity.display()))?;
     let manifest = client.download(&content.bag)?;
-    let needs = Manifest::decode(&manifest).context("the bag's manifest on this disk is damaged")?;
+    let (needs, _) = Manifest::decode_signed(&manifest).context("the bag's manifest on this disk is damaged")?;
+    let membership = Membership::read_files(&context.state_dir)?;
     let bytes = needs.blobs().map(|input| input.bytes).sum::<u64>() + content.results_bytes;
     if bytes > TICKET_BYTES_MAX {
         return Err(TicketError::TooLarge { bytes }.into());
@@ -64,7 +66,7 @@ pub(super) fn ticket(context: &Context, args: &TicketArgs) -> anyhow::Result<Exi
     let records = records.context("the agent answers with something else; is it of another version?")?;
     let short = output::short_id(&content.bag);
     let path = args.to.clone().unwrap_or_else(|| PathBuf::from(format!("ticket-{short}")));
-    let bytes = Ticket { identity, records, blobs }.write(&path)?;
+    let bytes = Ticket { identity, membership, records, blobs }.write(&path)?;
     if context.format == Format::Json {
         output::json(&json!({ "bag": content.bag, "file": path, "bytes": bytes, "results": content.results.len() }))?;
     } else {

@@ -17,6 +17,8 @@ use serde::{Deserialize, Serialize};
 use super::canonical::{self, Malformed, grid_id};
 use super::certificate::{CHAIN_BYTES_MAX, Certificate, Chain, Role, Terms};
 use super::key::{self, GRID_KEY_FILE, GridKeyError};
+use serde_bytes::ByteBuf;
+
 use super::revocation::{REVOCATION_BYTES_MAX, REVOCATIONS_MAX, Revocation, Revocations};
 use super::{files, invitation};
 use crate::identity;
@@ -47,6 +49,11 @@ const DIRECTORY: &str = "grid";
 const MEMBERSHIP_FILE: &str = "membership";
 const REVOCATIONS_FILE: &str = "revocations";
 const INVITATIONS_FILE: &str = "invitations";
+/// All of them.
+const FILES: [&str; 3] = [MEMBERSHIP_FILE, REVOCATIONS_FILE, INVITATIONS_FILE];
+
+/// The files of a membership, by name.
+pub type MembershipFiles = Vec<(String, ByteBuf)>;
 
 /// Why a machine's grid cannot be read or changed.
 #[derive(Debug, thiserror::Error)]
@@ -231,6 +238,37 @@ impl Membership {
         let bytes = read(&path)?.ok_or_else(damaged)?;
         let invitations = decode_invitations(&bytes).map_err(|_| damaged())?;
         Ok(Some(Self { directory, name, chain, admins, revocations, invitations }))
+    }
+
+    /// What `state_dir` has, but for the grid's key, as it is: for another directory of the same machine's.
+    ///
+    /// # Errors
+    /// When something cannot be read.
+    pub fn read_files(state_dir: &Path) -> Result<MembershipFiles, MembershipError> {
+        let directory = state_dir.join(DIRECTORY);
+        let files = FILES.map(|name| Ok(read(&directory.join(name))?.map(|bytes| (name.to_owned(), bytes.into()))));
+        files.into_iter().filter_map(Result::transpose).collect()
+    }
+
+    /// Puts such files into a directory that has none.
+    ///
+    /// # Errors
+    /// When one is no file of ours, or cannot be written.
+    pub fn write_files(state_dir: &Path, files: &MembershipFiles) -> Result<(), MembershipError> {
+        let directory = state_dir.join(DIRECTORY);
+        let fail = |action, path: &Path| {
+            let path = path.to_owned();
+            move |source| MembershipError::Io { action, path, source }
+        };
+        files::make_directory(&directory).map_err(fail("create", &directory))?;
+        for (name, bytes) in files {
+            let path = directory.join(name);
+            if !FILES.contains(&name.as_str()) {
+                return Err(MembershipError::Damaged(path));
+            }
+            files::create(&path, bytes).map_err(fail("write", &path))?;
+        }
+        Ok(())
     }
 
     /// Forgets the grid. Its key, if it is here, is kept under another name: whoever has it can always invite again.
