@@ -13,12 +13,11 @@ use std::path::{Path, PathBuf};
 use idlewood_overlay::{GridId, PeerId};
 use libp2p::identity::{Keypair, ed25519};
 use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
 
 use super::canonical::{self, Malformed, grid_id};
 use super::certificate::{CHAIN_BYTES_MAX, Certificate, Chain, Role, Terms};
 use super::key::{self, GRID_KEY_FILE, GridKeyError};
-use serde_bytes::ByteBuf;
-
 use super::revocation::{REVOCATION_BYTES_MAX, REVOCATIONS_MAX, Revocation, Revocations};
 use super::{files, invitation};
 use crate::identity;

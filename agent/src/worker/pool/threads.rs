@@ -13,6 +13,9 @@ use super::super::protocol::{self, End, FromWorker};
 use super::slot::{Line, PREPARE_LIMIT, Running, Slot};
 use super::{Shared, State, WorkerEvent, never_ran};
 
+/// No run is said to have been longer: a worker that ran foreign code may say anything, and others reckon with it.
+const RUN_MAX: Duration = Duration::from_secs(90 * 86_400);
+
 /// How long reports may accumulate while the worker has more to do.
 const ACCUMULATE: Duration = Duration::from_millis(1);
 
@@ -212,7 +215,8 @@ impl Shared {
         }
         let now = place.frozen_since.unwrap_or_else(Instant::now);
         // Of the agent's clock the time is known that it was frozen, of the worker's the rest.
-        let wall = if running.was_frozen { now.saturating_duration_since(running.since) } else { report.wall };
+        let wall =
+            if running.was_frozen { now.saturating_duration_since(running.since) } else { report.wall.min(RUN_MAX) };
         let job = place.handed.pop_front()?;
         place.begin(false);
         place.hand_over();
@@ -227,6 +231,7 @@ impl Shared {
             End::CouldNotStart { message } => Outcome::CouldNotStart { message },
         };
         let protocol::Report { cpu, compile, output_truncated, untouched, .. } = report;
+        let (cpu, compile) = (cpu.min(RUN_MAX), compile.min(RUN_MAX));
         job.permit.send(WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated, untouched });
         Some(left)
     }
