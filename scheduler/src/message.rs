@@ -60,7 +60,6 @@ mod short {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Message {
     /// The tree's own traffic.
-    #[serde(rename = "o")]
     Overlay(idlewood_overlay::Message),
     /// Tasks looking for machines.
     #[serde(rename = "q")]
