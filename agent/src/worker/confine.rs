@@ -233,8 +233,7 @@ fn confine_files(directories: &[PathBuf]) -> Option<Gap> {
 }
 
 fn confine_calls() -> Option<Gap> {
-    let filters =
-        filters().and_then(|filters| filters.iter().try_for_each(|filter| Ok(seccompiler::apply_filter(filter)?)));
+    let filters = filters().and_then(|filters| filters.iter().try_for_each(|filter| seccompiler::apply_filter(filter)));
     filters.err().map(|error| Gap {
         what: format!("the network and other processes are not closed to the worker: seccomp refused: {error}"),
         remedy: "use a kernel with CONFIG_SECCOMP_FILTER on x86-64, ARM64 or RISC-V",
