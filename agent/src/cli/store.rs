@@ -253,10 +253,8 @@ mod tests {
         assert!(found.iter().all(|record| record["error"].is_null()), "{found:?}");
         // What idlewood of that time was told to write.
         let result = |index: u64, success: bool| {
-            json!({
-                "index": index, "attempt": 1, "success": success, "output": "09".repeat(32), "output_bytes": 12,
-                "work_mops": 49.5,
-            })
+            // Index, attempt, success, output, its bytes, work in Mop.
+            json!({ "i": index, "t": 1, "s": success, "o": "09".repeat(32), "b": 12, "w": 49.5 })
         };
         let done = found.pop().expect("a record")["record"]["Placed"].clone();
         assert_eq!((&done["bag"], &done["executor"]["incarnation"]), (&json!("11".repeat(32)), &json!(7)));
@@ -264,7 +262,7 @@ mod tests {
         assert_eq!(outbox["result"], result(8, true));
         assert_eq!(found.pop().expect("a record")["record"]["Incarnation"], json!(1_790_000_000_000_u64));
         let held = &found.pop().expect("a record")["record"]["Held"];
-        assert_eq!((&held["bag"]["tasks"], &held["attempt"]), (&json!(10), &json!(2)));
+        assert_eq!((&held["bag"]["n"], &held["attempt"]), (&json!(10), &json!(2)));
         for (index, success) in [(1, false), (0, true)] {
             assert_eq!(found.pop().expect("a record")["record"]["Done"]["result"], result(index, success));
         }
