@@ -178,7 +178,7 @@ impl Executor {
     ) {
         let held = self.held.entry(bag.id).or_insert_with(|| Box::new(Held::new(bag, released, config)));
         held.confirmed = true;
-        held.attempt = held.attempt.max(attempt);
+        held.attempt(attempt, ranges);
         held.waiting.extend_with(ranges);
         self.order_stale = true;
     }
@@ -217,7 +217,7 @@ impl Executor {
         let mut changes = Vec::new();
         if is_new {
             held.pace = held.pace.longer(pace);
-            held.attempt = held.attempt.max(request.attempt);
+            held.attempt(request.attempt, &request.ranges);
             changes = held.supersede(request.attempt, &request.ranges);
             held.waiting.extend_with(&request.ranges.difference(&held.ranges()));
         }

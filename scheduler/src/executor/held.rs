@@ -55,7 +55,10 @@ impl Pace {
 pub(super) struct Held {
     pub(super) bag: BagHeader,
     pub(super) released: Time,
+    /// The highest of those that came.
     pub(super) attempt: u32,
+    /// Of tasks that came with another attempt than the first.
+    attempts: BTreeMap<u32, IntervalSet>,
     pub(super) pace: Pace,
     /// Whether its submitter has spoken of it itself; else all there is may be somebody's invention.
     pub(super) confirmed: bool,
@@ -89,6 +92,7 @@ impl Held {
             bag,
             released,
             attempt: 0,
+            attempts: BTreeMap::new(),
             pace: Pace { period: Duration::ZERO, share: 0.0 },
             confirmed: false,
             waiting: IntervalSet::new(),
@@ -156,6 +160,29 @@ impl Held {
             task_mops,
             left,
         }
+    }
+
+    /// These tasks are wanted with this attempt: those that have not begun here, or not with a later one, get it.
+    pub(super) fn attempt(&mut self, attempt: u32, ranges: &IntervalSet) {
+        self.attempt = self.attempt.max(attempt);
+        let held = self.unfinished();
+        let mut ranges = ranges.difference(&self.running);
+        for (known, tasks) in &mut self.attempts {
+            *tasks = tasks.intersection(&held);
+            if *known > attempt {
+                ranges.subtract(tasks);
+            }
+        }
+        self.attempts.values_mut().for_each(|tasks| tasks.subtract(&ranges));
+        if attempt > 0 {
+            self.attempts.entry(attempt).or_default().extend_with(&ranges);
+        }
+        self.attempts.retain(|_, tasks| !tasks.is_empty());
+    }
+
+    /// The attempt with which a task came.
+    pub(super) fn attempt_of(&self, index: u64) -> u32 {
+        self.attempts.iter().find(|(_, tasks)| tasks.contains(index)).map_or(0, |(attempt, _)| *attempt)
     }
 
     /// Forgets failures of earlier attempts at these tasks: their submitter wants another.

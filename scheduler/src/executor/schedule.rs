@@ -115,7 +115,7 @@ impl Executor {
                 let Some(held) = self.held.get_mut(&task.bag) else { return };
                 held.waiting.remove_index(task.index);
                 held.running.insert_index(task.index);
-                let (attempt, since) = (held.attempt, Some(io.now));
+                let (attempt, since) = (held.attempt_of(task.index), Some(io.now));
                 let running = Running { task, attempt, active: Duration::ZERO, since, frozen: false, stopping: false };
                 self.places[place] = Some(running);
                 io.effects.push(Effect::StartTask { place: place as u32, task, attempt, bag: held.bag.clone() });

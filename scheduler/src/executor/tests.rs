@@ -491,3 +491,43 @@ fn a_machine_that_cannot_start_what_it_is_given_hands_it_back_and_rests() {
     executor.tick(&mut io, &config);
     assert!(executor.resting_until().is_none());
 }
+
+/// I7. What comes anew with a later attempt says nothing of the other tasks of its bag: each of them comes with its own.
+#[test]
+fn an_attempt_is_that_of_the_tasks_it_came_with() {
+    let config = Config::default();
+    let (mut executor, mut io) = (Executor::new(&config), Io::new(Time::ZERO, WallTime(0), contact(2)));
+    let bag = BagHeader {
+        id: BagId([1; 32]),
+        submitter: contact(1),
+        tasks: 10,
+        task_mops: 1e3,
+        application_size_mops: 1e4,
+        declared: true,
+    };
+    let accept = |executor: &mut Executor, io: &mut Io, number, attempt, ranges: IntervalSet| {
+        let (bag, age, path) = (bag.clone(), Duration::ZERO, Path::default());
+        executor.accept(
+            Request { bag, number, attempt, ranges, age, path, climbed: 0, answer_within_ms: 0 },
+            io,
+            &config,
+        );
+        all_durable(io);
+    };
+    accept(&mut executor, &mut io, 1, 1, IntervalSet::from(0..3));
+    executor.dispatch(&mut io);
+    accept(&mut executor, &mut io, 2, 3, IntervalSet::from(7..8));
+    accept(&mut executor, &mut io, 3, 2, IntervalSet::from(0..2));
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        let running = executor.places.iter().flatten().find(|running| running.runs()).expect("one runs");
+        let (task, attempt) = (running.task, running.attempt);
+        seen.push((task.index, attempt));
+        let output = BlobId([1; 32]);
+        let finished = TaskOutcome::Finished { success: true, crashed: false, output, output_bytes: 1, work_mops: 1e3 };
+        executor.ended(task, finished, &mut io, &config);
+        all_durable(&mut io);
+        executor.dispatch(&mut io);
+    }
+    assert_eq!(seen, [(0, 1), (1, 2), (2, 1), (7, 3)], "what runs keeps its own");
+}
