@@ -55,6 +55,11 @@ impl Commits {
         self.on_the_way() < OF_TASKS_MAX
     }
 
+    /// Whether everything is written.
+    pub(super) fn is_empty(&self) -> bool {
+        self.on_the_way() == 0
+    }
+
     fn on_the_way(&self) -> usize {
         self.waiting.len() + self.under_way.len() + self.failed.len()
     }
