@@ -177,7 +177,7 @@ pub(super) struct Driver {
     bootstrap: Vec<Multiaddr>,
     absence: Absence,
     pub(super) kept: Kept,
-    commits: Commits,
+    pub(super) commits: Commits,
     pub(super) places: Vec<Place>,
     pub(super) runs: Runs,
     pub(super) jobs: Jobs<Done>,
