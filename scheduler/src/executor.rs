@@ -468,9 +468,12 @@ impl Executor {
                 io.send(held.bag.submitter.clone(), message);
             }
             if !held.outbox.is_empty() && held.results_due <= io.now {
-                held.results_wait = (held.results_wait * 2).min(config.lease / 3);
-                held.results_due = io.now + held.results_wait;
-                let results = held.repeat_results();
+                if !held.has_untold() {
+                    held.results_wait = (held.results_wait * 2).min(config.lease / 3);
+                }
+                let results = held.results();
+                let wait = if held.has_untold() { Duration::ZERO } else { held.results_wait };
+                held.results_due = io.now + wait;
                 let message = Message::Results { bag: held.bag.id, executor: io.me.clone(), results };
                 io.send(held.bag.submitter.clone(), message);
             }

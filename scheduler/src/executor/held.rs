@@ -68,6 +68,8 @@ pub(super) struct Held {
     pub(super) offered_until: Time,
     pub(super) running: IntervalSet,
     pub(super) outbox: BTreeMap<u64, TaskResult>,
+    /// Of these, those whose submitter was not told yet.
+    untold: IntervalSet,
     /// Number and summed work of the tasks finished here.
     pub(super) finished: (u64, f64),
     /// Not startable before then: its program could not be had.
@@ -100,6 +102,7 @@ impl Held {
             offered_until: Time::ZERO,
             running: IntervalSet::new(),
             outbox: BTreeMap::new(),
+            untold: IntervalSet::new(),
             finished: (0, 0.0),
             blocked_until: Time::ZERO,
             not_started: 0,
@@ -258,21 +261,45 @@ impl Held {
         let is_last = self.unfinished_is_empty();
         let can_wait = result.success && !self.pace.is_none() && !is_last;
         let due = if can_wait { self.pace.next(io.now) } else { io.now + self.results_wait };
-        // Of the last all are told.
         self.results_due = if self.outbox.is_empty() || is_last { due } else { due.min(self.results_due) };
         self.outbox.insert(result.index, result.clone());
         let (bag, released) = (self.bag.id, io.wall(self.released));
         let outbox = Record::Outbox { bag: self.bag.clone(), released, result: result.clone() };
-        let results = if is_last { self.repeat_results() } else { vec![result] };
-        let results = (!can_wait).then(|| Message::Results { bag, executor: io.me.clone(), results });
+        self.untold.insert_index(result.index);
+        let results = if can_wait {
+            Vec::new()
+        } else if is_last {
+            // With the last all are told that wait.
+            self.untold_results()
+        } else {
+            self.untold.remove_index(result.index);
+            vec![result]
+        };
+        let results = (!results.is_empty()).then(|| Message::Results { bag, executor: io.me.clone(), results });
         let holding = version.map(|version| self.holding(version, io, config));
         let then = holding.into_iter().chain(results).map(|message| Then::Send(self.bag.submitter.clone(), message));
         let changes = vec![Change::Put(outbox), self.change(io)];
         io.persist_held(bag, changes, then.collect());
     }
 
+    /// What is to be said of results now: what was not told yet, else some of the unacknowledged once more.
+    pub(super) fn results(&mut self) -> Vec<TaskResult> {
+        let untold = self.untold_results();
+        if untold.is_empty() { self.repeat_results() } else { untold }
+    }
+
+    /// Whether there are results that nobody was told of.
+    pub(super) fn has_untold(&self) -> bool {
+        !self.untold.is_empty()
+    }
+
+    fn untold_results(&mut self) -> Vec<TaskResult> {
+        let indices: Vec<u64> = self.untold.take_first(RESULTS_MAX as u64).indices().collect();
+        indices.iter().filter_map(|index| self.outbox.get(index).cloned()).collect()
+    }
+
     /// Some of the unacknowledged results; the next call begins behind them.
-    pub(super) fn repeat_results(&mut self) -> Vec<TaskResult> {
+    fn repeat_results(&mut self) -> Vec<TaskResult> {
         let behind = self.outbox.range(self.results_from..);
         let results: Vec<TaskResult> = behind
             .chain(self.outbox.range(..self.results_from))
