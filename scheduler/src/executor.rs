@@ -167,19 +167,23 @@ impl Executor {
         }
     }
 
-    /// Takes back what was accepted before a restart; the submitter hears of it at the first deadline.
+    /// Takes back what was accepted before a restart, with the attempts of those that were issued again; the submitter
+    /// hears of it at the first deadline.
     pub(crate) fn restore_held(
         &mut self,
         bag: BagHeader,
         released: Time,
-        attempt: u32,
+        (attempt, attempts): (u32, &BTreeMap<u32, IntervalSet>),
         ranges: &IntervalSet,
         config: &Config,
     ) {
         let held = self.held.entry(bag.id).or_insert_with(|| Box::new(Held::new(bag, released, config)));
         held.confirmed = true;
-        held.attempt(attempt, ranges);
         held.waiting.extend_with(ranges);
+        held.attempt(attempt, &IntervalSet::new());
+        for (attempt, tasks) in attempts {
+            held.attempt(*attempt, &tasks.intersection(ranges));
+        }
         self.order_stale = true;
     }
 

@@ -366,9 +366,10 @@ impl Peer {
     fn restore_tasks(&mut self, records: Vec<Record>) {
         for record in records {
             match record {
-                Record::Held { bag, released, attempt, ranges } => {
+                Record::Held { bag, released, attempt, attempts, ranges } => {
                     let released = self.io.moment(released);
-                    self.executor.restore_held(bag, released, attempt, &ranges, &self.config);
+                    let attempts = attempts.unwrap_or_else(|| BTreeMap::from([(attempt, ranges.clone())]));
+                    self.executor.restore_held(bag, released, (attempt, &attempts), &ranges, &self.config);
                 }
                 Record::Outbox { bag, released, result } => {
                     let released = self.io.moment(released);

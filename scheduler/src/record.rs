@@ -2,6 +2,8 @@
 //!
 //! Times in records are wall-clock times; [`crate::Peer::restore`] turns them into ages.
 
+use std::collections::BTreeMap;
+
 use idlewood_overlay::{Contact, PeerId, WallTime};
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +40,10 @@ pub enum Record {
         released: WallTime,
         /// Highest attempt among them.
         attempt: u32,
+        /// Those that came with a later attempt than 0, by attempt; unknown in records before this field, where all of
+        /// them count as of the highest.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        attempts: Option<BTreeMap<u32, IntervalSet>>,
         /// Which tasks.
         ranges: IntervalSet,
     },

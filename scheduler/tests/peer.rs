@@ -280,11 +280,30 @@ fn what_was_invented_gives_way_to_the_bag_itself() {
 
 #[test]
 fn what_was_held_before_a_restart_does_not_give_way() {
-    let held = Record::Held { bag: bag(1), released: START, attempt: 0, ranges: IntervalSet::from(0..5) };
+    let ranges = IntervalSet::from(0..5);
+    let held = Record::Held { bag: bag(1), released: START, attempt: 0, attempts: None, ranges };
     let mut host = Host::restore(2, Config::default(), vec![held]);
     host.receive(5, forged(1, |request| request.bag.submitter = contact(5)));
     assert_eq!((host.stopped.len(), host.peer.held()[0].waiting + host.peer.held()[0].running), (0, 5));
     assert!(host.sent.iter().all(|(to, _)| to == &contact(1)));
+}
+
+#[test]
+fn a_task_keeps_its_attempt_over_a_restart_whatever_others_of_its_bag_came_with() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..2));
+    host.receive(1, request(2, 3, 1..2));
+    let held = host.persisted.last().expect("what it holds is kept").clone();
+    let mut host = Host::restore(2, Config::default(), vec![held]);
+    host.receive(1, lease(host.holdings()[0].0, IntervalSet::new()));
+    for run in 0..2 {
+        host.finish(host.started[run], true);
+    }
+    let attempts = host.persisted.iter().filter_map(|record| match record {
+        Record::Outbox { result, .. } => Some((result.index, result.attempt)),
+        _ => None,
+    });
+    assert_eq!(attempts.collect::<Vec<_>>(), [(0, 0), (1, 3)]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Golden bytes: every message between peers, and every record on disk. A change here is a change of the protocol, or
 //! of the store's format, and needs a new version of it.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -93,12 +94,19 @@ fn records() -> Vec<Record> {
     let released = WallTime(1_700_000_000_000_000);
     vec![
         Record::Incarnation(8),
-        Record::Held { bag: bag(), released, attempt: 1, ranges: IntervalSet::from(0..2) },
+        Record::Held { bag: bag(), released, attempt: 1, attempts: None, ranges: IntervalSet::from(0..2) },
         Record::Outbox { bag: bag(), released, result: result() },
         Record::Bag { bag: bag(), released, retries_max: 2, attempt: 3, closed: Some((Closing::Completed, released)) },
         Record::Placed { bag: bag().id, executor: contact(2), ranges: IntervalSet::from(0..2) },
         Record::Done { bag: bag().id, executor: PeerId([2; 32]), finished: released, result: result() },
         Record::Failures { bag: bag().id, index: 3, count: 1, crashed_on: vec![PeerId([2; 32])], next_attempt: 4 },
+        Record::Held {
+            bag: bag(),
+            released,
+            attempt: 2,
+            attempts: Some(BTreeMap::from([(2, IntervalSet::from(1..2))])),
+            ranges: IntervalSet::from(0..2),
+        },
     ]
 }
 

@@ -38,9 +38,7 @@ fn no_router_executes_a_request_twice_whatever_befalls_the_grid() {
 #[track_caller]
 fn hold(check: fn(&mut Once, &Simulation) -> Result<(), Violation>) {
     let mut deeds = 0;
-    // Seed 3 shows a defect that is open: a task that was dropped comes back to a leaf with the attempt that it had there
-    // (`Started` twice on machine 0 after 1,794 s).
-    for seed in [1, 2, 4, 5, 6] {
+    for seed in 1..=5 {
         let scenario = restless(seed);
         let mut simulation = Simulation::new(scenario.clone()).expect("a valid scenario");
         let mut once = Once::default();

@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::{self, File};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -153,19 +154,34 @@ pub fn run(options: &Options) -> Result<Report, String> {
     let disk = SmallDisk::mount(&agents[0].dir);
     let report = Report { small_disk: disk.is_some(), ..Report::default() };
     let mut torture = Torture { options, dice: Dice(options.seed), agents, bags: Vec::new(), report };
-    for number in 0..options.agents {
-        torture.start(number)?;
-    }
-    let result = torture.torment().and_then(|()| torture.recover()).and_then(|()| torture.judge());
+    let result = torture
+        .form_grid()
+        .and_then(|()| torture.torment())
+        .and_then(|()| torture.recover())
+        .and_then(|()| torture.judge());
     torture.end();
     drop(disk);
     result.map(|()| torture.report)
 }
 
 impl Torture<'_> {
+    /// The first agent makes a grid, and the others join it.
+    fn form_grid(&mut self) -> Result<(), String> {
+        self.cli(0, &["grid", "create", "--name", "torture"])?;
+        self.start(0)?;
+        self.wait_until_ready(0..1)?;
+        let uses = self.options.agents.to_string();
+        let invitation = self.cli(0, &["grid", "invite", "--role", "submitter", "--uses", &uses])?;
+        let token = invitation["token"].as_str().ok_or("an invitation without a token")?;
+        for number in 1..self.options.agents {
+            self.cli(number, &["grid", "join", token])?;
+            self.start(number)?;
+        }
+        self.wait_until_ready(0..self.options.agents)
+    }
+
     fn torment(&mut self) -> Result<(), String> {
         let end = Instant::now() + self.options.span;
-        self.wait_until_ready()?;
         while Instant::now() < end {
             self.do_what_is_due()?;
             let victim = self.dice.below(self.agents.len() as u64) as usize;
@@ -386,11 +402,13 @@ impl Torture<'_> {
 
     // ---- the end ----
 
-    fn wait_until_ready(&mut self) -> Result<(), String> {
+    fn wait_until_ready(&mut self, numbers: Range<usize>) -> Result<(), String> {
         let deadline = Instant::now() + PATIENCE;
-        while !(0..self.agents.len()).all(|number| self.cli(number, &["status"]).is_ok()) {
+        while let Some(silent) = numbers.clone().find(|&number| self.cli(number, &["status"]).is_err()) {
             if Instant::now() > deadline {
-                return Err("not all agents answer".to_owned());
+                let log = fs::read_to_string(self.agents[silent].dir.with_extension("log")).unwrap_or_default();
+                let last = log.lines().next_back().unwrap_or_default();
+                return Err(format!("agent {silent} does not answer; the last line of its log: {last}"));
             }
             self.do_what_is_due()?;
             std::thread::sleep(Duration::from_millis(100));
@@ -409,7 +427,7 @@ impl Torture<'_> {
                 agent.restart_at = Some(now);
             }
         }
-        self.wait_until_ready()?;
+        self.wait_until_ready(0..self.agents.len())?;
         for number in 0..self.agents.len() {
             self.cli(number, &["resume"])?;
         }

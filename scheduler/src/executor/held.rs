@@ -207,8 +207,15 @@ impl Held {
             bag: self.bag.clone(),
             released: io.wall(self.released),
             attempt: self.attempt,
+            attempts: (self.attempt > 0).then(|| self.attempts_among(&ranges)),
             ranges,
         })
+    }
+
+    /// Attempts after the first of some tasks.
+    fn attempts_among(&self, ranges: &IntervalSet) -> BTreeMap<u32, IntervalSet> {
+        let among = self.attempts.iter().map(|(attempt, tasks)| (*attempt, tasks.intersection(ranges)));
+        among.filter(|(_, tasks)| !tasks.is_empty()).collect()
     }
 
     /// Its submitter is to hear by then at the latest what is held now; answers to what it heard before say nothing of it.
