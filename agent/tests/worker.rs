@@ -375,7 +375,7 @@ fn the_time_limit_holds_for_work_and_for_sleep() {
 fn frozen_tasks_stand_still_and_their_time_does_not_count() {
     let mut setup = Setup::new(2);
     // Long against what starting takes on a loaded machine, where workers come last.
-    let limit = Duration::from_secs(5);
+    let limit = Duration::from_secs(15);
     for slot in 0..2 {
         let mut job = setup.job("probe", &["sleep", "1000"]);
         job.time_limit = Some(limit);

@@ -237,6 +237,13 @@ impl Ledger {
         }
     }
 
+    /// What is placed nowhere after a restart may have been issued before: somebody may have it, or have dropped it.
+    pub(crate) fn issue_anew(&mut self, io: &mut Io) {
+        if !self.is_closed() && !self.unissued.is_empty() {
+            self.next_attempt(&IntervalSet::new(), io);
+        }
+    }
+
     /// The attempt is journalled, so that it goes on rising after a restart.
     fn next_attempt(&mut self, ranges: &IntervalSet, io: &mut Io) {
         self.attempt += 1;

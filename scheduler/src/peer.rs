@@ -359,6 +359,7 @@ impl Peer {
         }
         for ledger in self.ledgers.values_mut() {
             ledger.close_if_over(&mut self.io);
+            ledger.issue_anew(&mut self.io);
             ledger.greet(&mut self.io, &self.config);
         }
     }

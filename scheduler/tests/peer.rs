@@ -487,6 +487,20 @@ fn a_submitter_that_comes_back_waits_for_its_grid() {
 }
 
 #[test]
+fn what_is_issued_after_a_restart_is_another_attempt() {
+    let submitted = Record::Bag { bag: bag(2), released: START, retries_max: 1, attempt: 4, closed: None };
+    let mut host = Host::restore(2, Config::default(), vec![submitted]);
+    host.pass(seconds(1.0));
+    host.finish(host.started[0], true);
+    let attempts = host.persisted.iter().filter_map(|record| match record {
+        Record::Bag { attempt, .. } => Some(*attempt),
+        Record::Outbox { result, .. } => Some(result.attempt),
+        _ => None,
+    });
+    assert_eq!(attempts.collect::<Vec<_>>(), [5, 5]);
+}
+
+#[test]
 fn after_a_sleep_leases_begin_anew() {
     let placed = Record::Placed { bag: BAG, executor: contact(5), ranges: IntervalSet::from(0..100) };
     let submitted = Record::Bag { bag: bag(1), released: START, retries_max: 1, attempt: 0, closed: None };

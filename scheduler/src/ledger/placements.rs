@@ -347,9 +347,12 @@ impl Ledger {
             if given.is_empty() {
                 io.persist(vec![Change::Put(placed)], Vec::new());
             } else {
+                // That machine may have had them before, and dropped them for this one.
+                self.attempt += 1;
                 let request = self.request(given, Some(to.peer), io, config);
                 let request = Message::Request { request, node: Node::Leaf, climbing: false };
-                io.persist(vec![Change::Put(placed)], vec![Then::Send(to, request)]);
+                let changes = vec![Change::Put(placed), Change::Put(self.record(io))];
+                io.persist(changes, vec![Then::Send(to, request)]);
             }
         } else if is_open {
             // It has to say first what it holds.

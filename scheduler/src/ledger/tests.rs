@@ -353,7 +353,7 @@ fn what_is_offered_goes_to_the_other_machine_or_is_issued_again() {
     let config = Config::default();
     let mut io = io();
     let mut ledger = ledger(&io, 0);
-    ledger.issue(&io, &config);
+    let first = ledger.issue(&io, &config).remove(0);
     ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
     let offered = IntervalSet::from(30..TASKS);
     for _ in 0..2 {
@@ -373,6 +373,7 @@ fn what_is_offered_goes_to_the_other_machine_or_is_issued_again() {
     let sent = told(&io, 2);
     let Some(Message::Request { request, node: Node::Leaf, climbing: false }) = sent else { panic!("{sent:?}") };
     assert_eq!(request.ranges, offered);
+    assert!(request.attempt > first.attempt, "who had and dropped them knows that these are not the same again");
     // Who had them keeps nothing of them; who gets them places them.
     ledger.holding(said(1, 2, IntervalSet::from(0..TASKS)), &mut io, &config);
     assert_eq!((ledger.view().placed, ledger.view().unplaced), (30, 10), "they are another's");
