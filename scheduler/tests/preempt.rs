@@ -327,6 +327,23 @@ fn at_the_limit_nothing_more_is_frozen() {
 }
 
 #[test]
+fn at_the_limit_a_frozen_task_that_is_soon_over_makes_room_for_what_is_urgent() {
+    let mut machine = Machine::new(Config { frozen_max: 1, ..Config::default() });
+    machine.receive(1, 1, 100.0, 1e8);
+    machine.pass(seconds(90.0));
+    machine.receive(2, 3, 100.0, 2e6);
+    machine.pass(seconds(1.0));
+    assert_eq!(machine.log(), ["start 1.0@0", "freeze 1.0@0", "start 2.0@1"]);
+    machine.receive(3, 1, 1.0, 1e3);
+    machine.pass(seconds(12.0));
+    assert_eq!(
+        machine.log(),
+        ["freeze 2.0@1", "thaw 1.0@0", "end 1.0", "start 3.0@0", "end 3.0", "thaw 2.0@1"],
+        "ten seconds instead of a hundred"
+    );
+}
+
+#[test]
 fn a_frozen_task_that_comes_ahead_again_takes_the_slot_even_at_the_limit() {
     let mut machine = Machine::new(Config { frozen_max: 1, ..Config::default() });
     machine.receive(1, 1, 300.0, 2e6);

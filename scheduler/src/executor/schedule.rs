@@ -63,6 +63,9 @@ impl Executor {
             if !has_slot && (behind == 0 || self.frozen_places == 0) {
                 return None;
             }
+            if !has_slot && free_place.is_none() && self.wants_place(bag, now) {
+                return self.free_a_place(&self.order[rank + 1..], now);
+            }
             let Some(go) = self.next_of(bag, free_place, now) else { continue };
             let freeze = if has_slot { None } else { Some(self.last_that_runs(&self.order[rank + 1..])?) };
             return Some(Step { freeze, go });
@@ -86,6 +89,24 @@ impl Executor {
         // that of the new one.
         let is_stopping = self.places.iter().flatten().any(|running| running.stopping && running.task == task);
         free_place.filter(|_| !is_stopping).map(|place| Go::Start(place, task))
+    }
+
+    /// Whether a task of this bag is to begin, rather than one that has begun to go on.
+    fn wants_place(&self, bag: BagId, now: Time) -> bool {
+        let is_frozen = |running: &Running| running.task.bag == bag && running.frozen && !running.stopping;
+        let waits = |held: &Held| held.blocked_until <= now && !held.waiting.is_empty();
+        !self.places.iter().flatten().any(is_frozen) && self.held.get(&bag).is_some_and(|held| waits(held))
+    }
+
+    /// As many tasks are frozen as may be, and one that comes ahead of these bags is to begin: a frozen task that needs
+    /// less than half of what the last of those that run still needs goes on in its stead, so that there is room soon.
+    fn free_a_place(&self, behind: &[BagId], now: Time) -> Option<Step> {
+        let last = self.last_that_runs(behind)?;
+        let rest = |place: usize| self.places[place].as_ref().map_or(f64::INFINITY, |it| self.rest_mops(it, now));
+        let is_frozen = |it: &Running| it.frozen && !it.stopping;
+        let frozen = (0..self.places.len()).filter(|&place| self.places[place].as_ref().is_some_and(is_frozen));
+        let first = frozen.min_by(|&one, &other| rest(one).total_cmp(&rest(other)))?;
+        (2.0 * rest(first) < rest(last)).then_some(Step { freeze: Some(last), go: Go::Thaw(first) })
     }
 
     /// The place of a running task of the last of these bags that has one.
