@@ -91,6 +91,7 @@ pub(crate) struct Executor {
     /// Most tasks frozen for others; 0 without preemption.
     frozen_places: usize,
     lexicographic: bool,
+    grid_step: usize,
     /// In boxes: a node of the map has room for eleven, and most machines hold few.
     held: BTreeMap<BagId, Box<Held>>,
     /// Bags by deadline; stale when `order_stale`.
@@ -152,6 +153,7 @@ impl Executor {
             slots: config.slots as usize,
             frozen_places: config.frozen_places() as usize,
             lexicographic: config.lexicographic,
+            grid_step: config.grid_step as usize,
             held: BTreeMap::new(),
             order: Vec::new(),
             order_stale: false,

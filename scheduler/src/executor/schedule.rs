@@ -224,6 +224,9 @@ impl Executor {
         } else {
             Summary::of_leaf(&self.load(now, |held| !held.unfinished_is_empty()).0)
         };
+        if self.grid_step > 1 {
+            summary = summary.in_steps(self.grid_step);
+        }
         summary.longest_wait_s = summary::wait_s(self.wait_s());
         self.stretch = summary.maximum_stretch;
         summary

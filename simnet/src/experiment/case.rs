@@ -180,12 +180,14 @@ const REDISTRIBUTIONS: [Variant; 2] = [
 ];
 
 /// Ours but for one thing, on the first of the loads.
-const ABLATIONS: [Variant; 7] = [
+const ABLATIONS: [Variant; 9] = [
     ("paper_size", |config| config.effective_size = false),
     ("no_preemption", |config| config.preemptive = false),
     ("frozen_1", |config| config.frozen_max = 1),
     ("frozen_4", |config| config.frozen_max = 4),
     ("lexicographic", |config| config.lexicographic = true),
+    ("grid_steps_2", |config| config.grid_step = 2),
+    ("grid_steps_4", |config| config.grid_step = 4),
     ("whole_grid_1.2", |config| {
         config.climbing = ClimbingRule::WholeGrid;
         config.stretch_bound = 1.2;
