@@ -487,10 +487,10 @@ impl Driver {
 
     /// Removes what tasks left that are not to run here any more.
     fn sweep_checkpoints(&mut self) {
-        let (parent, held) = (self.supplies.checkpoints.clone(), self.peer.unfinished());
+        let (homes, held) = (self.supplies.homes.clone(), self.peer.unfinished());
         let sweep = move || {
-            if let Err(error) = checkpoints::sweep(&parent, &held) {
-                tracing::warn!(%error, directory = %parent.display(), "not all old checkpoints could be removed");
+            if let Err(error) = homes.sweep_checkpoints(&held) {
+                tracing::warn!(%error, "not all old checkpoints could be removed");
             }
             Done::Discarded
         };

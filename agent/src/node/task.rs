@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,19 +14,20 @@ use idlewood_scheduler::{BagHeader, BlobId, TaskId, TaskOutcome};
 use serde_bytes::ByteBuf;
 
 use super::checkpoints;
+use super::homes::{Home, Homes};
 use super::pin::Pin;
 use crate::blobs::{BlobError, Blobs};
 use crate::fetch::{FetchError, Fetcher};
 use crate::grid::{Gate, Refused, Unauthorised};
 use crate::manifest::{INPUT_BYTES_MAX, MANIFEST_BYTES_MAX, Manifest, OUTPUT_BYTES_MAX, TaskOutput};
 use crate::settings::Bags;
-use crate::worker::{Input, Job, JobError, Outcome, StartError, Stdin, WorkerEvent};
+use crate::worker::left::{self, Left};
+use crate::worker::{
+    Input, Job, JobError, LayOutError, Outcome, STDERR, STDOUT, StartError, Stdin, WORK, WorkerEvent, lay_out,
+};
 
 /// Most that is kept of each of stdout and stderr. Our choice: what exceeds it belongs in an output file.
 const STREAM_BYTES_MAX: u64 = 16 << 20;
-/// Most files that are kept of one task, and how deep they may lie.
-const FILES_MAX: usize = 4096;
-const DEPTH_MAX: usize = 16;
 /// Largest signed manifest.
 const SIGNED_BYTES_MAX: u64 = MANIFEST_BYTES_MAX + (1 << 10);
 /// A bag whose program cannot be had is left alone for this long.
@@ -42,9 +42,7 @@ pub(super) struct Supplies {
     pub(super) gate: Arc<Gate>,
     /// What the owner says to that; the driver keeps it as it is set.
     pub(super) bags: Arc<Mutex<Bags>>,
-    pub(super) scratch: PathBuf,
-    /// See [`checkpoints`].
-    pub(super) checkpoints: PathBuf,
+    pub(super) homes: Arc<Homes>,
 }
 
 /// A task with everything it needs. Dropping it removes its directory, which blocks.
@@ -52,9 +50,13 @@ pub(super) struct Supplies {
 pub(super) struct Prepared {
     pub(super) job: Job,
     pub(super) manifest: Arc<Manifest>,
-    scratch: Scratch,
+    scratch: Option<Scratch>,
     /// Program and inputs.
     pins: Arc<Vec<Pin>>,
+    /// The latter, laid out.
+    inputs: Option<Arc<Scratch>>,
+    /// Where all of its directories are. Goes after them.
+    home: Arc<Home>,
 }
 
 impl Prepared {
@@ -65,8 +67,14 @@ impl Prepared {
 
     /// What it has in common with them, without a directory.
     pub(super) fn example(&self) -> Self {
-        let scratch = Scratch::nothing(&self.scratch.parent);
-        Self { job: self.job.clone(), manifest: self.manifest.clone(), scratch, pins: self.pins.clone() }
+        Self {
+            job: self.job.clone(),
+            manifest: self.manifest.clone(),
+            scratch: None,
+            pins: self.pins.clone(),
+            inputs: self.inputs.clone(),
+            home: self.home.clone(),
+        }
     }
 
     /// Another task of its bag; `None` where that has a file of its own.
@@ -75,20 +83,22 @@ impl Prepared {
         if manifest.entry(task.index).input.is_some() {
             return None;
         }
-        let scratch = Scratch::new(&self.scratch.parent, task);
+        let scratch = Scratch(self.home.attempt(task));
         let job = Job {
             args: arguments(manifest, task),
             env: environment(manifest, task, attempt),
-            directory: scratch.path.clone(),
-            checkpoint: self.job.checkpoint.as_ref().map(|other| other.with_file_name(task.index.to_string())),
+            directory: scratch.0.clone(),
+            checkpoint: Some(self.home.checkpoint(task)),
             ..self.job.clone()
         };
-        Some(Self { job, manifest: manifest.clone(), scratch, pins: self.pins.clone() })
+        Some(Self { job, scratch: Some(scratch), ..self.example() })
     }
 
     /// Its directory was not made.
     pub(super) fn leave_nothing(mut self: Box<Self>) {
-        self.scratch.is_there = false;
+        if let Some(scratch) = &mut self.scratch {
+            scratch.0.clear();
+        }
     }
 }
 
@@ -130,6 +140,15 @@ impl PrepareError {
     }
 }
 
+impl From<LayOutError> for PrepareError {
+    fn from(error: LayOutError) -> Self {
+        match error {
+            LayOutError::Io { .. } => Self::Later(error.into()),
+            LayOutError::Name { .. } | LayOutError::Twice { .. } => Self::Never(error.to_string()),
+        }
+    }
+}
+
 impl From<StartError> for PrepareError {
     fn from(error: StartError) -> Self {
         match error {
@@ -145,37 +164,16 @@ impl From<StartError> for PrepareError {
     }
 }
 
-/// The directory of one attempt; made by whoever needs it.
+/// A directory that is removed when this is dropped, if somebody has made it.
 #[derive(Debug)]
-struct Scratch {
-    parent: PathBuf,
-    path: PathBuf,
-    /// It may be.
-    is_there: bool,
-}
-
-impl Scratch {
-    /// A new one, unlike any that an attempt that was given up may still be removing. What earlier agents left under
-    /// the parent was removed at the start.
-    fn new(parent: &Path, task: TaskId) -> Self {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let name = format!("{}-{}-{}", task.bag, task.index, COUNT.fetch_add(1, Ordering::Relaxed));
-        Self { parent: parent.to_owned(), path: parent.join(name), is_there: true }
-    }
-
-    /// None at all.
-    fn nothing(parent: &Path) -> Self {
-        Self { parent: parent.to_owned(), path: PathBuf::new(), is_there: false }
-    }
-}
+struct Scratch(PathBuf);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        if self.is_there
-            && let Err(error) = fs::remove_dir_all(&self.path)
-            && error.kind() != io::ErrorKind::NotFound
+        if !self.0.as_os_str().is_empty()
+            && let Err(error) = left::remove(&self.0)
         {
-            tracing::warn!(%error, directory = %self.path.display(), "cannot remove a task's directory");
+            tracing::warn!(%error, directory = %self.0.display(), "cannot remove a task's directory");
         }
     }
 }
@@ -265,29 +263,43 @@ impl Supplies {
             pins.push(pin);
             inputs.push(Input { name: input.name, path });
         }
-        let stdin = match manifest.task_stdin(task.index) {
+        let (homes, bag) = (self.homes.clone(), task.bag);
+        let stdin = manifest.task_stdin(task.index).map(String::from);
+        let made = tokio::task::spawn_blocking(move || {
+            let home = homes.of(bag).context("cannot make a directory for a bag")?;
+            if inputs.is_empty() {
+                return Ok((home, None, inputs));
+            }
+            let scratch = Scratch(home.inputs());
+            lay_out(&scratch.0, &inputs)?;
+            Ok::<_, PrepareError>((home, Some(Arc::new(scratch)), inputs))
+        });
+        let (home, laid_out, inputs) = made.await.context("cannot lay out a task's inputs")??;
+        let stdin = match stdin {
             None => Stdin::Empty,
             Some(name) => {
-                let input = inputs.iter().find(|input| input.name == name);
                 let missing = || PrepareError::Never(format!("standard input {name:?} is not among the inputs"));
-                Stdin::File(input.ok_or_else(missing)?.path.clone())
+                let input = inputs.iter().find(|input| input.name == name).ok_or_else(missing)?;
+                Stdin::File(laid_out.as_ref().ok_or_else(missing)?.0.join(&input.name))
             }
         };
-        let scratch = Scratch::new(&self.scratch, task);
+        let scratch = Scratch(home.attempt(task));
         let job = Job {
             program,
             program_hash: manifest.program.blob.0,
             args: arguments(manifest, task),
             env: environment(manifest, task, attempt),
             stdin,
-            inputs,
-            directory: scratch.path.clone(),
-            checkpoint: Some(checkpoints::path(&self.checkpoints, task)),
+            inputs: laid_out.as_ref().map(|inputs| inputs.0.clone()),
+            directory: scratch.0.clone(),
+            checkpoint: Some(home.checkpoint(task)),
             memory_bytes: manifest.memory_bytes,
             output_bytes: STREAM_BYTES_MAX,
             time_limit: Some(Duration::from_secs(manifest.time_limit_s)),
+            reach: home.reach.clone(),
         };
-        Ok(Prepared { job, manifest: manifest.clone(), scratch, pins: Arc::new(pins) })
+        let (manifest, pins) = (manifest.clone(), Arc::new(pins));
+        Ok(Prepared { job, manifest, scratch: Some(scratch), pins, inputs: laid_out, home })
     }
 }
 
@@ -498,51 +510,20 @@ pub(super) fn not_prepared(blobs: &Arc<Blobs>, error: PrepareError, speed_mops: 
 
 fn read_outputs(job: &Job, output: &mut TaskOutput) -> io::Result<()> {
     let mut room = OUTPUT_BYTES_MAX;
-    output.stdout = read_capped(&job.stdout_path(), &mut room)?;
-    output.stderr = read_capped(&job.stderr_path(), &mut room)?;
-    let work = job.work_dir();
-    let mut left = vec![(work.clone(), 0)];
-    while let Some((directory, depth)) = left.pop() {
-        let entries = match fs::read_dir(directory) {
-            // A program that uses no files has no directory, even if it wrote to stdout.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && depth == 0 => continue,
-            entries => entries?,
-        };
-        for entry in entries {
-            let entry = entry?;
-            // Of the entry itself: links are not followed, and what is no plain file is not taken.
-            let kind = entry.file_type()?;
-            if kind.is_dir() && depth < DEPTH_MAX {
-                left.push((entry.path(), depth + 1));
-            } else if kind.is_file() {
-                if output.files.len() == FILES_MAX {
-                    return Err(io::Error::other(format!("more than {FILES_MAX} files")));
-                }
-                let path = entry.path();
-                let name = path.strip_prefix(&work).map_err(io::Error::other)?;
-                let name = name.to_str().ok_or_else(|| io::Error::other("a file name is not UTF-8"))?.to_owned();
-                output.files.insert(name, ByteBuf::from(read_capped(&path, &mut room)?));
-            }
-        }
+    let Some(left) = Left::open(&job.directory)? else { return Ok(()) };
+    let mut stream = |name| Ok::<_, io::Error>(left.read(name, &mut room)?.unwrap_or_default());
+    (output.stdout, output.stderr) = (stream(STDOUT)?, stream(STDERR)?);
+    // A program that uses no files has none, even if it wrote to stdout.
+    if let Some(work) = left.directory(WORK)? {
+        output.files.extend(work.read_all(&mut room)?.into_iter().map(|(name, bytes)| (name, ByteBuf::from(bytes))));
     }
     Ok(())
 }
 
-fn read_capped(path: &Path, room: &mut u64) -> io::Result<Vec<u8>> {
-    let file = match fs::File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other?,
-    };
-    let mut bytes = Vec::new();
-    file.take(*room + 1).read_to_end(&mut bytes)?;
-    *room = room
-        .checked_sub(bytes.len() as u64)
-        .ok_or_else(|| io::Error::other(format!("it is over {} MiB", OUTPUT_BYTES_MAX >> 20)))?;
-    Ok(bytes)
-}
-
 #[cfg(test)]
 pub(super) mod tests {
+    use std::path::Path;
+
     use idlewood_overlay::PeerId;
     use idlewood_scheduler::BagId;
 
@@ -571,6 +552,9 @@ pub(super) mod tests {
 
     /// A task that may take so much memory, without a directory.
     pub(in super::super) fn prepared(memory_bytes: u64) -> Prepared {
+        let nowhere = tempfile::tempdir().expect("a temporary directory");
+        let homes = Homes::new(nowhere.path().join("scratch"), nowhere.path().join("checkpoints"));
+        let home = homes.of(BagId([1; 32])).expect("our directory");
         let manifest = Arc::new(manifest());
         let job = Job {
             program: PathBuf::new(),
@@ -578,14 +562,15 @@ pub(super) mod tests {
             args: Vec::new(),
             env: Vec::new(),
             stdin: Stdin::Empty,
-            inputs: Vec::new(),
+            inputs: None,
             directory: PathBuf::new(),
             checkpoint: None,
             memory_bytes,
             output_bytes: 0,
             time_limit: None,
+            reach: home.reach.clone(),
         };
-        Prepared { job, manifest, scratch: Scratch::nothing(Path::new("")), pins: Arc::new(Vec::new()) }
+        Prepared { job, manifest, scratch: None, pins: Arc::default(), inputs: None, home }
     }
 
     fn blobs(dir: &Path, quota_bytes: u64) -> Arc<Blobs> {
@@ -639,7 +624,8 @@ pub(super) mod tests {
     fn what_no_machine_can_start_is_not_tried_again() {
         let never = |error: StartError| matches!(PrepareError::from(error), PrepareError::Never(_));
         assert!(never(StartError::TooLarge));
-        assert!(never(StartError::Job(JobError::InputTwice { name: "a".to_owned() })));
+        assert!(never(StartError::Job(JobError::Text { what: "argument", value: "a\0".to_owned() })));
+        assert!(matches!(LayOutError::Twice { name: "a".to_owned() }.into(), PrepareError::Never(_)));
         assert!(!never(StartError::Job(JobError::Path { path: PathBuf::from("/a") })));
         assert!(!never(StartError::Busy { slot: 0 }));
         let dir = tempfile::tempdir().expect("a temporary directory");
@@ -653,14 +639,39 @@ pub(super) mod tests {
     #[test]
     fn a_directory_goes_with_its_attempt() {
         let parent = tempfile::tempdir().expect("a temporary directory");
-        let task = TaskId { bag: BagId([1; 32]), index: 7 };
-        let (first, second) = (Scratch::new(parent.path(), task), Scratch::new(parent.path(), task));
-        assert_ne!(first.path, second.path);
-        fs::create_dir_all(first.path.join("work/deep")).expect("our directory");
-        fs::create_dir(&second.path).expect("our directory");
-        drop(first);
+        let (first, second) = (parent.path().join("first"), parent.path().join("second"));
+        fs::create_dir_all(first.join("work/deep")).expect("our directory");
+        fs::create_dir(&second).expect("our directory");
+        drop(Scratch(first));
+        drop(Scratch(parent.path().join("never made")));
         let left: Vec<_> =
             fs::read_dir(parent.path()).expect("our directory").flatten().map(|entry| entry.path()).collect();
-        assert_eq!(left, std::slice::from_ref(&second.path));
+        assert_eq!(left, std::slice::from_ref(&second));
+    }
+
+    /// Whoever broke out of WebAssembly would have the agent read what they cannot.
+    #[test]
+    fn outputs_are_what_the_task_wrote_and_lead_nowhere() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let secret = root.path().join("key");
+        fs::write(&secret, "secret").expect("our directory");
+        let job = Job { directory: root.path().join("attempt"), ..prepared(0).job };
+        let read = || {
+            let mut output = TaskOutput::default();
+            read_outputs(&job, &mut output).expect("nothing is wrong with it");
+            (String::from_utf8(output.stdout).expect("text"), output.files.len())
+        };
+        assert_eq!(read(), (String::new(), 0), "it wrote nothing");
+        fs::create_dir_all(job.work_dir()).expect("our directory");
+        fs::write(job.stdout_path(), "said").expect("our directory");
+        fs::write(job.work_dir().join("file"), "kept").expect("our directory");
+        std::os::unix::fs::symlink(&secret, job.work_dir().join("link")).expect("a link");
+        assert_eq!(read(), ("said".to_owned(), 1));
+        fs::remove_file(job.stdout_path()).expect("ours");
+        std::os::unix::fs::symlink(&secret, job.stdout_path()).expect("a link");
+        assert_eq!(read().0, "");
+        fs::rename(&job.directory, root.path().join("moved")).expect("our directory");
+        std::os::unix::fs::symlink(root.path().join("moved"), &job.directory).expect("a link");
+        assert_eq!(read(), (String::new(), 0));
     }
 }
