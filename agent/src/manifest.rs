@@ -411,4 +411,26 @@ mod tests {
         assert!(!with(0, 600_000));
         assert!(!with(300_000, 1));
     }
+
+    /// Whatever is read as a manifest can be asked for each of its tasks.
+    #[test]
+    fn mutations_of_manifests_and_outputs() {
+        use crate::fuzz::mutations;
+
+        mutations("manifest", vec![manifest().encode()], |bytes| {
+            let Ok(read) = Manifest::decode(bytes) else { return false };
+            for index in [0, 1, read.tasks / 2, read.tasks - 1] {
+                let entry = read.entry(index);
+                assert!(read.args.iter().all(|arg| read.fill(arg, index).len() < 1 << 24), "{entry:?}");
+                assert!(
+                    read.task_stdin(index).is_none_or(|name| read.task_inputs(index).iter().any(|i| i.name == name))
+                );
+            }
+            assert_eq!(Manifest::decode(&read.encode()).map_err(|error| error.to_string()), Ok(read));
+            true
+        });
+        let files = BTreeMap::from([("a/b".to_owned(), serde_bytes::ByteBuf::from(vec![1; 30]))]);
+        let output = TaskOutput { exit_code: Some(3), stdout: vec![1; 9], files, cpu_s: 0.5, ..TaskOutput::default() };
+        mutations("output", vec![output.encode()], |bytes| TaskOutput::decode(bytes).is_ok());
+    }
 }

@@ -38,6 +38,8 @@ use crate::record::{Change, RecordKey};
 
 /// Starts of a bag that may fail in a row before its tasks go to another machine. Our choice.
 const NOT_STARTED_MAX: u32 = 3;
+/// Most bags on one machine. Our choice: many times what grids have, and a queue that is put in order within milliseconds.
+const BAGS_MAX: usize = 4096;
 
 /// A task that has begun.
 #[derive(Debug)]
@@ -197,7 +199,7 @@ impl Executor {
 
     /// A request reached this leaf: everything new in it joins the queue. However much there is to do it is not refused
     /// (paper §6), but where it cannot be what it says, or would leave more to account for than a message holds: then
-    /// its submitter issues it again.
+    /// its submitter issues it again. Of very many bags those go first that no submitter has spoken for.
     pub(crate) fn accept(&mut self, request: Request, io: &mut Io, config: &Config) {
         let id = request.bag.id;
         if let Some(held) = self.held.get(&id).filter(|held| !held.agrees_with(&request.bag)) {
@@ -208,6 +210,13 @@ impl Executor {
             let invented = held.ranges();
             self.seen.forget(id);
             self.give_up(id, &invented, io);
+        }
+        if !self.held.contains_key(&id) && self.held.len() >= BAGS_MAX {
+            // Anybody can invent bags.
+            let Some((&invented, held)) = self.held.iter().find(|(_, held)| !held.confirmed) else { return };
+            let ranges = held.ranges();
+            self.seen.forget(invented);
+            self.give_up(invented, &ranges, io);
         }
         let intervals = self.held.get(&id).map_or(0, |held| held.ranges().intervals());
         if intervals + request.ranges.intervals() > HELD_INTERVALS_MAX {

@@ -204,8 +204,9 @@ fn confine_files(readable: &[PathBuf], writable: &[PathBuf]) -> Vec<Gap> {
         let what = format!("the worker has not all its directories: {} cannot be created: {error}", path.display());
         Some(Gap { what, remedy: "check the permissions of the state directory" })
     };
-    let missing = writable.iter().filter_map(create);
-    missing.chain(close_files(readable, writable)).collect()
+    let mut gaps: Vec<Gap> = writable.iter().filter_map(create).collect();
+    gaps.extend(close_files(readable, writable));
+    gaps
 }
 
 fn close_files(readable: &[PathBuf], writable: &[PathBuf]) -> Option<Gap> {

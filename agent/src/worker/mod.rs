@@ -233,7 +233,7 @@ impl Job {
 mod tests {
     use super::*;
 
-    fn plain_job() -> Job {
+    pub(super) fn plain_job() -> Job {
         Job {
             program: PathBuf::from("/program"),
             program_hash: [0; 32],

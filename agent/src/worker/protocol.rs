@@ -350,4 +350,20 @@ mod tests {
         assert!(read::<FromWorker>(&mut &b"hello, world"[..], FROM_WORKER_BYTES_MAX).is_err());
         assert!(encode(&report(), 10).is_none());
     }
+
+    #[test]
+    fn mutations_of_what_workers_and_agents_say() {
+        use crate::fuzz::mutations;
+
+        let says = [FromWorker::Ready { cpu: Duration::from_millis(3) }, report()];
+        mutations("reports", says.map(|says| encode(&says, FROM_WORKER_BYTES_MAX).unwrap()).to_vec(), |bytes| {
+            matches!(read::<FromWorker>(&mut { bytes }, FROM_WORKER_BYTES_MAX), Ok(Some(_)))
+        });
+        let role = Role::Compile { program: "/p".into(), hash: [1; 32], artefact: "/a".into() };
+        let hello =
+            Hello { agent_pid: 7, role, readable: vec!["/r".into()], writable: vec!["/w".into()], strict: true };
+        mutations("greetings", vec![encode_hello(&hello).unwrap()], |bytes| decode_packet::<Hello>(bytes).is_ok());
+        let job = super::super::tests::plain_job();
+        mutations("jobs", vec![encode_job(&job).unwrap().bytes], |bytes| decode_job(bytes, None).is_ok());
+    }
 }

@@ -21,7 +21,7 @@ const RUN_MAX: Duration = Duration::from_secs(90 * 86_400);
 /// How long reports may accumulate while the worker has more to do.
 const ACCUMULATE: Duration = Duration::from_millis(1);
 
-/// Most that is logged of what one worker writes to its stderr. Our choice: a panic with its place.
+/// Most that is kept of what one worker writes to its stderr. Our choice: a panic with its place.
 const STDERR_BYTES_MAX: usize = 4096;
 
 /// The slot thread's hold on its worker.
@@ -29,8 +29,8 @@ struct Link {
     child: Child,
     reports: BufReader<ChildStdout>,
     stderr: ChildStderr,
-    /// How much more of that is logged.
-    stderr_left: usize,
+    /// What it wrote there, up to a limit.
+    said: String,
     /// Processor time it had used at the end of its last job.
     cpu: Duration,
     /// Processor time of what made its program ready, until a job is told of that.
@@ -221,7 +221,7 @@ impl Shared {
         }
         place.starts(pid_of(&child), line, serves);
         let (cpu, compile) = (Duration::ZERO, Duration::ZERO);
-        let link = Link { child, reports: BufReader::new(stdout), stderr, stderr_left: STDERR_BYTES_MAX, cpu, compile };
+        let link = Link { child, reports: BufReader::new(stdout), stderr, said: String::new(), cpu, compile };
         // Its writes may wait for us, never our reads for it.
         rustix::fs::fcntl_setfl(&link.stderr, OFlags::NONBLOCK)?;
         Ok(link)
@@ -404,7 +404,7 @@ impl Shared {
             Ok(status) => match (status.signal(), status.code()) {
                 (Some(9), _) => "the worker process was killed (signal 9), perhaps because memory ran out".to_owned(),
                 (Some(signal), _) => format!("the worker process crashed (signal {signal})"),
-                (None, Some(code)) => format!("the worker process gave up (exit code {code}); the log says why"),
+                (None, Some(code)) => format!("the worker process gave up (exit code {code}): {}", link.said),
                 (None, None) => "the worker process ended".to_owned(),
             },
             Err(error) => format!("the worker process is lost: {error}"),
@@ -449,10 +449,11 @@ fn hear(slot: usize, link: &mut Link) {
     let mut text = vec![0; STDERR_BYTES_MAX];
     // An empty pipe is an error, too: it is not waited for.
     let Ok(bytes @ 1..) = link.stderr.read(&mut text) else { return };
-    text.truncate(bytes.min(link.stderr_left));
-    link.stderr_left -= text.len();
+    text.truncate(bytes.min(STDERR_BYTES_MAX.saturating_sub(link.said.len())));
     for line in String::from_utf8_lossy(&text).lines() {
-        tracing::warn!(slot, "a worker says: {}", line.escape_debug());
+        let line = line.escape_debug().to_string();
+        tracing::warn!(slot, "a worker says: {line}");
+        link.said.push_str(&line);
     }
 }
 
