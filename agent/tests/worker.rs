@@ -533,6 +533,40 @@ fn files_elsewhere_are_closed_to_a_worker() {
     assert_eq!(setup.outcome_of(&["exit", "0"]), exit(0), "the slot goes on");
 }
 
+/// Neither the host's files nor what the system says of processes: a program has the directories that it was given.
+#[test]
+fn a_program_reads_nothing_of_the_host() {
+    let mut setup = Setup::new(1);
+    for path in ["/proc/self/environ", "/proc/1/status", "/etc/passwd", "../stdout", "../../in", "./../../cache", "/"] {
+        for verb in ["cat", "list"] {
+            let (code, stdout, stderr) = setup.probe(&[verb, path]);
+            assert_eq!(code, 1, "{verb} {path}: {stdout}");
+            assert!(stdout.lines().chain(stderr.lines()).count() == 1, "{verb} {path}: {stdout}{stderr}");
+        }
+    }
+    // A link may be made and leads nowhere: `meddle` tries, in `inputs_can_be_read_and_nothing_more`.
+}
+
+/// There is no function that opens a socket, and a program that wants one is refused.
+#[test]
+fn a_program_that_wants_the_network_is_refused() {
+    let mut setup = Setup::new(1);
+    for wanted in ["sock_open", "sock_connect", "sock_bind"] {
+        let name = [&[u8::try_from(wanted.len()).unwrap()][..], wanted.as_bytes()].concat();
+        let import = [&b"\x01\x16wasi_snapshot_preview1"[..], &name, b"\x00\x00"].concat();
+        let mut module = b"\0asm\x01\0\0\0\x01\x04\x01\x60\x00\x00\x02".to_vec();
+        module.push(u8::try_from(import.len()).unwrap());
+        module.extend(import);
+        module.extend(
+            b"\x03\x02\x01\x00\x05\x03\x01\x00\x01\x07\x13\x02\x06_start\x00\x01\x06memory\x02\x00\x0a\x04\x01\x02\x00\x0b",
+        );
+        let program = setup.file("network.wasm", &module);
+        let job = setup.job_for_file(&program, &[]);
+        let outcome = setup.run(&job).outcome;
+        assert!(matches!(&outcome, Outcome::Invalid { message } if message.contains(wanted)), "{wanted}: {outcome:?}");
+    }
+}
+
 /// What a worker wrote into a bag's directories, or made of itself, no task of another bag meets.
 #[test]
 fn a_worker_is_for_one_bag_and_one_program() {
