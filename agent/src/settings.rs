@@ -13,7 +13,7 @@
 //! [limits]
 //! slots = 1                    # tasks at the same time, 1 to 1024; at the next start
 //! # memory = "2G"              # all tasks together; none: as much as each bag asks for
-//! disk = "10G"                 # for programs, inputs and results
+//! disk = "10G"                 # for programs, inputs and results; as much again for the files of each task
 //! idle.cpu_percent = 100       # how much of a processor each task may use, 1 to 100
 //! # upload = "1M"              # bytes per second that others may get of blobs, at least 64K; none: any
 //! # download = "1M"            # the same for what is fetched
@@ -118,7 +118,7 @@ pub struct Limits {
     /// Most memory for all tasks together, frozen ones included; none: as much as each bag asks for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
-    /// Most disk space for programs, inputs and results.
+    /// Most disk space for programs, inputs and results, and for the files of each task that runs.
     pub disk: ByteSize,
     /// Most bytes per second that others get of blobs; none: any.
     #[serde(deserialize_with = "rate", skip_serializing_if = "Option::is_none")]

@@ -21,6 +21,7 @@ use crate::fetch::{FetchError, Fetcher};
 use crate::grid::{Gate, Refused, Unauthorised};
 use crate::manifest::{INPUT_BYTES_MAX, MANIFEST_BYTES_MAX, Manifest, OUTPUT_BYTES_MAX, TaskOutput};
 use crate::settings::Bags;
+use crate::submit::values::ByteSize;
 use crate::worker::{Input, Job, JobError, Outcome, StartError, Stdin, WorkerEvent};
 
 /// Most that is kept of each of stdout and stderr. Our choice: what exceeds it belongs in an output file.
@@ -285,6 +286,7 @@ impl Supplies {
             checkpoint: Some(checkpoints::path(&self.checkpoints, task)),
             memory_bytes: manifest.memory_bytes,
             output_bytes: STREAM_BYTES_MAX,
+            disk_bytes: manifest.disk_bytes.min(self.blobs.kept_bytes().1),
             time_limit: Some(Duration::from_secs(manifest.time_limit_s)),
         };
         Ok(Prepared { job, manifest: manifest.clone(), scratch, pins: Arc::new(pins) })
@@ -421,7 +423,17 @@ pub(super) fn collect(
         Outcome::Exited { code } => output.exit_code = Some(i32::from(*code)),
         Outcome::Trapped { message } | Outcome::Invalid { message } => output.error = Some(message.clone()),
         Outcome::TimedOut { limit } => {
-            output.error = Some(format!("ran longer than its time limit of {} s", limit.as_secs()));
+            output.error = Some(format!(
+                "ran longer than its time limit of {} s: submit the bag with a larger --time-limit",
+                limit.as_secs()
+            ));
+        }
+        Outcome::OverDisk { limit_bytes } => {
+            output.error = Some(format!(
+                "its files took more than the limit of {} of disk: let it write less, or raise the limit (--disk of the bag, \
+                 limits.disk of the machine)",
+                ByteSize(*limit_bytes)
+            ));
         }
         Outcome::WorkerDied { reason } => output.error = Some(reason.clone()),
         Outcome::CouldNotStart { message } => {
@@ -437,9 +449,10 @@ pub(super) fn collect(
         output.files.clear();
     }
     if ended.output_truncated {
-        output.stderr.extend_from_slice(
-            format!("\nidlewood: stdout or stderr was cut at {} MiB\n", STREAM_BYTES_MAX >> 20).as_bytes(),
-        );
+        output.error.get_or_insert(format!(
+            "wrote more than the limit of {} MiB to stdout or stderr: what follows is lost; let it write to a file",
+            STREAM_BYTES_MAX >> 20
+        ));
     }
     let bytes = encode_within(&mut output, OUTPUT_BYTES_MAX);
     let success = output.error.is_none() && output.exit_code.is_some_and(|code| success_codes.contains(&code));
@@ -516,7 +529,8 @@ fn read_outputs(job: &Job, output: &mut TaskOutput) -> io::Result<()> {
                 left.push((entry.path(), depth + 1));
             } else if kind.is_file() {
                 if output.files.len() == FILES_MAX {
-                    return Err(io::Error::other(format!("more than {FILES_MAX} files")));
+                    let why = format!("it is over the limit of {FILES_MAX} files: pack them into fewer");
+                    return Err(io::Error::other(why));
                 }
                 let path = entry.path();
                 let name = path.strip_prefix(&work).map_err(io::Error::other)?;
@@ -533,11 +547,11 @@ fn read_capped(path: &Path, room: &mut u64) -> io::Result<Vec<u8>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other?,
     };
-    let mut bytes = Vec::new();
+    let (mut bytes, limit) = (Vec::new(), OUTPUT_BYTES_MAX >> 20);
     file.take(*room + 1).read_to_end(&mut bytes)?;
-    *room = room
-        .checked_sub(bytes.len() as u64)
-        .ok_or_else(|| io::Error::other(format!("it is over {} MiB", OUTPUT_BYTES_MAX >> 20)))?;
+    *room = room.checked_sub(bytes.len() as u64).ok_or_else(|| {
+        io::Error::other(format!("it is over the limit of {limit} MiB: split the task, or let it write less"))
+    })?;
     Ok(bytes)
 }
 
@@ -564,6 +578,7 @@ pub(super) mod tests {
             stdin: None,
             env: BTreeMap::new(),
             memory_bytes: 1 << 20,
+            disk_bytes: 1 << 20,
             time_limit_s: 60,
             success_codes: vec![0],
         }
@@ -583,6 +598,7 @@ pub(super) mod tests {
             checkpoint: None,
             memory_bytes,
             output_bytes: 0,
+            disk_bytes: 0,
             time_limit: None,
         };
         Prepared { job, manifest, scratch: Scratch::nothing(Path::new("")), pins: Arc::new(Vec::new()) }
@@ -606,6 +622,30 @@ pub(super) mod tests {
         let message = told.error.expect("it fails");
         assert!(message.contains(&whole.len().to_string()) && message.contains(&(limit - 1).to_string()), "{message}");
         assert_eq!((told.stdout, told.files.len()), (b"said".to_vec(), 0));
+    }
+
+    #[test]
+    fn whoever_is_over_a_limit_fails_with_its_name_and_what_to_change() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let blobs = blobs(dir.path(), 1 << 20);
+        let error_of = |outcome: Outcome, output_truncated: bool| {
+            let (wall, cpu, untouched) = (Duration::ZERO, Duration::ZERO, false);
+            let ended = Ended { outcome, wall, cpu, output_truncated, untouched };
+            let TaskOutcome::Finished { success: false, output, .. } = collect(&blobs, None, &[0], &ended, 1.0).outcome
+            else {
+                panic!("it succeeds");
+            };
+            let bytes = fs::read(blobs.path(Hash::from_bytes(output.0)).expect("it was kept")).expect("it is there");
+            TaskOutput::decode(&bytes).expect("it is an output").error.expect("it says why")
+        };
+        for (outcome, output_truncated, named, change) in [
+            (Outcome::TimedOut { limit: Duration::from_secs(7) }, false, "7 s", "--time-limit"),
+            (Outcome::OverDisk { limit_bytes: 3 << 20 }, false, "3M", "--disk"),
+            (Outcome::Exited { code: 0 }, true, "16 MiB", "write to a file"),
+        ] {
+            let message = error_of(outcome, output_truncated);
+            assert!(message.contains(named) && message.contains(change), "{message}");
+        }
     }
 
     #[test]

@@ -24,6 +24,7 @@ use wasmtime_wasi::{FsPerms, I32Exit, WasiCtxBuilder};
 
 use super::compile_cache::{self, CompileCache};
 use super::confine::confine;
+use super::disk::{self, Allowance};
 use super::low;
 use super::output::CappedFile;
 use super::program::{PREVIEW1_MODULE, check_shape, one_line};
@@ -65,6 +66,7 @@ fn serve() -> anyhow::Result<()> {
     let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
     anyhow::ensure!(parent == i32::try_from(hello.agent_pid).ok(), "the agent is gone");
     low::keep_low();
+    disk::outlive_large_files().context("cannot ignore a signal (SIGXFSZ)")?;
     let directories: Vec<PathBuf> = hello.directories.into_iter().chain([hello.cache_dir.clone()]).collect();
     for gap in confine(&directories) {
         anyhow::ensure!(!hello.strict, "{}, and the owner asked for all of the sandbox; {}", gap.what, gap.remedy);
@@ -120,7 +122,7 @@ struct Limits {
 
 /// Why a task's memory did not grow.
 #[derive(Debug, thiserror::Error)]
-#[error("needs more memory than its limit of {} MiB: submit the bag with a larger memory limit", .limit_bytes >> 20)]
+#[error("needs more memory than its limit of {} MiB: submit the bag with a larger --memory", .limit_bytes >> 20)]
 struct MemoryLimit {
     limit_bytes: u64,
 }
@@ -242,12 +244,25 @@ impl Worker {
         let limits = Limits { memory_bytes: job.memory_bytes };
         let mut store = Store::new(&self.engine, Task { wasi, limits });
         store.limiter(|task| &mut task.limits);
+        if program.uses_files {
+            // One byte more than all files may take: what is refused a byte is over the limit.
+            limit_files(job, Some(job.disk_bytes.saturating_add(1).max(job.output_bytes)))?;
+        }
         let result = self.runtime.block_on(async {
             let instance = program.instance.instantiate_async(&mut store).await?;
             instance.get_typed_func::<(), ()>(&mut store, "_start")?.call_async(&mut store, ()).await
         });
         *output_truncated = stdout.exceeded() || stderr.exceeded();
         *untouched = !program.uses_files && !stdout.exists() && !stderr.exists();
+        if program.uses_files {
+            limit_files(job, None)?;
+            let looked = Allowance::of(job).exceeded();
+            if let Some(limit_bytes) =
+                looked.map_err(|error| unable(&job.directory, "look at a task's files", &error))?
+            {
+                return Ok(End::OverDisk { limit_bytes });
+            }
+        }
         drop(checkpoint);
         Ok(match result {
             Ok(()) => End::Exited { code: 0 },
@@ -265,6 +280,10 @@ fn link_wasi(linker: &mut Linker<Task>) -> wasmtime::Result<()> {
     linker.func_wrap(PREVIEW1_MODULE, "proc_exit", exit)?;
     linker.allow_shadowing(false);
     Ok(())
+}
+
+fn limit_files(job: &Job, bytes_max: Option<u64>) -> Result<(), End> {
+    disk::limit_files(bytes_max).map_err(|error| unable(&job.directory, "limit the size of files", &error))
 }
 
 fn unable(path: &Path, what: &str, error: &io::Error) -> End {

@@ -9,7 +9,8 @@
 //!   reports or dies, and reaps it. The thread outlives the worker, because the kernel sends a worker its death
 //!   signal when the *thread* that started it ends. While more jobs are with the worker, the thread lets reports
 //!   accumulate for a moment: waking up for each would cost more than a small job.
-//! - One timer thread kills workers whose task is over its limit. It sleeps until the next limit.
+//! - One timer thread kills workers whose task is over its limit. It sleeps until the next limit. Another does so with those
+//!   whose files are, at which it has to look.
 //! - All they share is under one lock, held for moments: never across a pipe or a wait, though across starting a
 //!   process (about a millisecond), so that a freeze cannot miss a worker that is being born.
 //! - A worker's process id is in that state exactly as long as it is not reaped, and signals are sent under the lock:
@@ -33,6 +34,7 @@ use rustix::process::Signal;
 use tokio::sync::mpsc;
 
 use self::slot::{Slot, Waiting};
+use super::disk::Allowance;
 use super::protocol::{self, Hello};
 use super::{Job, JobError, Outcome};
 
@@ -147,6 +149,8 @@ struct Shared {
     wake: Vec<Condvar>,
     /// For the timer: a limit began, moved or ended, or the pool closes.
     timer: Condvar,
+    /// For who watches the disk: something may run after nothing could, or the pool closes.
+    disk: Condvar,
 }
 
 #[derive(Debug)]
@@ -158,6 +162,8 @@ struct State {
     next_number: u64,
     /// When the timer looks next by itself.
     timer_at: Option<Instant>,
+    /// Somebody looks at what tasks take of the disk, or was told to.
+    disk_is_watched: bool,
 }
 
 impl Pool {
@@ -174,18 +180,23 @@ impl Pool {
         let hello = protocol::encode_hello(&hello).ok_or(PoolError::CacheDir { dir: config.cache_dir })?;
         let mut slots = Vec::new();
         slots.resize_with(config.slots, Slot::default);
+        let (next_number, timer_at, disk_is_watched) = (0, None, false);
+        let state = State { frozen: false, closing: false, slots, next_number, timer_at, disk_is_watched };
         let shared = Arc::new(Shared {
             command: config.command,
             hello,
             events: config.events,
-            state: Mutex::new(State { frozen: false, closing: false, slots, next_number: 0, timer_at: None }),
+            state: Mutex::new(state),
             wake: (0..config.slots).map(|_| Condvar::new()).collect(),
             timer: Condvar::new(),
+            disk: Condvar::new(),
         });
         // From here on dropping the pool ends the threads that were started.
         let mut pool = Pool { shared: Arc::clone(&shared), threads: Vec::new() };
         let for_timer = Arc::clone(&shared);
         pool.spawn("worker-timer".to_owned(), move || for_timer.run_timer())?;
+        let for_disk = Arc::clone(&shared);
+        pool.spawn("worker-disk".to_owned(), move || for_disk.watch_disk())?;
         for slot in 0..config.slots {
             let for_slot = Arc::clone(&shared);
             pool.spawn(format!("worker-slot-{slot}"), move || for_slot.run_slot(slot))?;
@@ -243,13 +254,15 @@ impl Pool {
         state.next_number += 1;
         packet[..protocol::NUMBER_BYTES].copy_from_slice(&number.to_le_bytes());
         let place = &mut state.slots[slot];
-        place.waiting.push_back(Waiting { number, packet, limit: job.time_limit, permit });
+        let (limit, allowance) = (job.time_limit, Allowance::of(job));
+        place.waiting.push_back(Waiting { number, packet, limit, allowance, permit });
         if place.listening {
             place.hand_over();
         } else {
             self.shared.wake[slot].notify_one();
         }
         self.shared.nudge_timer(&state);
+        self.shared.wake_disk_watch(&mut state);
         Ok(number)
     }
 
@@ -318,6 +331,7 @@ impl Pool {
             }
         }
         self.shared.timer.notify_all();
+        self.shared.disk.notify_all();
         self.shared.wake.iter().for_each(Condvar::notify_all);
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {

@@ -83,6 +83,7 @@ pub(super) enum End {
     Exited { code: u8 },
     Trapped { message: String },
     Invalid { message: String },
+    OverDisk { limit_bytes: u64 },
     CouldNotStart { message: String },
 }
 
@@ -215,6 +216,7 @@ mod tests {
             checkpoint: Some(PathBuf::from("/c")),
             memory_bytes: 1,
             output_bytes: 2,
+            disk_bytes: 3,
             time_limit: Some(Duration::from_millis(1500)),
         };
         assert_eq!(decode_job(&encode_job(&job).unwrap()).unwrap(), (job.clone(), false));
