@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use blake3::Hash;
 use idlewood_overlay::Contact;
-use idlewood_scheduler::{BagHeader, BlobId, TaskId, TaskOutcome};
+use idlewood_scheduler::{BagHeader, BlobId, Checkpoint, TaskId, TaskOutcome};
 use serde_bytes::ByteBuf;
 
 use super::checkpoints;
@@ -27,12 +27,14 @@ use crate::worker::{Input, Job, JobError, Outcome, StartError, Stdin, WorkerEven
 /// Most that is kept of each of stdout and stderr. Our choice: what exceeds it belongs in an output file.
 const STREAM_BYTES_MAX: u64 = 16 << 20;
 /// Most files that are kept of one task, and how deep they may lie.
-const FILES_MAX: usize = 4096;
+pub(super) const FILES_MAX: usize = 4096;
 const DEPTH_MAX: usize = 16;
 /// Largest signed manifest.
 const SIGNED_BYTES_MAX: u64 = MANIFEST_BYTES_MAX + (1 << 10);
 /// A bag whose program cannot be had is left alone for this long.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// How often a checkpoint is asked for, with such a pause in between, before its task begins without it.
+const CHECKPOINT_TRIES: u32 = 3;
 
 /// Where this machine gets what tasks need.
 #[derive(Clone, Debug)]
@@ -219,6 +221,7 @@ impl Supplies {
         attempt: u32,
         bag: &BagHeader,
         known: Option<Arc<Manifest>>,
+        checkpoint: Option<Checkpoint>,
         sources: &[Contact],
     ) -> Preparation {
         let manifest = match known {
@@ -232,6 +235,11 @@ impl Supplies {
             return Preparation { manifest: Some(manifest), result: Err(error) };
         }
         let result = self.lay_out(task, attempt, &manifest, sources).await.map(Box::new);
+        if let Some(checkpoint) = checkpoint.filter(|_| result.is_ok())
+            && let Err(error) = self.go_on_from(task, checkpoint, sources).await
+        {
+            tracing::warn!(bag = %task.bag, index = task.index, error = format!("{error:#}"), "a task begins anew");
+        }
         Preparation { manifest: Some(manifest), result }
     }
 
@@ -248,6 +256,29 @@ impl Supplies {
         let objection = bags.objection(manifest.submitter, Hash::from_bytes(manifest.program.blob.0))?;
         // Other owners may let it run: after a few tries its tasks go back.
         Some(anyhow::Error::from(objection).into())
+    }
+
+    /// Lays out what a task goes on from, unless it has been at work here since.
+    async fn go_on_from(&self, task: TaskId, checkpoint: Checkpoint, sources: &[Contact]) -> anyhow::Result<()> {
+        let path = checkpoints::path(&self.checkpoints, task);
+        if path.exists() {
+            return Ok(());
+        }
+        anyhow::ensure!(
+            checkpoint.bytes <= OUTPUT_BYTES_MAX,
+            "a checkpoint of {} bytes is too large",
+            checkpoint.bytes
+        );
+        let mut tries_left = CHECKPOINT_TRIES;
+        let (packed, _pin) = loop {
+            tries_left -= 1;
+            match self.get(checkpoint.blob, checkpoint.bytes, sources).await {
+                Err(_) if tries_left > 0 => tokio::time::sleep(RETRY_AFTER).await,
+                got => break got?,
+            }
+        };
+        let lay_out = move || checkpoints::lay_out(&path, &fs::read(packed)?);
+        tokio::task::spawn_blocking(lay_out).await.context("it could not be laid out")?
     }
 
     /// Fetches the files of a task and makes its directory.
@@ -510,11 +541,21 @@ pub(super) fn not_prepared(blobs: &Arc<Blobs>, error: PrepareError, speed_mops: 
 }
 
 fn read_outputs(job: &Job, output: &mut TaskOutput) -> io::Result<()> {
-    let mut room = OUTPUT_BYTES_MAX;
-    output.stdout = read_capped(&job.stdout_path(), &mut room)?;
-    output.stderr = read_capped(&job.stderr_path(), &mut room)?;
-    let work = job.work_dir();
-    let mut left = vec![(work.clone(), 0)];
+    let over = format!("it is over the limit of {} MiB: split the task, or let it write less", OUTPUT_BYTES_MAX >> 20);
+    let mut room = Room::new(OUTPUT_BYTES_MAX, over);
+    output.stdout = room.read(&job.stdout_path())?;
+    output.stderr = room.read(&job.stderr_path())?;
+    output.files = read_files(&job.work_dir(), &mut room)?;
+    Ok(())
+}
+
+/// The plain files below a directory, by path relative to it.
+///
+/// # Errors
+/// They cannot be read, have names that are not UTF-8, or there is no room for all.
+pub(super) fn read_files(root: &Path, room: &mut Room) -> io::Result<BTreeMap<String, ByteBuf>> {
+    let mut files = BTreeMap::new();
+    let mut left = vec![(root.to_owned(), 0)];
     while let Some((directory, depth)) = left.pop() {
         let entries = match fs::read_dir(directory) {
             // A program that uses no files has no directory, even if it wrote to stdout.
@@ -528,31 +569,43 @@ fn read_outputs(job: &Job, output: &mut TaskOutput) -> io::Result<()> {
             if kind.is_dir() && depth < DEPTH_MAX {
                 left.push((entry.path(), depth + 1));
             } else if kind.is_file() {
-                if output.files.len() == FILES_MAX {
+                if files.len() == FILES_MAX {
                     let why = format!("it is over the limit of {FILES_MAX} files: pack them into fewer");
                     return Err(io::Error::other(why));
                 }
                 let path = entry.path();
-                let name = path.strip_prefix(&work).map_err(io::Error::other)?;
+                let name = path.strip_prefix(root).map_err(io::Error::other)?;
                 let name = name.to_str().ok_or_else(|| io::Error::other("a file name is not UTF-8"))?.to_owned();
-                output.files.insert(name, ByteBuf::from(read_capped(&path, &mut room)?));
+                files.insert(name, ByteBuf::from(room.read(&path)?));
             }
         }
     }
-    Ok(())
+    Ok(files)
 }
 
-fn read_capped(path: &Path, room: &mut u64) -> io::Result<Vec<u8>> {
-    let file = match fs::File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other?,
-    };
-    let (mut bytes, limit) = (Vec::new(), OUTPUT_BYTES_MAX >> 20);
-    file.take(*room + 1).read_to_end(&mut bytes)?;
-    *room = room.checked_sub(bytes.len() as u64).ok_or_else(|| {
-        io::Error::other(format!("it is over the limit of {limit} MiB: split the task, or let it write less"))
-    })?;
-    Ok(bytes)
+/// What may still be read, and what is said when that is not enough.
+pub(super) struct Room {
+    bytes: u64,
+    over: String,
+}
+
+impl Room {
+    pub(super) fn new(bytes: u64, over: String) -> Self {
+        Self { bytes, over }
+    }
+
+    /// A whole file; nothing where there is none.
+    fn read(&mut self, path: &Path) -> io::Result<Vec<u8>> {
+        let file = match fs::File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other?,
+        };
+        let mut bytes = Vec::new();
+        file.take(self.bytes + 1).read_to_end(&mut bytes)?;
+        let left = self.bytes.checked_sub(bytes.len() as u64);
+        self.bytes = left.ok_or_else(|| io::Error::other(self.over.clone()))?;
+        Ok(bytes)
+    }
 }
 
 #[cfg(test)]
