@@ -93,6 +93,7 @@ impl Setup {
             checkpoint: None,
             memory_bytes: mib(64),
             output_bytes: mib(1),
+            disk_bytes: mib(1),
             time_limit: Some(PATIENCE),
         }
     }
@@ -375,6 +376,47 @@ fn the_output_limit_holds_and_is_reported() {
     let (code, stdout, stderr) = exited(&job, &ended);
     assert_eq!((code, stdout.len(), stderr.as_str()), (4, 50_500, "50000 bytes, then File too large\n"));
     assert!(ended.output_truncated);
+}
+
+#[test]
+fn the_limit_of_disk_holds_for_one_file_for_many_and_while_a_task_runs() {
+    let mut setup = Setup::new(1);
+    let mut fill = |path: &str, files: &str, bytes: &str, pause_ms: &str| {
+        let mut job = setup.job("probe", &["fill", path, files, bytes, pause_ms]);
+        job.checkpoint = Some(setup.dir.path().join(format!("out/kept-{}", setup.tasks)));
+        (setup.run(&job), job)
+    };
+    let over = Outcome::OverDisk { limit_bytes: mib(1) };
+    assert_eq!(fill("file", "100", "6000", "0").0.outcome, exit(0), "all of it is within the limit");
+    let (ended, job) = fill("file", "1", "2000000", "0");
+    assert_eq!(ended.outcome, over);
+    let said = fs::read_to_string(job.stdout_path()).unwrap();
+    assert!(said.starts_with("0 files and 1048577 bytes, then File too large"), "the system refused: {said}");
+    assert_eq!(fill("file", "300", "0", "0").0.outcome, over, "empty ones count");
+    assert_eq!(fill("checkpoint/file", "1", "2000000", "0").0.outcome, over);
+    // A checkpoint and a file that are within it alone.
+    let mut job = setup.job("probe", &["fill", "file", "1", "600000", "0"]);
+    job.checkpoint = Some(setup.dir.path().join("out/kept"));
+    fs::create_dir(setup.dir.path().join("out/kept")).unwrap();
+    fs::write(setup.dir.path().join("out/kept/before"), vec![1; 600_000]).unwrap();
+    assert_eq!(setup.run(&job).outcome, over);
+    // Many files of which none is too large, in a task that would go on.
+    let pause_ms = (2 * PATIENCE).as_millis().to_string();
+    let job = setup.job("probe", &["fill", "file", "20", "100000", &pause_ms]);
+    assert_eq!(setup.run(&job).outcome, over);
+    assert_eq!(setup.outcome_of(&["fill", "file", "1", "900000", "0"]), exit(0), "the slot has a new worker");
+}
+
+#[test]
+fn a_frozen_task_is_not_looked_at_and_its_disk_counts_when_it_goes_on() {
+    let mut setup = Setup::new(1);
+    setup.pool.freeze();
+    let pause_ms = (2 * PATIENCE).as_millis().to_string();
+    let job = setup.job("probe", &["fill", "file", "20", "100000", &pause_ms]);
+    setup.pool.start(0, &job).unwrap();
+    std::thread::sleep(Duration::from_millis(1200));
+    setup.pool.thaw();
+    assert_eq!(setup.next().1.outcome, Outcome::OverDisk { limit_bytes: mib(1) });
 }
 
 #[test]

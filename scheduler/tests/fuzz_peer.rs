@@ -22,8 +22,8 @@ use idlewood_overlay::{
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::summary::Summary;
 use idlewood_scheduler::{
-    Asker, BagHeader, BagId, BlobId, Change, Config, Effect, Event, Message, Path, Peer, Record, Request, Submission,
-    TaskId, TaskOutcome, TaskResult,
+    Asker, BagHeader, BagId, BlobId, Change, Checkpoint, Config, Effect, Event, Message, Path, Peer, Record, Request,
+    Submission, TaskId, TaskOutcome, TaskResult,
 };
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -155,6 +155,7 @@ impl Source<'_> {
             attempt: self.number() as u32,
             success: self.flag(),
             crashed: self.flag(),
+            unfinished: self.below(4) == 0,
             output: BlobId([self.byte(); 32]),
             output_bytes: self.number(),
             work_mops: self.real(),
@@ -271,6 +272,11 @@ impl Source<'_> {
                     path: self.path(),
                     climbed: self.number() as u16,
                     answer_within_ms: self.number() as u32,
+                    checkpoints: self
+                        .checkpoints()
+                        .into_iter()
+                        .filter_map(|(index, kept)| Some((index, kept?)))
+                        .collect(),
                 };
                 Message::Request { request, node: self.node(), climbing: self.flag() }
             }
@@ -313,6 +319,11 @@ impl Source<'_> {
         }
     }
 
+    fn checkpoints(&mut self) -> BTreeMap<u64, Option<Checkpoint>> {
+        let checkpoint = |source: &mut Self| Checkpoint { blob: BlobId([source.byte(); 32]), bytes: source.number() };
+        (0..self.below(3)).map(|_| (self.number(), self.maybe(checkpoint))).collect()
+    }
+
     fn outcome(&mut self) -> TaskOutcome {
         match self.below(4) {
             0 => TaskOutcome::Stopped,
@@ -338,6 +349,8 @@ struct Host {
     places: Vec<Option<TaskId>>,
     fetches: VecDeque<TaskId>,
     measures: VecDeque<BagId>,
+    /// Bags whose tasks are asked for what they go on from.
+    packing: VecDeque<BagId>,
 }
 
 fn config() -> Config {
@@ -359,6 +372,7 @@ impl Host {
             places: vec![None; config().places() as usize],
             fetches: VecDeque::new(),
             measures: VecDeque::new(),
+            packing: VecDeque::new(),
         }
     }
 
@@ -398,6 +412,7 @@ impl Host {
                 }
                 Effect::FetchOutput { task, .. } => self.fetches.push_back(task),
                 Effect::MeasureTask { bag } => self.measures.push_back(bag),
+                Effect::KeepCheckpoints { bag, .. } => self.packing.push_back(bag),
                 Effect::Notify(_) | Effect::SuspendTasks | Effect::ResumeTasks => {}
             }
         }
@@ -431,12 +446,20 @@ impl Host {
         self.writes.clear();
         self.fetches.clear();
         self.measures.clear();
+        self.packing.clear();
         self.places.fill(None);
     }
 
     /// What the driver does by itself, as far as this step is one.
     fn act(&mut self, source: &mut Source) {
-        match source.below(14) {
+        match source.below(16) {
+            14 => {
+                if let Some(bag) = self.packing.pop_front() {
+                    let checkpoints = source.checkpoints();
+                    self.give(Event::CheckpointsKept { bag, checkpoints });
+                }
+            }
+            15 => self.give(Event::Vacate),
             0 | 1 => self.pass(Duration::from_millis(u64::from(source.byte()) * 10)),
             2 => self.pass(Duration::from_secs(u64::from(source.byte()) % 64)),
             3 => {
@@ -671,6 +694,7 @@ fn a_flood_of_invented_bags_fills_neither_memory_nor_disk() {
             path: Path::default(),
             climbed: 0,
             answer_within_ms: 0,
+            checkpoints: BTreeMap::new(),
         };
         Message::Request { request, node: Node::Leaf, climbing: false }
     };

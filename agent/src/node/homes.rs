@@ -113,6 +113,16 @@ impl Homes {
         Ok(home)
     }
 
+    /// Where all homes are: out of workers' reach.
+    pub(super) fn scratch(&self) -> &Path {
+        &self.scratch
+    }
+
+    /// Where all bags' checkpoints are.
+    pub(super) fn checkpoints(&self) -> &Path {
+        &self.checkpoints
+    }
+
     /// Removes the checkpoints of tasks that are not `held` here. Blocks.
     ///
     /// # Errors

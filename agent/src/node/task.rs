@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use blake3::Hash;
 use idlewood_overlay::Contact;
-use idlewood_scheduler::{BagHeader, BlobId, TaskId, TaskOutcome};
+use idlewood_scheduler::{BagHeader, BlobId, Checkpoint, TaskId, TaskOutcome};
 use serde_bytes::ByteBuf;
 
 use super::checkpoints;
@@ -21,7 +21,8 @@ use crate::fetch::{FetchError, Fetcher};
 use crate::grid::{Gate, Refused, Unauthorised};
 use crate::manifest::{INPUT_BYTES_MAX, MANIFEST_BYTES_MAX, Manifest, OUTPUT_BYTES_MAX, TaskOutput};
 use crate::settings::Bags;
-use crate::worker::left::{self, Left};
+use crate::submit::values::ByteSize;
+use crate::worker::left::{self, Left, Room};
 use crate::worker::{
     Input, Job, JobError, LayOutError, Outcome, STDERR, STDOUT, StartError, Stdin, WORK, WorkerEvent, lay_out,
 };
@@ -32,6 +33,8 @@ const STREAM_BYTES_MAX: u64 = 16 << 20;
 const SIGNED_BYTES_MAX: u64 = MANIFEST_BYTES_MAX + (1 << 10);
 /// A bag whose program cannot be had is left alone for this long.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// How often a checkpoint is asked for, with such a pause in between, before its task begins without it.
+const CHECKPOINT_TRIES: u32 = 3;
 
 /// Where this machine gets what tasks need.
 #[derive(Clone, Debug)]
@@ -216,6 +219,7 @@ impl Supplies {
         attempt: u32,
         bag: &BagHeader,
         known: Option<Arc<Manifest>>,
+        checkpoint: Option<Checkpoint>,
         sources: &[Contact],
     ) -> Preparation {
         let manifest = match known {
@@ -229,6 +233,11 @@ impl Supplies {
             return Preparation { manifest: Some(manifest), result: Err(error) };
         }
         let result = self.lay_out(task, attempt, &manifest, sources).await.map(Box::new);
+        if let Some(checkpoint) = checkpoint.filter(|_| result.is_ok())
+            && let Err(error) = self.go_on_from(task, checkpoint, sources).await
+        {
+            tracing::warn!(bag = %task.bag, index = task.index, error = format!("{error:#}"), "a task begins anew");
+        }
         Preparation { manifest: Some(manifest), result }
     }
 
@@ -245,6 +254,30 @@ impl Supplies {
         let objection = bags.objection(manifest.submitter, Hash::from_bytes(manifest.program.blob.0))?;
         // Other owners may let it run: after a few tries its tasks go back.
         Some(anyhow::Error::from(objection).into())
+    }
+
+    /// Lays out what a task goes on from, unless it has been at work here since.
+    async fn go_on_from(&self, task: TaskId, checkpoint: Checkpoint, sources: &[Contact]) -> anyhow::Result<()> {
+        let path = checkpoints::path(self.homes.checkpoints(), task);
+        if path.symlink_metadata().is_ok() {
+            return Ok(());
+        }
+        anyhow::ensure!(
+            checkpoint.bytes <= OUTPUT_BYTES_MAX,
+            "a checkpoint of {} bytes is too large",
+            checkpoint.bytes
+        );
+        let mut tries_left = CHECKPOINT_TRIES;
+        let (packed, _pin) = loop {
+            tries_left -= 1;
+            match self.get(checkpoint.blob, checkpoint.bytes, sources).await {
+                Err(_) if tries_left > 0 => tokio::time::sleep(RETRY_AFTER).await,
+                got => break got?,
+            }
+        };
+        let homes = self.homes.clone();
+        let lay_out = move || checkpoints::lay_out(&path, &fs::read(packed)?, homes.scratch());
+        tokio::task::spawn_blocking(lay_out).await.context("it could not be laid out")?
     }
 
     /// Fetches the files of a task and makes its directory.
@@ -295,6 +328,7 @@ impl Supplies {
             checkpoint: Some(home.checkpoint(task)),
             memory_bytes: manifest.memory_bytes,
             output_bytes: STREAM_BYTES_MAX,
+            disk_bytes: manifest.disk_bytes.min(self.blobs.kept_bytes().1),
             time_limit: Some(Duration::from_secs(manifest.time_limit_s)),
             reach: home.reach.clone(),
         };
@@ -433,7 +467,17 @@ pub(super) fn collect(
         Outcome::Exited { code } => output.exit_code = Some(i32::from(*code)),
         Outcome::Trapped { message } | Outcome::Invalid { message } => output.error = Some(message.clone()),
         Outcome::TimedOut { limit } => {
-            output.error = Some(format!("ran longer than its time limit of {} s", limit.as_secs()));
+            output.error = Some(format!(
+                "ran longer than its time limit of {} s: submit the bag with a larger --time-limit",
+                limit.as_secs()
+            ));
+        }
+        Outcome::OverDisk { limit_bytes } => {
+            output.error = Some(format!(
+                "its files took more than the limit of {} of disk: let it write less, or raise the limit (--disk of the bag, \
+                 limits.disk of the machine)",
+                ByteSize(*limit_bytes)
+            ));
         }
         Outcome::WorkerDied { reason } => output.error = Some(reason.clone()),
         Outcome::CouldNotStart { message } => {
@@ -449,9 +493,10 @@ pub(super) fn collect(
         output.files.clear();
     }
     if ended.output_truncated {
-        output.stderr.extend_from_slice(
-            format!("\nidlewood: stdout or stderr was cut at {} MiB\n", STREAM_BYTES_MAX >> 20).as_bytes(),
-        );
+        output.error.get_or_insert(format!(
+            "wrote more than the limit of {} MiB to stdout or stderr: what follows is lost; let it write to a file",
+            STREAM_BYTES_MAX >> 20
+        ));
     }
     let bytes = encode_within(&mut output, OUTPUT_BYTES_MAX);
     let success = output.error.is_none() && output.exit_code.is_some_and(|code| success_codes.contains(&code));
@@ -509,7 +554,8 @@ pub(super) fn not_prepared(blobs: &Arc<Blobs>, error: PrepareError, speed_mops: 
 }
 
 fn read_outputs(job: &Job, output: &mut TaskOutput) -> io::Result<()> {
-    let mut room = OUTPUT_BYTES_MAX;
+    let over = format!("it is over the limit of {} MiB: split the task, or let it write less", OUTPUT_BYTES_MAX >> 20);
+    let mut room = Room::new(OUTPUT_BYTES_MAX, over);
     let Some(left) = Left::open(&job.directory)? else { return Ok(()) };
     let mut stream = |name| Ok::<_, io::Error>(left.read(name, &mut room)?.unwrap_or_default());
     (output.stdout, output.stderr) = (stream(STDOUT)?, stream(STDERR)?);
@@ -545,6 +591,7 @@ pub(super) mod tests {
             stdin: None,
             env: BTreeMap::new(),
             memory_bytes: 1 << 20,
+            disk_bytes: 1 << 20,
             time_limit_s: 60,
             success_codes: vec![0],
         }
@@ -567,6 +614,7 @@ pub(super) mod tests {
             checkpoint: None,
             memory_bytes,
             output_bytes: 0,
+            disk_bytes: 0,
             time_limit: None,
             reach: home.reach.clone(),
         };
@@ -591,6 +639,30 @@ pub(super) mod tests {
         let message = told.error.expect("it fails");
         assert!(message.contains(&whole.len().to_string()) && message.contains(&(limit - 1).to_string()), "{message}");
         assert_eq!((told.stdout, told.files.len()), (b"said".to_vec(), 0));
+    }
+
+    #[test]
+    fn whoever_is_over_a_limit_fails_with_its_name_and_what_to_change() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let blobs = blobs(dir.path(), 1 << 20);
+        let error_of = |outcome: Outcome, output_truncated: bool| {
+            let (wall, cpu, untouched) = (Duration::ZERO, Duration::ZERO, false);
+            let ended = Ended { outcome, wall, cpu, output_truncated, untouched };
+            let TaskOutcome::Finished { success: false, output, .. } = collect(&blobs, None, &[0], &ended, 1.0).outcome
+            else {
+                panic!("it succeeds");
+            };
+            let bytes = fs::read(blobs.path(Hash::from_bytes(output.0)).expect("it was kept")).expect("it is there");
+            TaskOutput::decode(&bytes).expect("it is an output").error.expect("it says why")
+        };
+        for (outcome, output_truncated, named, change) in [
+            (Outcome::TimedOut { limit: Duration::from_secs(7) }, false, "7 s", "--time-limit"),
+            (Outcome::OverDisk { limit_bytes: 3 << 20 }, false, "3M", "--disk"),
+            (Outcome::Exited { code: 0 }, true, "16 MiB", "write to a file"),
+        ] {
+            let message = error_of(outcome, output_truncated);
+            assert!(message.contains(named) && message.contains(change), "{message}");
+        }
     }
 
     #[test]

@@ -24,6 +24,7 @@ use wasmtime_wasi::{FsPerms, I32Exit, WasiCtxBuilder};
 
 use super::compile_cache::{self, DISK_BYTES_MAX};
 use super::confine::confine;
+use super::disk::{self, Allowance};
 use super::low;
 use super::output::CappedFile;
 use super::program::{PREVIEW1_MODULE, check_shape, one_line};
@@ -68,6 +69,7 @@ fn serve() -> anyhow::Result<()> {
     let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
     anyhow::ensure!(parent == i32::try_from(hello.agent_pid).ok(), "the agent is gone");
     low::keep_low();
+    disk::outlive_large_files().context("cannot ignore a signal (SIGXFSZ)")?;
     if let Role::Compile { .. } = hello.role {
         let most = |bytes| Rlimit { current: Some(bytes), maximum: Some(bytes) };
         rustix::process::setrlimit(Resource::As, most(COMPILE_BYTES_MAX)).context("no limit of memory")?;
@@ -134,7 +136,7 @@ struct Limits {
 
 /// Why a task's memory did not grow.
 #[derive(Debug, thiserror::Error)]
-#[error("needs more memory than its limit of {} MiB: submit the bag with a larger memory limit", .limit_bytes >> 20)]
+#[error("needs more memory than its limit of {} MiB: submit the bag with a larger --memory", .limit_bytes >> 20)]
 struct MemoryLimit {
     limit_bytes: u64,
 }
@@ -240,12 +242,25 @@ impl Worker {
         let limits = Limits { memory_bytes: job.memory_bytes };
         let mut store = Store::new(&self.engine, Task { wasi, limits });
         store.limiter(|task| &mut task.limits);
+        if program.uses_files {
+            // One byte more than all files may take: what is refused a byte is over the limit.
+            limit_files(job, Some(job.disk_bytes.saturating_add(1).max(job.output_bytes)))?;
+        }
         let result = self.runtime.block_on(async {
             let instance = program.instance.instantiate_async(&mut store).await?;
             instance.get_typed_func::<(), ()>(&mut store, "_start")?.call_async(&mut store, ()).await
         });
         *output_truncated = stdout.exceeded() || stderr.exceeded();
         *untouched = !program.uses_files && !stdout.exists() && !stderr.exists();
+        if program.uses_files {
+            limit_files(job, None)?;
+            let looked = Allowance::of(job).exceeded();
+            if let Some(limit_bytes) =
+                looked.map_err(|error| unable(&job.directory, "look at a task's files", &error))?
+            {
+                return Ok(End::OverDisk { limit_bytes });
+            }
+        }
         drop(checkpoint);
         Ok(match result {
             Ok(()) => End::Exited { code: 0 },
@@ -267,6 +282,10 @@ fn link_wasi(linker: &mut Linker<Task>) -> wasmtime::Result<()> {
 
 fn invalid(error: &wasmtime::Error) -> End {
     End::Invalid { message: format!("not a valid WebAssembly module: {}", one_line(&format!("{error:#}"))) }
+}
+
+fn limit_files(job: &Job, bytes_max: Option<u64>) -> Result<(), End> {
+    disk::limit_files(bytes_max).map_err(|error| unable(&job.directory, "limit the size of files", &error))
 }
 
 fn unable(path: &Path, what: &str, error: &io::Error) -> End {

@@ -18,10 +18,24 @@ use rustix::fs::{Dir, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 /// Most files that are taken of one task, and how deep they may lie.
-const FILES_MAX: usize = 4096;
+pub const FILES_MAX: usize = 4096;
 const DEPTH_MAX: usize = 16;
 /// Most entries that are looked at, of any kind.
 const ENTRIES_MAX: usize = 4 * FILES_MAX;
+
+/// What may still be read, and what is said when that is not enough.
+#[derive(Debug)]
+pub struct Room {
+    bytes: u64,
+    over: String,
+}
+
+impl Room {
+    /// So many bytes; `over` says what is wrong with more.
+    pub fn new(bytes: u64, over: String) -> Self {
+        Self { bytes, over }
+    }
+}
 
 /// A directory that a worker could write to.
 #[derive(Debug)]
@@ -59,7 +73,7 @@ impl Left {
     ///
     /// # Errors
     /// It cannot be read, or there is no room for it.
-    pub fn read(&self, name: &str, room: &mut u64) -> io::Result<Option<Vec<u8>>> {
+    pub fn read(&self, name: &str, room: &mut Room) -> io::Result<Option<Vec<u8>>> {
         let file = match rustix::fs::openat(&self.0, name, CAREFULLY, Mode::empty()) {
             Ok(file) => file,
             // A link, or a socket.
@@ -71,9 +85,9 @@ impl Left {
             return Ok(None);
         }
         let mut bytes = Vec::new();
-        File::from(file).take(room.saturating_add(1)).read_to_end(&mut bytes)?;
-        let left = room.checked_sub(bytes.len() as u64);
-        *room = left.ok_or_else(|| io::Error::other("it is too large"))?;
+        File::from(file).take(room.bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+        let left = room.bytes.checked_sub(bytes.len() as u64);
+        room.bytes = left.ok_or_else(|| io::Error::other(room.over.clone()))?;
         Ok(Some(bytes))
     }
 
@@ -81,7 +95,7 @@ impl Left {
     ///
     /// # Errors
     /// They cannot be read, there is no room for them, there are too many, or a name is not UTF-8.
-    pub fn read_all(self, room: &mut u64) -> io::Result<Vec<(String, Vec<u8>)>> {
+    pub fn read_all(self, room: &mut Room) -> io::Result<Vec<(String, Vec<u8>)>> {
         let (mut files, mut entries_left) = (Vec::new(), ENTRIES_MAX);
         let mut directories = vec![(self, String::new(), 0)];
         while let Some((directory, prefix, depth)) = directories.pop() {
@@ -90,7 +104,8 @@ impl Left {
                 if matches!(entry.file_name().to_bytes(), b"." | b"..") {
                     continue;
                 }
-                let too_many = || io::Error::other(format!("more than {FILES_MAX} files"));
+                let too_many =
+                    || io::Error::other(format!("it is over the limit of {FILES_MAX} files: pack them into fewer"));
                 entries_left = entries_left.checked_sub(1).ok_or_else(too_many)?;
                 let name = entry.file_name().to_str().map_err(|_| io::Error::other("a file name is not UTF-8"))?;
                 let path = format!("{prefix}{name}");
@@ -160,6 +175,10 @@ mod tests {
 
     use super::*;
 
+    fn room(bytes: u64) -> Room {
+        Room::new(bytes, "it is too large".to_owned())
+    }
+
     /// A directory, and a secret outside of it.
     fn setup() -> (tempfile::TempDir, PathBuf, PathBuf) {
         let root = tempfile::tempdir().expect("a directory");
@@ -188,9 +207,9 @@ mod tests {
         let _socket = UnixListener::bind(left.join("socket")).expect("a socket");
         let directory = Left::open(&left).expect("readable").expect("there");
         for name in ["link", "loop", "name", "pipe", "socket", "a"] {
-            assert_eq!(directory.read(name, &mut 100).expect("no error"), None, "{name}");
+            assert_eq!(directory.read(name, &mut room(100)).expect("no error"), None, "{name}");
         }
-        let files = directory.read_all(&mut 100).expect("no error");
+        let files = directory.read_all(&mut room(100)).expect("no error");
         assert_eq!(files, [("a/b/plain".to_owned(), b"result".to_vec())]);
     }
 
@@ -211,27 +230,27 @@ mod tests {
     #[test]
     fn size_number_and_depth_are_bounded() {
         let (_root, left, _) = setup();
-        let all = |room: &mut u64| Left::open(&left).expect("readable").expect("there").read_all(room);
+        let all = |room: &mut Room| Left::open(&left).expect("readable").expect("there").read_all(room);
         fs::write(left.join("file"), vec![1; 100]).expect("ours");
-        let mut room = 100;
-        assert_eq!((all(&mut room).expect("it fits").len(), room), (1, 0));
-        assert!(all(&mut 99).expect_err("it does not").to_string().contains("large"));
+        let mut exact = room(100);
+        assert_eq!((all(&mut exact).expect("it fits").len(), exact.bytes), (1, 0));
+        assert!(all(&mut room(99)).expect_err("it does not").to_string().contains("large"));
         // One that grows while it is read, or says nothing of its size.
         File::create(left.join("sparse")).and_then(|file| file.set_len(1 << 40)).expect("a sparse file");
-        all(&mut 1000).expect_err("it is too large");
+        all(&mut room(1000)).expect_err("it is too large");
         fs::remove_file(left.join("sparse")).expect("ours");
         fs::create_dir_all(left.join("d/".repeat(DEPTH_MAX + 1))).expect("ours");
         fs::write(left.join("d/".repeat(DEPTH_MAX)).join("seen"), "").expect("ours");
         fs::write(left.join("d/".repeat(DEPTH_MAX + 1)).join("unseen"), "").expect("ours");
-        let names: Vec<_> = all(&mut 100).expect("bounded").into_iter().map(|(name, _)| name).collect();
+        let names: Vec<_> = all(&mut room(100)).expect("bounded").into_iter().map(|(name, _)| name).collect();
         assert_eq!(names.len(), 2, "{names:?}");
         for number in 0..FILES_MAX {
             fs::write(left.join(number.to_string()), "").expect("ours");
         }
-        assert!(all(&mut 100).expect_err("too many").to_string().contains("files"));
+        assert!(all(&mut room(100)).expect_err("too many").to_string().contains("files"));
         fs::remove_dir_all(&left).expect("ours");
         (0..=ENTRIES_MAX).for_each(|number| fs::create_dir_all(left.join(number.to_string())).expect("ours"));
-        assert!(all(&mut 100).expect_err("too many").to_string().contains("files"));
+        assert!(all(&mut room(100)).expect_err("too many").to_string().contains("files"));
     }
 
     #[test]

@@ -15,7 +15,7 @@
 //! - [`lay_out`] (before): puts a task's inputs where it can read them. [`left`] (after): reads what it left.
 //! - [`check_program`]: says in one sentence what is wrong with a program, without running or compiling it.
 //! - `protocol`: the frames between the two; `compile_cache`: compiled programs on disk; `output`: capped stdout; `low`: priorities;
-//!   `confine`: the second wall.
+//!   `confine`: the second wall; `disk`: what a task's files may take.
 //!
 //! # What a task sees
 //! Its arguments, exactly the environment it was given, and three directories (WASI knows no working directory, only
@@ -33,20 +33,21 @@
 //! `inputs/` and `checkpoint/` lie outside the working directory on the host, so that no path through `.` reaches an
 //! input for writing. Hence listing `.` does not show them, and wasi-libc finds `inputs/a` and `/inputs/a` but not
 //! `./inputs/a`, which it looks for in the working directory. Writing past [`Job::output_bytes`] on stdout or stderr fails with
-//! an I/O error (EFBIG) and is reported in [`WorkerEvent::Ended`]. Asking for more memory than [`Job::memory_bytes`]
+//! an I/O error (EFBIG) and is reported in [`WorkerEvent::Ended`]. So does writing a file past [`Job::disk_bytes`]; a task
+//! whose files take more than that together is ended. Asking for more memory than [`Job::memory_bytes`]
 //! ends the task: C programs seldom check `malloc`, and address 0 is ordinary memory in WebAssembly.
 //!
 //! Programs may leave symbolic links that point anywhere in their working directory. Neither the task nor [`left`] follows
 //! them.
 //!
 //! # Left out
-//! - No cap on disk use: the caller watches the task's directory.
 //! - Clocks and random numbers are the host's; the monotonic clock goes on while a task is frozen.
 //! - No NaN canonicalisation (2.5 times the time): programs that look at NaN bits may differ between machines.
 //!   Relaxed SIMD, which also may, is off.
 
 mod compile_cache;
 mod confine;
+mod disk;
 mod inputs;
 mod low;
 mod output;
@@ -100,6 +101,9 @@ pub struct Job {
     pub memory_bytes: u64,
     /// Most bytes taken from each of stdout and stderr.
     pub output_bytes: u64,
+    /// Most bytes that the files in [`Job::work_dir`] and [`Job::checkpoint`] may take together; each file and directory
+    /// counts for 4 KiB besides its content.
+    pub disk_bytes: u64,
     /// Longest run, not counting frozen time and the compilation; `None`: unlimited.
     pub time_limit: Option<Duration>,
     /// Where all of the above lies; a worker runs jobs of one such value only.
@@ -150,6 +154,11 @@ pub enum Outcome {
     TimedOut {
         /// The limit.
         limit: Duration,
+    },
+    /// The program's files took more of the disk than its limit.
+    OverDisk {
+        /// The limit, bytes.
+        limit_bytes: u64,
     },
     /// This machine could not prepare the task (a blob missing, the disk full); another one may.
     CouldNotStart {
@@ -245,6 +254,7 @@ mod tests {
             checkpoint: None,
             memory_bytes: 1 << 20,
             output_bytes: 1 << 20,
+            disk_bytes: 1 << 20,
             time_limit: None,
             reach: Arc::default(),
         }

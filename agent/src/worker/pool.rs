@@ -9,7 +9,8 @@
 //!   reports or dies, and reaps it. The thread outlives the worker, because the kernel sends a worker its death
 //!   signal when the *thread* that started it ends. While more jobs are with the worker, the thread lets reports
 //!   accumulate for a moment: waking up for each would cost more than a small job.
-//! - One timer thread kills workers whose task is over its limit. It sleeps until the next limit.
+//! - One timer thread kills workers whose task is over its limit. It sleeps until the next limit. Another does so with those
+//!   whose files are, at which it has to look.
 //! - All they share is under one lock, held for moments: never across a pipe or a wait, though across starting a
 //!   process (about a millisecond), so that a freeze cannot miss a worker that is being born.
 //! - A worker's process id is in that state exactly as long as it is not reaped, and signals are sent under the lock:
@@ -37,6 +38,7 @@ use tokio::sync::mpsc;
 
 use self::slot::{Serves, Slot, Waiting};
 use super::compile_cache::CompileCache;
+use super::disk::Allowance;
 use super::protocol;
 use super::{Job, JobError, Outcome};
 
@@ -152,6 +154,8 @@ struct Shared {
     wake: Vec<Condvar>,
     /// For the timer: a limit began, moved or ended, or the pool closes.
     timer: Condvar,
+    /// For who watches the disk: something may run after nothing could, or the pool closes.
+    disk: Condvar,
 }
 
 #[derive(Debug)]
@@ -163,6 +167,8 @@ struct State {
     next_number: u64,
     /// When the timer looks next by itself.
     timer_at: Option<Instant>,
+    /// Somebody looks at what tasks take of the disk, or was told to.
+    disk_is_watched: bool,
 }
 
 impl Pool {
@@ -178,19 +184,24 @@ impl Pool {
             .map_err(|source| PoolError::CacheDir { dir: config.cache_dir.clone(), source })?;
         let mut slots = Vec::new();
         slots.resize_with(config.slots, Slot::default);
+        let (next_number, timer_at, disk_is_watched) = (0, None, false);
+        let state = State { frozen: false, closing: false, slots, next_number, timer_at, disk_is_watched };
         let shared = Arc::new(Shared {
             command: config.command,
             strict: config.strict,
             cache,
             events: config.events,
-            state: Mutex::new(State { frozen: false, closing: false, slots, next_number: 0, timer_at: None }),
+            state: Mutex::new(state),
             wake: (0..config.slots).map(|_| Condvar::new()).collect(),
             timer: Condvar::new(),
+            disk: Condvar::new(),
         });
         // From here on dropping the pool ends the threads that were started.
         let mut pool = Pool { shared: Arc::clone(&shared), threads: Vec::new() };
         let for_timer = Arc::clone(&shared);
         pool.spawn("worker-timer".to_owned(), move || for_timer.run_timer())?;
+        let for_disk = Arc::clone(&shared);
+        pool.spawn("worker-disk".to_owned(), move || for_disk.watch_disk())?;
         for slot in 0..config.slots {
             let for_slot = Arc::clone(&shared);
             pool.spawn(format!("worker-slot-{slot}"), move || for_slot.run_slot(slot))?;
@@ -250,13 +261,15 @@ impl Pool {
         let serves = Serves { hash: job.program_hash, reach: Arc::clone(&job.reach) };
         let (program, limit) = (job.program.clone(), job.time_limit);
         let place = &mut state.slots[slot];
-        place.waiting.push_back(Waiting { number, packet, program, serves, limit, permit });
+        let allowance = Allowance::of(job);
+        place.waiting.push_back(Waiting { number, packet, program, serves, limit, allowance, permit });
         if place.listening {
             place.hand_over();
         } else {
             self.shared.wake[slot].notify_one();
         }
         self.shared.nudge_timer(&state);
+        self.shared.wake_disk_watch(&mut state);
         Ok(number)
     }
 
@@ -325,6 +338,7 @@ impl Pool {
             }
         }
         self.shared.timer.notify_all();
+        self.shared.disk.notify_all();
         self.shared.wake.iter().for_each(Condvar::notify_all);
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {

@@ -122,6 +122,7 @@ pub(super) enum End {
     Exited { code: u8 },
     Trapped { message: String },
     Invalid { message: String },
+    OverDisk { limit_bytes: u64 },
     CouldNotStart { message: String },
 }
 
@@ -318,6 +319,7 @@ mod tests {
             checkpoint: Some(PathBuf::from("/c")),
             memory_bytes: 1,
             output_bytes: 2,
+            disk_bytes: 3,
             time_limit: Some(Duration::from_millis(1500)),
         };
         assert_eq!(pass(&encode_job(&job).unwrap()), (0, job.clone()));

@@ -12,6 +12,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal};
 use tokio::sync::mpsc;
 
+use super::super::disk::Allowance;
 use super::super::{Outcome, Reach, protocol};
 use super::WorkerEvent;
 
@@ -68,6 +69,7 @@ pub(super) struct Waiting {
     pub(super) program: PathBuf,
     pub(super) serves: Serves,
     pub(super) limit: Option<Duration>,
+    pub(super) allowance: Allowance,
     pub(super) permit: mpsc::OwnedPermit<WorkerEvent>,
 }
 
@@ -164,6 +166,17 @@ impl Slot {
 
     pub(super) fn is_idle(&self) -> bool {
         self.handed.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Whether a job runs, or will without anybody's doing.
+    pub(super) fn may_run(&self) -> bool {
+        !self.is_idle() && self.frozen_since.is_none()
+    }
+
+    /// The job that may be running now, by its number, and what its files may take.
+    pub(super) fn first(&self) -> Option<(u64, Allowance)> {
+        let first = self.handed.front().filter(|_| self.frozen_since.is_none())?;
+        Some((first.number, first.allowance.clone()))
     }
 
     /// Hands over to the worker what it is for and has room for. One that is about to be killed gets nothing; one that has

@@ -11,12 +11,18 @@ use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
 use super::super::Outcome;
+use super::super::disk::Allowance;
 use super::super::protocol::{self, End, FromWorker, Hello, Role};
 use super::slot::{Line, PREPARE_LIMIT, Running, Serves, Slot};
 use super::{Shared, State, WorkerEvent, never_ran};
 
 /// No run is said to have been longer: a worker that ran foreign code may say anything, and others reckon with it.
 const RUN_MAX: Duration = Duration::from_secs(90 * 86_400);
+
+/// Between two looks at what running tasks take of the disk, and how many times longer than a look took: it may cost a
+/// twentieth of a processor.
+const DISK_INTERVAL: Duration = Duration::from_secs(1);
+const DISK_INTERVAL_SHARE: u32 = 20;
 
 /// How long reports may accumulate while the worker has more to do.
 const ACCUMULATE: Duration = Duration::from_millis(1);
@@ -71,6 +77,7 @@ impl Shared {
                 wake.notify_all();
             }
         }
+        self.wake_disk_watch(&mut state);
         drop(state);
         self.timer.notify_all();
     }
@@ -121,6 +128,44 @@ impl Shared {
                     self.timer.wait_timeout(state, sleep).unwrap_or_else(PoisonError::into_inner).0
                 }
             };
+        }
+    }
+
+    /// Something may run from now on.
+    pub(super) fn wake_disk_watch(&self, state: &mut State) {
+        if !std::mem::replace(&mut state.disk_is_watched, true) {
+            self.disk.notify_all();
+        }
+    }
+
+    /// Looks now and then at what the files of running tasks take, and ends those that take too much. Sleeps while
+    /// nothing runs.
+    pub(super) fn watch_disk(&self) {
+        let mut pause = DISK_INTERVAL;
+        let mut state = self.lock();
+        while !state.closing {
+            if !state.slots.iter().any(Slot::may_run) {
+                state.disk_is_watched = false;
+                state = self.disk.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            state = self.disk.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0;
+            let running: Vec<_> =
+                state.slots.iter().enumerate().filter_map(|(slot, place)| Some((slot, place.first()?))).collect();
+            drop(state);
+            let begin = Instant::now();
+            let over: Vec<_> = running
+                .into_iter()
+                .filter_map(|(slot, (job, allowance))| Some((slot, job, exceeded(&allowance)?)))
+                .collect();
+            pause = DISK_INTERVAL.max(begin.elapsed() * DISK_INTERVAL_SHARE);
+            state = self.lock();
+            for (slot, job, limit_bytes) in over {
+                let place = &mut state.slots[slot];
+                if place.first().is_some_and(|(number, _)| number == job) {
+                    place.condemn(Outcome::OverDisk { limit_bytes });
+                }
+            }
         }
     }
 
@@ -440,6 +485,7 @@ fn outcome_of(end: End) -> Outcome {
         End::Exited { code } => Outcome::Exited { code },
         End::Trapped { message } => Outcome::Trapped { message },
         End::Invalid { message } => Outcome::Invalid { message },
+        End::OverDisk { limit_bytes } => Outcome::OverDisk { limit_bytes },
         End::CouldNotStart { message } => Outcome::CouldNotStart { message },
     }
 }
@@ -455,6 +501,14 @@ fn hear(slot: usize, link: &mut Link) {
         tracing::warn!(slot, "a worker says: {line}");
         link.said.push_str(&line);
     }
+}
+
+/// The limit that a running task has gone over.
+fn exceeded(allowance: &Allowance) -> Option<u64> {
+    allowance.exceeded().unwrap_or_else(|error| {
+        tracing::warn!(%error, "what a task takes of the disk is not known");
+        None
+    })
 }
 
 fn pid_of(child: &Child) -> Option<Pid> {
