@@ -694,7 +694,7 @@ fn a_flood_of_invented_bags_fills_neither_memory_nor_disk() {
             path: Path::default(),
             climbed: 0,
             answer_within_ms: 0,
-            checkpoints: BTreeMap::new(),
+            checkpoints: Default::default(),
         };
         Message::Request { request, node: Node::Leaf, climbing: false }
     };
