@@ -79,9 +79,14 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_semtimedop,
     libc::SYS_mq_open,
     libc::SYS_mq_unlink,
-    // What Landlock leaves open of files elsewhere: rights, owners, attributes, and who uses them.
+    // What Landlock leaves open of files elsewhere, and of those that can only be read: rights, owners, attributes, and who
+    // uses them.
     #[cfg(target_arch = "x86_64")]
     libc::SYS_chmod,
+    libc::SYS_fchmod,
+    libc::SYS_fchown,
+    libc::SYS_fsetxattr,
+    libc::SYS_fremovexattr,
     libc::SYS_fchmodat,
     libc::SYS_fchmodat2,
     #[cfg(target_arch = "x86_64")]
@@ -376,9 +381,9 @@ mod tests {
             }
             let (private, secret) = (fs::Permissions::from_mode(0o600), outside.join("secret"));
             assert_eq!(fs::set_permissions(&secret, private.clone()).expect_err("closed").kind(), PermissionDenied);
-            // Its own it may change, where it has them open.
-            let file = fs::File::create(inside.join("a/own")).expect("a file");
-            file.set_permissions(private).expect("ours");
+            // Nor those of a file that it has open: it may be a name of somebody else's.
+            let shown = fs::File::open(inside.join("shown/file")).expect("shown");
+            assert_eq!(shown.set_permissions(private).expect_err("closed").kind(), PermissionDenied);
             // A link that leads out leads nowhere.
             std::os::unix::fs::symlink("/etc/passwd", inside.join("a/link")).expect("a link");
             assert_eq!(fs::read(inside.join("a/link")).expect_err("closed").kind(), PermissionDenied);

@@ -95,33 +95,42 @@ impl Left {
     ///
     /// # Errors
     /// They cannot be read, there is no room for them, there are too many, or a name is not UTF-8.
-    pub fn read_all(self, room: &mut Room) -> io::Result<Vec<(String, Vec<u8>)>> {
-        let (mut files, mut entries_left) = (Vec::new(), ENTRIES_MAX);
-        let mut directories = vec![(self, String::new(), 0)];
-        while let Some((directory, prefix, depth)) = directories.pop() {
-            for entry in Dir::read_from(&directory.0)? {
-                let entry = entry?;
-                if matches!(entry.file_name().to_bytes(), b"." | b"..") {
-                    continue;
+    pub fn read_all(&self, room: &mut Room) -> io::Result<Vec<(String, Vec<u8>)>> {
+        let mut files = Vec::new();
+        let mut entries_left = ENTRIES_MAX;
+        self.walk("", 0, &mut entries_left, room, &mut files)?;
+        Ok(files)
+    }
+
+    /// Goes down one directory after the other, so that no more are open than one lies below the other.
+    fn walk(
+        &self,
+        prefix: &str,
+        depth: usize,
+        entries_left: &mut usize,
+        room: &mut Room,
+        files: &mut Vec<(String, Vec<u8>)>,
+    ) -> io::Result<()> {
+        let too_many = || io::Error::other(format!("it is over the limit of {FILES_MAX} files: pack them into fewer"));
+        for entry in Dir::read_from(&self.0)? {
+            let entry = entry?;
+            if matches!(entry.file_name().to_bytes(), b"." | b"..") {
+                continue;
+            }
+            *entries_left = entries_left.checked_sub(1).ok_or_else(too_many)?;
+            let name = entry.file_name().to_str().map_err(|_| io::Error::other("a file name is not UTF-8"))?;
+            if let Some(bytes) = self.read(name, room)? {
+                if files.len() == FILES_MAX {
+                    return Err(too_many());
                 }
-                let too_many =
-                    || io::Error::other(format!("it is over the limit of {FILES_MAX} files: pack them into fewer"));
-                entries_left = entries_left.checked_sub(1).ok_or_else(too_many)?;
-                let name = entry.file_name().to_str().map_err(|_| io::Error::other("a file name is not UTF-8"))?;
-                let path = format!("{prefix}{name}");
-                if let Some(bytes) = directory.read(name, room)? {
-                    if files.len() == FILES_MAX {
-                        return Err(too_many());
-                    }
-                    files.push((path, bytes));
-                } else if depth < DEPTH_MAX
-                    && let Some(inner) = directory.directory(name)?
-                {
-                    directories.push((inner, path + "/", depth + 1));
-                }
+                files.push((format!("{prefix}{name}"), bytes));
+            } else if depth < DEPTH_MAX
+                && let Some(inner) = self.directory(name)?
+            {
+                inner.walk(&format!("{prefix}{name}/"), depth + 1, entries_left, room, files)?;
             }
         }
-        Ok(files)
+        Ok(())
     }
 
     /// Whether it is now this process's alone until it is dropped.
@@ -247,10 +256,11 @@ mod tests {
         for number in 0..FILES_MAX {
             fs::write(left.join(number.to_string()), "").expect("ours");
         }
-        assert!(all(&mut room(100)).expect_err("too many").to_string().contains("files"));
+        assert!(all(&mut room(100)).expect_err("too many").to_string().contains("over the limit"));
         fs::remove_dir_all(&left).expect("ours");
+        // More than this process may have open.
         (0..=ENTRIES_MAX).for_each(|number| fs::create_dir_all(left.join(number.to_string())).expect("ours"));
-        assert!(all(&mut room(100)).expect_err("too many").to_string().contains("files"));
+        assert!(all(&mut room(100)).expect_err("too many").to_string().contains("over the limit"));
     }
 
     #[test]
