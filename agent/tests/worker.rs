@@ -727,7 +727,7 @@ fn a_worker_that_speaks_out_of_turn_is_ended_and_its_task_fails() {
         (format!("{ready}{}{}{wait}", done(0), done(0)), "out of turn"),
         (format!("{ready}{}{wait}", say(b"\x65Begun")), "does not decode"),
         (format!("{ready}printf 'aaaaaaaa'; {wait}"), "frame"),
-        (format!("{ready}"), "exit code 0"),
+        (ready.clone(), "exit code 0"),
     ] {
         let (pool, mut events) = pool_of_liars(setup.dir.path(), &script);
         let (first, second) = (setup.job("probe", &["exit", "0"]), setup.job("probe", &["exit", "0"]));

@@ -297,7 +297,7 @@ impl Supplies {
             inputs.push(Input { name: input.name, path });
         }
         let (homes, bag) = (self.homes.clone(), task.bag);
-        let stdin = manifest.task_stdin(task.index).map(String::from);
+        let stdin = manifest.task_stdin(task.index);
         let made = tokio::task::spawn_blocking(move || {
             let home = homes.of(bag).context("cannot make a directory for a bag")?;
             if inputs.is_empty() {
