@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::grid::{Admissions, Role};
-use crate::manifest::{Entry, Input};
+use crate::manifest::{DISK_BYTES_DEFAULT, Entry, Input};
 
 /// Where the agent of a state directory listens, and what opens it: `control.json` in that directory, mode 0600.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -54,6 +54,9 @@ pub struct SubmitRequest {
     pub env: BTreeMap<String, String>,
     /// Memory a task may use.
     pub memory_bytes: u64,
+    /// Disk space that a task's files may take.
+    #[serde(default = "disk_bytes_default")]
+    pub disk_bytes: u64,
     /// Time a task may run.
     pub time_limit_s: u64,
     /// Exit codes that mean success.
@@ -63,6 +66,10 @@ pub struct SubmitRequest {
     pub work_mops: Option<f64>,
     /// Failed tries before a task counts as failed.
     pub retries_max: u32,
+}
+
+fn disk_bytes_default() -> u64 {
+    DISK_BYTES_DEFAULT
 }
 
 impl SubmitRequest {
@@ -78,6 +85,7 @@ impl SubmitRequest {
             stdin: None,
             env: BTreeMap::new(),
             memory_bytes: 64 << 20,
+            disk_bytes: DISK_BYTES_DEFAULT,
             time_limit_s: 600,
             success_codes: vec![0],
             work_mops: None,

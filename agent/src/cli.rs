@@ -129,8 +129,8 @@ Reasons for which tasks do not run as they could; the first that holds is told:
   disk_full        limits.disk or the disk is used up: none begins, those that run go on
   finishing        `idlewood finish`: none begins, those that run go on
 
-Tasks that stand still keep their memory and go on where they stopped; unstarted ones go back to their
-submitters after owner.vacate.";
+Tasks that stand still keep their memory and go on where they stopped; unstarted ones, and those that
+have a checkpoint, go back to their submitters after owner.vacate.";
 
 /// What every command gets.
 #[derive(Clone, Debug)]

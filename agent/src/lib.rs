@@ -13,6 +13,8 @@ mod clock;
 pub mod control;
 pub mod demo;
 pub mod fetch;
+#[cfg(test)]
+mod fuzz;
 pub mod grid;
 pub mod identity;
 pub mod manifest;

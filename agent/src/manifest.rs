@@ -19,6 +19,8 @@ pub const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 pub const OUTPUT_BYTES_MAX: u64 = 256 << 20;
 /// Largest program or input, in bytes.
 pub const INPUT_BYTES_MAX: u64 = 4 << 30;
+/// Disk space of a task where nothing else is said, in bytes. Our choice: several of the largest outputs.
+pub const DISK_BYTES_DEFAULT: u64 = 1 << 30;
 /// Most that arguments and environment of one task may take, filled in, in bytes. Our choice: with the inputs below
 /// it fits the 1 MiB in which a worker is told its job.
 pub const ARGUMENT_BYTES_MAX: u64 = 512 << 10;
@@ -76,10 +78,17 @@ pub struct Manifest {
     pub env: BTreeMap<String, String>,
     /// Memory a task may use.
     pub memory_bytes: u64,
+    /// Disk space that a task's files may take, its checkpoint included; what was signed before this field has the default.
+    #[serde(default = "disk_bytes_default")]
+    pub disk_bytes: u64,
     /// Time a task may run, frozen time left out.
     pub time_limit_s: u64,
     /// Exit codes that mean success.
     pub success_codes: Vec<i32>,
+}
+
+fn disk_bytes_default() -> u64 {
+    DISK_BYTES_DEFAULT
 }
 
 /// What a task produced.
@@ -347,6 +356,7 @@ mod tests {
             stdin: None,
             env: BTreeMap::from([("KEY".to_owned(), "{}".to_owned())]),
             memory_bytes: 1 << 20,
+            disk_bytes: 1 << 20,
             time_limit_s: 1,
             success_codes: vec![0],
         }
@@ -358,6 +368,17 @@ mod tests {
             let manifest = Manifest { stdin: stdin.map(str::to_owned), ..manifest() };
             assert_eq!(Manifest::decode(&manifest.encode()).expect("it is sound"), manifest);
         }
+    }
+
+    #[test]
+    fn what_was_signed_without_a_limit_of_disk_has_the_default() {
+        let mut value: ciborium::Value = ciborium::from_reader(manifest().encode().as_slice()).expect("it is CBOR");
+        let fields = value.as_map_mut().expect("a map");
+        fields.retain(|(key, _)| key.as_text() != Some("disk_bytes"));
+        let mut bytes = Vec::new();
+        ciborium::into_writer(&value, &mut bytes).expect("a Vec takes every write");
+        let expected = Manifest { disk_bytes: DISK_BYTES_DEFAULT, ..manifest() };
+        assert_eq!(Manifest::decode(&bytes).expect("it is sound"), expected);
     }
 
     #[test]
@@ -410,5 +431,27 @@ mod tests {
         assert!(!with(3, 200_000));
         assert!(!with(0, 600_000));
         assert!(!with(300_000, 1));
+    }
+
+    /// Whatever is read as a manifest can be asked for each of its tasks.
+    #[test]
+    fn mutations_of_manifests_and_outputs() {
+        use crate::fuzz::mutations;
+
+        mutations("manifest", vec![manifest().encode()], |bytes| {
+            let Ok(read) = Manifest::decode(bytes) else { return false };
+            for index in [0, 1, read.tasks / 2, read.tasks - 1] {
+                let entry = read.entry(index);
+                assert!(read.args.iter().all(|arg| read.fill(arg, index).len() < 1 << 24), "{entry:?}");
+                assert!(
+                    read.task_stdin(index).is_none_or(|name| read.task_inputs(index).iter().any(|i| i.name == name))
+                );
+            }
+            assert_eq!(Manifest::decode(&read.encode()).map_err(|error| error.to_string()), Ok(read));
+            true
+        });
+        let files = BTreeMap::from([("a/b".to_owned(), serde_bytes::ByteBuf::from(vec![1; 30]))]);
+        let output = TaskOutput { exit_code: Some(3), stdout: vec![1; 9], files, cpu_s: 0.5, ..TaskOutput::default() };
+        mutations("output", vec![output.encode()], |bytes| TaskOutput::decode(bytes).is_ok());
     }
 }

@@ -9,6 +9,7 @@ mod checkpoints;
 mod commits;
 mod driver;
 mod handle;
+mod homes;
 mod jobs;
 mod kept;
 mod manifests;
@@ -154,11 +155,10 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     let scratch = directory.join("scratch");
     let strict = settings.get().limits.strict_sandbox;
     let checkpoints = directory.join("checkpoints");
-    let directories = vec![scratch.clone(), checkpoints.clone(), directory.join("blobs")];
-    check_sandbox(&directories, strict)?;
+    check_sandbox(&[scratch.clone(), checkpoints.clone()], strict)?;
     let pool = |slots: usize, events| {
-        let (cache_dir, directories) = (directory.join("modules"), directories.clone());
-        let config = PoolConfig { command: worker_command()?, slots, cache_dir, directories, strict, events };
+        let cache_dir = directory.join("modules");
+        let config = PoolConfig { command: worker_command()?, slots, cache_dir, strict, events };
         Pool::new(config).map_err(anyhow::Error::from)
     };
     let workers = pool(config.places() as usize, worker_sender)?;
@@ -169,8 +169,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
         fetcher,
         gate: gate.clone(),
         bags: Arc::new(Mutex::new(settings.get().bags.clone())),
-        scratch,
-        checkpoints,
+        homes: Arc::new(homes::Homes::new(scratch, checkpoints)),
     };
     let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
     let handle = NodeHandle::new(commands);

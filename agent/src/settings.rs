@@ -3,7 +3,7 @@
 //! ```toml
 //! [owner]
 //! idle = "5m"                  # time without input before tasks may run, 1s to 1d
-//! vacate = "10m"               # owner back for this long: unstarted tasks go back; at the next start
+//! vacate = "10m"               # owner back for this long: tasks go back that have not begun or have a checkpoint; at the next start
 //! on_battery = false           # whether tasks may run on battery
 //! foreign_cpu_percent = 25     # tasks stand still while others use more of all processors; 100: never
 //! programs = []                # names of programs that pause everything while they run
@@ -13,7 +13,8 @@
 //! [limits]
 //! slots = 1                    # tasks at the same time, 1 to 1024; at the next start
 //! # memory = "2G"              # all tasks together; none: as much as each bag asks for
-//! disk = "10G"                 # for programs, inputs and results
+//! disk = "10G"                 # for programs, inputs and results; as much again for the files of each task
+//! checkpoint = "64M"           # largest checkpoint that goes with a task to another machine, up to 256M
 //! idle.cpu_percent = 100       # how much of a processor each task may use, 1 to 100
 //! # upload = "1M"              # bytes per second that others may get of blobs, at least 64K; none: any
 //! # download = "1M"            # the same for what is fetched
@@ -44,6 +45,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::manifest::OUTPUT_BYTES_MAX;
 use crate::policy::hours::{Days, Hours};
 use crate::submit::values::{ByteSize, Span};
 
@@ -94,7 +96,7 @@ pub struct Owner {
     /// Time without input before tasks may run.
     #[serde(deserialize_with = "up_to_a_day")]
     pub idle: Span,
-    /// How long the owner is back before unstarted tasks go back to their submitters.
+    /// How long the owner is back before unstarted tasks, and begun ones that have a checkpoint, go back to their submitters.
     #[serde(deserialize_with = "up_to_a_day")]
     pub vacate: Span,
     /// Whether tasks may run on battery.
@@ -118,8 +120,11 @@ pub struct Limits {
     /// Most memory for all tasks together, frozen ones included; none: as much as each bag asks for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
-    /// Most disk space for programs, inputs and results.
+    /// Most disk space for programs, inputs and results, and for the files of each task that runs.
     pub disk: ByteSize,
+    /// Largest checkpoint that goes with a task to another machine; one that is larger stays, and its task with it.
+    #[serde(deserialize_with = "checkpoint")]
+    pub checkpoint: ByteSize,
     /// Most bytes per second that others get of blobs; none: any.
     #[serde(deserialize_with = "rate", skip_serializing_if = "Option::is_none")]
     pub upload: Option<ByteSize>,
@@ -173,6 +178,7 @@ impl Default for Limits {
             upload: None,
             download: None,
             disk: ByteSize(10 << 30),
+            checkpoint: ByteSize(64 << 20),
             idle: IdleLimits::default(),
             in_use: InUseLimits::default(),
             strict_sandbox: false,
@@ -198,6 +204,15 @@ fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ByteSize>, 
         return Ok(Some(rate));
     }
     Err(serde::de::Error::custom(format!("{rate} is not allowed: write {RATE_LEAST} or more, bytes per second")))
+}
+
+fn checkpoint<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ByteSize, D::Error> {
+    let size = ByteSize::deserialize(deserializer)?;
+    let most = ByteSize(OUTPUT_BYTES_MAX);
+    if size <= most {
+        return Ok(size);
+    }
+    Err(serde::de::Error::custom(format!("{size} is not allowed: write {most} or less")))
 }
 
 fn up_to_a_day<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {

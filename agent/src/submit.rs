@@ -21,7 +21,7 @@ use blake3::Hash;
 use idlewood_scheduler::BlobId;
 
 use crate::api::SubmitRequest;
-use crate::manifest::{Entry, INPUT_BYTES_MAX, Input, is_file_name};
+use crate::manifest::{DISK_BYTES_DEFAULT, Entry, INPUT_BYTES_MAX, Input, is_file_name};
 use crate::worker::{ProgramError, check_program};
 
 use options::Options;
@@ -143,6 +143,7 @@ impl Plan {
             stdin,
             env: options.env.into_iter().map(|variable| (variable.key, variable.value)).collect(),
             memory_bytes: options.memory.map_or(MEMORY_BYTES_DEFAULT, |size| size.0),
+            disk_bytes: options.disk.map_or(DISK_BYTES_DEFAULT, |size| size.0),
             time_limit_s: options.time_limit.map_or(TIME_LIMIT_S_DEFAULT, values::Span::seconds),
             success_codes: options.success_codes.unwrap_or_else(|| vec![0]),
             work_mops: options.work,
@@ -180,6 +181,9 @@ fn check_values(options: &Options) -> Result<(), SubmitError> {
     }
     if let Some(size) = options.memory.filter(|size| size.0 < 1 << 16 || size.0 > 4 << 30) {
         return wrong(format!("a task can have from 64K to 4G of memory, not {} bytes", size.0));
+    }
+    if let Some(size) = options.disk.filter(|size| size.0 < 1 << 16) {
+        return wrong(format!("a task needs at least 64K of disk, not {} bytes", size.0));
     }
     match &options.success_codes {
         Some(codes) if codes.is_empty() => return wrong("no exit code would count as success: name one".to_owned()),

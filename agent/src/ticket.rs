@@ -234,4 +234,17 @@ mod tests {
         assert!(matches!(newer.adopt(&elsewhere, &path), Err(TicketError::Damaged { .. })));
         assert!(!elsewhere.exists(), "nothing was made");
     }
+
+    #[test]
+    fn mutations_of_a_ticket() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let mut body = Vec::new();
+        ciborium::into_writer(&ticket(dir.path()), &mut body).expect("it is written every day");
+        let path = dir.path().join("ticket");
+        crate::fuzz::mutations("ticket", vec![body], |body| {
+            // Who makes one makes the checksum, too.
+            fs::write(&path, [MAGIC, blake3::hash(body).as_bytes(), body].concat()).expect("our directory");
+            Ticket::read(&path).is_ok()
+        });
+    }
 }

@@ -5,10 +5,13 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use idlewood::tiles::{Canvas, Picture};
-use idlewood::worker::{Input, Job, JobError, Outcome, Pool, PoolConfig, StartError, Stdin, WorkerEvent};
+use idlewood::worker::{
+    Input, Job, JobError, Outcome, Pool, PoolConfig, Reach, StartError, Stdin, WorkerEvent, lay_out,
+};
 use rustix::process::{Pid, Signal};
 use tokio::sync::mpsc;
 
@@ -30,6 +33,14 @@ struct Setup {
     tasks: usize,
     /// Number of the last job appended.
     last: u64,
+    /// Of all its jobs.
+    reach: Arc<Reach>,
+}
+
+/// A worker reads in `in`, and writes in `out`.
+fn reach(dir: &Path) -> Arc<Reach> {
+    fs::create_dir_all(dir.join("in")).unwrap();
+    Arc::new(Reach { readable: vec![dir.join("in")], writable: vec![dir.join("out")] })
 }
 
 /// What became of a task.
@@ -43,8 +54,7 @@ struct Ended {
 }
 
 fn config(dir: &Path, command: Vec<OsString>, slots: usize, events: mpsc::Sender<WorkerEvent>) -> PoolConfig {
-    let directories = vec![dir.to_owned(), tasks_dir()];
-    PoolConfig { command, slots, cache_dir: dir.join("cache"), directories, strict: true, events }
+    PoolConfig { command, slots, cache_dir: dir.join("cache"), strict: true, events }
 }
 
 impl Setup {
@@ -57,7 +67,8 @@ impl Setup {
         let (sender, events) = mpsc::channel(slots + EVENTS_AHEAD);
         let command = vec![OsString::from(env!("CARGO_BIN_EXE_idlewood")), OsString::from("worker")];
         let pool = Pool::new(config(dir.path(), command, slots, sender)).unwrap();
-        Setup { dir, pool, events, tasks: 0, last: 0 }
+        let reach = reach(dir.path());
+        Setup { dir, pool, events, tasks: 0, last: 0, reach }
     }
 
     /// A job for the program of that name in `tasks`, with an empty directory.
@@ -68,25 +79,27 @@ impl Setup {
 
     fn job_for_file(&mut self, program: &Path, args: &[&str]) -> Job {
         self.tasks += 1;
-        let directory = self.dir.path().join(format!("task-{}", self.tasks));
-        fs::create_dir(&directory).unwrap();
+        let directory = self.dir.path().join(format!("out/task-{}", self.tasks));
+        fs::create_dir_all(&directory).unwrap();
         Job {
             program: program.to_owned(),
             program_hash: *blake3::hash(&fs::read(program).unwrap()).as_bytes(),
             args: std::iter::once(&"program").chain(args).map(|arg| (*arg).to_owned()).collect(),
             env: Vec::new(),
             stdin: Stdin::Empty,
-            inputs: Vec::new(),
+            inputs: None,
+            reach: self.reach.clone(),
             directory,
             checkpoint: None,
             memory_bytes: mib(64),
             output_bytes: mib(1),
+            disk_bytes: mib(1),
             time_limit: Some(PATIENCE),
         }
     }
 
     fn file(&self, name: &str, content: &[u8]) -> PathBuf {
-        let path = self.dir.path().join(name);
+        let path = self.dir.path().join("in").join(name);
         fs::write(&path, content).unwrap();
         path
     }
@@ -117,6 +130,14 @@ impl Setup {
     fn probe(&mut self, args: &[&str]) -> (u8, String, String) {
         let job = self.job("probe", args);
         exited(&job, &self.run(&job))
+    }
+
+    /// The worker that compiles is over: from now on there are such that run only.
+    fn warm(&mut self) {
+        for program in ["noop", "probe"] {
+            let job = self.job(program, &["exit", "0"]);
+            self.run(&job);
+        }
     }
 
     fn outcome_of(&mut self, args: &[&str]) -> Outcome {
@@ -221,8 +242,10 @@ fn inputs_can_be_read_and_nothing_more() {
     let blob = setup.file("blob", b"precious");
     let with_inputs = |setup: &mut Setup, args: &[&str]| {
         let mut job = setup.job("probe", args);
-        job.inputs =
-            ["data.txt", "deep/er/data.txt"].map(|name| Input { name: name.to_owned(), path: blob.clone() }).to_vec();
+        let inputs = ["data.txt", "deep/er/data.txt"].map(|name| Input { name: name.to_owned(), path: blob.clone() });
+        let directory = setup.dir.path().join(format!("in/{}", setup.tasks));
+        lay_out(&directory, &inputs).unwrap();
+        job.inputs = Some(directory);
         let ended = setup.run(&job);
         exited(&job, &ended)
     };
@@ -242,7 +265,7 @@ fn inputs_can_be_read_and_nothing_more() {
 fn a_missing_input_or_program_is_this_machine_s_fault() {
     let mut setup = Setup::new(1);
     let mut job = setup.job("probe", &["exit", "0"]);
-    job.inputs = vec![Input { name: "data".to_owned(), path: setup.dir.path().join("missing") }];
+    job.inputs = Some(setup.dir.path().join("in/missing"));
     let outcome = setup.run(&job).outcome;
     assert!(matches!(&outcome, Outcome::CouldNotStart { message } if message.contains("missing")), "{outcome:?}");
 
@@ -266,7 +289,7 @@ fn outputs_and_checkpoints_stay_where_they_belong() {
     assert_eq!(fs::read(job.work_dir().join("result.txt")).unwrap(), b"42");
     assert_eq!(setup.probe(&["cat", "result.txt"]).0, 1, "the next task has a directory of its own");
 
-    let checkpoint = setup.dir.path().join("deep/kept");
+    let checkpoint = setup.dir.path().join("out/deep/kept");
     for expected in ["x", "xx", "xxx"] {
         let mut job = setup.job("probe", &["append", "checkpoint/progress", "x"]);
         job.checkpoint = Some(checkpoint.clone());
@@ -300,11 +323,9 @@ fn one_worker_runs_many_tasks_and_compiles_once() {
     let first = setup.run(&first);
     let pid = setup.only_pid();
     for round in 0..200_u8 {
-        let (program, args) = if round % 2 == 0 { ("noop", vec![]) } else { ("probe", vec!["exit", "9"]) };
-        let job = setup.job(program, &args);
+        let job = setup.job("probe", &["exit", "9"]);
         let ended = setup.run(&job);
-        assert_eq!(ended.outcome, exit(if round % 2 == 0 { 0 } else { 9 }));
-        assert!(round < 2 || ended.compile < Duration::from_millis(1), "{ended:?}");
+        assert_eq!((ended.outcome, ended.compile), (exit(9), Duration::ZERO), "round {round}");
     }
     assert_eq!(setup.pool.worker_pids(), [pid]);
 
@@ -355,6 +376,47 @@ fn the_output_limit_holds_and_is_reported() {
     let (code, stdout, stderr) = exited(&job, &ended);
     assert_eq!((code, stdout.len(), stderr.as_str()), (4, 50_500, "50000 bytes, then File too large\n"));
     assert!(ended.output_truncated);
+}
+
+#[test]
+fn the_limit_of_disk_holds_for_one_file_for_many_and_while_a_task_runs() {
+    let mut setup = Setup::new(1);
+    let mut fill = |path: &str, files: &str, bytes: &str, pause_ms: &str| {
+        let mut job = setup.job("probe", &["fill", path, files, bytes, pause_ms]);
+        job.checkpoint = Some(setup.dir.path().join(format!("out/kept-{}", setup.tasks)));
+        (setup.run(&job), job)
+    };
+    let over = Outcome::OverDisk { limit_bytes: mib(1) };
+    assert_eq!(fill("file", "100", "6000", "0").0.outcome, exit(0), "all of it is within the limit");
+    let (ended, job) = fill("file", "1", "2000000", "0");
+    assert_eq!(ended.outcome, over);
+    let said = fs::read_to_string(job.stdout_path()).unwrap();
+    assert!(said.starts_with("0 files and 1048577 bytes, then File too large"), "the system refused: {said}");
+    assert_eq!(fill("file", "300", "0", "0").0.outcome, over, "empty ones count");
+    assert_eq!(fill("checkpoint/file", "1", "2000000", "0").0.outcome, over);
+    // A checkpoint and a file that are within it alone.
+    let mut job = setup.job("probe", &["fill", "file", "1", "600000", "0"]);
+    job.checkpoint = Some(setup.dir.path().join("out/kept"));
+    fs::create_dir(setup.dir.path().join("out/kept")).unwrap();
+    fs::write(setup.dir.path().join("out/kept/before"), vec![1; 600_000]).unwrap();
+    assert_eq!(setup.run(&job).outcome, over);
+    // Many files of which none is too large, in a task that would go on.
+    let pause_ms = (2 * PATIENCE).as_millis().to_string();
+    let job = setup.job("probe", &["fill", "file", "20", "100000", &pause_ms]);
+    assert_eq!(setup.run(&job).outcome, over);
+    assert_eq!(setup.outcome_of(&["fill", "file", "1", "900000", "0"]), exit(0), "the slot has a new worker");
+}
+
+#[test]
+fn a_frozen_task_is_not_looked_at_and_its_disk_counts_when_it_goes_on() {
+    let mut setup = Setup::new(1);
+    setup.pool.freeze();
+    let pause_ms = (2 * PATIENCE).as_millis().to_string();
+    let job = setup.job("probe", &["fill", "file", "20", "100000", &pause_ms]);
+    setup.pool.start(0, &job).unwrap();
+    std::thread::sleep(Duration::from_millis(1200));
+    setup.pool.thaw();
+    assert_eq!(setup.next().1.outcome, Outcome::OverDisk { limit_bytes: mib(1) });
 }
 
 #[test]
@@ -469,6 +531,7 @@ fn slots_freeze_singly() {
 #[test]
 fn a_worker_killed_from_outside_takes_only_its_task() {
     let mut setup = Setup::new(1);
+    setup.warm();
     let job = setup.job("probe", &["spin", "1000000"]);
     setup.pool.start(0, &job).unwrap();
     let pid = setup.only_pid();
@@ -489,18 +552,231 @@ fn a_worker_that_runs_a_task_is_confined() {
     assert_eq!([field("NoNewPrivs:"), field("Seccomp:"), field("Seccomp_filters:")], [Some("1"), Some("2"), Some("2")]);
 }
 
-/// A blob outside of the directories that the pool was given is no more readable than the owner's letters.
+/// What is not of its bag is no more readable to a worker than the owner's letters, though a job speaks of it.
 #[test]
 fn files_elsewhere_are_closed_to_a_worker() {
     let mut setup = Setup::new(1);
     let elsewhere = tempfile::tempdir().unwrap();
-    let path = elsewhere.path().join("letter");
-    fs::write(&path, "dear").unwrap();
-    let mut job = setup.job("probe", &["exit", "0"]);
-    job.inputs = vec![Input { name: "letter".to_owned(), path }];
-    setup.pool.start(0, &job).unwrap();
-    let outcome = setup.next().1.outcome;
+    fs::write(elsewhere.path().join("letter"), "dear").unwrap();
+    for change in [
+        (|job, path| job.checkpoint = Some(path)) as fn(&mut Job, PathBuf),
+        |job, path| job.directory = path,
+        |job, path| job.stdin = Stdin::File(path.join("letter")),
+    ] {
+        let mut job = setup.job("probe", &["exit", "0"]);
+        change(&mut job, elsewhere.path().to_owned());
+        let outcome = setup.run(&job).outcome;
+        assert!(matches!(&outcome, Outcome::CouldNotStart { message } if message.contains("denied")), "{outcome:?}");
+    }
+    let mut job = setup.job("probe", &["cat", "inputs/letter"]);
+    job.inputs = Some(elsewhere.path().to_owned());
+    let ended = setup.run(&job);
+    assert_eq!(exited(&job, &ended).1, "");
+    assert_eq!(setup.outcome_of(&["exit", "0"]), exit(0), "the slot goes on");
+}
+
+/// Neither the host's files nor what the system says of processes: a program has the directories that it was given.
+#[test]
+fn a_program_reads_nothing_of_the_host() {
+    let mut setup = Setup::new(1);
+    for path in ["/proc/self/environ", "/proc/1/status", "/etc/passwd", "../stdout", "../../in", "./../../cache"] {
+        for verb in ["cat", "list"] {
+            let (code, stdout, stderr) = setup.probe(&[verb, path]);
+            assert_eq!(code, 1, "{verb} {path}: {stdout}");
+            assert!(stdout.lines().chain(stderr.lines()).count() == 1, "{verb} {path}: {stdout}{stderr}");
+        }
+    }
+    // A link may be made and leads nowhere: `meddle` tries, in `inputs_can_be_read_and_nothing_more`.
+}
+
+/// There is no function that opens a socket, and a program that wants one is refused.
+#[test]
+fn a_program_that_wants_the_network_is_refused() {
+    let mut setup = Setup::new(1);
+    for wanted in ["sock_open", "sock_connect", "sock_bind"] {
+        let name = [&[u8::try_from(wanted.len()).unwrap()][..], wanted.as_bytes()].concat();
+        let import = [&b"\x01\x16wasi_snapshot_preview1"[..], &name, b"\x00\x00"].concat();
+        let mut module = b"\0asm\x01\0\0\0\x01\x04\x01\x60\x00\x00\x02".to_vec();
+        module.push(u8::try_from(import.len()).unwrap());
+        module.extend(import);
+        module.extend(
+            b"\x03\x02\x01\x00\x05\x03\x01\x00\x01\x07\x13\x02\x06_start\x00\x01\x06memory\x02\x00\x0a\x04\x01\x02\x00\x0b",
+        );
+        let program = setup.file("network.wasm", &module);
+        let job = setup.job_for_file(&program, &[]);
+        let outcome = setup.run(&job).outcome;
+        assert!(matches!(&outcome, Outcome::Invalid { message } if message.contains(wanted)), "{wanted}: {outcome:?}");
+    }
+}
+
+/// What a worker wrote into a bag's directories, or made of itself, no task of another bag meets.
+#[test]
+fn a_worker_is_for_one_bag_and_one_program() {
+    let mut setup = Setup::new(1);
+    let mine = setup.job("probe", &["write", "result.txt", "42"]);
+    assert_eq!(setup.run(&mine).outcome, exit(0));
+    let pid = setup.only_pid();
+    let others = Reach { readable: Vec::new(), writable: vec![setup.dir.path().join("other")] };
+    let mut other = setup.job("probe", &["exit", "3"]);
+    (other.directory, other.reach) = (setup.dir.path().join("other/task"), Arc::new(others));
+    assert_eq!(setup.run(&other).outcome, exit(3));
+    let second = setup.only_pid();
+    assert_ne!(second, pid);
+    assert!(state_of(pid).is_none(), "reaped");
+    // It reaches nothing of the first.
+    let mut curious = setup.job("probe", &["exit", "0"]);
+    curious.reach = other.reach.clone();
+    let outcome = setup.run(&curious).outcome;
     assert!(matches!(&outcome, Outcome::CouldNotStart { message } if message.contains("denied")), "{outcome:?}");
+    let mut noop = setup.job("noop", &[]);
+    (noop.directory, noop.reach) = (setup.dir.path().join("other/noop"), other.reach.clone());
+    assert_eq!(setup.run(&noop).outcome, exit(0));
+    assert_ne!(setup.only_pid(), second);
+    // In one run, too: each in its turn, and all of them end.
+    let mut number = 0;
+    for reach in [&other.reach, &setup.reach.clone(), &other.reach] {
+        for _ in 0..3 {
+            let mut job = setup.job("probe", &["exit", &number.to_string()]);
+            (job.directory, job.reach) = (reach.writable[0].join(format!("run-{number}")), Arc::clone(reach));
+            setup.pool.append(0, &job).unwrap();
+            number += 1;
+        }
+    }
+    setup.expect(&(0..9).map(exit).collect::<Vec<_>>());
+}
+
+/// Machine code that a worker could write is machine code that others would run.
+#[test]
+fn a_worker_cannot_reach_compiled_programs_but_its_own() {
+    let mut setup = Setup::new(1);
+    assert_eq!(setup.outcome_of(&["exit", "0"]), exit(0));
+    let cache = setup.dir.path().join("cache");
+    let files = |cache: &Path| -> Vec<(PathBuf, Vec<u8>)> {
+        fs::read_dir(cache)
+            .unwrap()
+            .map(|file| file.unwrap().path())
+            .map(|path| (path.clone(), fs::read(path).unwrap()))
+            .collect()
+    };
+    let before = files(&cache);
+    assert_eq!(before.len(), 1);
+    for change in [(|job, cache| job.directory = cache) as fn(&mut Job, PathBuf), |job, cache| {
+        job.checkpoint = Some(cache.join("checkpoint"))
+    }] {
+        let mut job = setup.job("probe", &["exit", "0"]);
+        change(&mut job, cache.clone());
+        let outcome = setup.run(&job).outcome;
+        assert!(matches!(&outcome, Outcome::CouldNotStart { message } if message.contains("denied")), "{outcome:?}");
+    }
+    let mut job = setup.job("probe", &["list", "inputs"]);
+    job.inputs = Some(cache.clone());
+    let ended = setup.run(&job);
+    assert_eq!(exited(&job, &ended).1, "inputs: Permission denied\n");
+    assert_eq!(files(&cache), before);
+}
+
+/// A worker that was taken over, played by a shell script that can answer what it likes.
+fn pool_of_liars(dir: &Path, script: &str) -> (Pool, mpsc::Receiver<WorkerEvent>) {
+    let (sender, events) = mpsc::channel(8);
+    let command = ["/bin/sh", "-c", script].map(OsString::from).to_vec();
+    (Pool::new(config(dir, command, 1, sender)).unwrap(), events)
+}
+
+/// A shell command that says something in a frame.
+fn say(content: &[u8]) -> String {
+    let mut frame = u32::try_from(content.len()).unwrap().to_le_bytes().to_vec();
+    frame.extend(content);
+    let octal: String = frame.iter().map(|byte| format!("\\{byte:03o}")).collect();
+    format!("printf '{octal}'; ")
+}
+
+/// The protocol knows one order of things, and whoever does not keep to it is no worker any more: it can neither begin anew,
+/// and with it its time, nor end what it was not given, nor block the slot for others.
+#[test]
+fn a_worker_that_speaks_out_of_turn_is_ended_and_its_task_fails() {
+    // `Ready { cpu: 0 s }`, and `Done(number, Report { end: Exited { code: 0 }, .. })`.
+    let ready = say(b"\xa1\x65Ready\xa1\x63cpu\xa2\x64secs\x00\x65nanos\x00");
+    let done = |number: u8| {
+        let zero = b"\xa2\x64secs\x00\x65nanos\x00";
+        let parts: [&[u8]; 13] = [
+            b"\xa1\x64Done\x82",
+            &[number],
+            b"\xa6\x63end\xa1\x66Exited\xa1\x64code\x00\x64wall",
+            zero,
+            b"\x63cpu",
+            zero,
+            b"\x6aworker_cpu",
+            zero,
+            b"\x70output_truncated",
+            b"\xf4",
+            b"\x69untouched",
+            b"\xf5",
+            b"",
+        ];
+        say(&parts.concat())
+    };
+    let wait = "exec sleep 1000";
+    let dir = tempfile::tempdir().unwrap();
+    // The artefact is there, so that the liars are to run it.
+    let mut setup = Setup::in_dir(1, dir);
+    assert_eq!(setup.outcome_of(&["exit", "0"]), exit(0));
+    for (script, words) in [
+        (format!("{ready}{ready}{wait}"), "out of turn"),
+        (format!("{ready}{}{wait}", done(7)), "out of turn"),
+        (format!("{}{wait}", done(0)), "out of turn"),
+        (format!("{ready}{}{}{wait}", done(0), done(0)), "out of turn"),
+        (format!("{ready}{}{wait}", say(b"\x65Begun")), "does not decode"),
+        (format!("{ready}printf 'aaaaaaaa'; {wait}"), "frame"),
+        (ready.clone(), "exit code 0"),
+    ] {
+        let (pool, mut events) = pool_of_liars(setup.dir.path(), &script);
+        let (first, second) = (setup.job("probe", &["exit", "0"]), setup.job("probe", &["exit", "0"]));
+        pool.append(0, &first).unwrap();
+        pool.append(0, &second).unwrap();
+        let mut outcomes = Vec::new();
+        wait_until(|| {
+            while let Ok(WorkerEvent::Ended { outcome, .. }) = events.try_recv() {
+                outcomes.push(outcome);
+            }
+            outcomes.iter().any(|outcome| matches!(outcome, Outcome::WorkerDied { reason } if reason.contains(words)))
+        });
+        // And the slot goes on with what is next.
+        wait_until(|| {
+            while let Ok(WorkerEvent::Ended { outcome, .. }) = events.try_recv() {
+                outcomes.push(outcome);
+            }
+            outcomes.len() == 2
+        });
+        pool.shutdown();
+    }
+}
+
+/// A worker's stderr is nobody's terminal: it can neither write to it, nor fill the agent's memory, nor wait for it.
+#[test]
+fn what_a_worker_writes_to_stderr_is_bounded_and_waits_for_nobody() {
+    let mut setup = Setup::new(1);
+    let job = setup.job("probe", &["exit", "0"]);
+    let (pool, mut events) =
+        pool_of_liars(setup.dir.path(), "exec 1>&-; while :; do echo \"$0\x1b[2J0123456789\" >&2; done");
+    pool.start(0, &job).unwrap();
+    // Nobody waits for what it does not say.
+    let mut outcome = None;
+    wait_until(|| {
+        outcome = events.try_recv().ok();
+        outcome.is_some()
+    });
+    pool.shutdown();
+    let (pool, mut events) = pool_of_liars(setup.dir.path(), "printf 'why\\033[2J' >&2; exit 3");
+    pool.start(0, &job).unwrap();
+    wait_until(|| {
+        outcome = events.try_recv().ok();
+        outcome.is_some()
+    });
+    let Some(WorkerEvent::Ended { outcome: Outcome::WorkerDied { reason }, .. }) = outcome else {
+        panic!("{outcome:?}")
+    };
+    assert!(reason.ends_with("(exit code 3): why\\u{1b}[2J"), "{reason}");
+    pool.shutdown();
 }
 
 #[test]
@@ -510,7 +786,8 @@ fn a_command_that_is_no_worker_is_reported() {
         let (sender, events) = mpsc::channel(1);
         let command = vec![OsString::from(command)];
         let pool = Pool::new(config(dir.path(), command, 1, sender)).unwrap();
-        let mut setup = Setup { dir, pool, events, tasks: 0, last: 0 };
+        let reach = reach(dir.path());
+        let mut setup = Setup { dir, pool, events, tasks: 0, last: 0, reach };
         let outcome = setup.outcome_of(&["exit", "0"]);
         let (Outcome::WorkerDied { reason: said } | Outcome::CouldNotStart { message: said }) = &outcome else {
             panic!("{outcome:?}")
@@ -523,6 +800,7 @@ fn a_command_that_is_no_worker_is_reported() {
 #[test]
 fn stop_ends_running_and_frozen_tasks_at_once() {
     let mut setup = Setup::new(1);
+    setup.warm();
     for frozen in [false, true] {
         let job = setup.job("probe", &["spin", "1000000"]);
         setup.pool.start(0, &job).unwrap();
@@ -695,6 +973,7 @@ fn every_job_of_a_run_is_accounted_for_once() {
 fn shutdown_leaves_nothing_behind() {
     for frozen in [false, true] {
         let mut setup = Setup::new(3);
+        setup.warm();
         for slot in 0..2 {
             let job = setup.job("probe", &["spin", "1000000"]);
             setup.pool.start(slot, &job).unwrap();
@@ -724,8 +1003,8 @@ fn what_cannot_be_started_is_refused() {
     let good = setup.job("probe", &["sleep", "100"]);
     assert!(matches!(setup.pool.start(2, &good), Err(StartError::NoSlot { slot: 2, slots: 2 })));
     let mut bad = good.clone();
-    bad.inputs = vec![Input { name: "../up".to_owned(), path: PathBuf::from("/") }];
-    assert!(matches!(setup.pool.start(0, &bad), Err(StartError::Job(JobError::InputName { .. }))));
+    bad.args.push("a\0b".to_owned());
+    assert!(matches!(setup.pool.start(0, &bad), Err(StartError::Job(JobError::Text { .. }))));
     let mut large = good.clone();
     large.stdin = Stdin::Bytes(vec![0; 1 << 20]);
     assert!(matches!(setup.pool.start(0, &large), Err(StartError::TooLarge)));
@@ -787,6 +1066,7 @@ fn workers_run_behind_everything_else() {
 #[ignore = "run by another test"]
 fn agent_to_be_killed() {
     let mut setup = Setup::new(2);
+    setup.warm();
     let spinning = setup.job("probe", &["spin", "1000000"]);
     setup.pool.start(0, &spinning).unwrap();
     let idle = setup.job("noop", &[]);

@@ -1,5 +1,6 @@
 //! Prints how much memory peers take: idle ones, and such that hold a part of many bags. From the process's resident
 //! set, so it includes what the allocator wastes. Linux only.
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idlewood_overlay::{Contact, GridId, Node, PeerId, Time, WallTime};
@@ -46,7 +47,17 @@ fn request(bag: u64) -> Message {
         declared: true,
     };
     let (ranges, age, path) = (IntervalSet::from(0..10), Duration::from_secs(bag.tasks), Path::default());
-    let request = Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0, answer_within_ms: 0 };
+    let request = Request {
+        bag,
+        number: 1,
+        attempt: 0,
+        ranges,
+        age,
+        path,
+        climbed: 0,
+        answer_within_ms: 0,
+        checkpoints: BTreeMap::new(),
+    };
     Message::Request { request, node: Node::Leaf, climbing: false }
 }
 

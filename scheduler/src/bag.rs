@@ -1,6 +1,7 @@
 //! Bags of tasks, as the scheduler knows them: numbers only. What a task runs and reads stays with the agent,
 //! in the manifest whose hash is the bag's id.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -14,6 +15,8 @@ use crate::ranges::IntervalSet;
 pub const BAG_TASKS_MAX: u64 = 1 << 40;
 /// Most intervals one request carries; what is more scattered travels in several requests.
 pub const REQUEST_INTERVALS_MAX: usize = 256;
+/// Most checkpoints that one request names.
+pub(crate) const CHECKPOINTS_MAX: usize = 256;
 /// Largest accepted work, in Mop: ten thousand machines for three hundred years.
 pub const BAG_WORK_MOPS_MAX: f64 = 1e18;
 /// Most intervals of one bag on one machine: so many that what is said of them fits in a message, also where the answer
@@ -53,6 +56,17 @@ impl fmt::Debug for BlobId {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "blob:{}", hex::encode(&self.0[..4]))
     }
+}
+
+/// Where a task goes on from: what it kept on the machine that had it last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// All of it, as one blob.
+    #[serde(rename = "o")]
+    pub blob: BlobId,
+    /// Size of that blob.
+    #[serde(rename = "b")]
+    pub bytes: u64,
 }
 
 /// One task of a bag.
@@ -114,6 +128,9 @@ pub struct TaskResult {
     /// Whether its worker died under it, which may be the machine's fault. False in version 1 of what is stored.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub crashed: bool,
+    /// Whether it is handed back before its end: the output is its checkpoint, and no try was failed.
+    #[serde(rename = "u", default, skip_serializing_if = "std::ops::Not::not")]
+    pub unfinished: bool,
     /// Everything it produced, as one blob.
     #[serde(rename = "o", alias = "output")]
     pub output: BlobId,
@@ -128,7 +145,10 @@ pub struct TaskResult {
 impl TaskResult {
     /// Whether what a remote peer sent can be used for a bag of `tasks` tasks.
     pub fn is_valid(&self, tasks: u64) -> bool {
-        self.index < tasks && self.work_mops.is_finite() && (0.0..=BAG_WORK_MOPS_MAX).contains(&self.work_mops)
+        self.index < tasks
+            && !(self.success && self.unfinished)
+            && self.work_mops.is_finite()
+            && (0.0..=BAG_WORK_MOPS_MAX).contains(&self.work_mops)
     }
 }
 
@@ -196,9 +216,19 @@ pub struct Request {
     /// them.
     #[serde(rename = "w")]
     pub answer_within_ms: u32,
+    /// What those of the tasks go on from that were handed back with a checkpoint.
+    #[serde(rename = "k", default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub checkpoints: BTreeMap<u64, Checkpoint>,
 }
 
 impl Request {
+    /// The part of it that goes down one side.
+    pub(crate) fn part(&self, ranges: IntervalSet, side: Side) -> Self {
+        let checkpoints = self.checkpoints.iter().filter(|(index, _)| ranges.contains(**index));
+        let checkpoints = checkpoints.map(|(index, checkpoint)| (*index, *checkpoint)).collect();
+        Self { ranges, checkpoints, path: self.path.down(side), ..self.clone() }
+    }
+
     /// Whether what a remote peer sent can be queued at all.
     pub fn is_valid(&self) -> bool {
         self.bag.is_valid()
@@ -206,6 +236,8 @@ impl Request {
             && self.ranges.intervals() <= REQUEST_INTERVALS_MAX
             && self.ranges.ranges().last().is_some_and(|range| range.end <= self.bag.tasks)
             && self.path.len() <= PATH_LENGTH_MAX
+            && self.checkpoints.len() <= CHECKPOINTS_MAX
+            && self.checkpoints.keys().all(|index| self.ranges.contains(*index))
             && u64::from(self.answer_within_ms) <= ANSWER_WITHIN_MAX.as_millis() as u64
     }
 }

@@ -26,7 +26,7 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, PeerId, Time};
 
 use self::held::{Held, Pace};
-use crate::bag::{AGE_MAX, BagHeader, BagId, HELD_INTERVALS_MAX, Request, TaskId, TaskResult};
+use crate::bag::{AGE_MAX, BagHeader, BagId, Checkpoint, HELD_INTERVALS_MAX, Request, TaskId, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::ledger::{AVOID_MAX, FAILED_IN_ROW};
@@ -38,6 +38,8 @@ use crate::record::{Change, RecordKey};
 
 /// Starts of a bag that may fail in a row before its tasks go to another machine. Our choice.
 const NOT_STARTED_MAX: u32 = 3;
+/// Most bags on one machine. Our choice: many times what grids have, and a queue that is put in order within milliseconds.
+const BAGS_MAX: usize = 4096;
 
 /// A task that has begun.
 #[derive(Debug)]
@@ -177,6 +179,7 @@ impl Executor {
         released: Time,
         (attempt, attempts): (u32, &BTreeMap<u32, IntervalSet>),
         ranges: &IntervalSet,
+        checkpoints: BTreeMap<u64, Checkpoint>,
         config: &Config,
     ) {
         let held = self.held.entry(bag.id).or_insert_with(|| Box::new(Held::new(bag, released, config)));
@@ -186,6 +189,7 @@ impl Executor {
         for (attempt, tasks) in attempts {
             held.attempt(*attempt, &tasks.intersection(ranges));
         }
+        held.checkpoints = checkpoints;
         self.order_stale = true;
     }
 
@@ -199,7 +203,7 @@ impl Executor {
 
     /// A request reached this leaf: everything new in it joins the queue. However much there is to do it is not refused
     /// (paper §6), but where it cannot be what it says, or would leave more to account for than a message holds: then
-    /// its submitter issues it again.
+    /// its submitter issues it again. Of very many bags those go first that no submitter has spoken for.
     pub(crate) fn accept(&mut self, request: Request, io: &mut Io, config: &Config) {
         let id = request.bag.id;
         if let Some(held) = self.held.get(&id).filter(|held| !held.agrees_with(&request.bag)) {
@@ -210,6 +214,13 @@ impl Executor {
             let invented = held.ranges();
             self.seen.forget(id);
             self.give_up(id, &invented, io);
+        }
+        if !self.held.contains_key(&id) && self.held.len() >= BAGS_MAX {
+            // Anybody can invent bags.
+            let Some((&invented, held)) = self.held.iter().find(|(_, held)| !held.confirmed) else { return };
+            let ranges = held.ranges();
+            self.seen.forget(invented);
+            self.give_up(invented, &ranges, io);
         }
         let intervals = self.held.get(&id).map_or(0, |held| held.ranges().intervals());
         if intervals + request.ranges.intervals() > HELD_INTERVALS_MAX {
@@ -225,7 +236,9 @@ impl Executor {
             held.pace = held.pace.longer(pace);
             held.attempt(request.attempt, &request.ranges);
             changes = held.supersede(request.attempt, &request.ranges);
-            held.waiting.extend_with(&request.ranges.difference(&held.ranges()));
+            let new = request.ranges.difference(&held.ranges());
+            held.go_on_from(&new, &request.checkpoints);
+            held.waiting.extend_with(&new);
         }
         held.holding_wait = config.repeat_after;
         changes.push(held.change(io));
@@ -301,6 +314,8 @@ impl Executor {
         let Some(held) = self.held.get_mut(&bag) else { return };
         held.waiting.subtract(drop);
         held.offered.subtract(drop);
+        held.kept.subtract(drop);
+        held.checkpoints.retain(|&index, _| !drop.contains(index));
         let mut changes: Vec<Change> = Vec::new();
         held.outbox.retain(|&index, _| {
             let keep = !drop.contains(index);
@@ -373,7 +388,9 @@ impl Executor {
         match outcome {
             TaskOutcome::Finished { success, crashed, output, output_bytes, work_mops } => {
                 let (index, attempt) = (task.index, running.attempt);
-                let result = TaskResult { index, attempt, success, crashed, output, output_bytes, work_mops };
+                let unfinished = false;
+                let result =
+                    TaskResult { index, attempt, success, crashed, unfinished, output, output_bytes, work_mops };
                 self.failed_in_row = if success { 0 } else { self.failed_in_row.saturating_add(1) };
                 // Only of what is placed here is a failure believed.
                 let speaks = !success && !held.agreed;
@@ -386,7 +403,7 @@ impl Executor {
                 held.not_started += 1;
                 if held.not_started.is_multiple_of(NOT_STARTED_MAX) {
                     self.version += 1;
-                    held.hand_back(self.version, io, config);
+                    held.hand_back(IntervalSet::new(), self.version, io, config);
                     self.order_stale = true;
                     // Offering as before, the idlest machine of all would be given the same again.
                     self.resting_until = self.resting_until.max(Some(io.now + config.lease));
@@ -506,15 +523,95 @@ impl Executor {
         }
     }
 
-    /// After the vacate time unstarted tasks go back.
+    /// These tasks, which wait here, began in an earlier life of this machine, and left checkpoints.
+    pub(crate) fn found_checkpoints(&mut self, bag: BagId, tasks: &IntervalSet) {
+        if let Some(held) = self.held.get_mut(&bag) {
+            held.kept.extend_with(&tasks.intersection(&held.waiting));
+        }
+    }
+
+    /// The vacate time ends now, if it runs, also for what is frozen for others: nobody lets that go on.
+    pub(crate) fn vacate(&mut self, io: &mut Io) {
+        if self.vacate_at.is_none() {
+            return;
+        }
+        self.vacate_at = Some(io.now);
+        for (place, running) in self.places.iter_mut().enumerate() {
+            let Some(running) = running.as_mut().filter(|running| running.frozen && !running.stopping) else {
+                continue;
+            };
+            let task = running.task;
+            if let Some(held) = self.held.get_mut(&task.bag) {
+                running.stopping = true;
+                held.running.remove_index(task.index);
+                held.waiting.insert_index(task.index);
+                held.kept.insert_index(task.index);
+                io.effects.push(Effect::StopTask { place: place as u32, task });
+            }
+        }
+    }
+
+    /// What came of [`Effect::KeepCheckpoints`]: who has one that travels goes back with it, and who has one that does not
+    /// stays with it. Nothing if the owner has left meanwhile.
+    pub(crate) fn kept_checkpoints(
+        &mut self,
+        bag: BagId,
+        checkpoints: &BTreeMap<u64, Option<Checkpoint>>,
+        io: &mut Io,
+        config: &Config,
+    ) {
+        let Some(held) = self.held.get_mut(&bag).filter(|_| self.suspended) else { return };
+        for (&index, checkpoint) in checkpoints {
+            let Some(checkpoint) = checkpoint else { continue };
+            let of_task = |running: &&mut Running| running.task == TaskId { bag, index } && !running.stopping;
+            let place = self.places.iter_mut().position(|place| place.as_mut().filter(of_task).is_some());
+            let attempt = match place.and_then(|place| self.places[place].as_mut()) {
+                Some(running) => {
+                    running.stopping = true;
+                    held.running.remove_index(index);
+                    running.attempt
+                }
+                None if held.waiting.remove_index(index) => held.attempt_of(index),
+                None => continue,
+            };
+            if let Some(place) = place {
+                io.effects.push(Effect::StopTask { place: place as u32, task: TaskId { bag, index } });
+            }
+            let (success, crashed, unfinished, work_mops) = (false, false, true, 0.0);
+            let Checkpoint { blob: output, bytes: output_bytes } = *checkpoint;
+            let result = TaskResult { index, attempt, success, crashed, unfinished, output, output_bytes, work_mops };
+            // As of a failure, only of what is placed here is it believed.
+            self.version += u64::from(!held.agreed);
+            held.finished(result, (!held.agreed).then_some(self.version), io, config);
+        }
+        let stay: IntervalSet =
+            checkpoints.iter().filter(|(_, kept)| kept.is_none()).map(|(&index, _)| index..index + 1).collect();
+        let stay = held.bound().intersection(&stay);
+        if held.waiting != stay {
+            self.version += 1;
+            held.hand_back(stay, self.version, io, config);
+        }
+        self.forget_if_empty(bag);
+        self.order_stale = true;
+        self.changed = true;
+    }
+
+    /// After the vacate time unstarted tasks go back, and what has begun if it has a checkpoint that can go with it.
     fn vacate_if_due(&mut self, io: &mut Io, config: &Config) {
         if self.vacate_at.is_none_or(|at| at > io.now) {
             return;
         }
         self.vacate_at = None;
-        for held in self.held.values_mut().filter(|held| !held.waiting.is_empty()) {
-            self.version += 1;
-            held.hand_back(self.version, io, config);
+        for held in self.held.values_mut() {
+            let (bound, bag) = (held.bound(), held.bag.id);
+            let tasks = bound.union(&held.running);
+            if held.waiting != bound {
+                self.version += 1;
+                held.hand_back(bound, self.version, io, config);
+            }
+            if !tasks.is_empty() {
+                io.effects.push(Effect::KeepCheckpoints { bag, tasks });
+            }
         }
         self.order_stale = true;
     }

@@ -25,7 +25,10 @@ pub(crate) use self::failures::{AVOID_MAX, FAILED_IN_ROW};
 use self::failures::{Failing, Failures};
 use self::placements::Placement;
 pub(crate) use self::placements::{Holding, refuse};
-use crate::bag::{BAG_WORK_MOPS_MAX, BagHeader, REQUEST_INTERVALS_MAX, Request, TaskId, TaskResult, answer_within_ms};
+use crate::bag::{
+    BAG_WORK_MOPS_MAX, BagHeader, CHECKPOINTS_MAX, Checkpoint, REQUEST_INTERVALS_MAX, Request, TaskId, TaskResult,
+    answer_within_ms,
+};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::message::Message;
@@ -77,6 +80,8 @@ pub(crate) struct Ledger {
     /// Failed tries of all tasks, and on which machines the last one failed; of this life only.
     tries_failed: u64,
     failing: BTreeMap<PeerId, Failing>,
+    /// What tasks that are not over go on from.
+    checkpoints: BTreeMap<u64, Checkpoint>,
     /// Outputs that could not be fetched, of tasks that are not over.
     unfetched: BTreeMap<u64, u32>,
     /// Results whose output is on its way here.
@@ -148,6 +153,7 @@ impl Ledger {
             failures: BTreeMap::new(),
             tries_failed: 0,
             failing: BTreeMap::new(),
+            checkpoints: BTreeMap::new(),
             unfetched: BTreeMap::new(),
             fetching: BTreeMap::new(),
             measured: (0, 0.0),
@@ -170,6 +176,12 @@ impl Ledger {
 
     pub(crate) fn restore_done(&mut self, result: &TaskResult) {
         self.settle(result, None);
+    }
+
+    pub(crate) fn restore_checkpoint(&mut self, index: u64, checkpoint: Checkpoint) {
+        if index < self.bag.tasks && !self.done.contains(index) && !self.failed.contains(index) {
+            self.checkpoints.insert(index, checkpoint);
+        }
     }
 
     /// May be issued from now on.
@@ -254,6 +266,7 @@ impl Ledger {
     /// Finished tasks arrive: their output is fetched, and only then do they count.
     pub(crate) fn results(&mut self, executor: &Contact, results: Vec<TaskResult>, io: &mut Io, config: &Config) {
         let (mut unwanted, mut retried) = (IntervalSet::new(), IntervalSet::new());
+        let mut begins_anew = Vec::new();
         let tasks = self.bag.tasks;
         for result in results.into_iter().filter(|result| result.is_valid(tasks)) {
             let index = result.index;
@@ -264,10 +277,14 @@ impl Ledger {
                 // Acknowledged when the output is here.
             } else if !result.success && !self.is_news(executor, &result) {
                 unwanted.insert_index(index);
-            } else if !result.success && self.counts_and_retries(&result, executor.peer) {
+            } else if !result.success && !result.unfinished && self.counts_and_retries(&result, executor.peer) {
                 let until = Some(self.next_try(index, io));
                 self.take_back(index, executor, until, io);
                 retried.insert_index(index);
+                if !result.crashed {
+                    // What is wrong may be in it.
+                    begins_anew.extend(self.forget_checkpoint(index));
+                }
             } else {
                 io.effects.push(Effect::FetchOutput {
                     task: TaskId { bag: self.bag.id, index },
@@ -283,7 +300,8 @@ impl Ledger {
             io.send(executor.clone(), Message::ResultsAck { bag, indices: unwanted });
         }
         if !retried.is_empty() {
-            let changes = retried.indices().map(|index| self.failures_change(index)).collect();
+            let mut changes: Vec<Change> = retried.indices().map(|index| self.failures_change(index)).collect();
+            changes.extend(begins_anew);
             let ack = Message::ResultsAck { bag, indices: retried };
             io.persist(changes, vec![Then::Send(executor.clone(), ack)]);
         }
@@ -300,7 +318,11 @@ impl Ledger {
     pub(crate) fn fetched(&mut self, index: u64, here: bool, io: &mut Io) {
         let Some((result, executor)) = self.fetching.remove(&index) else { return };
         if here {
-            self.record_result(result, executor, io);
+            if result.unfinished {
+                self.record_checkpoint(&result, executor, io);
+            } else {
+                self.record_result(result, executor, io);
+            }
             return;
         }
         let unfetched = self.unfetched.entry(index).or_insert(0);
@@ -319,6 +341,28 @@ impl Ledger {
         self.take_back(index, &executor, None, io);
     }
 
+    /// A task comes back before its end: it is issued again, to go on from its checkpoint.
+    fn record_checkpoint(&mut self, result: &TaskResult, executor: Contact, io: &mut Io) {
+        let (bag, index) = (self.bag.id, result.index);
+        let ack = Message::ResultsAck { bag, indices: IntervalSet::from(index..index + 1) };
+        if self.is_closed() || !self.is_news(&executor, result) {
+            io.send(executor, ack);
+            return;
+        }
+        let checkpoint = Checkpoint { blob: result.output, bytes: result.output_bytes };
+        self.checkpoints.insert(index, checkpoint);
+        // Its executor lists it until it hears of this: that is no new placement.
+        self.not_before_next_attempt(index);
+        let changes = vec![Change::Put(Record::Checkpoint { bag, index, checkpoint }), self.failures_change(index)];
+        io.persist(changes, vec![Then::Send(executor.clone(), ack)]);
+        self.take_back(index, &executor, None, io);
+    }
+
+    /// The task begins anew, or needs no checkpoint any more.
+    fn forget_checkpoint(&mut self, index: u64) -> Option<Change> {
+        self.checkpoints.remove(&index).map(|_| Change::Delete(RecordKey::Checkpoint(self.bag.id, index)))
+    }
+
     /// Journals a result; only when that is durable does its executor hear of it.
     pub(crate) fn record_result(&mut self, result: TaskResult, executor: Contact, io: &mut Io) {
         if self.is_closed() || self.done.contains(result.index) || self.failed.contains(result.index) {
@@ -328,12 +372,14 @@ impl Ledger {
             self.note_end(executor.peer, true);
         }
         let has_failed = self.failures.contains_key(&result.index);
+        let checkpoint = self.forget_checkpoint(result.index);
         self.settle(&result, Some(executor.peer));
         let bag = self.bag.id;
         let mut changes: Vec<Change> = has_failed.then(|| self.failures_change(result.index)).into_iter().collect();
         let ack = Message::ResultsAck { bag, indices: IntervalSet::from(result.index..result.index + 1) };
         let done = Record::Done { bag, executor: executor.peer, finished: io.wall(io.now), result };
         changes.push(Change::Put(done));
+        changes.extend(checkpoint);
         io.persist(changes, vec![Then::Send(executor, ack)]);
         self.close_if_over(io);
     }
@@ -358,6 +404,8 @@ impl Ledger {
         let bag = self.bag.id;
         let mut changes = vec![Change::Put(self.record(io))];
         changes.extend(self.forget_failures());
+        let gone = std::mem::take(&mut self.checkpoints);
+        changes.extend(gone.into_keys().map(|index| Change::Delete(RecordKey::Checkpoint(bag, index))));
         let mut then = vec![Then::Notify(Notice::BagClosed(bag))];
         for (peer, placement) in std::mem::take(&mut self.placed) {
             changes.push(Change::Delete(RecordKey::Placed(bag, peer)));
@@ -383,9 +431,10 @@ impl Ledger {
             self.bag.task_mops = (sum / count as f64).clamp(WORK_MOPS_MIN, BAG_WORK_MOPS_MAX);
         }
         while !self.unissued.is_empty() {
-            let mut ranges = IntervalSet::new();
-            for range in self.unissued.ranges().take(REQUEST_INTERVALS_MAX) {
-                ranges.insert(range);
+            let mut ranges: IntervalSet = self.unissued.ranges().take(REQUEST_INTERVALS_MAX).collect();
+            let mut checkpoints = self.checkpoints.keys().filter(|index| ranges.contains(**index));
+            if let Some(&end) = checkpoints.nth(CHECKPOINTS_MAX) {
+                ranges = ranges.intersection(&IntervalSet::from(0..end));
             }
             self.unissued.subtract(&ranges);
             requests.push(self.request(ranges, None, io, config));
@@ -402,6 +451,8 @@ impl Ledger {
         let until = io.now + config.placement_timeout + Duration::from_millis(answer_within_ms.into());
         self.ends_at(until);
         self.issued.push(Issue { ranges: ranges.clone(), to, until });
+        let checkpoints = self.checkpoints.iter().filter(|(index, _)| ranges.contains(**index)).take(CHECKPOINTS_MAX);
+        let checkpoints = checkpoints.map(|(index, checkpoint)| (*index, *checkpoint)).collect();
         Request {
             bag: self.bag.clone(),
             number: self.number,
@@ -411,6 +462,7 @@ impl Ledger {
             path: crate::bag::Path::default(),
             climbed: 0,
             answer_within_ms,
+            checkpoints,
         }
     }
 

@@ -24,8 +24,8 @@ pub mod stretch;
 pub mod summary;
 
 pub use bag::{
-    AGE_MAX, BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, BlobId, Path, REQUEST_INTERVALS_MAX, Request, TaskId,
-    TaskResult,
+    AGE_MAX, BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, BlobId, Checkpoint, Path, REQUEST_INTERVALS_MAX,
+    Request, TaskId, TaskResult,
 };
 pub use config::Config;
 pub use executor::{HeldView, RunningTask};

@@ -13,7 +13,7 @@ use idlewood_overlay::{Contact, GridId, Node, Overlay, PayloadCodec, PeerId, Sta
 use serde::{Deserialize, Serialize};
 
 use self::redistribution::Asking;
-use crate::bag::{BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, BlobId, Request, TaskId, TaskResult};
+use crate::bag::{BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, BlobId, Checkpoint, Request, TaskId, TaskResult};
 use crate::config::Config;
 use crate::executor::{Executor, HeldView, Lease, RunningTask};
 use crate::io::{Io, Then, Ticket};
@@ -103,6 +103,20 @@ pub enum Event {
         /// How that ended.
         outcome: TaskOutcome,
     },
+    /// These tasks, which began here in an earlier life, left checkpoints.
+    CheckpointsFound {
+        /// Of which bag.
+        bag: BagId,
+        /// Which tasks.
+        tasks: IntervalSet,
+    },
+    /// The answer to [`Effect::KeepCheckpoints`]; those that have none are not named.
+    CheckpointsKept {
+        /// Of which bag.
+        bag: BagId,
+        /// What is durable on this machine for each task; `None`: it has a checkpoint that cannot travel.
+        checkpoints: BTreeMap<u64, Option<Checkpoint>>,
+    },
     /// The output of a result is here, durable, or could not be had.
     Fetched {
         /// Whose output.
@@ -114,6 +128,8 @@ pub enum Event {
     OwnerReturned,
     /// The owner of the machine is away.
     OwnerLeft,
+    /// What has not begun, or is frozen for others, goes back at once, if the owner is there, and not after the vacate time.
+    Vacate,
     /// Leave the grid in good order. Bags and tasks stay.
     Leave,
     /// Back after a leave, in a newer life with the same bags and tasks. Ignored unless it left.
@@ -149,6 +165,8 @@ pub enum Effect {
         attempt: u32,
         /// Its bag, whose submitter has the manifest.
         bag: BagHeader,
+        /// What it goes on from, unless it has been at work here since; the submitter has it.
+        checkpoint: Option<Checkpoint>,
     },
     /// Stop a task, frozen or not; [`Event::TaskEnded`] follows.
     StopTask {
@@ -170,6 +188,14 @@ pub enum Effect {
         place: u32,
         /// Which task.
         task: TaskId,
+    },
+    /// Keep, durably, what those of these tasks that do not run go on from; [`Event::CheckpointsKept`] follows unless there
+    /// is nothing to tell.
+    KeepCheckpoints {
+        /// Of which bag.
+        bag: BagId,
+        /// Which tasks: they have begun, and are on no machine but this.
+        tasks: IntervalSet,
     },
     /// Freeze all tasks at once: the owner is back. Nothing is started, frozen or thawed until [`Effect::ResumeTasks`].
     SuspendTasks,
@@ -351,6 +377,13 @@ impl Peer {
             }
         }
         for record in records {
+            if let Record::Checkpoint { bag, index, checkpoint } = record
+                && let Some(ledger) = self.ledgers.get_mut(bag)
+            {
+                ledger.restore_checkpoint(*index, *checkpoint);
+            }
+        }
+        for record in records {
             if let Record::Placed { bag, executor, ranges } = record
                 && let Some(ledger) = self.ledgers.get_mut(bag)
             {
@@ -367,10 +400,11 @@ impl Peer {
     fn restore_tasks(&mut self, records: Vec<Record>) {
         for record in records {
             match record {
-                Record::Held { bag, released, attempt, attempts, ranges } => {
+                Record::Held { bag, released, attempt, attempts, ranges, checkpoints } => {
                     let released = self.io.moment(released);
                     let attempts = attempts.unwrap_or_else(|| BTreeMap::from([(attempt, ranges.clone())]));
-                    self.executor.restore_held(bag, released, (attempt, &attempts), &ranges, &self.config);
+                    let attempts = (attempt, &attempts);
+                    self.executor.restore_held(bag, released, attempts, &ranges, checkpoints, &self.config);
                 }
                 Record::Outbox { bag, released, result } => {
                     let released = self.io.moment(released);
@@ -380,6 +414,7 @@ impl Peer {
                 | Record::Bag { .. }
                 | Record::Placed { .. }
                 | Record::Failures { .. }
+                | Record::Checkpoint { .. }
                 | Record::Done { .. } => {}
             }
         }
@@ -417,6 +452,11 @@ impl Peer {
             Event::TaskEnded { task, outcome } => {
                 self.executor.ended(task, outcome, &mut self.io, &self.config);
             }
+            Event::CheckpointsFound { bag, tasks } => self.executor.found_checkpoints(bag, &tasks),
+            Event::CheckpointsKept { bag, checkpoints } => {
+                self.executor.kept_checkpoints(bag, &checkpoints, &mut self.io, &self.config);
+            }
+            Event::Vacate => self.executor.vacate(&mut self.io),
             Event::Fetched { task, here } => {
                 if let Some(ledger) = self.ledgers.get_mut(&task.bag) {
                     ledger.fetched(task.index, here, &mut self.io);

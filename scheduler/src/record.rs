@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use idlewood_overlay::{Contact, PeerId, WallTime};
 use serde::{Deserialize, Serialize};
 
-use crate::bag::{BagHeader, BagId, TaskResult};
+use crate::bag::{BagHeader, BagId, Checkpoint, TaskResult};
 use crate::ranges::IntervalSet;
 
 /// Version of the encoding below; stands in front of every record.
 ///
 /// What was written by an older version is read, and written in this one when it changes next. Version 1 knew neither
-/// [`Record::Failures`] nor [`TaskResult::crashed`].
-const RECORD_VERSION: u8 = 2;
+/// [`Record::Failures`] nor [`TaskResult::crashed`], version 2 no checkpoints.
+const RECORD_VERSION: u8 = 3;
 /// The oldest version that can be read.
 const RECORD_VERSION_OLDEST: u8 = 1;
 
@@ -46,8 +46,11 @@ pub enum Record {
         attempts: Option<BTreeMap<u32, IntervalSet>>,
         /// Which tasks.
         ranges: IntervalSet,
+        /// What some of them go on from.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        checkpoints: BTreeMap<u64, Checkpoint>,
     },
-    /// Executor: a finished task that the submitter has not acknowledged.
+    /// Executor: a task that is finished, or handed back with a checkpoint, and that the submitter has not acknowledged.
     Outbox {
         /// Its bag's numbers.
         bag: BagHeader,
@@ -91,6 +94,15 @@ pub enum Record {
         /// Failures of earlier attempts were counted.
         next_attempt: u32,
     },
+    /// Submitter: what a task that is not over goes on from.
+    Checkpoint {
+        /// Which bag.
+        bag: BagId,
+        /// Which task.
+        index: u64,
+        /// It is on this machine.
+        checkpoint: Checkpoint,
+    },
     /// Submitter: a task that is over, well or not.
     Done {
         /// Which bag.
@@ -121,6 +133,8 @@ pub enum RecordKey {
     Done(BagId, u64),
     /// [`Record::Failures`].
     Failures(BagId, u64),
+    /// [`Record::Checkpoint`].
+    Checkpoint(BagId, u64),
 }
 
 impl RecordKey {
@@ -135,12 +149,16 @@ impl RecordKey {
             Self::Placed(..) => b'p',
             Self::Done(..) => b'd',
             Self::Failures(..) => b'f',
+            Self::Checkpoint(..) => b'c',
         };
         bytes.push(kind);
         match self {
             Self::Incarnation => {}
             Self::Held(bag) | Self::Bag(bag) => bytes.extend(bag.0),
-            Self::Outbox(bag, index) | Self::Done(bag, index) | Self::Failures(bag, index) => {
+            Self::Outbox(bag, index)
+            | Self::Done(bag, index)
+            | Self::Failures(bag, index)
+            | Self::Checkpoint(bag, index) => {
                 bytes.extend(bag.0);
                 bytes.extend(index.to_be_bytes());
             }
@@ -182,6 +200,7 @@ impl Record {
             Self::Placed { bag, executor, .. } => RecordKey::Placed(*bag, executor.peer),
             Self::Done { bag, result, .. } => RecordKey::Done(*bag, result.index),
             Self::Failures { bag, index, .. } => RecordKey::Failures(*bag, *index),
+            Self::Checkpoint { bag, index, .. } => RecordKey::Checkpoint(*bag, *index),
         }
     }
 

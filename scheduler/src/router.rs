@@ -285,7 +285,7 @@ impl Router {
                 let since = slot.booked.as_ref().map_or(now, |booked| booked.since);
                 slot.booked = Some(Booked { since, summary });
             }
-            let request = Request { ranges, path: request.path.down(side), ..request.clone() };
+            let request = request.part(ranges, side);
             sent.push((child.contact.clone(), Message::Request { request, node: child.node, climbing: false }));
         }
         sent

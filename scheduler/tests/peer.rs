@@ -1,13 +1,14 @@
 //! One peer, driven by hand: what it does at its edges, where a simulation seldom comes.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
 use idlewood_overlay::{Contact, GridId, Node, PeerId, Side, State, Time, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
-    BagHeader, BagId, BlobId, Change, Config, Effect, Event, MESSAGE_BYTES_MAX, Message, Notice, Path, Peer, Record,
-    Request, Submission, TaskId, TaskOutcome, TaskResult,
+    Asker, BagHeader, BagId, BlobId, Change, Checkpoint, Config, Effect, Event, MESSAGE_BYTES_MAX, Message, Notice,
+    Path, Peer, Record, Request, Submission, TaskId, TaskOutcome, TaskResult,
 };
 
 const BAG: BagId = BagId([7; 32]);
@@ -32,6 +33,9 @@ struct Host {
     measured: Vec<BagId>,
     notices: Vec<Notice>,
     persisted: Vec<Record>,
+    /// Whose checkpoints were asked for, and what tasks that were started go on from.
+    asked: Vec<(BagId, IntervalSet)>,
+    going_on: BTreeMap<u64, Checkpoint>,
 }
 
 impl Host {
@@ -51,6 +55,8 @@ impl Host {
             measured: Vec::new(),
             notices: Vec::new(),
             persisted: Vec::new(),
+            asked: Vec::new(),
+            going_on: BTreeMap::new(),
         };
         host.give(Event::DeadlineReached);
         host
@@ -71,7 +77,11 @@ impl Host {
                         events.push_back(Event::Persisted(ticket));
                     }
                     Effect::Send { to, message } => self.sent.push((to, message)),
-                    Effect::StartTask { task, .. } => self.started.push(task),
+                    Effect::StartTask { task, checkpoint, .. } => {
+                        self.started.push(task);
+                        self.going_on.extend(checkpoint.map(|checkpoint| (task.index, checkpoint)));
+                    }
+                    Effect::KeepCheckpoints { bag, tasks } => self.asked.push((bag, tasks)),
                     Effect::StopTask { task, .. } => self.stopped.push(task),
                     Effect::MeasureTask { bag } => self.measured.push(bag),
                     Effect::FetchOutput { task, .. } => events.push_back(Event::Fetched { task, here: true }),
@@ -178,6 +188,7 @@ fn request(number: u64, attempt: u32, ranges: Range<u64>) -> Message {
         path: Path::default(),
         climbed: 0,
         answer_within_ms: 0,
+        checkpoints: BTreeMap::new(),
     };
     Message::Request { request, node: Node::Leaf, climbing: false }
 }
@@ -281,7 +292,8 @@ fn what_was_invented_gives_way_to_the_bag_itself() {
 #[test]
 fn what_was_held_before_a_restart_does_not_give_way() {
     let ranges = IntervalSet::from(0..5);
-    let held = Record::Held { bag: bag(1), released: START, attempt: 0, attempts: None, ranges };
+    let held =
+        Record::Held { bag: bag(1), released: START, attempt: 0, attempts: None, ranges, checkpoints: BTreeMap::new() };
     let mut host = Host::restore(2, Config::default(), vec![held]);
     host.receive(5, forged(1, |request| request.bag.submitter = contact(5)));
     assert_eq!((host.stopped.len(), host.peer.held()[0].waiting + host.peer.held()[0].running), (0, 5));
@@ -381,6 +393,7 @@ fn what_is_held_can_always_be_said() {
         attempt: 0,
         success: true,
         crashed: false,
+        unfinished: false,
         output: BlobId([1; 32]),
         output_bytes: 1,
         work_mops: 1000.0,
@@ -457,6 +470,140 @@ fn what_a_router_has_split_is_not_taken_by_its_leaf_once_the_router_has_moved() 
     assert!(!router.peer.overlay_view().hosts_router());
     router.receive(1, message);
     assert!(router.peer.held().is_empty());
+}
+
+const KEPT: Checkpoint = Checkpoint { blob: BlobId([8; 32]), bytes: 80 };
+
+/// Tasks that were told of as handed back, with their attempt.
+fn handed_back(host: &Host) -> Vec<(u64, u32)> {
+    let results = host.sent.iter().filter_map(|(_, message)| match message {
+        Message::Results { results, .. } => Some(results),
+        _ => None,
+    });
+    let back = results.flatten().filter(|result| {
+        result.unfinished && !result.success && (result.output, result.output_bytes) == (KEPT.blob, KEPT.bytes)
+    });
+    back.map(|result| (result.index, result.attempt)).collect()
+}
+
+#[test]
+fn who_has_begun_goes_back_after_the_vacate_time_with_its_checkpoint_or_stays() {
+    let kept = |kept| Event::CheckpointsKept { bag: BAG, checkpoints: BTreeMap::from([(0, kept)]) };
+    let suspended = || {
+        let mut host = Host::new(2);
+        host.receive(1, request(1, 3, 0..3));
+        host.give(Event::OwnerReturned);
+        host.pass(Config::default().vacate_after + seconds(1.0));
+        assert_eq!(host.asked, [(BAG, IntervalSet::from(0..1))], "what has not begun is back already");
+        assert_eq!(host.holdings().last().unwrap().1, 1);
+        host.sent.clear();
+        host
+    };
+    let mut host = suspended();
+    host.give(kept(None));
+    assert_eq!(
+        (host.stopped.len(), host.peer.held()[0].running),
+        (0, 1),
+        "it stays with a checkpoint that is too large"
+    );
+    host.give(kept(Some(KEPT)));
+    assert_eq!(host.stopped, [TaskId { bag: BAG, index: 0 }]);
+    assert_eq!(handed_back(&host), [(0, 3)]);
+    let first =
+        host.sent.iter().find(|(_, message)| matches!(message, Message::Holding { .. } | Message::Results { .. }));
+    assert!(matches!(first, Some((_, Message::Holding { .. }))), "only of what is placed here it is believed");
+    host.give(Event::TaskEnded { task: host.started[0], outcome: TaskOutcome::Stopped });
+    assert_eq!(host.peer.held()[0].unacknowledged, 1, "it is said again until it is taken");
+    // The next life says it, too.
+    let outbox = host.persisted.iter().filter(|record| matches!(record, Record::Outbox { .. })).cloned();
+    let mut again = Host::restore(2, Config::default(), outbox.collect());
+    again.pass(seconds(20.0));
+    assert_eq!(handed_back(&again).first(), Some(&(0, 3)));
+    host.receive(1, Message::ResultsAck { bag: BAG, indices: IntervalSet::from(0..1) });
+    assert!(host.peer.held().is_empty());
+
+    let mut host = suspended();
+    host.give(Event::OwnerLeft);
+    host.give(kept(Some(KEPT)));
+    assert_eq!((host.stopped.len(), handed_back(&host).len()), (0, 0), "it goes on where it is");
+}
+
+#[test]
+fn what_began_in_an_earlier_life_is_not_given_away_without_its_checkpoint() {
+    let held = || {
+        let (released, checkpoints) = (START, BTreeMap::new());
+        let ranges = IntervalSet::from(0..4);
+        let held = Record::Held { bag: bag(1), released, attempt: 0, attempts: None, ranges, checkpoints };
+        let mut host = Host::restore(2, Config::default(), vec![held]);
+        host.receive(1, lease(0, IntervalSet::new()));
+        host.give(Event::OwnerReturned);
+        host.give(Event::CheckpointsFound { bag: BAG, tasks: IntervalSet::from(2..4) });
+        host
+    };
+    // Whoever asks gets the rest, all of it since the owner is there.
+    let mut host = held();
+    let asker = Asker { contact: contact(3), speed_mops: 1000.0, stretch: 0.0 };
+    host.receive(3, Message::Ask { asker, node: Node::Leaf, climbing: false, climbed: 0 });
+    let offered = host.sent.iter().find_map(|(_, message)| match message {
+        Message::Offer { ranges, .. } => Some(ranges.clone()),
+        _ => None,
+    });
+    assert_eq!(offered, Some(IntervalSet::from(1..2)));
+
+    let mut host = held();
+    host.pass(Config::default().vacate_after + seconds(1.0));
+    assert_eq!(host.asked, [(BAG, IntervalSet::from(0..1).union(&IntervalSet::from(2..4)))]);
+    assert_eq!(host.holdings().last().unwrap().1, 3);
+    // Of one there is none after all, and it has nothing to lose.
+    host.give(Event::CheckpointsKept { bag: BAG, checkpoints: BTreeMap::from([(3, Some(KEPT))]) });
+    assert_eq!(handed_back(&host), [(3, 0)]);
+    assert_eq!(host.holdings().last().unwrap().1, 2, "the one that had begun, and the one to be taken");
+}
+
+#[test]
+fn a_task_begins_with_the_checkpoint_that_it_came_with_also_after_a_restart() {
+    let mut host = Host::new(2);
+    let Message::Request { request, node, climbing } = request(1, 0, 0..3) else { unreachable!() };
+    let request = Request { checkpoints: BTreeMap::from([(0, KEPT), (2, KEPT)]), ..request };
+    host.receive(1, Message::Request { request, node, climbing });
+    assert_eq!(host.going_on, BTreeMap::from([(0, KEPT)]));
+    let held = host.persisted.iter().rfind(|record| matches!(record, Record::Held { .. })).cloned();
+    host.finish(host.started[0], true);
+    host.finish(host.started[1], true);
+    assert_eq!(host.going_on, BTreeMap::from([(0, KEPT), (2, KEPT)]));
+    let host = Host::restore(2, Config::default(), held.into_iter().collect());
+    assert_eq!(host.going_on, BTreeMap::from([(0, KEPT)]));
+}
+
+#[test]
+fn who_finishes_hands_back_what_is_frozen_for_others_or_it_would_stay_for_ever() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 2, 0..1));
+    let Message::Request { request, node, climbing } = request(2, 0, 0..1) else { unreachable!() };
+    let urgent = BagHeader { id: BagId([8; 32]), tasks: 1, application_size_mops: 10.0, task_mops: 10.0, ..bag(1) };
+    host.receive(1, Message::Request { request: Request { bag: urgent, ..request }, node, climbing });
+    let frozen = host.peer.running().into_iter().filter(|running| running.preempted).map(|running| running.task);
+    let frozen: Vec<TaskId> = frozen.collect();
+    assert_eq!(frozen, [TaskId { bag: BAG, index: 0 }]);
+    host.give(Event::OwnerReturned);
+    host.give(Event::Vacate);
+    assert_eq!(host.stopped, frozen);
+    assert!(host.asked.contains(&(BAG, IntervalSet::from(0..1))), "{:?}", host.asked);
+    host.give(Event::TaskEnded { task: frozen[0], outcome: TaskOutcome::Stopped });
+    host.give(Event::CheckpointsKept { bag: BAG, checkpoints: BTreeMap::from([(0, Some(KEPT))]) });
+    assert_eq!(handed_back(&host), [(0, 2)]);
+    assert_eq!(host.peer.running().len(), 1, "what runs goes on to its end");
+}
+
+#[test]
+fn who_finishes_hands_back_at_once_what_does_not_run() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..3));
+    host.give(Event::Vacate);
+    assert_eq!(host.peer.held()[0].waiting, 2, "the owner is away");
+    host.give(Event::OwnerReturned);
+    host.give(Event::Vacate);
+    assert_eq!((host.peer.held()[0].waiting, host.peer.held()[0].running), (0, 1));
 }
 
 #[test]

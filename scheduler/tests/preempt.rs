@@ -140,7 +140,10 @@ impl Machine {
                     self.holding.insert(bag, (version, ranges.len()));
                 }
             }
-            Effect::MeasureTask { .. } | Effect::FetchOutput { .. } | Effect::Notify(_) => {}
+            Effect::MeasureTask { .. }
+            | Effect::FetchOutput { .. }
+            | Effect::KeepCheckpoints { .. }
+            | Effect::Notify(_) => {}
         }
     }
 
@@ -181,6 +184,7 @@ impl Machine {
             path: Path::default(),
             climbed: 0,
             answer_within_ms: 0,
+            checkpoints: BTreeMap::new(),
         };
         let message = Message::Request { request, node: Node::Leaf, climbing: false };
         self.give(Event::Received { from: PeerId([1; 32]), message });

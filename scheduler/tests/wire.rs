@@ -8,7 +8,8 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, Node, PeerId, Side, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
-    Asker, BagHeader, BagId, BlobId, Closing, DecodeError, Message, Path, Record, RecordError, Request, TaskResult,
+    Asker, BagHeader, BagId, BlobId, Checkpoint, Closing, DecodeError, Message, Path, Record, RecordError, Request,
+    TaskResult,
 };
 
 fn contact(byte: u8) -> Contact {
@@ -32,6 +33,7 @@ fn result() -> TaskResult {
         attempt: 1,
         success: true,
         crashed: false,
+        unfinished: false,
         output: BlobId([5; 32]),
         output_bytes: 9,
         work_mops: 2.0,
@@ -48,7 +50,12 @@ fn request() -> Request {
         path: Path::default().down(Side::Left).down(Side::Right),
         climbed: 2,
         answer_within_ms: 0,
+        checkpoints: BTreeMap::new(),
     }
+}
+
+fn checkpoint() -> Checkpoint {
+    Checkpoint { blob: BlobId([6; 32]), bytes: 500 }
 }
 
 fn asker(speed_mops: f64, stretch: f64) -> Asker {
@@ -87,6 +94,16 @@ fn messages() -> Vec<Message> {
         Message::Offer { bag: bag().id, executor: contact(2), ranges: IntervalSet::from(0..2), to: contact(3) },
         Message::Results { bag: bag().id, executor: contact(2), results: vec![result()] },
         Message::ResultsAck { bag: bag().id, indices: IntervalSet::from(3..4) },
+        Message::Request {
+            request: Request { checkpoints: BTreeMap::from([(3, checkpoint())]), ..request() },
+            node: Node::Leaf,
+            climbing: false,
+        },
+        Message::Results {
+            bag: bag().id,
+            executor: contact(2),
+            results: vec![TaskResult { success: false, unfinished: true, ..result() }],
+        },
     ]
 }
 
@@ -94,7 +111,14 @@ fn records() -> Vec<Record> {
     let released = WallTime(1_700_000_000_000_000);
     vec![
         Record::Incarnation(8),
-        Record::Held { bag: bag(), released, attempt: 1, attempts: None, ranges: IntervalSet::from(0..2) },
+        Record::Held {
+            bag: bag(),
+            released,
+            attempt: 1,
+            attempts: None,
+            ranges: IntervalSet::from(0..2),
+            checkpoints: BTreeMap::new(),
+        },
         Record::Outbox { bag: bag(), released, result: result() },
         Record::Bag { bag: bag(), released, retries_max: 2, attempt: 3, closed: Some((Closing::Completed, released)) },
         Record::Placed { bag: bag().id, executor: contact(2), ranges: IntervalSet::from(0..2) },
@@ -106,7 +130,9 @@ fn records() -> Vec<Record> {
             attempt: 2,
             attempts: Some(BTreeMap::from([(2, IntervalSet::from(1..2))])),
             ranges: IntervalSet::from(0..2),
+            checkpoints: BTreeMap::from([(1, checkpoint())]),
         },
+        Record::Checkpoint { bag: bag().id, index: 3, checkpoint: checkpoint() },
     ]
 }
 
@@ -132,13 +158,15 @@ fn records_keep_their_bytes() {
     insta::assert_snapshot!(golden);
 }
 
-/// What was written before there was a version 2.
+/// What was written before there were versions 2 and 3.
 #[test]
 fn older_records_are_read_and_newer_ones_refused_by_their_version() {
     let mut bytes = records()[2].encode();
-    bytes[0] = 1;
-    assert_eq!(Record::decode(&bytes).unwrap(), records()[2]);
-    for version in [0, 3, 255] {
+    for version in [1, 2] {
+        bytes[0] = version;
+        assert_eq!(Record::decode(&bytes).unwrap(), records()[2]);
+    }
+    for version in [0, 4, 255] {
         bytes[0] = version;
         assert!(matches!(Record::decode(&bytes), Err(RecordError::Version(found)) if found == version));
     }
@@ -174,6 +202,12 @@ fn impossible_messages_are_refused() {
     refused(&|request| request.bag.tasks = 0);
     refused(&|request| request.bag.tasks = 4);
     refused(&|request| request.ranges = IntervalSet::new());
+    refused(&|request| request.checkpoints = BTreeMap::from([(5, checkpoint())]));
+    refused(&|request| {
+        request.bag.tasks = 1000;
+        request.ranges = IntervalSet::from(0..1000);
+        request.checkpoints = (0..257).map(|index| (index, checkpoint())).collect();
+    });
     refused(&|request| request.bag.submitter.address = "x".repeat(1000).into());
     refused(&|request| {
         for step in 0..300 {

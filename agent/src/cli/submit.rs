@@ -133,6 +133,7 @@ fn preview(context: &Context, plan: &Plan) -> io::Result<()> {
         pairs.push(("env", format!("{key}={value}")));
     }
     pairs.push(("memory", output::bytes(request.memory_bytes)));
+    pairs.push(("disk", output::bytes(request.disk_bytes)));
     pairs.push(("time limit", output::duration(request.time_limit_s as f64)));
     pairs.push(("retries", request.retries_max.to_string()));
     pairs.push(("success codes", codes.join(", ")));

@@ -256,3 +256,72 @@ proptest! {
         prop_assert_eq!(decoded, (false, false, false));
     }
 }
+
+/// What travels of grids has one encoding: whatever is read is written as it was.
+#[test]
+fn mutations_of_what_is_signed() {
+    use crate::fuzz::mutations;
+
+    let same = |read: Result<Vec<u8>, Malformed>, bytes: &[u8]| {
+        assert!(read.as_deref().is_ok_and(|again| again == bytes) || read.is_err());
+        read.is_ok()
+    };
+    mutations("certificate", vec![admin().encode()], |bytes| {
+        same(Certificate::decode(bytes).map(|read| read.encode()), bytes)
+    });
+    mutations("chain", vec![chain().encode(), Chain { own: admin(), admin: None }.encode()], |bytes| {
+        let read = Chain::decode(bytes);
+        if let Ok(read) = &read {
+            let is_original = *read == chain() || *read == Chain { own: admin(), admin: None };
+            assert!(is_original || (1..5).all(|who| verdict(read, who).is_err()), "nobody else signs");
+        }
+        same(read.map(|read| read.encode()), bytes)
+    });
+    let by_grid_key = Revocation::issue(grid(), peer(3), 1_800_000_500, &key(1), None);
+    mutations("revocation", vec![by_admin().encode(), by_grid_key.encode()], |bytes| {
+        let read = Revocation::decode(bytes);
+        if let Ok(read) = &read {
+            assert!(*read == by_admin() || *read == by_grid_key || read.verify(grid()).is_err(), "nobody else signs");
+        }
+        same(read.map(|read| read.encode()), bytes)
+    });
+    mutations("signed manifest", vec![signed_manifest().encode()], |bytes| {
+        same(SignedManifest::decode(bytes, 1000).map(SignedManifest::encode), bytes)
+    });
+    mutations("invitation", vec![invitation().to_string().into_bytes()], |bytes| {
+        let Ok(Ok(read)) = std::str::from_utf8(bytes).map(|line| line.parse::<Invitation>()) else { return false };
+        assert_eq!(read.to_string().parse(), Ok(read));
+        true
+    });
+}
+
+#[test]
+fn mutations_of_what_machines_say_of_their_grid() {
+    use super::message::{First, Gossip, Hello, Renewal, Welcome, decode_answer, encode_answer};
+    use crate::fuzz::mutations;
+
+    let hello = Hello { chain: chain().encode(), digest: [3; 16] };
+    let firsts = [First::Hello(hello.clone()), First::Join { secret: [4; 16] }];
+    mutations("first words", firsts.map(|first| first.encode()).to_vec(), |bytes| {
+        First::decode(bytes).is_ok_and(|read| read.encode() == bytes)
+    });
+    mutations("greeting", vec![encode_answer(&Ok(hello)), encode_answer::<Hello>(&Err(Refused::Expired))], |bytes| {
+        decode_answer::<Hello>(bytes).is_ok_and(|read| encode_answer(&read) == bytes)
+    });
+    let welcome = Welcome { chain: chain().encode(), issuer: admin().encode(), name: "grid".to_owned() };
+    mutations("welcome", vec![encode_answer(&Ok(welcome))], |bytes| {
+        decode_answer::<Welcome>(bytes).is_ok_and(|read| encode_answer(&read) == bytes)
+    });
+    mutations("last word", vec![encode_answer(&Ok(()))], |bytes| {
+        decode_answer::<()>(bytes).is_ok_and(|read| encode_answer(&read) == bytes)
+    });
+    let news = Gossip::News { revocations: vec![by_admin()], admins: vec![(admin(), "/ip4/192.0.2.7".to_owned())] };
+    let gossip = [news, Gossip::Certificate(chain().encode()), Gossip::Renew];
+    mutations("news", gossip.map(|gossip| gossip.encode()).to_vec(), |bytes| {
+        Gossip::decode(bytes).is_ok_and(|read| read.encode() == bytes)
+    });
+    let renewals = [Renewal(Ok(chain().encode())), Renewal(Err(Refused::Revoked))];
+    mutations("renewal", renewals.map(|renewal| renewal.encode()).to_vec(), |bytes| {
+        Renewal::decode(bytes).is_ok_and(|read| read.encode() == bytes)
+    });
+}

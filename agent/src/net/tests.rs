@@ -250,6 +250,9 @@ async fn a_source_that_lies_or_is_gone_is_passed_over() {
 #[derive(Clone, Default)]
 struct Raw;
 
+/// The beginning of a request that does not go on.
+const NEVER_ENDING: &[u8] = b"\xa1\x67Mess";
+
 impl request_response::Codec for Raw {
     type Protocol = StreamProtocol;
     type Request = Vec<u8>;
@@ -279,7 +282,12 @@ impl request_response::Codec for Raw {
         io: &mut T,
         bytes: Vec<u8>,
     ) -> io::Result<()> {
-        io.write_all(&bytes).await
+        io.write_all(&bytes).await?;
+        if bytes == NEVER_ENDING {
+            io.flush().await?;
+            std::future::pending::<()>().await;
+        }
+        Ok(())
     }
 
     async fn write_response<T: AsyncWrite + Unpin + Send>(
@@ -682,6 +690,37 @@ async fn one_peer_gets_few_connections() {
     };
     timeout(WAIT, run).await.expect("the rest must be closed");
     assert_eq!(open, Limits::default().per_peer);
+}
+
+/// Streams that begin and do not go on, as many as a member can open: they take neither the agent's memory nor others' turn,
+/// and end by themselves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_streams_by_a_member_leaves_others_alone() {
+    const STREAMS: usize = 2000;
+    let (mut node, friend) = (Node::start().await, Node::start().await);
+    let (mut evil, _) = raw_swarm();
+    let victim = identity::to_libp2p(node.contact.peer);
+    evil.add_peer_address(victim, node.contact.address.parse().unwrap());
+    for _ in 0..STREAMS {
+        evil.behaviour_mut().send_request(&victim, NEVER_ENDING.to_vec());
+    }
+    let refused = Arc::new(AtomicUsize::new(0));
+    let counter = refused.clone();
+    let flood = tokio::spawn(async move {
+        loop {
+            if let SwarmEvent::Behaviour(request_response::Event::OutboundFailure { .. }) =
+                evil.select_next_some().await
+            {
+                counter.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    });
+    until("streams over the limit to be refused", || refused.load(Ordering::Relaxed) > 0).await;
+    for number in 0..20_u8 {
+        friend.net.send(&node.contact, vec![number]);
+        assert_eq!(node.message().await, (friend.contact.peer, vec![number]));
+    }
+    flood.abort();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -254,4 +254,23 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn mutations_of_frames() {
+        use crate::fuzz::mutations;
+
+        let requests =
+            [Request::Message(vec![1, 2, 3]), Request::Chunk { hash: [1; 32], offset: 9 }, Request::Grid(vec![7])];
+        mutations("requests", requests.map(|request| encode(&request).unwrap()).to_vec(), |bytes| {
+            let Ok(read) = decode::<Request>(bytes) else { return false };
+            assert_eq!(decode::<Request>(&encode(&read).unwrap()).unwrap(), read);
+            true
+        });
+        let replies = [Reply::Ack, Reply::Busy, Reply::Missing, Reply::Chunk { total: 2, bytes: vec![9, 8] }];
+        mutations("replies", replies.map(|reply| encode(&reply).unwrap()).to_vec(), |bytes| {
+            let Ok(read) = decode::<Reply>(bytes) else { return false };
+            assert_eq!(decode::<Reply>(&encode(&read).unwrap()).unwrap(), read);
+            true
+        });
+    }
 }

@@ -4,31 +4,48 @@
 //! The worker makes it when a task can get at it, and holds a lock on it while the task runs (`worker/child`). It goes
 //! when the task is over, and when this machine no longer holds the task.
 //!
-//! Left out: a checkpoint does not travel with a task that goes to another machine, and counts against no limit.
+//! A task that goes to another machine takes it along: packed as an output that has nothing but files, it is a blob that
+//! the submitter fetches like a result, and the next machine like an input, where it is laid out before the task begins.
+//! `docs/adr/0014` says who goes and who stays.
+//!
+//! Left out: directories without files, and links.
 
-use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{BagId, TaskId};
-use rustix::fs::FlockOperation;
+use idlewood_scheduler::{BagId, BlobId, Checkpoint, Event, TaskId};
+use serde_bytes::ByteBuf;
+
+use super::driver::{Done, Driver};
+use super::pin::Pin;
+use crate::blobs::Blobs;
+use crate::manifest::TaskOutput;
+use crate::worker::left::{self, FILES_MAX, Left, Room};
 
 /// How often what nobody goes on from is removed.
 pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Where a task keeps what it may go on from.
-pub(super) fn path(parent: &Path, task: TaskId) -> PathBuf {
-    parent.join(hex::encode(task.bag.0)).join(task.index.to_string())
+/// The directory with a bag's, which workers write to.
+pub(super) fn of_bag(parent: &Path, bag: BagId) -> PathBuf {
+    parent.join(hex::encode(bag.0))
 }
 
-/// Removes the checkpoints of tasks that are not `held` here. Blocks.
+/// Where a task keeps what it may go on from.
+pub(super) fn path(parent: &Path, task: TaskId) -> PathBuf {
+    of_bag(parent, task.bag).join(task.index.to_string())
+}
+
+/// Removes the checkpoints of tasks that are not `held` here. The directories of bags that are `in_use` stay. Blocks.
 ///
 /// # Errors
 /// When a directory cannot be read or removed; the others are.
-pub(super) fn sweep(parent: &Path, held: &BTreeMap<BagId, IntervalSet>) -> io::Result<()> {
+pub(super) fn sweep(parent: &Path, held: &BTreeMap<BagId, IntervalSet>, in_use: &BTreeSet<BagId>) -> io::Result<()> {
     let bags = match fs::read_dir(parent) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         bags => bags?,
@@ -36,15 +53,16 @@ pub(super) fn sweep(parent: &Path, held: &BTreeMap<BagId, IntervalSet>) -> io::R
     let mut result = Ok(());
     for bag in bags {
         let bag = bag?.path();
-        let held = id_of(&bag).and_then(|id| held.get(&id));
-        for task in fs::read_dir(&bag)? {
-            let task = task?.path();
-            let index = task.file_name().and_then(|name| name.to_str()?.parse().ok());
+        let id = id_of(&bag);
+        let held = id.and_then(|id| held.get(&id));
+        let Some(directory) = Left::open(&bag)? else { continue };
+        for name in directory.names()? {
+            let index = index_of(&name);
             if !index.is_some_and(|index| held.is_some_and(|held| held.contains(index))) {
-                result = result.and(remove(&task));
+                result = result.and(remove(&bag.join(name)));
             }
         }
-        if held.is_none() {
+        if held.is_none() && !id.is_some_and(|id| in_use.contains(&id)) {
             // Not while something is left in it.
             match fs::remove_dir(&bag) {
                 Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
@@ -60,16 +78,172 @@ pub(super) fn sweep(parent: &Path, held: &BTreeMap<BagId, IntervalSet>) -> io::R
 /// # Errors
 /// When it cannot be removed.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
-    let directory = match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        directory => directory?,
-    };
-    match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+    match Left::open(path)? {
         // A worker has it: for a task that has just come back, or it is about to die.
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(()),
-        Err(errno) => Err(errno.into()),
-        Ok(()) => fs::remove_dir_all(path),
+        Some(directory) if !directory.lock()? => Ok(()),
+        Some(_) | None => left::remove(path),
     }
+}
+
+/// The tasks that have one, by bag. Blocks.
+///
+/// # Errors
+/// When a directory cannot be read.
+pub(super) fn found(parent: &Path) -> io::Result<BTreeMap<BagId, IntervalSet>> {
+    let mut found = BTreeMap::new();
+    for bag in names(parent)? {
+        let Some(id) = id_of(&bag) else { continue };
+        found.insert(id, names(&bag)?.iter().filter_map(|task| index_of(task)).map(|index| index..index + 1).collect());
+    }
+    Ok(found)
+}
+
+/// The paths of what is in a directory; nothing where there is none.
+fn names(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let names = Left::open(directory)?.map(|directory| directory.names()).transpose()?;
+    Ok(names.unwrap_or_default().into_iter().map(|name| directory.join(name)).collect())
+}
+
+/// What is kept of each task that has a checkpoint, durable and pinned; `None`: it stays on this machine.
+pub(super) type Kept = BTreeMap<u64, Option<(Checkpoint, Pin)>>;
+
+/// Packs the checkpoints of these tasks of a bag. Blocks.
+fn keep(parent: &Path, bag: BagId, tasks: &IntervalSet, blobs: &Arc<Blobs>, bytes_max: u64) -> io::Result<Kept> {
+    let path_of = |index| path(parent, TaskId { bag, index });
+    let indices = names(&of_bag(parent, bag))?
+        .iter()
+        .filter_map(|task| index_of(task))
+        .filter(|index| tasks.contains(*index))
+        .collect::<Vec<_>>();
+    let mut kept = Kept::new();
+    for index in indices {
+        match pack(&path_of(index), bytes_max).and_then(|packed| packed.map(|bytes| store(blobs, &bytes)).transpose()) {
+            Ok(Some(checkpoint)) => drop(kept.insert(index, Some(checkpoint))),
+            // Nothing is in it.
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(%bag, index, error = format!("{error:#}"), "a task stays here with its checkpoint");
+                kept.insert(index, None);
+            }
+        }
+    }
+    Ok(kept)
+}
+
+fn store(blobs: &Arc<Blobs>, bytes: &[u8]) -> anyhow::Result<(Checkpoint, Pin)> {
+    let hash = blake3::hash(bytes);
+    let pin = Pin::new(blobs, hash);
+    blobs.put_durable(bytes)?;
+    Ok((Checkpoint { blob: BlobId(*hash.as_bytes()), bytes: bytes.len() as u64 }, pin))
+}
+
+/// A checkpoint as one blob; `None` where it has no files.
+fn pack(path: &Path, bytes_max: u64) -> anyhow::Result<Option<Vec<u8>>> {
+    let limit = bytes_max >> 20;
+    let too_large = || format!("it is over {limit} MiB (limits.checkpoint)");
+    let Some(left) = Left::open(path)? else { return Ok(None) };
+    let files = left.read_all(&mut Room::new(bytes_max, too_large()))?;
+    if files.is_empty() {
+        return Ok(None);
+    }
+    let files = files.into_iter().map(|(name, bytes)| (name, ByteBuf::from(bytes))).collect();
+    let bytes = TaskOutput { files, ..TaskOutput::default() }.encode();
+    anyhow::ensure!(bytes.len() as u64 <= bytes_max, too_large());
+    Ok(Some(bytes))
+}
+
+/// Makes a task's checkpoint of what another machine has packed: all of it or nothing. It is put together in a new
+/// directory in `aside`, which must be out of workers' reach, so that nothing of theirs lies in the way. Blocks.
+///
+/// # Errors
+/// It is none, or cannot be written.
+pub(super) fn lay_out(path: &Path, packed: &[u8], aside: &Path) -> anyhow::Result<()> {
+    let files = TaskOutput::decode(packed).context("not a checkpoint")?.files;
+    let is_inside =
+        |name: &str| !name.is_empty() && Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
+    anyhow::ensure!(files.len() <= FILES_MAX && files.keys().all(|name| is_inside(name)), "not a checkpoint");
+    let aside = tempfile::tempdir_in(aside)?;
+    let new = aside.path().join("checkpoint");
+    fs::create_dir(&new)?;
+    for (name, bytes) in &files {
+        let file = new.join(name);
+        file.parent().map_or(Ok(()), fs::create_dir_all)?;
+        fs::write(file, bytes)?;
+    }
+    path.parent().map_or(Ok(()), fs::create_dir_all)?;
+    Ok(fs::rename(&new, path)?)
+}
+
+impl Driver {
+    /// Packs the checkpoints of those of these tasks that do not run: what a task does after that would be lost.
+    pub(super) fn keep_checkpoints(&mut self, bag: BagId, mut tasks: IntervalSet) {
+        if !self.owner.stands_still() {
+            for running in self.peer.running().iter().filter(|running| running.task.bag == bag && !running.preempted) {
+                tasks.remove_index(running.task.index);
+            }
+        }
+        let (homes, blobs) = (self.supplies.homes.clone(), self.supplies.blobs.clone());
+        let bytes_max = self.owner.settings.get().limits.checkpoint.0;
+        let pack = move || {
+            let kept = keep(homes.checkpoints(), bag, &tasks, &blobs, bytes_max).unwrap_or_else(|error| {
+                tracing::warn!(%bag, %error, "tasks go back without their checkpoints");
+                Kept::new()
+            });
+            Done::CheckpointsKept { bag, kept }
+        };
+        self.packing += 1;
+        self.jobs.spawn_blocking(pack, Done::CheckpointsKept { bag, kept: Kept::new() });
+    }
+
+    /// Tells the peer, which hands the tasks back unless the owner has left meanwhile.
+    pub(super) fn checkpoints_kept(&mut self, bag: BagId, kept: Kept) {
+        self.packing -= 1;
+        if self.peer.is_suspended() {
+            // Should the task come back, it goes on from what it comes with, and not from what is here.
+            kept.iter()
+                .filter(|(_, kept)| kept.is_some())
+                .for_each(|(&index, _)| self.set_aside(TaskId { bag, index }));
+        }
+        let checkpoints = kept.iter().map(|(&index, kept)| (index, kept.as_ref().map(|(checkpoint, _)| *checkpoint)));
+        self.feed(Event::CheckpointsKept { bag, checkpoints: checkpoints.collect() });
+        // By now the peer's records pin them, or nobody wants them.
+        drop(kept);
+    }
+
+    /// Removes a checkpoint that a worker may still have open.
+    fn set_aside(&mut self, task: TaskId) {
+        let path = path(self.supplies.homes.checkpoints(), task);
+        let moved = tempfile::tempdir_in(self.supplies.homes.scratch())
+            .and_then(|aside| fs::rename(&path, aside.path().join("checkpoint")).map(|()| aside));
+        match moved {
+            Ok(aside) => {
+                let remove = move || {
+                    drop(aside);
+                    Done::Discarded
+                };
+                self.jobs.spawn_blocking(remove, Done::Discarded);
+            }
+            Err(error) => {
+                tracing::warn!(%error, path = %path.display(), "a checkpoint that went elsewhere stays here, too")
+            }
+        }
+    }
+
+    /// Tells the peer what tasks that have begun in an earlier life can go on from.
+    pub(super) fn find_checkpoints(&mut self) {
+        match found(self.supplies.homes.checkpoints()) {
+            Ok(found) => {
+                for (bag, tasks) in found {
+                    self.feed(Event::CheckpointsFound { bag, tasks });
+                }
+            }
+            Err(error) => tracing::warn!(%error, "it is not known which tasks have checkpoints"),
+        }
+    }
+}
+
+fn index_of(path: &Path) -> Option<u64> {
+    path.file_name()?.to_str()?.parse().ok()
 }
 
 fn id_of(path: &Path) -> Option<BagId> {
@@ -80,26 +254,103 @@ fn id_of(path: &Path) -> Option<BagId> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
+
+    #[test]
+    fn what_is_packed_here_is_laid_out_there() {
+        let parent = tempfile::tempdir().expect("a temporary directory");
+        let blobs = Arc::new(Blobs::open(&parent.path().join("blobs"), 1 << 20).expect("an empty directory"));
+        let bag = BagId([1; 32]);
+        let at = |index| path(parent.path(), TaskId { bag, index });
+        for index in [3, 4, 5, 6] {
+            fs::create_dir_all(at(index).join("deep")).expect("our directory");
+        }
+        for index in [3, 4, 6] {
+            fs::write(at(index).join("deep/progress"), vec![b'x'; 1000 * index as usize]).expect("our directory");
+        }
+        std::os::unix::fs::symlink("/etc/passwd", at(3).join("link")).expect("our directory");
+        assert_eq!(found(parent.path()).expect("our directory"), BTreeMap::from([(bag, IntervalSet::from(3..7))]));
+
+        let kept = keep(parent.path(), bag, &IntervalSet::from(0..6), &blobs, 3500).expect("our directory");
+        let travels = kept.iter().map(|(index, kept)| (*index, kept.is_some())).collect::<Vec<_>>();
+        assert_eq!(travels, [(3, true), (4, false)], "one is too large, one empty, one not asked for");
+        let (checkpoint, _pin) = kept[&3].as_ref().expect("it travels");
+        let packed = blobs.path(checkpoint.blob.0.into()).expect("it is kept");
+        let packed = fs::read(packed).expect("it is there");
+        assert_eq!(packed.len() as u64, checkpoint.bytes);
+
+        let aside = tempfile::tempdir().expect("a temporary directory");
+        lay_out(&at(9), &packed, aside.path()).expect("there is room");
+        assert_eq!(fs::read(at(9).join("deep/progress")).expect("it is there").len(), 3000);
+        assert_eq!(fs::read_dir(at(9)).expect("our directory").count(), 1, "no link, and nothing of an earlier try");
+        assert_eq!(fs::read_dir(aside.path()).expect("our directory").count(), 0);
+        // Whatever a worker has put there is neither written through nor taken for it.
+        let elsewhere = tempfile::tempdir().expect("a temporary directory");
+        symlink(elsewhere.path(), at(10)).expect("our directory");
+        symlink(elsewhere.path(), at(10).with_extension("new")).expect("our directory");
+        lay_out(&at(10), &packed, aside.path()).expect_err("there is something already");
+        assert_eq!(fs::read_dir(elsewhere.path()).expect("our directory").count(), 0);
+    }
+
+    #[test]
+    fn what_is_no_checkpoint_is_not_laid_out() {
+        let parent = tempfile::tempdir().expect("a temporary directory");
+        let path = parent.path().join("bag/1");
+        let packed = |name: &str| {
+            let files = BTreeMap::from([(name.to_owned(), serde_bytes::ByteBuf::from(b"x".to_vec()))]);
+            TaskOutput { files, ..TaskOutput::default() }.encode()
+        };
+        for name in ["../out", "/out", "a/../../out", "", "./a"] {
+            lay_out(&path, &packed(name), parent.path()).expect_err(name);
+        }
+        lay_out(&path, b"nonsense", parent.path()).expect_err("not even an output");
+        assert!(!parent.path().join("bag").exists());
+        lay_out(&path, &packed("a/b"), parent.path()).expect("it is one");
+    }
 
     #[test]
     fn only_what_is_held_is_kept_and_nothing_is_taken_from_a_worker() {
         let parent = tempfile::tempdir().expect("a temporary directory");
-        let task = |bag: u8, index| path(parent.path(), TaskId { bag: BagId([bag; 32]), index });
+        let task = |bag: u8, index: u64| of_bag(parent.path(), BagId([bag; 32])).join(index.to_string());
         for (bag, index) in [(1, 3), (1, 4), (2, 0), (3, 0)] {
             fs::create_dir_all(task(bag, index)).expect("our directory");
             fs::write(task(bag, index).join("progress"), b"x").expect("our directory");
         }
         let held = BTreeMap::from([(BagId([1; 32]), IntervalSet::from(4..9))]);
-        let worker = File::open(task(3, 0)).expect("it is there");
-        rustix::fs::flock(&worker, FlockOperation::LockExclusive).expect("nobody has it");
-        sweep(parent.path(), &held).expect("our directory");
+        let worker = Left::open(&task(3, 0)).expect("readable").expect("it is there");
+        assert!(worker.lock().expect("nobody has it"));
+        sweep(parent.path(), &held, &BTreeSet::from([BagId([2; 32])])).expect("our directory");
         let there = [(1, 3), (1, 4), (2, 0), (3, 0)].map(|(bag, index)| task(bag, index).exists());
         assert_eq!(there, [false, true, false, true]);
+        assert!(task(2, 0).parent().is_some_and(Path::exists), "a worker may have it open");
         drop(worker);
-        sweep(parent.path(), &BTreeMap::new()).expect("our directory");
+        sweep(parent.path(), &BTreeMap::new(), &BTreeSet::new()).expect("our directory");
         assert_eq!(fs::read_dir(parent.path()).expect("our directory").count(), 0);
-        sweep(&parent.path().join("none"), &held).expect("there is nothing");
+        sweep(&parent.path().join("none"), &held, &BTreeSet::new()).expect("there is nothing");
         remove(&task(1, 4)).expect("it is gone already");
+    }
+
+    /// Whoever broke out of WebAssembly can put anything there.
+    #[test]
+    fn a_sweep_follows_nothing_and_waits_for_nobody() {
+        let (parent, elsewhere) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("another"));
+        fs::write(elsewhere.path().join("letter"), "dear").expect("ours");
+        let bag = of_bag(parent.path(), BagId([1; 32]));
+        fs::create_dir(&bag).expect("ours");
+        symlink(elsewhere.path(), bag.join("1")).expect("a link");
+        symlink(elsewhere.path(), of_bag(parent.path(), BagId([2; 32]))).expect("a link");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        let pipe = bag.join("2");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
+        fs::write(bag.join("no number"), "").expect("ours");
+        sweep(parent.path(), &BTreeMap::new(), &BTreeSet::new()).expect("nothing hinders it");
+        assert!(elsewhere.path().join("letter").exists());
+        assert!(!bag.exists());
+        fs::create_dir(&bag).expect("ours");
+        symlink(elsewhere.path(), bag.join("1")).expect("a link");
+        remove(&bag.join("1")).expect("the link goes");
+        assert!(elsewhere.path().join("letter").exists() && !bag.join("1").is_symlink());
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use idlewood_overlay::{Contact, GridId, Time};
+use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
     BagId, Change, Config, Effect, Event, Message, Notice, Peer, Record, RecordKey, TaskId, Ticket,
 };
@@ -130,6 +131,11 @@ pub(super) enum Done {
         stop: u64,
         took: Duration,
     },
+    /// What tasks that do not run can go on from elsewhere.
+    CheckpointsKept {
+        bag: BagId,
+        kept: checkpoints::Kept,
+    },
     /// What nobody needs any more is gone.
     Discarded,
 }
@@ -187,6 +193,8 @@ pub(super) struct Driver {
     pub(super) activity: Activity,
     /// Submissions that are being checked and kept.
     pub(super) accepting: usize,
+    /// Bags whose checkpoints are being packed.
+    pub(super) packing: usize,
     /// When the first task of a bag of this machine began to run here.
     pub(super) first_starts: BTreeMap<BagId, Time>,
     /// Submissions that wait to be durable.
@@ -240,6 +248,7 @@ impl Driver {
             outputs: Outputs::default(),
             activity,
             accepting: 0,
+            packing: 0,
             first_starts: BTreeMap::new(),
             submitting: BTreeMap::new(),
             effects: Vec::new(),
@@ -263,6 +272,7 @@ impl Driver {
             save: interval(neighbours::SAVE_INTERVAL),
             sweep: interval(checkpoints::SWEEP_INTERVAL),
         };
+        self.find_checkpoints();
         self.join_grid();
         self.feed(Event::DeadlineReached);
         while self.turn(&mut wakes).await {}
@@ -347,7 +357,10 @@ impl Driver {
         match effect {
             Effect::Send { to, message } => self.net.send(&to, message.encode()),
             Effect::Persist { ticket, changes } => self.persist(ticket, changes),
-            Effect::StartTask { place, task, attempt, bag } => self.start_task(place as usize, task, attempt, bag),
+            Effect::StartTask { place, task, attempt, bag, checkpoint } => {
+                self.start_task(place as usize, task, attempt, bag, checkpoint);
+            }
+            Effect::KeepCheckpoints { bag, tasks } => self.keep_checkpoints(bag, tasks),
             Effect::StopTask { place, .. } => self.stop_task(place as usize),
             Effect::FreezeTask { place, task } => self.freeze_task(place as usize, task),
             Effect::ThawTask { place, task } => self.thaw_task(place as usize, task),
@@ -364,6 +377,11 @@ impl Driver {
         for change in &changes {
             self.kept.apply(change);
             match change {
+                // None is ahead that has to be given something first.
+                Change::Put(Record::Held { bag, ranges, checkpoints, .. }) if !checkpoints.is_empty() => {
+                    let waits: IntervalSet = checkpoints.keys().map(|&index| index..index + 1).collect();
+                    self.note_held(bag.id, Some(&ranges.difference(&waits)));
+                }
                 Change::Put(Record::Held { bag, ranges, .. }) => self.note_held(bag.id, Some(ranges)),
                 Change::Delete(RecordKey::Held(bag)) => self.note_held(*bag, None),
                 Change::Put(_) | Change::Delete(_) => {}
@@ -446,6 +464,7 @@ impl Driver {
             Done::AcceptLost => self.accepting -= 1,
             Done::RerunReady { bag, needs, reply } => self.rerun_ready(bag, needs, reply),
             Done::ManifestRead { bag, manifest: Some(manifest) } => self.manifests.remember(bag, manifest),
+            Done::CheckpointsKept { bag, kept } => self.checkpoints_kept(bag, kept),
             Done::Reclaimed { stop, took } => self.reclaimed(stop, took),
             Done::Bootstrapped(Some(contact)) => self.feed(Event::Bootstrap(contact)),
             Done::ManifestRead { manifest: None, .. } | Done::Bootstrapped(None) | Done::Discarded => {}
@@ -487,10 +506,10 @@ impl Driver {
 
     /// Removes what tasks left that are not to run here any more.
     fn sweep_checkpoints(&mut self) {
-        let (parent, held) = (self.supplies.checkpoints.clone(), self.peer.unfinished());
+        let (homes, held) = (self.supplies.homes.clone(), self.peer.unfinished());
         let sweep = move || {
-            if let Err(error) = checkpoints::sweep(&parent, &held) {
-                tracing::warn!(%error, directory = %parent.display(), "not all old checkpoints could be removed");
+            if let Err(error) = homes.sweep_checkpoints(&held) {
+                tracing::warn!(%error, "not all old checkpoints could be removed");
             }
             Done::Discarded
         };

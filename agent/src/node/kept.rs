@@ -44,6 +44,8 @@ struct Bag {
 pub(super) struct Kept {
     blobs: Arc<Blobs>,
     outbox: BTreeMap<(BagId, u64), Pin>,
+    /// What tasks of this machine's bags go on from.
+    checkpoints: BTreeMap<(BagId, u64), Pin>,
     done: BTreeMap<BagId, BTreeMap<u64, Finished>>,
     bags: BTreeMap<BagId, Bag>,
 }
@@ -51,8 +53,9 @@ pub(super) struct Kept {
 impl Kept {
     /// What the records of the last run speak of. Reads the manifests of this machine's bags, which blocks.
     pub(super) fn restore(blobs: &Arc<Blobs>, records: &[Record]) -> Self {
-        let (outbox, done, bags) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let mut kept = Self { blobs: blobs.clone(), outbox, done, bags };
+        let (outbox, checkpoints) = (BTreeMap::new(), BTreeMap::new());
+        let (done, bags) = (BTreeMap::new(), BTreeMap::new());
+        let mut kept = Self { blobs: blobs.clone(), outbox, checkpoints, done, bags };
         for record in records {
             if let Record::Bag { bag, .. } = record {
                 kept.learn(bag.id, read_manifest(blobs, bag.id).as_ref());
@@ -85,6 +88,9 @@ impl Kept {
             Change::Put(record) => self.put(record),
             Change::Delete(RecordKey::Outbox(bag, index)) => {
                 self.outbox.remove(&(*bag, *index));
+            }
+            Change::Delete(RecordKey::Checkpoint(bag, index)) => {
+                self.checkpoints.remove(&(*bag, *index));
             }
             Change::Delete(RecordKey::Done(bag, index)) => {
                 if let Some(done) = self.done.get_mut(bag)
@@ -124,6 +130,10 @@ impl Kept {
                     self.blobs.pin(hash);
                 }
             }
+            Record::Checkpoint { bag, index, checkpoint } => {
+                let pin = Pin::new(&self.blobs, Hash::from_bytes(checkpoint.blob.0));
+                self.checkpoints.insert((*bag, *index), pin);
+            }
             Record::Bag { bag, closed: Some(_), .. } => {
                 if let Some(bag) = self.bags.get_mut(&bag.id) {
                     bag.needs.clear();
@@ -147,7 +157,7 @@ pub(super) fn read_manifest(blobs: &Blobs, bag: BagId) -> Option<Manifest> {
 #[cfg(test)]
 mod tests {
     use idlewood_overlay::Contact;
-    use idlewood_scheduler::{BagHeader, BlobId, Closing};
+    use idlewood_scheduler::{BagHeader, BlobId, Checkpoint, Closing};
 
     use super::super::task::tests::manifest;
     use super::*;
@@ -222,7 +232,8 @@ mod tests {
         kept.learn(bag, Some(&manifest));
         for (index, output) in [(0, first), (1, second)] {
             let (attempt, success, crashed, output_bytes, work_mops) = (0, false, false, 100, 1.0);
-            let result = TaskResult { index, attempt, success, crashed, output, output_bytes, work_mops };
+            let unfinished = false;
+            let result = TaskResult { index, attempt, success, crashed, unfinished, output, output_bytes, work_mops };
             kept.apply(&Change::Put(Record::Done { bag, executor: PeerId([1; 32]), finished: WallTime(0), result }));
         }
         kept.apply(&Change::Put(record(bag, Some((Closing::Completed, WallTime(1))))));
@@ -242,6 +253,25 @@ mod tests {
     }
 
     #[test]
+    fn a_checkpoint_is_kept_as_long_as_its_record() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let blobs = Arc::new(Blobs::open(&dir.path().join("blobs"), 1000).expect("an empty directory"));
+        let (bag, index) = (BagId([7; 32]), 3);
+        let record = |blob| Record::Checkpoint { bag, index, checkpoint: Checkpoint { blob, bytes: 100 } };
+        let first = store(&blobs, 1);
+        let mut kept = Kept::restore(&blobs, &[record(first)]);
+        crowd(&blobs);
+        assert!(is_here(&blobs, first));
+        let second = store(&blobs, 2);
+        kept.apply(&Change::Put(record(second)));
+        crowd(&blobs);
+        assert_eq!((is_here(&blobs, first), is_here(&blobs, second)), (false, true), "a newer one takes its place");
+        kept.apply(&Change::Delete(RecordKey::Checkpoint(bag, index)));
+        crowd(&blobs);
+        assert!(!is_here(&blobs, second));
+    }
+
+    #[test]
     fn a_result_is_kept_until_it_is_acknowledged() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let blobs = Arc::new(Blobs::open(&dir.path().join("blobs"), 1000).expect("an empty directory"));
@@ -254,6 +284,7 @@ mod tests {
                 attempt: 0,
                 success: true,
                 crashed: false,
+                unfinished: false,
                 output,
                 output_bytes: 100,
                 work_mops: 1.0,

@@ -57,7 +57,7 @@ impl Driver {
                 self.measuring.tries += 1;
                 let (known, supplies, header) = (self.manifests.get(bag), self.supplies.clone(), view.bag);
                 let prepare = async move {
-                    let preparation = supplies.prepare(TaskId { bag, index: 0 }, 0, &header, known, &[]).await;
+                    let preparation = supplies.prepare(TaskId { bag, index: 0 }, 0, &header, known, None, &[]).await;
                     Done::MeasurePrepared { bag, preparation }
                 };
                 let lost = Done::MeasurePrepared { bag, preparation: Preparation::lost() };
@@ -133,7 +133,9 @@ impl Driver {
             // The bag is closed, or the agent ends.
             TaskOutcome::Stopped => self.finish_measurement(bag, None),
             TaskOutcome::Finished { success, crashed, output, output_bytes, work_mops } => {
-                let result = TaskResult { index: 0, attempt: 0, success, crashed, output, output_bytes, work_mops };
+                let (index, attempt, unfinished) = (0, 0, false);
+                let result =
+                    TaskResult { index, attempt, success, crashed, unfinished, output, output_bytes, work_mops };
                 self.finish_measurement(bag, Some((cpu, result)));
             }
         }

@@ -104,7 +104,7 @@ impl Owner {
         self.watch.set_fast(busy && !self.stands_still());
     }
 
-    fn stands_still(&self) -> bool {
+    pub(super) fn stands_still(&self) -> bool {
         self.policy.judgement().cpu_percent == 0
     }
 
@@ -263,7 +263,8 @@ impl Driver {
         let is_busy = !self.owner.orders.finish
             || self.places.iter().any(|place| !matches!(place, Place::Free))
             || !self.submitting.is_empty()
-            || self.accepting > 0;
+            || self.accepting > 0
+            || self.packing > 0;
         if is_busy {
             self.owner.finished_at = None;
             return false;

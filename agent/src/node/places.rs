@@ -2,7 +2,7 @@
 //! fetched, a worker runs it (`runs` says which, and what is ahead), what it produced is kept.
 
 use idlewood_overlay::Contact;
-use idlewood_scheduler::{BagHeader, Event, TaskId, TaskOutcome};
+use idlewood_scheduler::{BagHeader, Checkpoint, Event, TaskId, TaskOutcome};
 use tokio::task::{AbortHandle, Id};
 
 use super::driver::{Done, Driver};
@@ -51,12 +51,19 @@ impl Driver {
             .collect()
     }
 
-    pub(super) fn start_task(&mut self, place: usize, task: TaskId, attempt: u32, bag: BagHeader) {
+    pub(super) fn start_task(
+        &mut self,
+        place: usize,
+        task: TaskId,
+        attempt: u32,
+        bag: BagHeader,
+        checkpoint: Option<Checkpoint>,
+    ) {
         if self.claim(place, task, attempt) {
             return self.note_busy();
         }
         // What began may end; nothing more of it begins when its submitter is thrown out or the owner objects.
-        let given = self.runs.at_hand(task, attempt);
+        let given = if checkpoint.is_none() { self.runs.at_hand(task, attempt) } else { None };
         if let Some(given) = given.filter(|given| self.supplies.objection(&given.prepared.manifest).is_none()) {
             self.give(place, given);
             return self.note_busy();
@@ -65,7 +72,7 @@ impl Driver {
         let known = self.manifests.get(task.bag);
         let supplies = self.supplies.clone();
         let prepare = async move {
-            let preparation = supplies.prepare(task, attempt, &bag, known, &sources).await;
+            let preparation = supplies.prepare(task, attempt, &bag, known, checkpoint, &sources).await;
             Done::Prepared { place, task, attempt, preparation }
         };
         let lost = Done::Prepared { place, task, attempt, preparation: Preparation::lost() };

@@ -91,6 +91,7 @@ fn accept(
         stdin: request.stdin,
         env: request.env,
         memory_bytes: request.memory_bytes,
+        disk_bytes: request.disk_bytes,
         time_limit_s: request.time_limit_s,
         success_codes: request.success_codes,
     };

@@ -2,36 +2,39 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use blake3::Hash;
 use idlewood_overlay::Contact;
-use idlewood_scheduler::{BagHeader, BlobId, TaskId, TaskOutcome};
+use idlewood_scheduler::{BagHeader, BlobId, Checkpoint, TaskId, TaskOutcome};
 use serde_bytes::ByteBuf;
 
 use super::checkpoints;
+use super::homes::{Home, Homes};
 use super::pin::Pin;
 use crate::blobs::{BlobError, Blobs};
 use crate::fetch::{FetchError, Fetcher};
 use crate::grid::{Gate, Refused, Unauthorised};
 use crate::manifest::{INPUT_BYTES_MAX, MANIFEST_BYTES_MAX, Manifest, OUTPUT_BYTES_MAX, TaskOutput};
 use crate::settings::Bags;
-use crate::worker::{Input, Job, JobError, Outcome, StartError, Stdin, WorkerEvent};
+use crate::submit::values::ByteSize;
+use crate::worker::left::{self, Left, Room};
+use crate::worker::{
+    Input, Job, JobError, LayOutError, Outcome, STDERR, STDOUT, StartError, Stdin, WORK, WorkerEvent, lay_out,
+};
 
 /// Most that is kept of each of stdout and stderr. Our choice: what exceeds it belongs in an output file.
 const STREAM_BYTES_MAX: u64 = 16 << 20;
-/// Most files that are kept of one task, and how deep they may lie.
-const FILES_MAX: usize = 4096;
-const DEPTH_MAX: usize = 16;
 /// Largest signed manifest.
 const SIGNED_BYTES_MAX: u64 = MANIFEST_BYTES_MAX + (1 << 10);
 /// A bag whose program cannot be had is left alone for this long.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// How often a checkpoint is asked for, with such a pause in between, before its task begins without it.
+const CHECKPOINT_TRIES: u32 = 3;
 
 /// Where this machine gets what tasks need.
 #[derive(Clone, Debug)]
@@ -42,9 +45,7 @@ pub(super) struct Supplies {
     pub(super) gate: Arc<Gate>,
     /// What the owner says to that; the driver keeps it as it is set.
     pub(super) bags: Arc<Mutex<Bags>>,
-    pub(super) scratch: PathBuf,
-    /// See [`checkpoints`].
-    pub(super) checkpoints: PathBuf,
+    pub(super) homes: Arc<Homes>,
 }
 
 /// A task with everything it needs. Dropping it removes its directory, which blocks.
@@ -52,9 +53,13 @@ pub(super) struct Supplies {
 pub(super) struct Prepared {
     pub(super) job: Job,
     pub(super) manifest: Arc<Manifest>,
-    scratch: Scratch,
+    scratch: Option<Scratch>,
     /// Program and inputs.
     pins: Arc<Vec<Pin>>,
+    /// The latter, laid out.
+    inputs: Option<Arc<Scratch>>,
+    /// Where all of its directories are. Goes after them.
+    home: Arc<Home>,
 }
 
 impl Prepared {
@@ -65,8 +70,14 @@ impl Prepared {
 
     /// What it has in common with them, without a directory.
     pub(super) fn example(&self) -> Self {
-        let scratch = Scratch::nothing(&self.scratch.parent);
-        Self { job: self.job.clone(), manifest: self.manifest.clone(), scratch, pins: self.pins.clone() }
+        Self {
+            job: self.job.clone(),
+            manifest: self.manifest.clone(),
+            scratch: None,
+            pins: self.pins.clone(),
+            inputs: self.inputs.clone(),
+            home: self.home.clone(),
+        }
     }
 
     /// Another task of its bag; `None` where that has a file of its own.
@@ -75,20 +86,22 @@ impl Prepared {
         if manifest.entry(task.index).input.is_some() {
             return None;
         }
-        let scratch = Scratch::new(&self.scratch.parent, task);
+        let scratch = Scratch(self.home.attempt(task));
         let job = Job {
             args: arguments(manifest, task),
             env: environment(manifest, task, attempt),
-            directory: scratch.path.clone(),
-            checkpoint: self.job.checkpoint.as_ref().map(|other| other.with_file_name(task.index.to_string())),
+            directory: scratch.0.clone(),
+            checkpoint: Some(self.home.checkpoint(task)),
             ..self.job.clone()
         };
-        Some(Self { job, manifest: manifest.clone(), scratch, pins: self.pins.clone() })
+        Some(Self { job, scratch: Some(scratch), ..self.example() })
     }
 
     /// Its directory was not made.
     pub(super) fn leave_nothing(mut self: Box<Self>) {
-        self.scratch.is_there = false;
+        if let Some(scratch) = &mut self.scratch {
+            scratch.0.clear();
+        }
     }
 }
 
@@ -130,6 +143,15 @@ impl PrepareError {
     }
 }
 
+impl From<LayOutError> for PrepareError {
+    fn from(error: LayOutError) -> Self {
+        match error {
+            LayOutError::Io { .. } => Self::Later(error.into()),
+            LayOutError::Name { .. } | LayOutError::Twice { .. } => Self::Never(error.to_string()),
+        }
+    }
+}
+
 impl From<StartError> for PrepareError {
     fn from(error: StartError) -> Self {
         match error {
@@ -145,37 +167,16 @@ impl From<StartError> for PrepareError {
     }
 }
 
-/// The directory of one attempt; made by whoever needs it.
+/// A directory that is removed when this is dropped, if somebody has made it.
 #[derive(Debug)]
-struct Scratch {
-    parent: PathBuf,
-    path: PathBuf,
-    /// It may be.
-    is_there: bool,
-}
-
-impl Scratch {
-    /// A new one, unlike any that an attempt that was given up may still be removing. What earlier agents left under
-    /// the parent was removed at the start.
-    fn new(parent: &Path, task: TaskId) -> Self {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let name = format!("{}-{}-{}", task.bag, task.index, COUNT.fetch_add(1, Ordering::Relaxed));
-        Self { parent: parent.to_owned(), path: parent.join(name), is_there: true }
-    }
-
-    /// None at all.
-    fn nothing(parent: &Path) -> Self {
-        Self { parent: parent.to_owned(), path: PathBuf::new(), is_there: false }
-    }
-}
+struct Scratch(PathBuf);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        if self.is_there
-            && let Err(error) = fs::remove_dir_all(&self.path)
-            && error.kind() != io::ErrorKind::NotFound
+        if !self.0.as_os_str().is_empty()
+            && let Err(error) = left::remove(&self.0)
         {
-            tracing::warn!(%error, directory = %self.path.display(), "cannot remove a task's directory");
+            tracing::warn!(%error, directory = %self.0.display(), "cannot remove a task's directory");
         }
     }
 }
@@ -218,6 +219,7 @@ impl Supplies {
         attempt: u32,
         bag: &BagHeader,
         known: Option<Arc<Manifest>>,
+        checkpoint: Option<Checkpoint>,
         sources: &[Contact],
     ) -> Preparation {
         let manifest = match known {
@@ -231,6 +233,11 @@ impl Supplies {
             return Preparation { manifest: Some(manifest), result: Err(error) };
         }
         let result = self.lay_out(task, attempt, &manifest, sources).await.map(Box::new);
+        if let Some(checkpoint) = checkpoint.filter(|_| result.is_ok())
+            && let Err(error) = self.go_on_from(task, checkpoint, sources).await
+        {
+            tracing::warn!(bag = %task.bag, index = task.index, error = format!("{error:#}"), "a task begins anew");
+        }
         Preparation { manifest: Some(manifest), result }
     }
 
@@ -249,6 +256,30 @@ impl Supplies {
         Some(anyhow::Error::from(objection).into())
     }
 
+    /// Lays out what a task goes on from, unless it has been at work here since.
+    async fn go_on_from(&self, task: TaskId, checkpoint: Checkpoint, sources: &[Contact]) -> anyhow::Result<()> {
+        let path = checkpoints::path(self.homes.checkpoints(), task);
+        if path.symlink_metadata().is_ok() {
+            return Ok(());
+        }
+        anyhow::ensure!(
+            checkpoint.bytes <= OUTPUT_BYTES_MAX,
+            "a checkpoint of {} bytes is too large",
+            checkpoint.bytes
+        );
+        let mut tries_left = CHECKPOINT_TRIES;
+        let (packed, _pin) = loop {
+            tries_left -= 1;
+            match self.get(checkpoint.blob, checkpoint.bytes, sources).await {
+                Err(_) if tries_left > 0 => tokio::time::sleep(RETRY_AFTER).await,
+                got => break got?,
+            }
+        };
+        let homes = self.homes.clone();
+        let lay_out = move || checkpoints::lay_out(&path, &fs::read(packed)?, homes.scratch());
+        tokio::task::spawn_blocking(lay_out).await.context("it could not be laid out")?
+    }
+
     /// Fetches the files of a task and makes its directory.
     async fn lay_out(
         &self,
@@ -265,29 +296,44 @@ impl Supplies {
             pins.push(pin);
             inputs.push(Input { name: input.name, path });
         }
-        let stdin = match manifest.task_stdin(task.index) {
+        let (homes, bag) = (self.homes.clone(), task.bag);
+        let stdin = manifest.task_stdin(task.index);
+        let made = tokio::task::spawn_blocking(move || {
+            let home = homes.of(bag).context("cannot make a directory for a bag")?;
+            if inputs.is_empty() {
+                return Ok((home, None, inputs));
+            }
+            let scratch = Scratch(home.inputs());
+            lay_out(&scratch.0, &inputs)?;
+            Ok::<_, PrepareError>((home, Some(Arc::new(scratch)), inputs))
+        });
+        let (home, laid_out, inputs) = made.await.context("cannot lay out a task's inputs")??;
+        let stdin = match stdin {
             None => Stdin::Empty,
             Some(name) => {
-                let input = inputs.iter().find(|input| input.name == name);
                 let missing = || PrepareError::Never(format!("standard input {name:?} is not among the inputs"));
-                Stdin::File(input.ok_or_else(missing)?.path.clone())
+                let input = inputs.iter().find(|input| input.name == name).ok_or_else(missing)?;
+                Stdin::File(laid_out.as_ref().ok_or_else(missing)?.0.join(&input.name))
             }
         };
-        let scratch = Scratch::new(&self.scratch, task);
+        let scratch = Scratch(home.attempt(task));
         let job = Job {
             program,
             program_hash: manifest.program.blob.0,
             args: arguments(manifest, task),
             env: environment(manifest, task, attempt),
             stdin,
-            inputs,
-            directory: scratch.path.clone(),
-            checkpoint: Some(checkpoints::path(&self.checkpoints, task)),
+            inputs: laid_out.as_ref().map(|inputs| inputs.0.clone()),
+            directory: scratch.0.clone(),
+            checkpoint: Some(home.checkpoint(task)),
             memory_bytes: manifest.memory_bytes,
             output_bytes: STREAM_BYTES_MAX,
+            disk_bytes: manifest.disk_bytes.min(self.blobs.kept_bytes().1),
             time_limit: Some(Duration::from_secs(manifest.time_limit_s)),
+            reach: home.reach.clone(),
         };
-        Ok(Prepared { job, manifest: manifest.clone(), scratch, pins: Arc::new(pins) })
+        let (manifest, pins) = (manifest.clone(), Arc::new(pins));
+        Ok(Prepared { job, manifest, scratch: Some(scratch), pins, inputs: laid_out, home })
     }
 }
 
@@ -421,7 +467,17 @@ pub(super) fn collect(
         Outcome::Exited { code } => output.exit_code = Some(i32::from(*code)),
         Outcome::Trapped { message } | Outcome::Invalid { message } => output.error = Some(message.clone()),
         Outcome::TimedOut { limit } => {
-            output.error = Some(format!("ran longer than its time limit of {} s", limit.as_secs()));
+            output.error = Some(format!(
+                "ran longer than its time limit of {} s: submit the bag with a larger --time-limit",
+                limit.as_secs()
+            ));
+        }
+        Outcome::OverDisk { limit_bytes } => {
+            output.error = Some(format!(
+                "its files took more than the limit of {} of disk: let it write less, or raise the limit (--disk of the bag, \
+                 limits.disk of the machine)",
+                ByteSize(*limit_bytes)
+            ));
         }
         Outcome::WorkerDied { reason } => output.error = Some(reason.clone()),
         Outcome::CouldNotStart { message } => {
@@ -437,9 +493,10 @@ pub(super) fn collect(
         output.files.clear();
     }
     if ended.output_truncated {
-        output.stderr.extend_from_slice(
-            format!("\nidlewood: stdout or stderr was cut at {} MiB\n", STREAM_BYTES_MAX >> 20).as_bytes(),
-        );
+        output.error.get_or_insert(format!(
+            "wrote more than the limit of {} MiB to stdout or stderr: what follows is lost; let it write to a file",
+            STREAM_BYTES_MAX >> 20
+        ));
     }
     let bytes = encode_within(&mut output, OUTPUT_BYTES_MAX);
     let success = output.error.is_none() && output.exit_code.is_some_and(|code| success_codes.contains(&code));
@@ -497,52 +554,22 @@ pub(super) fn not_prepared(blobs: &Arc<Blobs>, error: PrepareError, speed_mops: 
 }
 
 fn read_outputs(job: &Job, output: &mut TaskOutput) -> io::Result<()> {
-    let mut room = OUTPUT_BYTES_MAX;
-    output.stdout = read_capped(&job.stdout_path(), &mut room)?;
-    output.stderr = read_capped(&job.stderr_path(), &mut room)?;
-    let work = job.work_dir();
-    let mut left = vec![(work.clone(), 0)];
-    while let Some((directory, depth)) = left.pop() {
-        let entries = match fs::read_dir(directory) {
-            // A program that uses no files has no directory, even if it wrote to stdout.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && depth == 0 => continue,
-            entries => entries?,
-        };
-        for entry in entries {
-            let entry = entry?;
-            // Of the entry itself: links are not followed, and what is no plain file is not taken.
-            let kind = entry.file_type()?;
-            if kind.is_dir() && depth < DEPTH_MAX {
-                left.push((entry.path(), depth + 1));
-            } else if kind.is_file() {
-                if output.files.len() == FILES_MAX {
-                    return Err(io::Error::other(format!("more than {FILES_MAX} files")));
-                }
-                let path = entry.path();
-                let name = path.strip_prefix(&work).map_err(io::Error::other)?;
-                let name = name.to_str().ok_or_else(|| io::Error::other("a file name is not UTF-8"))?.to_owned();
-                output.files.insert(name, ByteBuf::from(read_capped(&path, &mut room)?));
-            }
-        }
+    let over = format!("it is over the limit of {} MiB: split the task, or let it write less", OUTPUT_BYTES_MAX >> 20);
+    let mut room = Room::new(OUTPUT_BYTES_MAX, over);
+    let Some(left) = Left::open(&job.directory)? else { return Ok(()) };
+    let mut stream = |name| Ok::<_, io::Error>(left.read(name, &mut room)?.unwrap_or_default());
+    (output.stdout, output.stderr) = (stream(STDOUT)?, stream(STDERR)?);
+    // A program that uses no files has none, even if it wrote to stdout.
+    if let Some(work) = left.directory(WORK)? {
+        output.files.extend(work.read_all(&mut room)?.into_iter().map(|(name, bytes)| (name, ByteBuf::from(bytes))));
     }
     Ok(())
 }
 
-fn read_capped(path: &Path, room: &mut u64) -> io::Result<Vec<u8>> {
-    let file = match fs::File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other?,
-    };
-    let mut bytes = Vec::new();
-    file.take(*room + 1).read_to_end(&mut bytes)?;
-    *room = room
-        .checked_sub(bytes.len() as u64)
-        .ok_or_else(|| io::Error::other(format!("it is over {} MiB", OUTPUT_BYTES_MAX >> 20)))?;
-    Ok(bytes)
-}
-
 #[cfg(test)]
 pub(super) mod tests {
+    use std::path::Path;
+
     use idlewood_overlay::PeerId;
     use idlewood_scheduler::BagId;
 
@@ -564,6 +591,7 @@ pub(super) mod tests {
             stdin: None,
             env: BTreeMap::new(),
             memory_bytes: 1 << 20,
+            disk_bytes: 1 << 20,
             time_limit_s: 60,
             success_codes: vec![0],
         }
@@ -571,6 +599,9 @@ pub(super) mod tests {
 
     /// A task that may take so much memory, without a directory.
     pub(in super::super) fn prepared(memory_bytes: u64) -> Prepared {
+        let nowhere = tempfile::tempdir().expect("a temporary directory");
+        let homes = Homes::new(nowhere.path().join("scratch"), nowhere.path().join("checkpoints"));
+        let home = homes.of(BagId([1; 32])).expect("our directory");
         let manifest = Arc::new(manifest());
         let job = Job {
             program: PathBuf::new(),
@@ -578,14 +609,16 @@ pub(super) mod tests {
             args: Vec::new(),
             env: Vec::new(),
             stdin: Stdin::Empty,
-            inputs: Vec::new(),
+            inputs: None,
             directory: PathBuf::new(),
             checkpoint: None,
             memory_bytes,
             output_bytes: 0,
+            disk_bytes: 0,
             time_limit: None,
+            reach: home.reach.clone(),
         };
-        Prepared { job, manifest, scratch: Scratch::nothing(Path::new("")), pins: Arc::new(Vec::new()) }
+        Prepared { job, manifest, scratch: None, pins: Arc::default(), inputs: None, home }
     }
 
     fn blobs(dir: &Path, quota_bytes: u64) -> Arc<Blobs> {
@@ -606,6 +639,30 @@ pub(super) mod tests {
         let message = told.error.expect("it fails");
         assert!(message.contains(&whole.len().to_string()) && message.contains(&(limit - 1).to_string()), "{message}");
         assert_eq!((told.stdout, told.files.len()), (b"said".to_vec(), 0));
+    }
+
+    #[test]
+    fn whoever_is_over_a_limit_fails_with_its_name_and_what_to_change() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let blobs = blobs(dir.path(), 1 << 20);
+        let error_of = |outcome: Outcome, output_truncated: bool| {
+            let (wall, cpu, untouched) = (Duration::ZERO, Duration::ZERO, false);
+            let ended = Ended { outcome, wall, cpu, output_truncated, untouched };
+            let TaskOutcome::Finished { success: false, output, .. } = collect(&blobs, None, &[0], &ended, 1.0).outcome
+            else {
+                panic!("it succeeds");
+            };
+            let bytes = fs::read(blobs.path(Hash::from_bytes(output.0)).expect("it was kept")).expect("it is there");
+            TaskOutput::decode(&bytes).expect("it is an output").error.expect("it says why")
+        };
+        for (outcome, output_truncated, named, change) in [
+            (Outcome::TimedOut { limit: Duration::from_secs(7) }, false, "7 s", "--time-limit"),
+            (Outcome::OverDisk { limit_bytes: 3 << 20 }, false, "3M", "--disk"),
+            (Outcome::Exited { code: 0 }, true, "16 MiB", "write to a file"),
+        ] {
+            let message = error_of(outcome, output_truncated);
+            assert!(message.contains(named) && message.contains(change), "{message}");
+        }
     }
 
     #[test]
@@ -639,7 +696,8 @@ pub(super) mod tests {
     fn what_no_machine_can_start_is_not_tried_again() {
         let never = |error: StartError| matches!(PrepareError::from(error), PrepareError::Never(_));
         assert!(never(StartError::TooLarge));
-        assert!(never(StartError::Job(JobError::InputTwice { name: "a".to_owned() })));
+        assert!(never(StartError::Job(JobError::Text { what: "argument", value: "a\0".to_owned() })));
+        assert!(matches!(LayOutError::Twice { name: "a".to_owned() }.into(), PrepareError::Never(_)));
         assert!(!never(StartError::Job(JobError::Path { path: PathBuf::from("/a") })));
         assert!(!never(StartError::Busy { slot: 0 }));
         let dir = tempfile::tempdir().expect("a temporary directory");
@@ -653,14 +711,39 @@ pub(super) mod tests {
     #[test]
     fn a_directory_goes_with_its_attempt() {
         let parent = tempfile::tempdir().expect("a temporary directory");
-        let task = TaskId { bag: BagId([1; 32]), index: 7 };
-        let (first, second) = (Scratch::new(parent.path(), task), Scratch::new(parent.path(), task));
-        assert_ne!(first.path, second.path);
-        fs::create_dir_all(first.path.join("work/deep")).expect("our directory");
-        fs::create_dir(&second.path).expect("our directory");
-        drop(first);
+        let (first, second) = (parent.path().join("first"), parent.path().join("second"));
+        fs::create_dir_all(first.join("work/deep")).expect("our directory");
+        fs::create_dir(&second).expect("our directory");
+        drop(Scratch(first));
+        drop(Scratch(parent.path().join("never made")));
         let left: Vec<_> =
             fs::read_dir(parent.path()).expect("our directory").flatten().map(|entry| entry.path()).collect();
-        assert_eq!(left, std::slice::from_ref(&second.path));
+        assert_eq!(left, std::slice::from_ref(&second));
+    }
+
+    /// Whoever broke out of WebAssembly would have the agent read what they cannot.
+    #[test]
+    fn outputs_are_what_the_task_wrote_and_lead_nowhere() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let secret = root.path().join("key");
+        fs::write(&secret, "secret").expect("our directory");
+        let job = Job { directory: root.path().join("attempt"), ..prepared(0).job };
+        let read = || {
+            let mut output = TaskOutput::default();
+            read_outputs(&job, &mut output).expect("nothing is wrong with it");
+            (String::from_utf8(output.stdout).expect("text"), output.files.len())
+        };
+        assert_eq!(read(), (String::new(), 0), "it wrote nothing");
+        fs::create_dir_all(job.work_dir()).expect("our directory");
+        fs::write(job.stdout_path(), "said").expect("our directory");
+        fs::write(job.work_dir().join("file"), "kept").expect("our directory");
+        std::os::unix::fs::symlink(&secret, job.work_dir().join("link")).expect("a link");
+        assert_eq!(read(), ("said".to_owned(), 1));
+        fs::remove_file(job.stdout_path()).expect("ours");
+        std::os::unix::fs::symlink(&secret, job.stdout_path()).expect("a link");
+        assert_eq!(read().0, "");
+        fs::rename(&job.directory, root.path().join("moved")).expect("our directory");
+        std::os::unix::fs::symlink(root.path().join("moved"), &job.directory).expect("a link");
+        assert_eq!(read(), (String::new(), 0));
     }
 }

@@ -51,7 +51,10 @@ impl Driver {
                 self.order(Orders { pause: Some(pause), ..self.owner.orders }, reply);
             }
             Command::Resume(reply) => self.order(Orders::default(), reply),
-            Command::Finish(reply) => self.order(Orders { finish: true, ..self.owner.orders }, reply),
+            Command::Finish(reply) => {
+                self.order(Orders { finish: true, ..self.owner.orders }, reply);
+                self.feed(Event::Vacate);
+            }
         }
     }
 

@@ -56,6 +56,7 @@ fn a_mistake_is_told_with_its_line_and_what_is_allowed() {
         ("[limits]\ndisk = \"much\"", 2, "\"much\" is not a size: write for example 256M"),
         ("[limits]\nin_use.cpu_percent = -1", 2, "-1 is not allowed: write a whole number from 0 to 100"),
         ("[limits.idle]\ncpu_percent = 0", 2, "0 is not allowed: write a whole number from 1 to 100"),
+        ("[limits]\ncheckpoint = \"1G\"", 2, "1G is not allowed: write 256M or less"),
         ("[limits]\nupload = \"10K\"", 2, "10K is not allowed: write 64K or more"),
         ("[owner\n", 1, ""),
     ] {

@@ -53,6 +53,9 @@ pub struct Options {
     /// Memory a task may use [default: 512M]
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub memory: Option<ByteSize>,
+    /// Disk space a task's files may take, its checkpoint included [default: 1G]
+    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    pub disk: Option<ByteSize>,
     /// Time a task may run, suspensions left out [default: 1d]
     #[arg(long, value_name = "DURATION", help_heading = "Limits")]
     pub time_limit: Option<Span>,
@@ -136,6 +139,7 @@ impl Options {
             stdin: self.stdin.or(spec.stdin),
             env: env.into_values().collect(),
             memory: self.memory.or(spec.memory),
+            disk: self.disk.or(spec.disk),
             time_limit: self.time_limit.or(spec.time_limit),
             max_retries: self.max_retries.or(spec.max_retries),
             success_codes: self.success_codes.or(spec.success_codes),
@@ -176,6 +180,7 @@ mod tests {
             stdin = "a.dat"
             env = { A = "1" }
             memory = "256M"
+            disk = "2G"
             time-limit = "1h"
             work = 12
             max-retries = 0
@@ -185,6 +190,7 @@ mod tests {
         );
         assert_eq!(options.array.unwrap().count(), 4);
         assert_eq!(options.memory, Some(ByteSize(256 << 20)));
+        assert_eq!(options.disk, Some(ByteSize(2 << 30)));
         assert_eq!(options.time_limit.unwrap().seconds(), 3_600);
         assert_eq!(options.env, [Variable::new("A", "1").unwrap()]);
         assert_eq!(options.success_codes, Some(vec![0, 10]));

@@ -42,6 +42,7 @@ fn without_a_source_there_is_one_task() {
     let request = plan(Desk::new().options()).unwrap().request;
     assert_eq!((request.tasks, request.entries.len(), request.name.as_str()), (1, 0, "p"));
     assert_eq!((request.memory_bytes, request.time_limit_s, request.retries_max), (512 << 20, 86_400, 2));
+    assert_eq!(request.disk_bytes, 1 << 30);
     assert_eq!((request.success_codes, request.work_mops), (vec![0], None));
 }
 

@@ -1,39 +1,40 @@
 //! The worker process: what `idlewood worker` does.
 //!
-//! It reads a greeting and then jobs from its standard input, a socket of packets, and reports on its standard output
-//! (`protocol`), one job at a time, until the input ends. It takes a job only when it begins it: what is still in the
-//! socket the agent can take back. It keeps the engine, and the last few programs compiled, for its whole life; a
-//! task gets a fresh instance and memory of its own.
+//! It reads a greeting from its standard input, a socket of packets, and makes itself small (`low`): killed with its
+//! agent, lowest priority, first choice of the out-of-memory killer, no core dumps. Then it confines itself (`confine`):
+//! what the greeting lists is all that it can reach from then on.
 //!
-//! It makes itself small first (`low`): killed with its agent, lowest priority, first choice of the out-of-memory killer, no
-//! core dumps. Then it confines itself (`confine`): its directories are all that it can reach from then on.
+//! One that was told to compile compiles one program, says that it has, and ends. One that runs tasks loads its program
+//! and takes jobs, one at a time, until the input ends; it reports on its standard output (`protocol`). It takes a job
+//! only when it begins it: what is still in the socket the agent can take back. A task gets a fresh instance and memory of
+//! its own.
 
 use std::fs::{self, File};
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
-use rustix::process::Signal;
-use wasmtime::{Engine, InstancePre, Linker, ResourceLimiter, Store, Trap};
+use rustix::process::{Resource, Rlimit, Signal};
+use wasmtime::{Engine, InstancePre, Linker, Module, ResourceLimiter, Store, Trap};
 use wasmtime_wasi::cli::InputFile;
 use wasmtime_wasi::p1::{self, WasiP1Ctx};
 use wasmtime_wasi::p2::pipe::MemoryInputPipe;
 use wasmtime_wasi::{FsPerms, I32Exit, WasiCtxBuilder};
 
-use super::compile_cache::{self, CompileCache};
+use super::compile_cache::{self, DISK_BYTES_MAX};
 use super::confine::confine;
+use super::disk::{self, Allowance};
 use super::low;
 use super::output::CappedFile;
 use super::program::{PREVIEW1_MODULE, check_shape, one_line};
-use super::protocol::{self, End, FromWorker, Hello, Report};
-use super::{Input, Job, Stdin};
+use super::protocol::{self, End, FromWorker, Hello, Report, Role};
+use super::{Job, Stdin};
 
-/// Programs kept compiled in memory. Our choice: a machine works on few bags at a time.
-const PROGRAMS_IN_MEMORY: usize = 4;
 /// Most table entries (function pointers) of a task; 8 MiB. Our choice.
 const TABLE_ENTRIES_MAX: usize = 1 << 20;
+/// Most memory for compiling a program, as address space. Our choice: many times what the largest known programs take.
+const COMPILE_BYTES_MAX: u64 = 8 << 30;
 
 /// Runs the worker: takes over standard input and output, and never returns. Exits with 0 when the agent closes the
 /// pipe, with 1 when it cannot go on (said on stderr).
@@ -41,7 +42,7 @@ pub fn main() -> ! {
     match serve() {
         Ok(()) => std::process::exit(0),
         Err(error) => {
-            eprintln!("idlewood worker: {error:#}");
+            eprintln!("{error:#}");
             std::process::exit(1)
         }
     }
@@ -60,38 +61,54 @@ fn serve() -> anyhow::Result<()> {
     let mut output = File::from(io::stdout().as_fd().try_clone_to_owned().context("standard output is closed")?);
     let mut packet = vec![0; protocol::PACKET_BYTES_MAX];
     let by_hand = "this command is run by the agent, not by hand";
-    let Some(hello) = receive(&input, &mut packet).context(by_hand)? else { return Ok(()) };
+    let (hello, _) = protocol::receive(&input, &mut packet).context(by_hand)?;
+    if hello.is_empty() {
+        return Ok(());
+    }
     let hello: Hello = protocol::decode_packet(hello).context(by_hand)?;
     let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
     anyhow::ensure!(parent == i32::try_from(hello.agent_pid).ok(), "the agent is gone");
     low::keep_low();
-    let directories: Vec<PathBuf> = hello.directories.into_iter().chain([hello.cache_dir.clone()]).collect();
-    for gap in confine(&directories) {
+    disk::outlive_large_files().context("cannot ignore a signal (SIGXFSZ)")?;
+    if let Role::Compile { .. } = hello.role {
+        let most = |bytes| Rlimit { current: Some(bytes), maximum: Some(bytes) };
+        rustix::process::setrlimit(Resource::As, most(COMPILE_BYTES_MAX)).context("no limit of memory")?;
+        rustix::process::setrlimit(Resource::Fsize, most(DISK_BYTES_MAX)).context("no limit of file sizes")?;
+    }
+    for gap in confine(&hello.readable, &hello.writable) {
         anyhow::ensure!(!hello.strict, "{}, and the owner asked for all of the sandbox; {}", gap.what, gap.remedy);
-        eprintln!("idlewood worker: {}", gap.what);
+        eprintln!("{}", gap.what);
     }
 
-    say(&mut output, &FromWorker::Ready)?;
-    let mut worker = Worker::new(&hello.cache_dir)?;
-    while let Some(job) = receive(&input, &mut packet)? {
-        let (job, from_file) = protocol::decode_job(job)?;
-        let mut report = worker.run(&job, &mut output)?;
-        report.untouched &= !from_file;
-        say(&mut output, &FromWorker::Done(report))?;
+    let mut worker = Worker::new()?;
+    let artefact = match hello.role {
+        Role::Compile { program, hash, artefact } => {
+            let compiled = worker.compile(&program, &hash, &artefact);
+            return say_ready(&mut output, compiled).map(drop);
+        }
+        Role::Run { artefact } => artefact,
+    };
+    let loaded = worker.load(&artefact);
+    let Some(program) = say_ready(&mut output, loaded)? else { return Ok(()) };
+    loop {
+        let (job, beside) = protocol::receive(&input, &mut packet)?;
+        if job.is_empty() {
+            return Ok(());
+        }
+        let (number, job) = protocol::decode_job(job, beside)?;
+        let report = worker.run(&job, &program);
+        say(&mut output, &FromWorker::Done(number, report))?;
     }
-    Ok(())
 }
 
-/// The next packet; `None` when the agent has closed its end.
-fn receive<'a>(input: &io::Stdin, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
-    loop {
-        match rustix::net::recv(input, &mut *buffer, rustix::net::RecvFlags::empty()) {
-            Ok((0, _)) => return Ok(None),
-            Ok((bytes, _)) => return Ok(Some(&buffer[..bytes])),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+/// Says how the preparation went, and passes on what came of it.
+fn say_ready<T>(output: &mut File, prepared: Result<T, End>) -> anyhow::Result<Option<T>> {
+    let (message, prepared) = match prepared {
+        Ok(prepared) => (FromWorker::Ready { cpu: cpu_time() }, Some(prepared)),
+        Err(end) => (FromWorker::Unusable(end), None),
+    };
+    say(output, &message)?;
+    Ok(prepared)
 }
 
 fn say(output: &mut File, message: &FromWorker) -> anyhow::Result<()> {
@@ -102,7 +119,6 @@ fn say(output: &mut File, message: &FromWorker) -> anyhow::Result<()> {
 
 /// A program, ready to be instantiated.
 struct Program {
-    hash: [u8; 32],
     instance: InstancePre<Task>,
     /// It imports what it takes to get at a directory; else it is given none.
     uses_files: bool,
@@ -120,7 +136,7 @@ struct Limits {
 
 /// Why a task's memory did not grow.
 #[derive(Debug, thiserror::Error)]
-#[error("needs more memory than its limit of {} MiB: submit the bag with a larger memory limit", .limit_bytes >> 20)]
+#[error("needs more memory than its limit of {} MiB: submit the bag with a larger --memory", .limit_bytes >> 20)]
 struct MemoryLimit {
     limit_bytes: u64,
 }
@@ -149,83 +165,67 @@ impl ResourceLimiter for Limits {
 struct Worker {
     engine: Engine,
     linker: Linker<Task>,
-    cache: CompileCache,
-    /// The most recently used last.
-    programs: Vec<Arc<Program>>,
     runtime: tokio::runtime::Runtime,
 }
 
 impl Worker {
-    fn new(cache_dir: &Path) -> anyhow::Result<Self> {
-        use anyhow::Context as _;
-
+    fn new() -> anyhow::Result<Self> {
         let plain = |error: wasmtime::Error| anyhow::anyhow!("cannot set up WebAssembly on this machine: {error:#}");
         let engine = compile_cache::engine().map_err(plain)?;
         let mut linker: Linker<Task> = Linker::new(&engine);
         link_wasi(&mut linker).map_err(plain)?;
-        let cache = CompileCache::open(cache_dir)
-            .with_context(|| format!("cannot create the directory for compiled programs {}", cache_dir.display()))?;
         // One thread: WASI calls are made to block in place, so nothing else ever runs. Timers are for poll_oneoff.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-        Ok(Worker { engine, linker, cache, programs: Vec::new(), runtime })
+        Ok(Worker { engine, linker, runtime })
     }
 
-    /// Runs one job from beginning to end. An error ends the worker: the pipe to the agent is broken.
-    fn run(&mut self, job: &Job, output: &mut File) -> anyhow::Result<Report> {
-        let begin = cpu_time();
-        let program = match self.remembered(&job.program_hash) {
-            Some(program) => Ok(program),
-            None => {
-                say(output, &FromWorker::Preparing)?;
-                let prepared = self.prepare(job);
-                say(output, &FromWorker::Begun)?;
-                prepared
-            }
-        };
-        let prepared = cpu_time();
-        let begun = Instant::now();
-        let (mut output_truncated, mut untouched) = (false, false);
-        let run = |program: Arc<Program>| self.execute(job, &program, &mut output_truncated, &mut untouched);
-        let end = program.and_then(run).unwrap_or_else(|end| end);
-        let worker_cpu = cpu_time();
-        Ok(Report {
-            end,
-            wall: begun.elapsed(),
-            cpu: worker_cpu.saturating_sub(prepared),
-            compile: prepared.saturating_sub(begin),
-            worker_cpu,
-            output_truncated,
-            untouched,
-        })
-    }
-
-    fn remembered(&mut self, hash: &[u8; 32]) -> Option<Arc<Program>> {
-        let position = self.programs.iter().position(|program| program.hash == *hash)?;
-        let program = self.programs.remove(position);
-        self.programs.push(Arc::clone(&program));
-        Some(program)
-    }
-
-    /// Makes the job's program ready; the error is how the job ends.
-    fn prepare(&mut self, job: &Job) -> Result<Arc<Program>, End> {
-        let wasm = fs::read(&job.program).map_err(|error| unable(&job.program, "read the program", &error))?;
-        if *blake3::hash(&wasm).as_bytes() != job.program_hash {
-            let message = format!("the program's file {} is damaged: its hash is another", job.program.display());
+    /// Compiles a program into an empty file; the error is how each of its jobs ends.
+    fn compile(&self, program: &Path, hash: &[u8; 32], artefact: &Path) -> Result<(), End> {
+        let wasm = fs::read(program).map_err(|error| unable(program, "read the program", &error))?;
+        if blake3::hash(&wasm).as_bytes() != hash {
+            let message = format!("the program's file {} is damaged: its hash is another", program.display());
             return Err(End::CouldNotStart { message });
         }
         check_shape(&wasm).map_err(|error| End::Invalid { message: error.to_string() })?;
-        let invalid = |error: wasmtime::Error| End::Invalid {
-            message: format!("not a valid WebAssembly module: {}", one_line(&format!("{error:#}"))),
-        };
-        let (module, _) = self.cache.module(&self.engine, &wasm).map_err(invalid)?;
-        let instance = self.linker.instantiate_pre(&module).map_err(invalid)?;
+        let failed = |error: io::Error| unable(artefact, "keep the compiled program", &error);
+        let mut file = File::options().write(true).open(artefact).map_err(failed)?;
+        let module = compile_cache::compile(&self.engine, &wasm, &mut file);
+        let module = module.map_err(|error| match error.downcast::<io::Error>() {
+            Ok(error) => failed(error),
+            Err(error) => invalid(&error),
+        })?;
+        // Not before it is needed: to find out now whether it can be linked.
+        self.link(&module).map(drop)
+    }
+
+    /// Makes a compiled program ready to run; the error is how each of its jobs ends.
+    fn load(&self, artefact: &Path) -> Result<Program, End> {
+        let module = compile_cache::load(&self.engine, artefact)
+            .map_err(|error| unable(artefact, "load the compiled program", &io::Error::other(format!("{error:#}"))))?;
+        self.link(&module)
+    }
+
+    fn link(&self, module: &Module) -> Result<Program, End> {
+        let instance = self.linker.instantiate_pre(module).map_err(|error| invalid(&error))?;
         let uses_files = module.imports().any(|import| names_files(import.name()));
-        let program = Arc::new(Program { hash: job.program_hash, instance, uses_files });
-        if self.programs.len() == PROGRAMS_IN_MEMORY {
-            self.programs.remove(0);
+        Ok(Program { instance, uses_files })
+    }
+
+    /// Runs one job from beginning to end.
+    fn run(&mut self, job: &Job, program: &Program) -> Report {
+        let before = cpu_time();
+        let begun = Instant::now();
+        let (mut output_truncated, mut untouched) = (false, false);
+        let end = self.execute(job, program, &mut output_truncated, &mut untouched).unwrap_or_else(|end| end);
+        let worker_cpu = cpu_time();
+        Report {
+            end,
+            wall: begun.elapsed(),
+            cpu: worker_cpu.saturating_sub(before),
+            worker_cpu,
+            output_truncated,
+            untouched,
         }
-        self.programs.push(Arc::clone(&program));
-        Ok(program)
     }
 
     fn execute(
@@ -242,12 +242,25 @@ impl Worker {
         let limits = Limits { memory_bytes: job.memory_bytes };
         let mut store = Store::new(&self.engine, Task { wasi, limits });
         store.limiter(|task| &mut task.limits);
+        if program.uses_files {
+            // One byte more than all files may take: what is refused a byte is over the limit.
+            limit_files(job, Some(job.disk_bytes.saturating_add(1).max(job.output_bytes)))?;
+        }
         let result = self.runtime.block_on(async {
             let instance = program.instance.instantiate_async(&mut store).await?;
             instance.get_typed_func::<(), ()>(&mut store, "_start")?.call_async(&mut store, ()).await
         });
         *output_truncated = stdout.exceeded() || stderr.exceeded();
         *untouched = !program.uses_files && !stdout.exists() && !stderr.exists();
+        if program.uses_files {
+            limit_files(job, None)?;
+            let looked = Allowance::of(job).exceeded();
+            if let Some(limit_bytes) =
+                looked.map_err(|error| unable(&job.directory, "look at a task's files", &error))?
+            {
+                return Ok(End::OverDisk { limit_bytes });
+            }
+        }
         drop(checkpoint);
         Ok(match result {
             Ok(()) => End::Exited { code: 0 },
@@ -267,6 +280,14 @@ fn link_wasi(linker: &mut Linker<Task>) -> wasmtime::Result<()> {
     Ok(())
 }
 
+fn invalid(error: &wasmtime::Error) -> End {
+    End::Invalid { message: format!("not a valid WebAssembly module: {}", one_line(&format!("{error:#}"))) }
+}
+
+fn limit_files(job: &Job, bytes_max: Option<u64>) -> Result<(), End> {
+    disk::limit_files(bytes_max).map_err(|error| unable(&job.directory, "limit the size of files", &error))
+}
+
 fn unable(path: &Path, what: &str, error: &io::Error) -> End {
     End::CouldNotStart { message: format!("cannot {what} ({}): {error}", path.display()) }
 }
@@ -276,15 +297,11 @@ fn names_files(import: &str) -> bool {
     import.starts_with("path_") || import.starts_with("fd_prestat_") || import == "fd_readdir"
 }
 
-/// Lays out the task's directories, if it can get at them, and opens exactly them to it.
+/// Makes the task's working directory, if it can get at it, and opens exactly its directories to it.
 fn present(job: &Job, uses_files: bool, stdout: &CappedFile, stderr: &CappedFile) -> Result<WasiP1Ctx, End> {
-    let (work, inputs) = (job.work_dir(), job.inputs_dir());
+    let work = job.work_dir();
     if uses_files {
-        lay_out(job, &work, &inputs)?;
-    } else if let Some(missing) = job.inputs.iter().find(|input| !input.path.exists()) {
-        // As for everybody else, though it would not notice.
-        let error = io::Error::from(io::ErrorKind::NotFound);
-        return Err(unable(&missing.path, "provide an input", &error));
+        fs::create_dir_all(&work).map_err(|error| unable(&work, "create a directory", &error))?;
     }
 
     let mut wasi = WasiCtxBuilder::new();
@@ -302,7 +319,7 @@ fn present(job: &Job, uses_files: bool, stdout: &CappedFile, stderr: &CappedFile
     }
     let preopens = [
         (Some(work.as_path()), ".", FsPerms::ReadWrite),
-        (Some(inputs.as_path()).filter(|_| !job.inputs.is_empty()), "inputs", FsPerms::ReadOnly),
+        (job.inputs.as_deref(), "inputs", FsPerms::ReadOnly),
         (job.checkpoint.as_deref(), "checkpoint", FsPerms::ReadWrite),
     ];
     for (dir, name, permissions) in preopens {
@@ -340,26 +357,11 @@ impl Drop for Checkpoint<'_> {
         // Most tasks leave nothing in it.
         match fs::remove_dir(self.path) {
             Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => {
-                eprintln!("idlewood worker: the checkpoint {} stays: {error}", self.path.display());
+                eprintln!("the checkpoint {} stays: {error}", self.path.display());
             }
             Ok(()) | Err(_) => {}
         }
     }
-}
-
-/// Makes the working directory and puts the inputs in theirs.
-fn lay_out(job: &Job, work: &Path, inputs: &Path) -> Result<(), End> {
-    let make = |dir: &Path| fs::create_dir_all(dir).map_err(|error| unable(dir, "create a directory", &error));
-    make(work)?;
-    for Input { name, path } in &job.inputs {
-        let place = inputs.join(name);
-        place.parent().map_or(Ok(()), make)?;
-        // A link costs nothing whatever the size. Another file system, or one without links: copy.
-        if fs::hard_link(path, &place).is_err() {
-            fs::copy(path, &place).map_err(|error| unable(path, "provide an input", &error))?;
-        }
-    }
-    Ok(())
 }
 
 /// What the error that ended a run says about the task.

@@ -1,11 +1,13 @@
-//! Compiled programs: in memory for the last few, on disk for all that fit.
+//! Compiled programs on disk.
 //!
-//! An artefact is machine code that wasmtime runs as it finds it, so only what this machine produced is loaded: the
-//! directory and the files belong to this user and nobody else may write them, each file carries a checksum of its
-//! content (a disk may lie), and its name covers program, wasmtime version, settings and processor features. Anything
-//! that does not fit is compiled anew and replaced.
+//! An artefact is machine code that wasmtime runs as it finds it: whoever can write one owns all tasks that run it. So
+//! the agent alone writes to the directory. A worker that compiles gets one empty file of its own, never runs what it
+//! compiled, and what it made of a program becomes that program's artefact and no other's; workers that run tasks can
+//! read the one artefact that they run (`confine`). Each carries a checksum of its content (a disk may lie), and its name
+//! covers program, wasmtime version, settings and processor features. Anything that does not fit is compiled anew and
+//! replaced.
 //!
-//! Left out: authentication by a key. Whoever can write this user's 0600 files can replace the agent itself.
+//! Left out: authentication by a key. Whoever else can write this user's 0600 files can replace the agent itself.
 
 use std::fs::{self, File};
 use std::hash::{Hash, Hasher};
@@ -14,13 +16,14 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use tempfile::NamedTempFile;
 use wasmtime::{Config, Engine, InstanceAllocationStrategy, Module};
 
 /// First bytes of an artefact file; the BLAKE3 of the rest follows, then the artefact.
 const MAGIC: &[u8; 16] = b"idlewood-code-1\n";
 const HEADER_BYTES: usize = MAGIC.len() + blake3::OUT_LEN;
-/// Largest sum of artefacts kept on disk; beyond it the longest unused go. Our choice: some hundred large programs.
-const DISK_BYTES_MAX: u64 = 512 << 20;
+/// Largest artefact, and largest sum of those kept on disk; beyond it the longest unused go. Our choice: some hundred large programs.
+pub(super) const DISK_BYTES_MAX: u64 = 512 << 20;
 /// Most WebAssembly stack of a task. C keeps arrays elsewhere, so this is frames only. Our choice: twice the default.
 pub(super) const STACK_BYTES_MAX: usize = 1 << 20;
 
@@ -42,72 +45,73 @@ pub(super) fn engine() -> wasmtime::Result<Engine> {
     Engine::new(&config)
 }
 
-/// Where compiled programs are kept.
+/// Where compiled programs are kept: the agent's side.
+#[derive(Debug)]
 pub(super) struct CompileCache {
     dir: PathBuf,
-}
-
-/// How a program came to be ready.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Source {
-    /// Read from disk.
-    Loaded,
-    /// Compiled; if it could not be kept for the next time, why.
-    Compiled { kept: bool },
+    /// What an artefact must fit, besides its program.
+    settings: [u8; 32],
 }
 
 impl CompileCache {
     /// Uses `dir`, creating it if need be.
-    pub(super) fn open(dir: &Path) -> io::Result<Self> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        Ok(CompileCache { dir: dir.to_owned() })
-    }
-
-    /// The compiled form of `wasm`, from disk or made now.
     ///
     /// # Errors
-    /// The program does not compile. Trouble with the disk is not an error: the program is compiled instead.
-    pub(super) fn module(&self, engine: &Engine, wasm: &[u8]) -> wasmtime::Result<(Module, Source)> {
-        let path = self.path(engine, wasm);
-        if let Some(module) = load(engine, &path) {
-            return Ok((module, Source::Loaded));
-        }
-        let artefact = engine.precompile_module(wasm)?;
-        let module = deserialize(engine, &artefact)?;
-        let kept = match self.keep(&path, &artefact) {
-            Ok(()) => true,
+    /// It cannot be created, or this machine is none that wasmtime knows.
+    pub(super) fn open(dir: &Path) -> io::Result<Self> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        let mut settings = Settings(blake3::Hasher::new_derive_key("idlewood 2026 compiled program"));
+        engine().map_err(io::Error::other)?.precompile_compatibility_hash().hash(&mut settings);
+        Ok(CompileCache { dir: dir.to_owned(), settings: *settings.0.finalize().as_bytes() })
+    }
+
+    /// The artefact of a program, if it is there, ours and undamaged.
+    pub(super) fn find(&self, program: &[u8; 32]) -> Option<PathBuf> {
+        let path = self.path(program);
+        // Its time of modification is that of its last use.
+        let read = File::open(&path).and_then(|file| read(&file).map(|_| file));
+        match read.and_then(|file| file.set_modified(SystemTime::now())) {
+            Ok(()) => Some(path),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
-                tracing::warn!(dir = %self.dir.display(), %error, "a compiled program could not be kept: check space and permissions");
-                false
+                tracing::warn!(path = %path.display(), %error, "a compiled program is of no use: compiling it anew");
+                None
             }
-        };
-        Ok((module, Source::Compiled { kept }))
+        }
     }
 
-    fn path(&self, engine: &Engine, wasm: &[u8]) -> PathBuf {
-        let mut key = Key(blake3::Hasher::new_derive_key("idlewood 2026 compiled program"));
-        engine.precompile_compatibility_hash().hash(&mut key);
-        key.0.update(blake3::hash(wasm).as_bytes());
-        self.dir.join(key.0.finalize().to_hex().as_str())
+    /// An empty file for an artefact.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub(super) fn draft(&self) -> io::Result<NamedTempFile> {
+        tempfile::Builder::new().prefix(".new-").tempfile_in(&self.dir)
     }
 
-    fn keep(&self, path: &Path, artefact: &[u8]) -> io::Result<()> {
-        self.make_room(artefact.len() as u64)?;
-        // 0600, and renamed when complete. Without a sync: the checksum tells a file that a power cut emptied.
-        let mut file = tempfile::Builder::new().prefix(".new-").tempfile_in(&self.dir)?;
-        file.write_all(MAGIC)?;
-        file.write_all(blake3::hash(artefact).as_bytes())?;
-        file.write_all(artefact)?;
-        file.persist(path)?;
-        Ok(())
+    /// Makes a complete draft the artefact of a program. Without a sync: the checksum tells a file that a power cut emptied.
+    ///
+    /// # Errors
+    /// It is not complete, or the disk refuses.
+    pub(super) fn keep(&self, program: &[u8; 32], draft: NamedTempFile) -> io::Result<PathBuf> {
+        read(draft.as_file())?;
+        self.make_room(0)?;
+        let path = self.path(program);
+        draft.persist(&path)?;
+        Ok(path)
     }
 
-    /// Removes what was unused longest (also left-overs of workers killed while writing) until `bytes` more fit.
+    fn path(&self, program: &[u8; 32]) -> PathBuf {
+        let mut key = blake3::Hasher::new_keyed(&self.settings);
+        key.update(program);
+        self.dir.join(key.finalize().to_hex().as_str())
+    }
+
+    /// Removes what was unused longest (also left-overs of agents killed while a worker compiled) until `bytes` more fit.
     fn make_room(&self, bytes: u64) -> io::Result<()> {
         let mut files: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
         for entry in fs::read_dir(&self.dir)? {
             let entry = entry?;
-            // Another worker may have removed it meanwhile.
+            // Another slot may have removed it meanwhile.
             if let Ok(metadata) = entry.metadata() {
                 files.push((metadata.modified()?, metadata.len(), entry.path()));
             }
@@ -127,36 +131,49 @@ impl CompileCache {
     }
 }
 
-/// The artefact at `path` if it is there, ours, undamaged, and made for this engine.
-fn load(engine: &Engine, path: &Path) -> Option<Module> {
-    let mut file = File::open(path).ok()?;
-    let metadata = file.metadata().ok()?;
+/// Compiles `wasm` into an empty file: the side of a worker that does nothing else.
+///
+/// # Errors
+/// The program does not compile, or the file cannot be written.
+pub(super) fn compile(engine: &Engine, wasm: &[u8], file: &mut File) -> wasmtime::Result<Module> {
+    let artefact = engine.precompile_module(wasm)?;
+    file.write_all(MAGIC)?;
+    file.write_all(blake3::hash(&artefact).as_bytes())?;
+    file.write_all(&artefact)?;
+    deserialize(engine, &artefact)
+}
+
+/// Loads an artefact that the agent has found: the side of a worker that runs tasks.
+///
+/// # Errors
+/// It is not there, damaged, or made for another engine.
+pub(super) fn load(engine: &Engine, path: &Path) -> wasmtime::Result<Module> {
+    let bytes = read(&File::open(path)?)?;
+    deserialize(engine, &bytes[HEADER_BYTES..])
+}
+
+/// A whole file, if it is an artefact that only this user can have written.
+fn read(file: &File) -> io::Result<Vec<u8>> {
+    let metadata = file.metadata()?;
     let ours = metadata.is_file()
         && metadata.uid() == rustix::process::geteuid().as_raw()
         && metadata.mode() & 0o022 == 0
         && metadata.len() <= DISK_BYTES_MAX;
     if !ours {
-        tracing::warn!(path = %path.display(), "not loading a compiled program that others may have written");
-        return None;
+        return Err(io::Error::other("others may have written it, or it is too large"));
     }
-    let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).ok()?);
-    file.read_to_end(&mut bytes).ok()?;
-    let (header, artefact) = bytes.split_at_checked(HEADER_BYTES)?;
-    if header[..MAGIC.len()] != *MAGIC || header[MAGIC.len()..] != *blake3::hash(artefact).as_bytes() {
-        tracing::warn!(path = %path.display(), "a compiled program is damaged on disk: compiling it anew");
-        return None;
-    }
-    // The time of modification serves as the time of last use.
-    if let Err(error) = file.set_modified(SystemTime::now()) {
-        tracing::debug!(path = %path.display(), %error, "cannot mark a compiled program as used");
-    }
-    deserialize(engine, artefact).ok()
+    let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0));
+    file.take(DISK_BYTES_MAX).read_to_end(&mut bytes)?;
+    let whole = bytes.split_at_checked(HEADER_BYTES).is_some_and(|(header, artefact)| {
+        header[..MAGIC.len()] == *MAGIC && header[MAGIC.len()..] == *blake3::hash(artefact).as_bytes()
+    });
+    if whole { Ok(bytes) } else { Err(io::Error::other("it is damaged")) }
 }
 
 /// Makes a module of an artefact that [`Engine::precompile_module`] of this machine made.
 fn deserialize(engine: &Engine, artefact: &[u8]) -> wasmtime::Result<Module> {
-    // SAFETY: the bytes come either straight from `precompile_module`, or from a file that only this user can write,
-    // whose checksum was verified on these very bytes in memory. wasmtime checks version, settings and processor.
+    // SAFETY: the bytes come either straight from `precompile_module`, or from a file that only the agent writes, whose
+    // checksum was verified on these very bytes in memory. wasmtime checks version, settings and processor.
     #[allow(unsafe_code)]
     unsafe {
         Module::deserialize(engine, artefact)
@@ -164,9 +181,9 @@ fn deserialize(engine: &Engine, artefact: &[u8]) -> wasmtime::Result<Module> {
 }
 
 /// Feeds what wasmtime hashes into BLAKE3, whose result does not change with the Rust version.
-struct Key(blake3::Hasher);
+struct Settings(blake3::Hasher);
 
-impl Hasher for Key {
+impl Hasher for Settings {
     fn write(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
@@ -185,46 +202,60 @@ mod tests {
     use super::*;
 
     const NOOP: &[u8] = include_bytes!("../../tasks/noop/noop.wasm");
-    const COMPILED: Source = Source::Compiled { kept: true };
 
     struct Setup {
         dir: tempfile::TempDir,
-        engine: Engine,
         cache: CompileCache,
     }
 
     impl Setup {
+        /// With one program compiled.
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
             let cache = CompileCache::open(&dir.path().join("a/b")).unwrap();
-            Setup { dir, engine: engine().unwrap(), cache }
+            let setup = Setup { dir, cache };
+            setup.compile();
+            setup
         }
 
-        fn get(&self) -> Source {
-            self.cache.module(&self.engine, NOOP).unwrap().1
+        fn compile(&self) {
+            let mut draft = self.cache.draft().unwrap();
+            compile(&engine().unwrap(), NOOP, draft.as_file_mut()).unwrap();
+            // As another process sees it.
+            let draft = NamedTempFile::from_parts(File::open(draft.path()).unwrap(), draft.into_temp_path());
+            assert_eq!(self.cache.keep(&self.hash(), draft).unwrap(), self.file());
+        }
+
+        fn hash(&self) -> [u8; 32] {
+            *blake3::hash(NOOP).as_bytes()
+        }
+
+        fn is_there(&self) -> bool {
+            let found = self.cache.find(&self.hash());
+            assert!(found.iter().all(|found| load(&engine().unwrap(), found).is_ok()));
+            found.is_some()
         }
 
         fn file(&self) -> PathBuf {
-            self.cache.path(&self.engine, NOOP)
+            self.cache.path(&self.hash())
         }
     }
 
     #[test]
     fn compiles_once_and_keeps_it_private() {
         let setup = Setup::new();
-        assert_eq!(setup.get(), COMPILED);
-        assert_eq!(setup.get(), Source::Loaded);
+        assert!(setup.is_there());
         assert_eq!(fs::metadata(setup.file()).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::metadata(&setup.cache.dir).unwrap().permissions().mode() & 0o777, 0o700);
         let again = CompileCache::open(&setup.dir.path().join("a/b")).unwrap();
-        assert_eq!(again.module(&engine().unwrap(), NOOP).unwrap().1, Source::Loaded);
+        assert_eq!(again.find(&setup.hash()), Some(setup.file()));
+        assert_eq!(again.find(&[7; 32]), None, "another program's");
         assert_eq!(fs::read_dir(&setup.cache.dir).unwrap().count(), 1, "no left-overs");
     }
 
     #[test]
     fn a_damaged_artefact_is_compiled_anew() {
         let setup = Setup::new();
-        setup.get();
         let good = fs::read(setup.file()).unwrap();
         let mut variants = vec![Vec::new(), good[..HEADER_BYTES - 1].to_vec(), good[..good.len() - 1].to_vec()];
         for position in [0, MAGIC.len(), HEADER_BYTES, good.len() / 2, good.len() - 1] {
@@ -233,8 +264,14 @@ mod tests {
             variants.push(flipped);
         }
         for damaged in variants {
-            fs::write(setup.file(), damaged).unwrap();
-            assert_eq!(setup.get(), COMPILED);
+            fs::write(setup.file(), &damaged).unwrap();
+            assert!(!setup.is_there());
+            load(&engine().unwrap(), &setup.file()).map(drop).unwrap_err();
+            let mut draft = setup.cache.draft().unwrap();
+            draft.write_all(&damaged).unwrap();
+            let draft = NamedTempFile::from_parts(File::open(draft.path()).unwrap(), draft.into_temp_path());
+            setup.cache.keep(&setup.hash(), draft).unwrap_err();
+            setup.compile();
             assert_eq!(fs::read(setup.file()).unwrap(), good);
         }
     }
@@ -242,23 +279,15 @@ mod tests {
     #[test]
     fn what_others_can_write_is_not_loaded() {
         let setup = Setup::new();
-        setup.get();
         fs::set_permissions(setup.file(), fs::Permissions::from_mode(0o620)).unwrap();
-        assert_eq!(setup.get(), COMPILED);
-        assert_eq!(setup.get(), Source::Loaded);
-    }
-
-    #[test]
-    fn a_cache_that_cannot_be_written_is_no_hindrance() {
-        let setup = Setup::new();
-        fs::remove_dir_all(&setup.cache.dir).unwrap();
-        assert_eq!(setup.get(), Source::Compiled { kept: false });
+        assert!(!setup.is_there());
+        setup.compile();
+        assert!(setup.is_there());
     }
 
     #[test]
     fn the_longest_unused_go_first() {
         let setup = Setup::new();
-        setup.get();
         let old = setup.cache.dir.join("old");
         let file = File::create(&old).unwrap();
         file.set_len(DISK_BYTES_MAX - 100).unwrap();

@@ -1,14 +1,13 @@
 //! The wall around a worker process: its own directories, no network, no other processes.
 //!
 //! A task is WebAssembly, which gives it nothing but what the worker hands it. This is for the day when the runtime has a
-//! defect: the process that the task would then own can read and write the given directories only (Landlock), and the
-//! system calls that reach the network, other processes or the machine's set-up fail (seccomp). What it has open already,
-//! the pipes to its agent and the agent's stderr, stays open.
+//! defect: the process that the task would then own can read some paths and write some others (Landlock), all of them of
+//! its own bag, and the system calls that reach the network, other processes or the machine's set-up fail (seccomp). What
+//! it has open already, three pipes to its agent, stays open.
 //!
-//! All of it holds for the calling thread and what it starts, for good. The wall is as good as the care of those outside
-//! with what stands inside: all workers share these directories, and **the agent still follows links that a worker leaves
-//! there**, so whoever breaks out of WebAssembly can mislead the agent, and the tasks of others. Left out also: another
-//! user for the worker, which takes a service that is root; name spaces and cgroups, which differ from desktop to desktop.
+//! All of it holds for the calling thread and what it starts, for good. What a worker wrote the agent reads as it does a
+//! stranger's (`left`). Left out: another user for the worker, which takes a service that is root; name spaces and cgroups,
+//! which differ from desktop to desktop.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -80,9 +79,14 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_semtimedop,
     libc::SYS_mq_open,
     libc::SYS_mq_unlink,
-    // What Landlock leaves open of files elsewhere: rights, owners, attributes, and who uses them.
+    // What Landlock leaves open of files elsewhere, and of those that can only be read: rights, owners, attributes, and who
+    // uses them.
     #[cfg(target_arch = "x86_64")]
     libc::SYS_chmod,
+    libc::SYS_fchmod,
+    libc::SYS_fchown,
+    libc::SYS_fsetxattr,
+    libc::SYS_fremovexattr,
     libc::SYS_fchmodat,
     libc::SYS_fchmodat2,
     #[cfg(target_arch = "x86_64")]
@@ -178,36 +182,44 @@ pub struct Gap {
     pub remedy: &'static str,
 }
 
-/// Confines this thread, and all that it starts, to these directories, which are created where they are missing. What could
-/// not be closed is returned: none, all is.
-pub(super) fn confine(directories: &[PathBuf]) -> Vec<Gap> {
+/// Confines this thread, and all that it starts, to reading what is `readable` and to doing as it likes with what is
+/// `writable`, directories of which are created where they are missing. What could not be closed is returned: none, all is.
+pub(super) fn confine(readable: &[PathBuf], writable: &[PathBuf]) -> Vec<Gap> {
     // Without it neither of the two is allowed to a user.
     let no_new_privileges = rustix::thread::set_no_new_privs(true).err().map(|error| Gap {
         what: format!("programs that the worker starts may gain rights: {error}"),
         remedy: "run the agent on Linux 3.5 or later",
     });
-    no_new_privileges.into_iter().chain(confine_files(directories)).chain(confine_calls()).collect()
+    no_new_privileges.into_iter().chain(confine_files(readable, writable)).chain(confine_calls()).collect()
 }
 
-/// What can be closed on this machine, tried out on a thread that ends.
+/// What can be closed on this machine to who may write in these directories, tried out on a thread that ends.
 ///
 /// # Panics
 /// When no thread can be started.
 pub fn gaps(directories: &[PathBuf]) -> Vec<Gap> {
     let directories = directories.to_vec();
-    std::thread::spawn(move || confine(&directories)).join().expect("confining a thread does not panic")
+    std::thread::spawn(move || confine(&[], &directories)).join().expect("confining a thread does not panic")
 }
 
-fn confine_files(directories: &[PathBuf]) -> Option<Gap> {
+fn confine_files(readable: &[PathBuf], writable: &[PathBuf]) -> Vec<Gap> {
+    // A directory that is not there is no reason to leave all others open.
+    let create = |path: &PathBuf| {
+        let error = if path.exists() { None } else { fs::create_dir_all(path).err() }?;
+        let what = format!("the worker has not all its directories: {} cannot be created: {error}", path.display());
+        Some(Gap { what, remedy: "check the permissions of the state directory" })
+    };
+    let mut gaps: Vec<Gap> = writable.iter().filter_map(create).collect();
+    gaps.extend(close_files(readable, writable));
+    gaps
+}
+
+fn close_files(readable: &[PathBuf], writable: &[PathBuf]) -> Option<Gap> {
     let remedy = "use a kernel from 6.2 on with Landlock enabled (lsm=landlock,... on its command line)";
     let gap = |why: String| Some(Gap { what: format!("the user's files are not closed to the worker: {why}"), remedy });
-    if let Some((directory, error)) =
-        directories.iter().find_map(|directory| Some((directory, fs::create_dir_all(directory).err()?)))
-    {
-        return gap(format!("{} cannot be created: {error}", directory.display()));
-    }
     // Neither programs nor devices, pipes and sockets.
-    let own: BitFlags<AccessFs> = AccessFs::from_read(ABI_MOST) & !BitFlags::from(AccessFs::Execute)
+    let read: BitFlags<AccessFs> = AccessFs::from_read(ABI_MOST) & !BitFlags::from(AccessFs::Execute);
+    let own = read
         | AccessFs::WriteFile
         | AccessFs::Truncate
         | AccessFs::RemoveFile
@@ -216,12 +228,14 @@ fn confine_files(directories: &[PathBuf]) -> Option<Gap> {
         | AccessFs::MakeDir
         | AccessFs::MakeSym
         | AccessFs::Refer;
+    // What cannot be opened is left out of the rules, and so stays closed.
     let restricted = Ruleset::default()
         .handle_access(AccessFs::from_all(ABI_MOST))
         .and_then(|rules| rules.handle_access(AccessNet::from_all(ABI_MOST)))
         .and_then(|rules| rules.scope(Scope::from_all(ABI_MOST)))
         .and_then(Ruleset::create)
-        .and_then(|rules| rules.add_rules(path_beneath_rules(directories, own)))
+        .and_then(|rules| rules.add_rules(path_beneath_rules(readable, read)))
+        .and_then(|rules| rules.add_rules(path_beneath_rules(writable, own)))
         .and_then(|rules| rules.restrict_self());
     match restricted.map(|status| status.landlock) {
         Ok(LandlockStatus::Available { effective_abi, .. }) if effective_abi >= ABI_LEAST => None,
@@ -289,7 +303,9 @@ mod tests {
         fs::create_dir_all(&outside).expect("ours");
         fs::write(outside.join("secret"), "key").expect("ours");
         let run = move || {
-            let gaps = confine(&[inside.join("a"), inside.join("b")]);
+            fs::create_dir_all(inside.join("shown")).expect("ours");
+            fs::write(inside.join("shown/file"), "input").expect("ours");
+            let gaps = confine(&[inside.join("shown")], &[inside.join("a"), inside.join("b")]);
             assert_eq!(gaps, [], "this machine can close everything");
             look(inside, outside)
         };
@@ -307,6 +323,41 @@ mod tests {
             fs::remove_dir_all(inside.join("b/deep")).expect("gone");
             assert_eq!(fs::read_dir(inside.join("b")).expect("a listing").count(), 0);
         });
+    }
+
+    #[test]
+    fn what_is_shown_can_only_be_read() {
+        behind(|inside, _| {
+            let shown = inside.join("shown/file");
+            assert_eq!(fs::read_to_string(&shown).expect("shown"), "input");
+            let attempts = [
+                fs::write(&shown, "mine"),
+                fs::remove_file(&shown),
+                fs::write(inside.join("shown/new"), "mine"),
+                // Through another name it could be written.
+                fs::hard_link(&shown, inside.join("a/link")),
+                fs::rename(&shown, inside.join("a/moved")),
+            ];
+            for (number, result) in attempts.into_iter().enumerate() {
+                let kind = result.expect_err("closed").kind();
+                assert!(matches!(kind, PermissionDenied | std::io::ErrorKind::CrossesDevices), "{number}: {kind:?}");
+            }
+        });
+    }
+
+    /// A directory that somebody made impossible must not open all others.
+    #[test]
+    fn a_directory_that_cannot_be_made_opens_nothing() {
+        let root = tempfile::tempdir().expect("a directory");
+        let (file, own) = (root.path().join("file"), root.path().join("own"));
+        fs::write(&file, "text").expect("ours");
+        let run = move || {
+            let gaps = confine(&[], &[file.join("under"), own.clone()]);
+            assert!(gaps.len() == 1 && gaps[0].what.contains("cannot be created"), "{gaps:?}");
+            fs::write(own.join("file"), "text").expect("its own");
+            assert_eq!(fs::read(&file).expect_err("closed").kind(), PermissionDenied);
+        };
+        std::thread::spawn(run).join().expect("no panic");
     }
 
     #[test]
@@ -330,9 +381,9 @@ mod tests {
             }
             let (private, secret) = (fs::Permissions::from_mode(0o600), outside.join("secret"));
             assert_eq!(fs::set_permissions(&secret, private.clone()).expect_err("closed").kind(), PermissionDenied);
-            // Its own it may change, where it has them open.
-            let file = fs::File::create(inside.join("a/own")).expect("a file");
-            file.set_permissions(private).expect("ours");
+            // Nor those of a file that it has open: it may be a name of somebody else's.
+            let shown = fs::File::open(inside.join("shown/file")).expect("shown");
+            assert_eq!(shown.set_permissions(private).expect_err("closed").kind(), PermissionDenied);
             // A link that leads out leads nowhere.
             std::os::unix::fs::symlink("/etc/passwd", inside.join("a/link")).expect("a link");
             assert_eq!(fs::read(inside.join("a/link")).expect_err("closed").kind(), PermissionDenied);

@@ -4,15 +4,18 @@
 //! A machine must go back to its owner at once. Checks compiled into the program (epochs, fuel) cost up to twice the
 //! time in tight loops; a signal costs nothing. So the engine lives in a child process per slot: the owner's return is
 //! SIGSTOP (memory stays, nothing runs), vacating is SIGKILL, and whatever a task brings down is a worker, not the
-//! agent. One worker runs many tasks, one after the other, so that small tasks do not pay for a process each, and may be
-//! given several ahead ([`Pool::append`]), which can be taken back as long as they have not begun ([`Pool::take_back`]).
+//! agent. One worker runs many tasks of a bag, one after the other, so that small tasks do not pay for a process each, and
+//! may be given several ahead ([`Pool::append`]), which can be taken back as long as they have not begun
+//! ([`Pool::take_back`]). A worker runs one program and reaches one bag's directories ([`Reach`]): whoever breaks out of
+//! WebAssembly is among what their submitter may see and change anyway. A bag's first task on a slot costs a new process.
 //!
 //! # The parts
 //! - [`Pool`] (agent side): one thread and at most one worker process per slot, time limits, freezing.
-//! - [`child`] (worker side): what `idlewood worker` does; compiles, caches, runs.
+//! - [`child`] (worker side): what `idlewood worker` does; compiles, or runs.
+//! - [`lay_out`] (before): puts a task's inputs where it can read them. [`left`] (after): reads what it left.
 //! - [`check_program`]: says in one sentence what is wrong with a program, without running or compiling it.
 //! - `protocol`: the frames between the two; `compile_cache`: compiled programs on disk; `output`: capped stdout; `low`: priorities;
-//!   `confine`: the second wall.
+//!   `confine`: the second wall; `disk`: what a task's files may take.
 //!
 //! # What a task sees
 //! Its arguments, exactly the environment it was given, and three directories (WASI knows no working directory, only
@@ -21,7 +24,7 @@
 //! | path | is | may |
 //! |---|---|---|
 //! | `.` | [`Job::work_dir`], empty at first | be written; what it holds at the end are the outputs |
-//! | `inputs/` | the job's inputs, if any, under their names (hard links to the blobs, else copies) | be read |
+//! | `inputs/` | the directory [`Job::inputs`], if any | be read |
 //! | `checkpoint/` | the directory [`Job::checkpoint`], if any | be written; outlives the attempt |
 //!
 //! A program that imports nothing with which it could reach them gets none of these directories, and stdout and stderr
@@ -30,20 +33,22 @@
 //! `inputs/` and `checkpoint/` lie outside the working directory on the host, so that no path through `.` reaches an
 //! input for writing. Hence listing `.` does not show them, and wasi-libc finds `inputs/a` and `/inputs/a` but not
 //! `./inputs/a`, which it looks for in the working directory. Writing past [`Job::output_bytes`] on stdout or stderr fails with
-//! an I/O error (EFBIG) and is reported in [`WorkerEvent::Ended`]. Asking for more memory than [`Job::memory_bytes`]
+//! an I/O error (EFBIG) and is reported in [`WorkerEvent::Ended`]. So does writing a file past [`Job::disk_bytes`]; a task
+//! whose files take more than that together is ended. Asking for more memory than [`Job::memory_bytes`]
 //! ends the task: C programs seldom check `malloc`, and address 0 is ordinary memory in WebAssembly.
 //!
-//! Programs may leave symbolic links that point anywhere in their working directory. The task itself cannot follow
-//! them out, and whoever collects the outputs must not either.
+//! Programs may leave symbolic links that point anywhere in their working directory. Neither the task nor [`left`] follows
+//! them.
 //!
 //! # Left out
-//! - No cap on disk use: the caller watches the task's directory.
 //! - Clocks and random numbers are the host's; the monotonic clock goes on while a task is frozen.
 //! - No NaN canonicalisation (2.5 times the time): programs that look at NaN bits may differ between machines.
 //!   Relaxed SIMD, which also may, is off.
 
 mod compile_cache;
 mod confine;
+mod disk;
+mod inputs;
 mod low;
 mod output;
 mod pool;
@@ -51,15 +56,23 @@ mod program;
 mod protocol;
 
 pub mod child;
+pub mod left;
 
 pub use confine::{Gap, gaps};
+pub use inputs::{Input, LayOutError, lay_out};
 pub use pool::{Pool, PoolConfig, PoolError, StartError, WorkerEvent};
 pub use program::{ProgramError, check_program};
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+/// What workers make in [`Job::directory`].
+pub(crate) const WORK: &str = "work";
+pub(crate) const STDOUT: &str = "stdout";
+pub(crate) const STDERR: &str = "stderr";
 
 /// One task, ready to run on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,10 +88,10 @@ pub struct Job {
     pub env: Vec<(String, String)>,
     /// What the program reads on its standard input.
     pub stdin: Stdin,
-    /// Files presented read-only under `inputs/`.
-    pub inputs: Vec<Input>,
-    /// The attempt's directory on the host: empty, or not there yet. The worker puts [`Job::work_dir`], the inputs,
-    /// [`Job::stdout_path`] and [`Job::stderr_path`] into it. The caller removes it, if it is there.
+    /// A directory on the host that the task sees as `inputs/`, made by [`lay_out`].
+    pub inputs: Option<PathBuf>,
+    /// The attempt's directory on the host: empty, or not there yet. The worker puts [`Job::work_dir`],
+    /// [`Job::stdout_path`] and [`Job::stderr_path`] into it. The caller reads it with [`left`], and removes it if it is there.
     pub directory: PathBuf,
     /// A directory on the host that the task sees as `checkpoint/`. The worker makes it for a program that can get at it,
     /// keeps it locked while that runs, and removes it again where the program left nothing in it. A task whose checkpoint
@@ -88,8 +101,24 @@ pub struct Job {
     pub memory_bytes: u64,
     /// Most bytes taken from each of stdout and stderr.
     pub output_bytes: u64,
+    /// Most bytes that the files in [`Job::work_dir`] and [`Job::checkpoint`] may take together; each file and directory
+    /// counts for 4 KiB besides its content.
+    pub disk_bytes: u64,
     /// Longest run, not counting frozen time and the compilation; `None`: unlimited.
     pub time_limit: Option<Duration>,
+    /// Where all of the above lies; a worker runs jobs of one such value only.
+    #[serde(skip)]
+    pub reach: Arc<Reach>,
+}
+
+/// What workers of one bag can reach of this machine's files, besides their program.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// Directories and files with what they read: inputs. Nobody whom they could mislead may write there.
+    pub readable: Vec<PathBuf>,
+    /// Directories for what they write, created where they are missing. Their parents must be out of workers' reach, and
+    /// they are never to be removed and made anew: who has them open does not see the new ones.
+    pub writable: Vec<PathBuf>,
 }
 
 /// What a task reads on its standard input.
@@ -101,16 +130,6 @@ pub enum Stdin {
     Bytes(#[serde(with = "serde_bytes")] Vec<u8>),
     /// The content of this host file.
     File(PathBuf),
-}
-
-/// A file that a task may read.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Input {
-    /// Its name under `inputs/`: a relative path without `.` and `..`.
-    pub name: String,
-    /// The host file with the content.
-    pub path: PathBuf,
 }
 
 /// How a task ended.
@@ -136,6 +155,11 @@ pub enum Outcome {
         /// The limit.
         limit: Duration,
     },
+    /// The program's files took more of the disk than its limit.
+    OverDisk {
+        /// The limit, bytes.
+        limit_bytes: u64,
+    },
     /// This machine could not prepare the task (a blob missing, the disk full); another one may.
     CouldNotStart {
         /// Why, in a sentence.
@@ -153,18 +177,6 @@ pub enum Outcome {
 /// Why a job cannot be started anywhere.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JobError {
-    /// An input's name leads elsewhere.
-    #[error("input name {name:?} is not allowed: give a relative path without \".\", \"..\" and empty parts")]
-    InputName {
-        /// The name.
-        name: String,
-    },
-    /// Two inputs would be the same file, or one a directory of the other.
-    #[error("two inputs are named {name:?}, or one lies inside the other: give each its own name")]
-    InputTwice {
-        /// The name.
-        name: String,
-    },
     /// A host path that cannot be told to a worker.
     #[error("the path {path:?} is not valid UTF-8: keep idlewood's files under another directory")]
     Path {
@@ -186,21 +198,17 @@ pub enum JobError {
 impl Job {
     /// The task's working directory on the host.
     pub fn work_dir(&self) -> PathBuf {
-        self.directory.join("work")
+        self.directory.join(WORK)
     }
 
     /// The file with what the task wrote to stdout.
     pub fn stdout_path(&self) -> PathBuf {
-        self.directory.join("stdout")
+        self.directory.join(STDOUT)
     }
 
     /// The file with what the task wrote to stderr.
     pub fn stderr_path(&self) -> PathBuf {
-        self.directory.join("stderr")
-    }
-
-    fn inputs_dir(&self) -> PathBuf {
-        self.directory.join("inputs")
+        self.directory.join(STDERR)
     }
 
     /// Refuses names and strings that no task can be given.
@@ -210,24 +218,13 @@ impl Job {
     pub fn validate(&self) -> Result<(), JobError> {
         let mut paths = vec![&self.program, &self.directory];
         paths.extend(&self.checkpoint);
-        paths.extend(self.inputs.iter().map(|input| &input.path));
+        paths.extend(&self.inputs);
+        paths.extend(self.reach.readable.iter().chain(&self.reach.writable));
         if let Stdin::File(path) = &self.stdin {
             paths.push(path);
         }
         if let Some(path) = paths.into_iter().find(|path| path.to_str().is_none()) {
             return Err(JobError::Path { path: path.clone() });
-        }
-        let mut names: Vec<&str> = Vec::with_capacity(self.inputs.len());
-        for input in &self.inputs {
-            let good_part = |part: &str| !matches!(part, "" | "." | "..") && part.len() <= 255;
-            if !input.name.split('/').all(good_part) || input.name.contains('\0') {
-                return Err(JobError::InputName { name: input.name.clone() });
-            }
-            names.push(&input.name);
-        }
-        names.sort_unstable_by(|a, b| Path::new(a).cmp(Path::new(b)));
-        if let Some(pair) = names.windows(2).find(|pair| Path::new(pair[1]).starts_with(pair[0])) {
-            return Err(JobError::InputTwice { name: pair[0].to_owned() });
         }
         if let Some(argument) = self.args.iter().find(|argument| argument.contains('\0')) {
             return Err(JobError::Text { what: "argument", value: argument.clone() });
@@ -245,49 +242,31 @@ impl Job {
 mod tests {
     use super::*;
 
-    fn job_with_inputs(names: &[&str]) -> Job {
-        let input = |name: &&str| Input { name: (*name).to_owned(), path: PathBuf::from("/blob") };
+    pub(super) fn plain_job() -> Job {
         Job {
             program: PathBuf::from("/program"),
             program_hash: [0; 32],
             args: vec!["program".to_owned()],
             env: Vec::new(),
             stdin: Stdin::Empty,
-            inputs: names.iter().map(input).collect(),
+            inputs: None,
             directory: PathBuf::from("/task"),
             checkpoint: None,
             memory_bytes: 1 << 20,
             output_bytes: 1 << 20,
+            disk_bytes: 1 << 20,
             time_limit: None,
-        }
-    }
-
-    #[test]
-    fn input_names_stay_inside() {
-        for good in ["a", "a/b", "a b", "..a", "a..", ".hidden"] {
-            assert_eq!(job_with_inputs(&[good]).validate(), Ok(()), "{good}");
-        }
-        for bad in ["", ".", "..", "/a", "a/", "a//b", "a/../b", "../a", "a/..", "./a", "a\0b", &"x".repeat(256)] {
-            let error = job_with_inputs(&[bad]).validate();
-            assert_eq!(error, Err(JobError::InputName { name: bad.to_owned() }));
-        }
-    }
-
-    #[test]
-    fn inputs_do_not_collide() {
-        assert_eq!(job_with_inputs(&["a", "a.b", "ab", "b/a"]).validate(), Ok(()));
-        for bad in [&["a", "a"][..], &["a", "a.b", "a/b"], &["x/y/z", "q", "x/y"]] {
-            assert!(matches!(job_with_inputs(bad).validate(), Err(JobError::InputTwice { .. })), "{bad:?}");
+            reach: Arc::default(),
         }
     }
 
     #[test]
     fn strings_are_what_c_programs_can_take() {
-        let mut job = job_with_inputs(&[]);
+        let mut job = plain_job();
         job.args.push("a\0b".to_owned());
         assert!(matches!(job.validate(), Err(JobError::Text { what: "argument", .. })));
         for (key, value) in [("", "x"), ("A=B", "x"), ("A\0", "x"), ("A", "\0")] {
-            let mut job = job_with_inputs(&[]);
+            let mut job = plain_job();
             job.env.push((key.to_owned(), value.to_owned()));
             assert!(matches!(job.validate(), Err(JobError::Text { what: "environment variable", .. })), "{key:?}");
         }

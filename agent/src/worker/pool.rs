@@ -9,11 +9,15 @@
 //!   reports or dies, and reaps it. The thread outlives the worker, because the kernel sends a worker its death
 //!   signal when the *thread* that started it ends. While more jobs are with the worker, the thread lets reports
 //!   accumulate for a moment: waking up for each would cost more than a small job.
-//! - One timer thread kills workers whose task is over its limit. It sleeps until the next limit.
+//! - One timer thread kills workers whose task is over its limit. It sleeps until the next limit. Another does so with those
+//!   whose files are, at which it has to look.
 //! - All they share is under one lock, held for moments: never across a pipe or a wait, though across starting a
 //!   process (about a millisecond), so that a freeze cannot miss a worker that is being born.
 //! - A worker's process id is in that state exactly as long as it is not reaped, and signals are sent under the lock:
 //!   they never reach another process that got the same id.
+//! - A worker is for one program and one bag's directories (`slot::Serves`). Before jobs of another it is replaced; before
+//!   the first of a program that was not compiled yet, a worker that only compiles has the slot.
+//! - What a worker writes to its stderr is read between jobs, and a little of it goes to the log: it is nobody's terminal.
 //! - Every started job has a place reserved in the channel of events, so that the end of a task never waits for a
 //!   reader, nor is lost.
 //!
@@ -32,8 +36,10 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tokio::sync::mpsc;
 
-use self::slot::{Slot, Waiting};
-use super::protocol::{self, Hello};
+use self::slot::{Serves, Slot, Waiting};
+use super::compile_cache::CompileCache;
+use super::disk::Allowance;
+use super::protocol;
 use super::{Job, JobError, Outcome};
 
 /// How a pool is set up.
@@ -43,10 +49,8 @@ pub struct PoolConfig {
     pub command: Vec<OsString>,
     /// Number of slots. A slot has a thread from the beginning and a worker process from its first job.
     pub slots: usize,
-    /// Directory for compiled programs; created if need be. Belongs to the pool alone.
+    /// Directory for compiled programs; created if need be. Belongs to the pool alone: no worker writes there.
     pub cache_dir: PathBuf,
-    /// The other directories that jobs name files in; nothing else stays open to workers. Created if need be.
-    pub directories: Vec<PathBuf>,
     /// Whether workers refuse to run anything on a machine where something else does ([`super::gaps`]).
     pub strict: bool,
     /// Where ends of tasks are told. Needs room for one event per job that is started and not ended.
@@ -82,11 +86,13 @@ pub enum PoolError {
     /// No program to run.
     #[error("the worker command is empty: give the program to run")]
     NoCommand,
-    /// The directory for compiled programs cannot be told to a worker.
-    #[error("the directory for compiled programs {dir:?} is not valid UTF-8: choose another")]
+    /// Compiled programs cannot be kept.
+    #[error("cannot use the directory for compiled programs {dir:?}: {source}")]
     CacheDir {
         /// The directory.
         dir: PathBuf,
+        /// What the system said.
+        source: io::Error,
     },
     /// The system gives no more threads.
     #[error("cannot start a thread for worker slots: {0}")]
@@ -116,8 +122,8 @@ pub enum StartError {
     /// The job does not fit into a frame.
     #[error("the job's description is larger than {} KiB: pass its standard input as a file", protocol::JOB_BYTES_MAX >> 10)]
     TooLarge,
-    /// A large description could not be written for the worker to read.
-    #[error("the job's description cannot be written to its directory: {0}")]
+    /// There is no memory for a large description.
+    #[error("the job's description cannot be passed on: {0}")]
     Write(#[source] io::Error),
     /// There is no place for the event of its end.
     #[error("the channel of worker events is full or closed: read the events before starting more")]
@@ -140,13 +146,16 @@ pub struct Pool {
 #[derive(Debug)]
 struct Shared {
     command: Vec<OsString>,
-    hello: Vec<u8>,
+    strict: bool,
+    cache: CompileCache,
     events: mpsc::Sender<WorkerEvent>,
     state: Mutex<State>,
     /// One for each slot's thread: a job came, the slot thawed, or the pool closes.
     wake: Vec<Condvar>,
     /// For the timer: a limit began, moved or ended, or the pool closes.
     timer: Condvar,
+    /// For who watches the disk: something may run after nothing could, or the pool closes.
+    disk: Condvar,
 }
 
 #[derive(Debug)]
@@ -158,6 +167,8 @@ struct State {
     next_number: u64,
     /// When the timer looks next by itself.
     timer_at: Option<Instant>,
+    /// Somebody looks at what tasks take of the disk, or was told to.
+    disk_is_watched: bool,
 }
 
 impl Pool {
@@ -169,23 +180,28 @@ impl Pool {
         if config.command.is_empty() {
             return Err(PoolError::NoCommand);
         }
-        let PoolConfig { cache_dir, directories, strict, .. } = config.clone();
-        let hello = Hello { agent_pid: std::process::id(), cache_dir, directories, strict };
-        let hello = protocol::encode_hello(&hello).ok_or(PoolError::CacheDir { dir: config.cache_dir })?;
+        let cache = CompileCache::open(&config.cache_dir)
+            .map_err(|source| PoolError::CacheDir { dir: config.cache_dir.clone(), source })?;
         let mut slots = Vec::new();
         slots.resize_with(config.slots, Slot::default);
+        let (next_number, timer_at, disk_is_watched) = (0, None, false);
+        let state = State { frozen: false, closing: false, slots, next_number, timer_at, disk_is_watched };
         let shared = Arc::new(Shared {
             command: config.command,
-            hello,
+            strict: config.strict,
+            cache,
             events: config.events,
-            state: Mutex::new(State { frozen: false, closing: false, slots, next_number: 0, timer_at: None }),
+            state: Mutex::new(state),
             wake: (0..config.slots).map(|_| Condvar::new()).collect(),
             timer: Condvar::new(),
+            disk: Condvar::new(),
         });
         // From here on dropping the pool ends the threads that were started.
         let mut pool = Pool { shared: Arc::clone(&shared), threads: Vec::new() };
         let for_timer = Arc::clone(&shared);
         pool.spawn("worker-timer".to_owned(), move || for_timer.run_timer())?;
+        let for_disk = Arc::clone(&shared);
+        pool.spawn("worker-disk".to_owned(), move || for_disk.watch_disk())?;
         for slot in 0..config.slots {
             let for_slot = Arc::clone(&shared);
             pool.spawn(format!("worker-slot-{slot}"), move || for_slot.run_slot(slot))?;
@@ -241,15 +257,19 @@ impl Pool {
         let permit = self.shared.events.clone().try_reserve_owned().map_err(|_| StartError::EventsNotRead)?;
         let number = state.next_number;
         state.next_number += 1;
-        packet[..protocol::NUMBER_BYTES].copy_from_slice(&number.to_le_bytes());
+        packet.number(number);
+        let serves = Serves { hash: job.program_hash, reach: Arc::clone(&job.reach) };
+        let (program, limit) = (job.program.clone(), job.time_limit);
         let place = &mut state.slots[slot];
-        place.waiting.push_back(Waiting { number, packet, limit: job.time_limit, permit });
+        let allowance = Allowance::of(job);
+        place.waiting.push_back(Waiting { number, packet, program, serves, limit, allowance, permit });
         if place.listening {
             place.hand_over();
         } else {
             self.shared.wake[slot].notify_one();
         }
         self.shared.nudge_timer(&state);
+        self.shared.wake_disk_watch(&mut state);
         Ok(number)
     }
 
@@ -318,6 +338,7 @@ impl Pool {
             }
         }
         self.shared.timer.notify_all();
+        self.shared.disk.notify_all();
         self.shared.wake.iter().for_each(Condvar::notify_all);
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {

@@ -110,6 +110,27 @@ int main(int argc, char **argv) {
     }
     return 0;
   }
+  if (!strcmp(verb, "fill")) { /* fill PATH FILES BYTES MILLISECONDS: PATH0, PATH1, …, and then waits */
+    static char block[1000];
+    long files = strtol(argv[3], NULL, 10), bytes = strtol(argv[4], NULL, 10), pause = strtol(argv[5], NULL, 10);
+    struct timespec t = {pause / 1000, pause % 1000 * 1000000};
+    for (long i = 0; i < files; i++) {
+      char path[256];
+      int out;
+      snprintf(path, sizeof path, "%s%ld", argv[2], i);
+      out = open(path, O_WRONLY | O_CREAT, 0600);
+      for (long written = 0; out >= 0 && written < bytes;) {
+        ssize_t n = write(out, block, bytes - written < 1000 ? bytes - written : 1000);
+        if (n < 0) {
+          printf("%ld files and %ld bytes, then %s\n", i, written, strerror(errno));
+          return 4;
+        }
+        written += n;
+      }
+      if (out < 0 || close(out) != 0) return 1;
+    }
+    return nanosleep(&t, NULL);
+  }
   if (!strcmp(verb, "spin")) { /* spin MILLIONS */
     uint64_t state = 88172645463325252ull;
     for (long i = 0; i < number; i++)

@@ -7,7 +7,7 @@
 //! What is given is offered to the bag's submitter, which alone decides where tasks are: it takes them from this
 //! machine's part, issues them to the other machine, and has them dropped here. Until it answers they are neither
 //! started nor forgotten; if it does not, they wait here as before. So nothing is lost, and what is done twice is what
-//! a lost answer costs.
+//! a lost answer costs. What has begun here in an earlier life and has a checkpoint here is not given away.
 
 use std::collections::BTreeSet;
 
@@ -101,18 +101,20 @@ impl Executor {
             let Some(held) = self.held.get_mut(&bag).filter(|held| held.confirmed && !io.is_writing(bag)) else {
                 continue;
             };
-            let (waiting, task_mops) = (held.waiting.len(), held.task_mops());
+            let bound = held.bound();
+            let free = held.waiting.difference(&bound);
+            let (waiting, task_mops) = (free.len(), held.task_mops());
             owed_mops += waiting as f64 * task_mops * share;
             let tasks = ((owed_mops / task_mops + 1e-9).floor() as u64).min(waiting);
             if tasks == 0 {
                 continue;
             }
             // The last ones: the first go on here.
-            let mut rest = held.waiting.clone();
+            let mut rest = free;
             let kept = rest.take_first(waiting - tasks);
             let given: IntervalSet = rest.ranges().take(REQUEST_INTERVALS_MAX).collect();
             rest.subtract(&given);
-            held.waiting = kept.union(&rest);
+            held.waiting = kept.union(&rest).union(&bound);
             owed_mops -= given.len() as f64 * task_mops;
             held.offered = given.clone();
             held.offered_until = io.now + config.placement_timeout;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use idlewood_overlay::{Contact, Time};
 
-use crate::bag::{BagHeader, BagId, HELD_INTERVALS_MAX, TaskResult};
+use crate::bag::{BagHeader, BagId, Checkpoint, HELD_INTERVALS_MAX, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::message::{Message, RESULTS_MAX};
@@ -67,6 +67,10 @@ pub(super) struct Held {
     pub(super) offered: IntervalSet,
     pub(super) offered_until: Time,
     pub(super) running: IntervalSet,
+    /// What tasks that wait or run came with, to go on from.
+    pub(super) checkpoints: BTreeMap<u64, Checkpoint>,
+    /// Tasks that began here in an earlier life and have a checkpoint here: they are not given away without it.
+    pub(super) kept: IntervalSet,
     pub(super) outbox: BTreeMap<u64, TaskResult>,
     /// Of these, those whose submitter was not told yet.
     untold: IntervalSet,
@@ -101,6 +105,8 @@ impl Held {
             offered: IntervalSet::new(),
             offered_until: Time::ZERO,
             running: IntervalSet::new(),
+            checkpoints: BTreeMap::new(),
+            kept: IntervalSet::new(),
             outbox: BTreeMap::new(),
             untold: IntervalSet::new(),
             finished: (0, 0.0),
@@ -208,6 +214,7 @@ impl Held {
             released: io.wall(self.released),
             attempt: self.attempt,
             attempts: (self.attempt > 0).then(|| self.attempts_among(&ranges)),
+            checkpoints: self.checkpoints_among(&ranges),
             ranges,
         })
     }
@@ -216,6 +223,25 @@ impl Held {
     fn attempts_among(&self, ranges: &IntervalSet) -> BTreeMap<u32, IntervalSet> {
         let among = self.attempts.iter().map(|(attempt, tasks)| (*attempt, tasks.intersection(ranges)));
         among.filter(|(_, tasks)| !tasks.is_empty()).collect()
+    }
+
+    fn checkpoints_among(&self, ranges: &IntervalSet) -> BTreeMap<u64, Checkpoint> {
+        let among = self.checkpoints.iter().filter(|(index, _)| ranges.contains(**index));
+        among.map(|(index, checkpoint)| (*index, *checkpoint)).collect()
+    }
+
+    /// These tasks are new here, and go on from these checkpoints, or begin.
+    pub(super) fn go_on_from(&mut self, tasks: &IntervalSet, checkpoints: &BTreeMap<u64, Checkpoint>) {
+        let held = self.unfinished();
+        self.checkpoints.retain(|index, _| held.contains(*index) && !tasks.contains(*index));
+        self.kept.subtract(tasks);
+        let new = checkpoints.iter().filter(|(index, _)| tasks.contains(**index));
+        self.checkpoints.extend(new.map(|(index, checkpoint)| (*index, *checkpoint)));
+    }
+
+    /// Tasks that have not begun, and are not given away without the checkpoint that they have here.
+    pub(super) fn bound(&self) -> IntervalSet {
+        self.waiting.intersection(&self.kept)
     }
 
     /// Its submitter is to hear by then at the latest what is held now; answers to what it heard before say nothing of it.
@@ -248,9 +274,9 @@ impl Held {
         Message::Holding { bag: self.bag.id, executor: io.me.clone(), version, attempt: self.attempt, ranges }
     }
 
-    /// Unstarted tasks go back to the submitter: the next `Holding` no longer lists them.
-    pub(super) fn hand_back(&mut self, version: u64, io: &mut Io, config: &Config) {
-        self.waiting = IntervalSet::new();
+    /// Unstarted tasks go back to the submitter, but for these: the next `Holding` no longer lists them.
+    pub(super) fn hand_back(&mut self, stay: IntervalSet, version: u64, io: &mut Io, config: &Config) {
+        self.waiting = stay;
         self.offered = IntervalSet::new();
         self.holding_wait = config.repeat_after;
         let change = self.change(io);
@@ -258,12 +284,16 @@ impl Held {
         io.persist_held(self.bag.id, vec![change], vec![Then::Send(to, message)]);
     }
 
-    /// A task ran to its end: its submitter hears of it once that is durable; before, with a number for that, of what is
+    /// A task ran to its end, or goes back with a checkpoint: its submitter hears of it once that is durable; before, with a number for that, of what is
     /// held.
     pub(super) fn finished(&mut self, result: TaskResult, version: Option<u64>, io: &mut Io, config: &Config) {
-        self.not_started = 0;
-        self.finished.0 += 1;
-        self.finished.1 += result.work_mops;
+        if !result.unfinished {
+            self.not_started = 0;
+            self.finished.0 += 1;
+            self.finished.1 += result.work_mops;
+        }
+        self.checkpoints.remove(&result.index);
+        self.kept.remove_index(result.index);
         // While more is to come here, this was not the last of the bag: it can wait, and be told together with others.
         let is_last = self.unfinished_is_empty();
         let can_wait = result.success && !self.pace.is_none() && !is_last;

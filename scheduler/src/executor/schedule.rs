@@ -139,7 +139,8 @@ impl Executor {
                 let (attempt, since) = (held.attempt_of(task.index), Some(io.now));
                 let running = Running { task, attempt, active: Duration::ZERO, since, frozen: false, stopping: false };
                 self.places[place] = Some(running);
-                io.effects.push(Effect::StartTask { place: place as u32, task, attempt, bag: held.bag.clone() });
+                let (bag, checkpoint) = (held.bag.clone(), held.checkpoints.get(&task.index).copied());
+                io.effects.push(Effect::StartTask { place: place as u32, task, attempt, bag, checkpoint });
             }
         }
     }

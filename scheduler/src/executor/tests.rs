@@ -32,7 +32,17 @@ fn executor(config: &Config) -> (Executor, Io) {
         let ranges = IntervalSet::from(0..tasks);
         let (age, path) = (Duration::ZERO, Path::default());
         executor.accept(
-            Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0, answer_within_ms: 0 },
+            Request {
+                bag,
+                number: 1,
+                attempt: 0,
+                ranges,
+                age,
+                path,
+                climbed: 0,
+                answer_within_ms: 0,
+                checkpoints: BTreeMap::new(),
+            },
             &mut io,
             config,
         );
@@ -90,7 +100,17 @@ fn give(executor: &mut Executor, io: &mut Io, number: u8, task_mops: f64, size_m
     let bag = BagHeader { id, submitter, tasks: 2, task_mops, application_size_mops: size_mops, declared };
     let tasks = if declared { 1 } else { 2 };
     let (ranges, age, path) = (IntervalSet::from(0..tasks), Duration::from_secs(age_s), Path::default());
-    let request = Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0, answer_within_ms: 0 };
+    let request = Request {
+        bag,
+        number: 1,
+        attempt: 0,
+        ranges,
+        age,
+        path,
+        climbed: 0,
+        answer_within_ms: 0,
+        checkpoints: BTreeMap::new(),
+    };
     executor.accept(request, io, &Config::default());
 }
 
@@ -185,7 +205,17 @@ impl Machine {
         let bag =
             BagHeader { id, submitter: contact(1), tasks, task_mops, application_size_mops: size_mops, declared: true };
         let (ranges, age, path) = (IntervalSet::from(0..tasks), Duration::ZERO, Path::default());
-        let request = Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0, answer_within_ms: 0 };
+        let request = Request {
+            bag,
+            number: 1,
+            attempt: 0,
+            ranges,
+            age,
+            path,
+            climbed: 0,
+            answer_within_ms: 0,
+            checkpoints: BTreeMap::new(),
+        };
         self.executor.accept(request, &mut self.io, &self.config);
         self.executor.dispatch(&mut self.io);
     }
@@ -275,7 +305,17 @@ fn laden(config: &Config) -> (Executor, Io) {
         let bag = BagHeader { id, submitter, tasks, task_mops: 1e5, application_size_mops, declared: true };
         let (ranges, age, path) = (IntervalSet::from(0..tasks), Duration::ZERO, Path::default());
         executor.accept(
-            Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0, answer_within_ms: 0 },
+            Request {
+                bag,
+                number: 1,
+                attempt: 0,
+                ranges,
+                age,
+                path,
+                climbed: 0,
+                answer_within_ms: 0,
+                checkpoints: BTreeMap::new(),
+            },
             &mut io,
             config,
         );
@@ -508,7 +548,17 @@ fn an_attempt_is_that_of_the_tasks_it_came_with() {
     let accept = |executor: &mut Executor, io: &mut Io, number, attempt, ranges: IntervalSet| {
         let (bag, age, path) = (bag.clone(), Duration::ZERO, Path::default());
         executor.accept(
-            Request { bag, number, attempt, ranges, age, path, climbed: 0, answer_within_ms: 0 },
+            Request {
+                bag,
+                number,
+                attempt,
+                ranges,
+                age,
+                path,
+                climbed: 0,
+                answer_within_ms: 0,
+                checkpoints: BTreeMap::new(),
+            },
             io,
             &config,
         );

@@ -83,6 +83,11 @@ impl Ledger {
         placement.is_some_and(|placement| placement.ranges.contains(result.index)) && result.attempt >= counted
     }
 
+    /// What an executor says of an attempt that was issued before now is of no account any more.
+    pub(super) fn not_before_next_attempt(&mut self, index: u64) {
+        self.failures.entry(index).or_default().next_attempt = self.attempt + 1;
+    }
+
     /// Counts one failed try; whether the task gets another.
     pub(super) fn may_retry(&mut self, result: &TaskResult, executor: PeerId) -> bool {
         let failures = self.failures.entry(result.index).or_default();

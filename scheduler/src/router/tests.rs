@@ -1,6 +1,6 @@
 //! Tests of the router, at the lower of the two routers of a grid of three machines.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use idlewood_overlay::{Effect, Event, GridId, PayloadCodec, PeerId};
@@ -108,7 +108,17 @@ fn request(tasks: u64) -> Request {
         declared: true,
     };
     let (ranges, age, path) = (IntervalSet::from(5..5 + tasks), Duration::ZERO, Path::default());
-    Request { bag, number: 1, attempt: 0, ranges, age, path, climbed: 0, answer_within_ms: 0 }
+    Request {
+        bag,
+        number: 1,
+        attempt: 0,
+        ranges,
+        age,
+        path,
+        climbed: 0,
+        answer_within_ms: 0,
+        checkpoints: BTreeMap::new(),
+    }
 }
 
 /// How many tasks each child gets, in its order; none where the request climbed.

@@ -166,6 +166,8 @@ impl Shard {
                     self.cause(host, now + LOCAL_DELAY, host, Occurrence::Stopped { life, task });
                 }
             }
+            // Tasks here keep none.
+            Effect::KeepCheckpoints { .. } => {}
             Effect::SuspendTasks => machine.suspend(now),
             Effect::ResumeTasks => {
                 for (place, at, serial) in machine.resume(now) {

@@ -88,6 +88,11 @@ impl Trace<'_> {
                 self.letter(if *here { b'f' } else { b'n' });
                 self.task(task);
             }
+            Event::CheckpointsFound { bag, .. } | Event::CheckpointsKept { bag, .. } => {
+                self.letter(b'k');
+                self.bag(*bag);
+            }
+            Event::Vacate => self.letter(b'v'),
             Event::OwnerReturned => self.letter(b'o'),
             Event::OwnerLeft => self.letter(b'a'),
             Event::Leave => self.letter(b'l'),
@@ -120,6 +125,11 @@ impl Trace<'_> {
             Effect::StopTask { place, task } => about(b'3', *place, task),
             Effect::FreezeTask { place, task } => about(b'8', *place, task),
             Effect::ThawTask { place, task } => about(b'9', *place, task),
+            Effect::KeepCheckpoints { bag, tasks } => {
+                self.letter(b'K');
+                self.bag(*bag);
+                self.word(tasks.len());
+            }
             Effect::SuspendTasks => self.letter(b'4'),
             Effect::ResumeTasks => self.letter(b'5'),
             Effect::MeasureTask { bag } => {

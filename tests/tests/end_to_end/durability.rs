@@ -98,6 +98,43 @@ fn a_task_goes_on_from_its_checkpoint_after_its_agent_was_killed() {
 }
 
 #[test]
+fn a_task_goes_on_elsewhere_from_its_checkpoint_when_the_owner_stays() {
+    let mut grid = Grid::start(3);
+    // It counts from the next start on.
+    grid.agents[1].configure("[owner]\nvacate = \"1s\"\n");
+    grid.agents[1].terminate();
+    grid.run(1);
+    grid.wait_until_formed(3);
+    for agent in [0, 2] {
+        grid.agents[agent].ask(&["pause"]);
+    }
+    let program = probe_program();
+    let program = program.to_str().expect("a path of ours");
+    let submit = ["submit", "--program", program, "--work", "50", "--max-retries", "0", "--", "steps", "100", "100"];
+    let id = grid.agents[0].ask(&submit)["id"].as_str().expect("an id").to_owned();
+    let checkpoint = grid.agents[1].dir.join("checkpoints").join(&id).join("0");
+    let done = || fs::metadata(checkpoint.join("steps")).map_or(0, |file| file.len());
+    wait_for("some steps", || done() >= 5);
+    grid.agents[2].ask(&["resume"]);
+    grid.agents[1].set_owner(true);
+    wait_for("the task to go back", || !checkpoint.exists());
+    assert_complete(&grid.agents[0], &id, 1);
+    let logs = grid.agents[0].ask(&["bag", "logs", &id]).to_string();
+    let begun = logs.split("begun at ").nth(1).and_then(|rest| rest.split('\\').next()?.parse::<u64>().ok());
+    assert!(begun.is_some_and(|begun| (5..100).contains(&begun)), "{logs}");
+    let out = grid.root.path().join("out");
+    grid.agents[0].ask(&["bag", "get", &id, "--out", out.to_str().expect("ours")]);
+    let results = fs::read_to_string(out.join("results.json")).expect("they were fetched");
+    assert!(results.contains(&peer(&grid.agents[2])), "the other machine did the rest: {results}");
+    wait_for("nobody to hold anything", || grid.agents.iter().all(|agent| agent.holds() == 0));
+    for agent in [0, 2] {
+        wait_for("all checkpoints to go", || {
+            fs::read_dir(grid.agents[agent].dir.join("checkpoints").join(&id)).map_or(0, Iterator::count) == 0
+        });
+    }
+}
+
+#[test]
 fn a_worker_that_dies_is_no_failure_the_first_time_and_failed_tasks_run_again_on_demand() {
     let mut grid = Grid::start(1);
     let program = probe_program();

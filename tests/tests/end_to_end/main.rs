@@ -10,6 +10,7 @@ mod harness;
 mod mistakes;
 mod owner;
 mod places;
+mod redteam;
 mod sleep;
 mod small;
 mod solver;

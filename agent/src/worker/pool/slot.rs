@@ -3,17 +3,20 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal};
 use tokio::sync::mpsc;
 
-use super::super::{Outcome, protocol};
+use super::super::disk::Allowance;
+use super::super::{Outcome, Reach, protocol};
 use super::WorkerEvent;
 
-/// Longest that loading and compiling a program may take. Our choice: a hundred times what a megabyte takes.
+/// Longest that a worker may take to get ready, and to compile a program. Our choice: a hundred times what a megabyte takes.
 pub(super) const PREPARE_LIMIT: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Default)]
@@ -22,8 +25,10 @@ pub(super) struct Slot {
     pub(super) worker: Option<Pid>,
     /// The way to it and back, as long.
     pub(super) line: Option<Line>,
-    /// The worker has read the greeting: what else is in the line are jobs.
-    pub(super) greeted: bool,
+    /// What the worker is for, as long.
+    pub(super) serves: Option<Serves>,
+    /// It has said so, and thus read the greeting: what else is in the line are jobs.
+    pub(super) ready: bool,
     /// Frozen on its own, besides the whole pool.
     pub(super) frozen: bool,
     /// Since when it has been frozen for either reason.
@@ -47,12 +52,24 @@ pub(super) struct Line {
     pub(super) theirs: OwnedFd,
 }
 
+/// What a worker is for: nothing of another bag comes near it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Serves {
+    /// The program's.
+    pub(super) hash: [u8; 32],
+    pub(super) reach: Arc<Reach>,
+}
+
 #[derive(Debug)]
 pub(super) struct Waiting {
     /// Its name in the pool.
     pub(super) number: u64,
-    pub(super) packet: Vec<u8>,
+    pub(super) packet: protocol::JobPacket,
+    /// What has to be compiled for it.
+    pub(super) program: PathBuf,
+    pub(super) serves: Serves,
     pub(super) limit: Option<Duration>,
+    pub(super) allowance: Allowance,
     pub(super) permit: mpsc::OwnedPermit<WorkerEvent>,
 }
 
@@ -62,7 +79,7 @@ pub(super) struct Running {
     /// When the present phase (preparation or run) began, moved on by what was spent frozen.
     pub(super) since: Instant,
     pub(super) limit: Option<Duration>,
-    /// The worker starts, loads or compiles: the limit is [`PREPARE_LIMIT`], not the task's.
+    /// The worker gets ready, or compiles: the limit is [`PREPARE_LIMIT`], not the task's.
     pub(super) preparing: bool,
     /// It was frozen meanwhile: the worker's own clock does not tell how long it ran.
     pub(super) was_frozen: bool,
@@ -75,21 +92,6 @@ impl Line {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         Ok(Self { ours, theirs })
-    }
-
-    /// Whether there was room for the packet.
-    pub(super) fn send(&self, packet: &[u8]) -> bool {
-        loop {
-            match rustix::net::send(&self.ours, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(_) => return true,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN | Errno::NOBUFS) => return false,
-                Err(error) => {
-                    tracing::debug!(%error, "a worker does not take a job");
-                    return false;
-                }
-            }
-        }
     }
 
     /// Takes everything out of the line that the worker has not taken: the numbers of these jobs. The worker may take one
@@ -166,35 +168,71 @@ impl Slot {
         self.handed.is_empty() && self.waiting.is_empty()
     }
 
-    /// Hands over to the worker what it has room for. One that is about to be killed gets nothing.
+    /// Whether a job runs, or will without anybody's doing.
+    pub(super) fn may_run(&self) -> bool {
+        !self.is_idle() && self.frozen_since.is_none()
+    }
+
+    /// The job that may be running now, by its number, and what its files may take.
+    pub(super) fn first(&self) -> Option<(u64, Allowance)> {
+        let first = self.handed.front().filter(|_| self.frozen_since.is_none())?;
+        Some((first.number, first.allowance.clone()))
+    }
+
+    /// Hands over to the worker what it is for and has room for. One that is about to be killed gets nothing; one that has
+    /// nothing left to do while others wait makes room for another.
     pub(super) fn hand_over(&mut self) {
         if self.running.as_ref().is_some_and(|running| running.verdict.is_some()) {
             return;
         }
-        while let (Some(line), true, Some(next)) = (&self.line, self.greeted, self.waiting.front()) {
-            if !line.send(&next.packet) {
+        while let (Some(line), true, Some(next)) = (&self.line, self.ready, self.waiting.front()) {
+            if self.serves.as_ref() != Some(&next.serves) {
+                if self.handed.is_empty() {
+                    self.signal(Signal::KILL);
+                }
                 return;
+            }
+            match next.packet.send(&line.ours) {
+                Ok(()) => {}
+                Err(Errno::AGAIN | Errno::NOBUFS) => return,
+                Err(error) => {
+                    tracing::debug!(%error, "a worker does not take a job");
+                    return;
+                }
             }
             self.handed.extend(self.waiting.pop_front());
             if self.running.is_none() {
-                self.begin(false);
+                self.begin();
             }
         }
     }
 
     /// The first job that was handed over is the one that runs, if there is one.
-    pub(super) fn begin(&mut self, preparing: bool) {
+    pub(super) fn begin(&mut self) {
         let was_frozen = self.frozen_since.is_some();
         self.running = self.handed.front().map(|first| {
-            let limit = if preparing { Some(PREPARE_LIMIT) } else { first.limit };
-            Running { since: Instant::now(), limit, preparing, was_frozen, verdict: None }
+            let limit = first.limit;
+            Running { since: Instant::now(), limit, preparing: false, was_frozen, verdict: None }
         });
+    }
+
+    /// A worker for this was started, which has yet to get ready.
+    pub(super) fn starts(&mut self, worker: Option<Pid>, line: Line, serves: Serves) {
+        (self.worker, self.line, self.serves, self.ready) = (worker, Some(line), Some(serves), false);
+        let limit = Some(PREPARE_LIMIT);
+        self.running =
+            Some(Running { since: Instant::now(), limit, preparing: true, was_frozen: false, verdict: None });
+    }
+
+    /// There is no worker any more.
+    pub(super) fn forget_worker(&mut self) {
+        (self.worker, self.line, self.serves, self.ready) = (None, None, None, false);
     }
 
     /// Gets back what was handed over and has not begun.
     pub(super) fn recall(&mut self) {
         // Before that only the greeting is in the line, which must stay there.
-        let Some(line) = self.line.as_ref().filter(|_| self.greeted) else { return };
+        let Some(line) = self.line.as_ref().filter(|_| self.ready) else { return };
         let unread = line.drain();
         let (back, begun): (VecDeque<_>, VecDeque<_>) =
             self.handed.drain(..).partition(|job| unread.contains(&job.number));

@@ -1,30 +1,64 @@
 //! What the threads do: one for each slot, which starts, hears and reaps its worker, and the timer.
 
-use std::io::{self, BufReader};
+use std::io::{self, BufReader, Read as _};
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
 use super::super::Outcome;
-use super::super::protocol::{self, End, FromWorker};
-use super::slot::{Line, PREPARE_LIMIT, Running, Slot};
+use super::super::disk::Allowance;
+use super::super::protocol::{self, End, FromWorker, Hello, Role};
+use super::slot::{Line, PREPARE_LIMIT, Running, Serves, Slot};
 use super::{Shared, State, WorkerEvent, never_ran};
 
 /// No run is said to have been longer: a worker that ran foreign code may say anything, and others reckon with it.
 const RUN_MAX: Duration = Duration::from_secs(90 * 86_400);
 
+/// Between two looks at what running tasks take of the disk, and how many times longer than a look took: it may cost a
+/// twentieth of a processor.
+const DISK_INTERVAL: Duration = Duration::from_secs(1);
+const DISK_INTERVAL_SHARE: u32 = 20;
+
 /// How long reports may accumulate while the worker has more to do.
 const ACCUMULATE: Duration = Duration::from_millis(1);
+
+/// Most that is kept of what one worker writes to its stderr. Our choice: a panic with its place.
+const STDERR_BYTES_MAX: usize = 4096;
 
 /// The slot thread's hold on its worker.
 struct Link {
     child: Child,
     reports: BufReader<ChildStdout>,
+    stderr: ChildStderr,
+    /// What it wrote there, up to a limit.
+    said: String,
     /// Processor time it had used at the end of its last job.
     cpu: Duration,
+    /// Processor time of what made its program ready, until a job is told of that.
+    compile: Duration,
+}
+
+/// Why a worker is of no use any more.
+enum Lost {
+    /// It has ended, or was condemned.
+    Ended,
+    /// It broke the protocol.
+    Nonsense(String),
+    /// Its program is of no use: how the jobs of it end.
+    Unusable(End),
+}
+
+/// What a slot's thread does next.
+enum Next {
+    /// Takes the reports of a worker that has jobs.
+    Listen,
+    /// Has a program compiled, for the jobs that wait.
+    Compile(Serves, PathBuf),
 }
 
 impl Shared {
@@ -43,6 +77,7 @@ impl Shared {
                 wake.notify_all();
             }
         }
+        self.wake_disk_watch(&mut state);
         drop(state);
         self.timer.notify_all();
     }
@@ -80,7 +115,7 @@ impl Shared {
                     }
                     _ => {
                         let seconds = PREPARE_LIMIT.as_secs();
-                        let message = format!("loading and compiling the program took more than {seconds} s");
+                        let message = format!("loading or compiling the program took more than {seconds} s");
                         slot.condemn(Outcome::CouldNotStart { message });
                     }
                 }
@@ -96,14 +131,56 @@ impl Shared {
         }
     }
 
+    /// Something may run from now on.
+    pub(super) fn wake_disk_watch(&self, state: &mut State) {
+        if !std::mem::replace(&mut state.disk_is_watched, true) {
+            self.disk.notify_all();
+        }
+    }
+
+    /// Looks now and then at what the files of running tasks take, and ends those that take too much. Sleeps while
+    /// nothing runs.
+    pub(super) fn watch_disk(&self) {
+        let mut pause = DISK_INTERVAL;
+        let mut state = self.lock();
+        while !state.closing {
+            if !state.slots.iter().any(Slot::may_run) {
+                state.disk_is_watched = false;
+                state = self.disk.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            state = self.disk.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0;
+            let running: Vec<_> =
+                state.slots.iter().enumerate().filter_map(|(slot, place)| Some((slot, place.first()?))).collect();
+            drop(state);
+            let begin = Instant::now();
+            let over: Vec<_> = running
+                .into_iter()
+                .filter_map(|(slot, (job, allowance))| Some((slot, job, exceeded(&allowance)?)))
+                .collect();
+            pause = DISK_INTERVAL.max(begin.elapsed() * DISK_INTERVAL_SHARE);
+            state = self.lock();
+            for (slot, job, limit_bytes) in over {
+                let place = &mut state.slots[slot];
+                if place.first().is_some_and(|(number, _)| number == job) {
+                    place.condemn(Outcome::OverDisk { limit_bytes });
+                }
+            }
+        }
+    }
+
     pub(super) fn run_slot(&self, slot: usize) {
         let mut link: Option<Link> = None;
-        while self.wait_for_job(slot, &mut link) {
-            if let Some(mut held) = link.take() {
-                match self.listen(slot, &mut held) {
+        // Processor time of compiling, until a worker for it is there.
+        let mut compile = Duration::ZERO;
+        while let Some(next) = self.wait_for_job(slot, &mut link, &mut compile) {
+            match (next, link.take()) {
+                (Next::Listen, Some(mut held)) => match self.listen(slot, &mut held) {
                     Some(lost) => self.bury(slot, held, lost),
                     None => link = Some(held),
-                }
+                },
+                (Next::Listen, None) => {}
+                (Next::Compile(serves, program), _) => compile = self.compile(slot, &serves, program),
             }
         }
         if let Some(link) = link {
@@ -111,144 +188,209 @@ impl Shared {
         }
     }
 
-    /// Waits for a job and makes sure that there is a worker which has it. Whether the pool goes on.
-    fn wait_for_job(&self, slot: usize, link: &mut Option<Link>) -> bool {
+    /// Waits for a job, and for a worker that has it or for what that takes. `None`: the pool closes.
+    fn wait_for_job(&self, slot: usize, link: &mut Option<Link>, compile: &mut Duration) -> Option<Next> {
+        let mut found: Option<([u8; 32], PathBuf)> = None;
         let mut state = self.lock();
         loop {
             if state.closing {
-                return false;
+                return None;
             }
             let place = &mut state.slots[slot];
-            if place.frozen_since.is_none() && !place.is_idle() {
-                match self.ensure_worker(place, link) {
-                    Ok(()) => {
-                        place.listening = true;
-                        self.nudge_timer(&state);
-                        return true;
-                    }
-                    Err(error) => {
-                        let message = format!("cannot start the worker process: {error}");
-                        if let Some(waiting) = place.waiting.pop_front() {
-                            waiting.permit.send(never_ran(slot, Outcome::CouldNotStart { message }));
-                        }
-                        continue;
-                    }
+            let Some(front) = place.waiting.front().filter(|_| place.frozen_since.is_none()) else {
+                state = self.wake[slot].wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let (serves, program) = (front.serves.clone(), front.program.clone());
+            if let Some(held) = link {
+                // It may have been killed while it had nothing to do.
+                if place.serves.as_ref() == Some(&serves) && matches!(held.child.try_wait(), Ok(None)) {
+                    place.hand_over();
+                    place.listening = true;
+                    self.nudge_timer(&state);
+                    return Some(Next::Listen);
                 }
+                place.recall();
+                drop(state);
+                if let Some(old) = link.take() {
+                    self.reap(slot, old);
+                }
+                state = self.lock();
+                continue;
             }
-            state = self.wake[slot].wait(state).unwrap_or_else(PoisonError::into_inner);
+            let Some((_, artefact)) = found.as_ref().filter(|(program, _)| *program == serves.hash) else {
+                drop(state);
+                found = self.cache.find(&serves.hash).map(|artefact| (serves.hash, artefact));
+                if found.is_none() {
+                    return Some(Next::Compile(serves, program));
+                }
+                state = self.lock();
+                continue;
+            };
+            let readable = serves.reach.readable.iter().cloned().chain([artefact.clone()]).collect();
+            let writable = serves.reach.writable.clone();
+            match self.spawn(place, Role::Run { artefact: artefact.clone() }, serves, readable, writable) {
+                Ok(mut new) => {
+                    new.compile = std::mem::take(compile);
+                    *link = Some(new);
+                    place.listening = true;
+                    self.nudge_timer(&state);
+                    return Some(Next::Listen);
+                }
+                Err(error) => could_not_start(slot, place, &error),
+            }
         }
     }
 
-    /// Under the lock, with the slot not frozen and a job in it: a worker that lives, or a new one.
-    fn ensure_worker(&self, place: &mut Slot, link: &mut Option<Link>) -> io::Result<()> {
-        if let Some(held) = link {
-            // It may have been killed while it had nothing to do.
-            if matches!(held.child.try_wait(), Ok(None)) {
-                place.hand_over();
-                return Ok(());
-            }
-            place.recall();
-            (place.worker, place.line) = (None, None);
-            *link = None;
-        }
+    /// Starts a worker for the slot, under the lock.
+    fn spawn(
+        &self,
+        place: &mut Slot,
+        role: Role,
+        serves: Serves,
+        readable: Vec<PathBuf>,
+        writable: Vec<PathBuf>,
+    ) -> io::Result<Link> {
+        let hello = Hello { agent_pid: std::process::id(), role, readable, writable, strict: self.strict };
+        let hello = protocol::encode_hello(&hello).ok_or_else(|| io::Error::other("a path is not valid UTF-8"))?;
         let line = Line::new()?;
         let mut command = Command::new(&self.command[0]);
-        command.args(&self.command[1..]).env_clear().stdin(line.theirs.try_clone()?).stdout(Stdio::piped());
+        command.args(&self.command[1..]).env_clear();
+        command.stdin(line.theirs.try_clone()?).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
-        let stdout = child.stdout.take().ok_or_else(|| io::Error::other("the worker has no pipes"))?;
-        place.worker = pid_of(&child);
-        if !line.send(&self.hello) {
-            tracing::warn!("a worker cannot be greeted");
+        let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
+            return Err(io::Error::other("the worker has no pipes"));
+        };
+        if let Err(error) = rustix::net::send(&line.ours, &hello, rustix::net::SendFlags::NOSIGNAL) {
+            tracing::warn!(%error, "a worker cannot be greeted");
         }
-        (place.line, place.greeted) = (Some(line), false);
-        // A new worker has to start and load the program; it says when it has, and when the run itself begins.
-        let limit = Some(PREPARE_LIMIT);
-        place.running =
-            Some(Running { since: Instant::now(), limit, preparing: true, was_frozen: false, verdict: None });
-        *link = Some(Link { child, reports: BufReader::new(stdout), cpu: Duration::ZERO });
-        Ok(())
+        place.starts(pid_of(&child), line, serves);
+        let (cpu, compile) = (Duration::ZERO, Duration::ZERO);
+        let link = Link { child, reports: BufReader::new(stdout), stderr, said: String::new(), cpu, compile };
+        // Its writes may wait for us, never our reads for it.
+        rustix::fs::fcntl_setfl(&link.stderr, OFlags::NONBLOCK)?;
+        Ok(link)
     }
 
-    /// Takes the worker's reports until its run is over (`None`), or until it is dead, condemned or talks nonsense: the
-    /// reason, unless its exit status is the reason.
-    fn listen(&self, slot: usize, link: &mut Link) -> Option<Option<String>> {
+    /// Has a program compiled by a worker of its own, which takes the slot meanwhile: the processor time that took. Where
+    /// it fails, so does the first job that waits for it.
+    fn compile(&self, slot: usize, serves: &Serves, program: PathBuf) -> Duration {
+        let draft = self.cache.draft();
+        let mut state = self.lock();
+        let is_closing = state.closing;
+        let place = &mut state.slots[slot];
+        let waits = place.waiting.front().is_some_and(|front| front.serves == *serves);
+        if !waits || place.frozen_since.is_some() || is_closing {
+            return Duration::ZERO;
+        }
+        let begun = draft.and_then(|draft| {
+            let artefact = draft.path().to_owned();
+            let role = Role::Compile { program: program.clone(), hash: serves.hash, artefact: artefact.clone() };
+            Ok((self.spawn(place, role, serves.clone(), vec![program], vec![artefact])?, draft))
+        });
+        let (mut link, draft) = match begun {
+            Ok(begun) => begun,
+            Err(error) => {
+                could_not_start(slot, place, &error);
+                return Duration::ZERO;
+            }
+        };
+        self.nudge_timer(&state);
+        drop(state);
+        let lost = match protocol::read(&mut link.reports, protocol::FROM_WORKER_BYTES_MAX) {
+            Ok(Some(FromWorker::Ready { cpu })) => match self.cache.keep(&serves.hash, draft) {
+                Ok(_) => {
+                    let mut state = self.lock();
+                    if state.slots[slot].running.take().is_some_and(|running| running.verdict.is_none()) {
+                        drop(state);
+                        self.reap(slot, link);
+                        return cpu.min(RUN_MAX);
+                    }
+                    Lost::Ended
+                }
+                Err(error) => {
+                    Lost::Unusable(End::CouldNotStart { message: format!("cannot keep the compiled program: {error}") })
+                }
+            },
+            Ok(Some(FromWorker::Unusable(end))) => Lost::Unusable(end),
+            other => lost_by(other),
+        };
+        self.bury(slot, link, lost);
+        Duration::ZERO
+    }
+
+    /// Takes the worker's reports until its run is over (`None`), or until it is dead, condemned or talks nonsense.
+    fn listen(&self, slot: usize, link: &mut Link) -> Option<Lost> {
+        let mut is_ready = self.lock().slots[slot].ready;
         loop {
             match protocol::read(&mut link.reports, protocol::FROM_WORKER_BYTES_MAX) {
-                Ok(Some(FromWorker::Done(report))) => {
-                    link.cpu = report.worker_cpu;
-                    match self.done(slot, report) {
-                        None => return Some(None),
-                        Some(0) => return None,
-                        Some(1) => {}
-                        Some(_) if !link.reports.buffer().is_empty() => {}
-                        Some(_) => std::thread::sleep(ACCUMULATE),
-                    }
-                }
-                Ok(Some(FromWorker::Ready)) => {
+                Ok(Some(FromWorker::Ready { cpu })) if !is_ready => {
+                    is_ready = true;
+                    link.cpu = cpu.min(RUN_MAX);
+                    link.compile = link.compile.saturating_add(link.cpu);
                     let mut state = self.lock();
                     let place = &mut state.slots[slot];
-                    place.greeted = true;
+                    place.ready = true;
                     if place.running.as_ref().is_none_or(|running| running.verdict.is_none()) {
+                        place.running = None;
                         place.hand_over();
-                        place.begin(true);
                     }
                     self.nudge_timer(&state);
                 }
-                Ok(Some(FromWorker::Preparing)) => self.enter_phase(slot, true),
-                Ok(Some(FromWorker::Begun)) => self.enter_phase(slot, false),
-                Ok(None) => return Some(None),
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Some(None),
-                Err(error) => return Some(Some(format!("the worker sent {error}"))),
+                Ok(Some(FromWorker::Unusable(end))) if !is_ready => return Some(Lost::Unusable(end)),
+                Ok(Some(FromWorker::Done(number, report))) if is_ready => {
+                    link.cpu = report.worker_cpu;
+                    match self.done(slot, link, number, report) {
+                        Ok(0) => return None,
+                        Ok(1) => {}
+                        Ok(_) if !link.reports.buffer().is_empty() => {}
+                        Ok(_) => std::thread::sleep(ACCUMULATE),
+                        Err(lost) => return Some(lost),
+                    }
+                }
+                other => return Some(lost_by(other)),
             }
         }
     }
 
-    /// The first job of the run is over; how many jobs are left in it. `None`: that was decided otherwise before, and what
-    /// the worker says comes too late.
-    fn done(&self, slot: usize, report: protocol::Report) -> Option<usize> {
+    /// The first job of the run is over; how many the worker still has. An error: it is to go.
+    fn done(&self, slot: usize, link: &mut Link, number: u64, report: protocol::Report) -> Result<usize, Lost> {
         let mut state = self.lock();
         let place = &mut state.slots[slot];
-        let running = place.running.take()?;
-        if running.verdict.is_some() {
+        let Some(running) = place.running.take_if(|running| running.verdict.is_none()) else {
+            // That was decided otherwise before, and what the worker says comes too late; or it has nothing to say.
+            let is_condemned = place.running.is_some();
+            return Err(if is_condemned { Lost::Ended } else { out_of_turn() });
+        };
+        if place.handed.front().is_none_or(|first| first.number != number) {
             place.running = Some(running);
-            return None;
+            return Err(out_of_turn());
         }
         let now = place.frozen_since.unwrap_or_else(Instant::now);
         // Of the agent's clock the time is known that it was frozen, of the worker's the rest.
         let wall =
             if running.was_frozen { now.saturating_duration_since(running.since) } else { report.wall.min(RUN_MAX) };
-        let job = place.handed.pop_front()?;
-        place.begin(false);
+        let Some(job) = place.handed.pop_front() else { return Err(out_of_turn()) };
+        place.begin();
         place.hand_over();
-        let left = place.handed.len() + place.waiting.len();
+        let left = place.handed.len();
         place.listening = left > 0;
         self.nudge_timer(&state);
         drop(state);
-        let outcome = match report.end {
-            End::Exited { code } => Outcome::Exited { code },
-            End::Trapped { message } => Outcome::Trapped { message },
-            End::Invalid { message } => Outcome::Invalid { message },
-            End::CouldNotStart { message } => Outcome::CouldNotStart { message },
-        };
-        let protocol::Report { cpu, compile, output_truncated, untouched, .. } = report;
-        let (cpu, compile) = (cpu.min(RUN_MAX), compile.min(RUN_MAX));
-        job.permit.send(WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated, untouched });
-        Some(left)
-    }
-
-    fn enter_phase(&self, slot: usize, preparing: bool) {
-        let mut state = self.lock();
-        let place = &mut state.slots[slot];
-        let verdict = place.running.as_mut().and_then(|running| running.verdict.take());
-        place.begin(preparing);
-        if let Some(running) = &mut place.running {
-            running.verdict = verdict;
+        if left == 0 {
+            hear(slot, link);
         }
-        self.nudge_timer(&state);
+        let outcome = outcome_of(report.end);
+        // What hindered it may be this worker's own.
+        let retire = left == 0 && matches!(outcome, Outcome::CouldNotStart { .. });
+        let protocol::Report { cpu, output_truncated, untouched, .. } = report;
+        let (cpu, compile) = (cpu.min(RUN_MAX), std::mem::take(&mut link.compile));
+        job.permit.send(WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated, untouched });
+        if retire { Err(Lost::Ended) } else { Ok(left) }
     }
 
     /// The worker is no more, or about to be: one job goes with it, the others wait for the next worker.
-    fn bury(&self, slot: usize, link: Link, lost: Option<String>) {
+    fn bury(&self, slot: usize, link: Link, lost: Lost) {
         let before = link.cpu;
         let (wall, verdict) = {
             let place = &mut self.lock().slots[slot];
@@ -259,11 +401,15 @@ impl Shared {
                 None => (Duration::ZERO, None),
             }
         };
+        let (was_ready, served) = {
+            let place = &self.lock().slots[slot];
+            (place.ready, place.serves.clone())
+        };
         let (status, cpu) = self.reap(slot, link);
         let job = {
             let place = &mut self.lock().slots[slot];
             // One that did not even get to its first job is no good for it.
-            let first = if place.greeted { None } else { place.waiting.pop_front() };
+            let first = place.waiting.pop_front_if(|front| !was_ready && Some(&front.serves) == served.as_ref());
             // Nothing is handed over to a worker that is gone.
             let job = place.handed.pop_front().or(first);
             for behind in place.handed.drain(..).rev() {
@@ -272,7 +418,11 @@ impl Shared {
             job
         };
         let Some(job) = job else { return };
-        let outcome = verdict.unwrap_or_else(|| Outcome::WorkerDied { reason: lost.unwrap_or(status) });
+        let outcome = verdict.unwrap_or_else(|| match lost {
+            Lost::Ended => Outcome::WorkerDied { reason: status },
+            Lost::Nonsense(reason) => Outcome::WorkerDied { reason },
+            Lost::Unusable(end) => outcome_of(end),
+        });
         let (cpu, compile, output_truncated) = (cpu.saturating_sub(before), Duration::ZERO, false);
         let untouched = false;
         job.permit.send(WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated, untouched });
@@ -290,21 +440,75 @@ impl Shared {
                 Err(error) => tracing::warn!(slot, %error, "cannot wait for a worker"),
             }
         }
+        hear(slot, &mut link);
         let mut state = self.lock();
         let status = link.child.wait();
-        (state.slots[slot].worker, state.slots[slot].line) = (None, None);
+        state.slots[slot].forget_worker();
         drop(state);
         let words = match status {
             Ok(status) => match (status.signal(), status.code()) {
                 (Some(9), _) => "the worker process was killed (signal 9), perhaps because memory ran out".to_owned(),
                 (Some(signal), _) => format!("the worker process crashed (signal {signal})"),
-                (None, Some(code)) => format!("the worker process gave up (exit code {code}); the log says why"),
+                (None, Some(code)) => format!("the worker process gave up (exit code {code}): {}", link.said),
                 (None, None) => "the worker process ended".to_owned(),
             },
             Err(error) => format!("the worker process is lost: {error}"),
         };
         (words, cpu)
     }
+}
+
+/// Fails the first job that waits: no worker can be started for it.
+fn could_not_start(slot: usize, place: &mut Slot, error: &io::Error) {
+    let message = format!("cannot start the worker process: {error}");
+    if let Some(waiting) = place.waiting.pop_front() {
+        waiting.permit.send(never_ran(slot, Outcome::CouldNotStart { message }));
+    }
+}
+
+fn out_of_turn() -> Lost {
+    Lost::Nonsense("the worker spoke out of turn".to_owned())
+}
+
+/// What something else than an expected message means.
+fn lost_by(read: io::Result<Option<FromWorker>>) -> Lost {
+    match read {
+        Ok(Some(_)) => out_of_turn(),
+        Ok(None) => Lost::Ended,
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Lost::Ended,
+        Err(error) => Lost::Nonsense(format!("the worker sent {error}")),
+    }
+}
+
+fn outcome_of(end: End) -> Outcome {
+    match end {
+        End::Exited { code } => Outcome::Exited { code },
+        End::Trapped { message } => Outcome::Trapped { message },
+        End::Invalid { message } => Outcome::Invalid { message },
+        End::OverDisk { limit_bytes } => Outcome::OverDisk { limit_bytes },
+        End::CouldNotStart { message } => Outcome::CouldNotStart { message },
+    }
+}
+
+/// Logs what a worker has written to its stderr, up to a limit; nothing in it reaches a terminal as it is.
+fn hear(slot: usize, link: &mut Link) {
+    let mut text = vec![0; STDERR_BYTES_MAX];
+    // An empty pipe is an error, too: it is not waited for.
+    let Ok(bytes @ 1..) = link.stderr.read(&mut text) else { return };
+    text.truncate(bytes.min(STDERR_BYTES_MAX.saturating_sub(link.said.len())));
+    for line in String::from_utf8_lossy(&text).lines() {
+        let line = line.escape_debug().to_string();
+        tracing::warn!(slot, "a worker says: {line}");
+        link.said.push_str(&line);
+    }
+}
+
+/// The limit that a running task has gone over.
+fn exceeded(allowance: &Allowance) -> Option<u64> {
+    allowance.exceeded().unwrap_or_else(|error| {
+        tracing::warn!(%error, "what a task takes of the disk is not known");
+        None
+    })
 }
 
 fn pid_of(child: &Child) -> Option<Pid> {

@@ -1,0 +1,102 @@
+//! A task's inputs, laid out by the agent where its worker can read them and not change them.
+//!
+//! They are hard links to the blobs: a link costs nothing whatever the size. But who can write where a link lies can write
+//! the blob, so that the directory must be among what workers only read ([`super::Reach::readable`]).
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A file that a task may read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Input {
+    /// Its name under `inputs/`: a relative path without `.` and `..`.
+    pub name: String,
+    /// The host file with the content.
+    pub path: PathBuf,
+}
+
+/// Why inputs were not laid out. Some may be.
+#[derive(Debug, thiserror::Error)]
+pub enum LayOutError {
+    /// An input's name leads elsewhere.
+    #[error("input name {name:?} is not allowed: give a relative path without \".\", \"..\" and empty parts")]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// Two inputs would be the same file, or one a directory of the other.
+    #[error("two inputs are named {name:?}, or one lies inside the other: give each its own name")]
+    Twice {
+        /// The name.
+        name: String,
+    },
+    /// The disk refuses.
+    #[error("cannot provide the input {}: {source}", path.display())]
+    Io {
+        /// The host file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Puts inputs under their names into a directory, which is made. Blocks.
+///
+/// # Errors
+/// [`LayOutError`].
+pub fn lay_out(directory: &Path, inputs: &[Input]) -> Result<(), LayOutError> {
+    check(inputs)?;
+    for Input { name, path } in inputs {
+        let place = directory.join(name);
+        let made = place.parent().map_or(Ok(()), fs::create_dir_all);
+        // Another file system, or one without links: copy.
+        let link = |()| fs::hard_link(path, &place).or_else(|_| fs::copy(path, &place).map(drop));
+        made.and_then(link).map_err(|source| LayOutError::Io { path: path.clone(), source })?;
+    }
+    Ok(())
+}
+
+fn check(inputs: &[Input]) -> Result<(), LayOutError> {
+    let mut names: Vec<&str> = Vec::with_capacity(inputs.len());
+    for input in inputs {
+        let good_part = |part: &str| !matches!(part, "" | "." | "..") && part.len() <= 255;
+        if !input.name.split('/').all(good_part) || input.name.contains('\0') {
+            return Err(LayOutError::Name { name: input.name.clone() });
+        }
+        names.push(&input.name);
+    }
+    names.sort_unstable_by(|a, b| Path::new(a).cmp(Path::new(b)));
+    match names.windows(2).find(|pair| Path::new(pair[1]).starts_with(pair[0])) {
+        Some(pair) => Err(LayOutError::Twice { name: pair[0].to_owned() }),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(names: &[&str]) -> Result<(), LayOutError> {
+        let input = |name: &&str| Input { name: (*name).to_owned(), path: PathBuf::from("/blob") };
+        check(&names.iter().map(input).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn input_names_stay_inside() {
+        for good in ["a", "a/b", "a b", "..a", "a..", ".hidden"] {
+            named(&[good]).expect(good);
+        }
+        for bad in ["", ".", "..", "/a", "a/", "a//b", "a/../b", "../a", "a/..", "./a", "a\0b", &"x".repeat(256)] {
+            assert!(matches!(named(&[bad]), Err(LayOutError::Name { name }) if name == bad));
+        }
+    }
+
+    #[test]
+    fn inputs_do_not_collide() {
+        named(&["a", "a.b", "ab", "b/a"]).expect("they are different");
+        for bad in [&["a", "a"][..], &["a", "a.b", "a/b"], &["x/y/z", "q", "x/y"]] {
+            assert!(matches!(named(bad), Err(LayOutError::Twice { .. })), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Reads and removes what workers left in their directories, as what strangers may have put there.
+//!
+//! The agent has the rights of its user, the worker that wrote has none: so whoever broke out of WebAssembly would have the
+//! agent read for them what they cannot, through a link, or wait for ever, on a pipe. Each name is therefore looked up in
+//! an open directory, is not followed if it is a link, is opened without waiting, and is taken only if it is a plain file
+//! that has no other name. Directories are bounded in number and depth, contents in bytes.
+//!
+//! The directories that are given by their path must lie where no worker can replace them but the last part.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Dir, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+/// Most files that are taken of one task, and how deep they may lie.
+pub const FILES_MAX: usize = 4096;
+const DEPTH_MAX: usize = 16;
+/// Most entries that are looked at, of any kind.
+const ENTRIES_MAX: usize = 4 * FILES_MAX;
+
+/// What may still be read, and what is said when that is not enough.
+#[derive(Debug)]
+pub struct Room {
+    bytes: u64,
+    over: String,
+}
+
+impl Room {
+    /// So many bytes; `over` says what is wrong with more.
+    pub fn new(bytes: u64, over: String) -> Self {
+        Self { bytes, over }
+    }
+}
+
+/// A directory that a worker could write to.
+#[derive(Debug)]
+pub struct Left(OwnedFd);
+
+/// Neither follows a link nor waits.
+const CAREFULLY: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+
+impl Left {
+    /// Opens a directory; `None` where there is none: nothing, or something else.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn open(path: &Path) -> io::Result<Option<Self>> {
+        Self::found(rustix::fs::open(path, CAREFULLY | OFlags::DIRECTORY, Mode::empty()))
+    }
+
+    /// The directory of this name in it, as [`Left::open`].
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn directory(&self, name: &str) -> io::Result<Option<Self>> {
+        Self::found(rustix::fs::openat(&self.0, name, CAREFULLY | OFlags::DIRECTORY, Mode::empty()))
+    }
+
+    fn found(opened: rustix::io::Result<OwnedFd>) -> io::Result<Option<Self>> {
+        match opened {
+            Ok(directory) => Ok(Some(Self(directory))),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// The content of the file of this name, which is taken from `room`; `None` where there is none.
+    ///
+    /// # Errors
+    /// It cannot be read, or there is no room for it.
+    pub fn read(&self, name: &str, room: &mut Room) -> io::Result<Option<Vec<u8>>> {
+        let file = match rustix::fs::openat(&self.0, name, CAREFULLY, Mode::empty()) {
+            Ok(file) => file,
+            // A link, or a socket.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO) => return Ok(None),
+            Err(errno) => return Err(errno.into()),
+        };
+        let stat = rustix::fs::fstat(&file)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_nlink != 1 {
+            return Ok(None);
+        }
+        let mut bytes = Vec::new();
+        File::from(file).take(room.bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+        let left = room.bytes.checked_sub(bytes.len() as u64);
+        room.bytes = left.ok_or_else(|| io::Error::other(room.over.clone()))?;
+        Ok(Some(bytes))
+    }
+
+    /// All files below it with their names, as [`Left::read`].
+    ///
+    /// # Errors
+    /// They cannot be read, there is no room for them, there are too many, or a name is not UTF-8.
+    pub fn read_all(&self, room: &mut Room) -> io::Result<Vec<(String, Vec<u8>)>> {
+        let mut files = Vec::new();
+        let mut entries_left = ENTRIES_MAX;
+        self.walk("", 0, &mut entries_left, room, &mut files)?;
+        Ok(files)
+    }
+
+    /// Goes down one directory after the other, so that no more are open than one lies below the other.
+    fn walk(
+        &self,
+        prefix: &str,
+        depth: usize,
+        entries_left: &mut usize,
+        room: &mut Room,
+        files: &mut Vec<(String, Vec<u8>)>,
+    ) -> io::Result<()> {
+        let too_many = || io::Error::other(format!("it is over the limit of {FILES_MAX} files: pack them into fewer"));
+        for entry in Dir::read_from(&self.0)? {
+            let entry = entry?;
+            if matches!(entry.file_name().to_bytes(), b"." | b"..") {
+                continue;
+            }
+            *entries_left = entries_left.checked_sub(1).ok_or_else(too_many)?;
+            let name = entry.file_name().to_str().map_err(|_| io::Error::other("a file name is not UTF-8"))?;
+            if let Some(bytes) = self.read(name, room)? {
+                if files.len() == FILES_MAX {
+                    return Err(too_many());
+                }
+                files.push((format!("{prefix}{name}"), bytes));
+            } else if depth < DEPTH_MAX
+                && let Some(inner) = self.directory(name)?
+            {
+                inner.walk(&format!("{prefix}{name}/"), depth + 1, entries_left, room, files)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it is now this process's alone until it is dropped.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn lock(&self) -> io::Result<bool> {
+        match rustix::fs::flock(&self.0, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(true),
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Names of what is in it.
+    ///
+    /// # Errors
+    /// It cannot be read, or there is too much.
+    pub fn names(&self) -> io::Result<Vec<PathBuf>> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.0)? {
+            let entry = entry?;
+            if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+                names.push(PathBuf::from(OsStr::from_bytes(entry.file_name().to_bytes())));
+            }
+        }
+        Ok(names)
+    }
+}
+
+/// Removes whatever is at a path, with all that is in it; of a link, the link. Nothing may be there.
+///
+/// # Errors
+/// It, or a part of it, cannot be removed.
+pub fn remove(path: &Path) -> io::Result<()> {
+    // The library looks names up in open directories, and follows no links.
+    let removed = match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => fs::remove_file(path),
+        removed => removed,
+    };
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn room(bytes: u64) -> Room {
+        Room::new(bytes, "it is too large".to_owned())
+    }
+
+    /// A directory, and a secret outside of it.
+    fn setup() -> (tempfile::TempDir, PathBuf, PathBuf) {
+        let root = tempfile::tempdir().expect("a directory");
+        let (left, secret) = (root.path().join("left"), root.path().join("secret"));
+        fs::create_dir(&left).expect("ours");
+        fs::create_dir(&secret).expect("ours");
+        fs::write(secret.join("key"), "secret").expect("ours");
+        (root, left, secret)
+    }
+
+    fn fifo(path: &Path) {
+        rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+    }
+
+    #[test]
+    fn plain_files_are_read_and_nothing_else_is() {
+        let (_root, left, secret) = setup();
+        fs::create_dir_all(left.join("a/b")).expect("ours");
+        fs::write(left.join("a/b/plain"), "result").expect("ours");
+        symlink(secret.join("key"), left.join("link")).expect("a link");
+        symlink(&secret, left.join("a/linked")).expect("a link");
+        symlink("loop", left.join("loop")).expect("a link");
+        fs::hard_link(secret.join("key"), left.join("name")).expect("a link");
+        // Opening it for reading would wait until somebody writes.
+        fifo(&left.join("pipe"));
+        let _socket = UnixListener::bind(left.join("socket")).expect("a socket");
+        let directory = Left::open(&left).expect("readable").expect("there");
+        for name in ["link", "loop", "name", "pipe", "socket", "a"] {
+            assert_eq!(directory.read(name, &mut room(100)).expect("no error"), None, "{name}");
+        }
+        let files = directory.read_all(&mut room(100)).expect("no error");
+        assert_eq!(files, [("a/b/plain".to_owned(), b"result".to_vec())]);
+    }
+
+    #[test]
+    fn a_directory_that_is_a_link_is_none() {
+        let (root, left, secret) = setup();
+        let link = root.path().join("link");
+        symlink(&secret, &link).expect("a link");
+        assert!(Left::open(&link).expect("no error").is_none());
+        assert!(Left::open(&link.join("none")).expect("no error").is_none());
+        fifo(&left.join("pipe"));
+        assert!(Left::open(&left.join("pipe")).expect("no error").is_none());
+        let directory = Left::open(root.path()).expect("readable").expect("there");
+        assert!(directory.directory("link").expect("no error").is_none());
+        assert!(directory.directory("secret").expect("no error").is_some());
+    }
+
+    #[test]
+    fn size_number_and_depth_are_bounded() {
+        let (_root, left, _) = setup();
+        let all = |room: &mut Room| Left::open(&left).expect("readable").expect("there").read_all(room);
+        fs::write(left.join("file"), vec![1; 100]).expect("ours");
+        let mut exact = room(100);
+        assert_eq!((all(&mut exact).expect("it fits").len(), exact.bytes), (1, 0));
+        assert!(all(&mut room(99)).expect_err("it does not").to_string().contains("large"));
+        // One that grows while it is read, or says nothing of its size.
+        File::create(left.join("sparse")).and_then(|file| file.set_len(1 << 40)).expect("a sparse file");
+        all(&mut room(1000)).expect_err("it is too large");
+        fs::remove_file(left.join("sparse")).expect("ours");
+        fs::create_dir_all(left.join("d/".repeat(DEPTH_MAX + 1))).expect("ours");
+        fs::write(left.join("d/".repeat(DEPTH_MAX)).join("seen"), "").expect("ours");
+        fs::write(left.join("d/".repeat(DEPTH_MAX + 1)).join("unseen"), "").expect("ours");
+        let names: Vec<_> = all(&mut room(100)).expect("bounded").into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), 2, "{names:?}");
+        for number in 0..FILES_MAX {
+            fs::write(left.join(number.to_string()), "").expect("ours");
+        }
+        assert!(all(&mut room(100)).expect_err("too many").to_string().contains("over the limit"));
+        fs::remove_dir_all(&left).expect("ours");
+        // More than this process may have open.
+        (0..=ENTRIES_MAX).for_each(|number| fs::create_dir_all(left.join(number.to_string())).expect("ours"));
+        assert!(all(&mut room(100)).expect_err("too many").to_string().contains("over the limit"));
+    }
+
+    #[test]
+    fn what_is_removed_is_what_is_there() {
+        let (root, left, secret) = setup();
+        symlink(&secret, left.join("link")).expect("a link");
+        remove(&left.join("link")).expect("a link");
+        remove(&left.join("nothing")).expect("it is gone");
+        fifo(&left.join("pipe"));
+        remove(&left.join("pipe")).expect("a pipe");
+        symlink(&secret, left.join("link")).expect("a link");
+        remove(&left).expect("a directory");
+        let there: Vec<_> = fs::read_dir(root.path()).expect("ours").flatten().map(|entry| entry.path()).collect();
+        assert_eq!(there, std::slice::from_ref(&secret));
+        assert!(secret.join("key").exists());
+    }
+}

@@ -1,0 +1,722 @@
+//! Hostile peers, and hostile bytes for the decoders of messages and records.
+//!
+//! A case is a string of bytes that is read as a sequence of events: messages of all kinds by any of a few machines, the
+//! peer's own acts, time, restarts. So a case is mutated as any input, and what fails is a file. A case that takes long
+//! leads nowhere: it ends with its bytes.
+//!
+//! A run of some minutes:
+//! `IDLEWOOD_FUZZ_SECONDS=600 cargo test --release -p idlewood-scheduler --test fuzz_peer -- --ignored --nocapture minutes`.
+//! `IDLEWOOD_FUZZ_SEED` picks another one. What fails is written to `tests/corpus_peer/` (name `crash-…`), where the everyday
+//! test finds it.
+#![allow(clippy::disallowed_methods, reason = "a test that runs for a given time")]
+
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use idlewood_overlay::{
+    Body, Contact, GridId, Handover, HandoverChild, Leave, Member, Node, Payload, PeerId, PositionKey, Report,
+    ReportAck, RootInfo, Side, Span, Subtree, Time, Verdict, WallTime,
+};
+use idlewood_scheduler::ranges::IntervalSet;
+use idlewood_scheduler::summary::Summary;
+use idlewood_scheduler::{
+    Asker, BagHeader, BagId, BlobId, Change, Checkpoint, Config, Effect, Event, Message, Path, Peer, Record, Request,
+    Submission, TaskId, TaskOutcome, TaskResult,
+};
+use rand::rngs::ChaCha8Rng;
+use rand::{Rng, RngExt, SeedableRng};
+
+const GRID: GridId = GridId([9; 32]);
+const START: WallTime = WallTime(1_700_000_000_000_000);
+const ME: u8 = 1;
+/// Most that one event may lead to, together with what the disk answers. A message of 512 results leads to as many
+/// fetches; our choice: several times that.
+const EFFECTS_MAX: usize = 4096;
+/// Most that a peer may want to be woken within a second of its time.
+const WAKES_PER_S_MAX: usize = 500;
+/// Longest case.
+const CASE_BYTES_MAX: usize = 4096;
+
+/// The bytes of a case, read as numbers; 0 behind the end.
+struct Source<'a>(&'a [u8]);
+
+impl Source<'_> {
+    fn byte(&mut self) -> u8 {
+        match self.0.split_first() {
+            Some((&byte, rest)) => {
+                self.0 = rest;
+                byte
+            }
+            None => 0,
+        }
+    }
+
+    fn below(&mut self, bound: u8) -> u8 {
+        self.byte() % bound
+    }
+
+    fn flag(&mut self) -> bool {
+        self.byte().is_multiple_of(2)
+    }
+
+    /// Small numbers, and those at the edges.
+    fn number(&mut self) -> u64 {
+        match self.byte() {
+            250 => u64::from(self.byte()) << 32,
+            251 => 1 << 40,
+            252 => u64::MAX - u64::from(self.byte()),
+            253 => u64::from(u32::MAX),
+            254 => i64::MAX as u64,
+            255 => u64::MAX,
+            small => u64::from(small % 16),
+        }
+    }
+
+    fn real(&mut self) -> f64 {
+        match self.byte() {
+            245 => f64::NAN,
+            246 => f64::INFINITY,
+            247 => -1.0,
+            248 => 0.0,
+            249 => f64::MIN_POSITIVE,
+            250 => 1e-9,
+            251 => 1e18,
+            252 => f64::MAX,
+            253 => 1e300,
+            other => f64::from(other) * 10.0 + 1.0,
+        }
+    }
+
+    fn time(&mut self) -> Duration {
+        match self.below(6) {
+            0 => Duration::ZERO,
+            1 => Duration::from_millis(self.number() % 1000),
+            2 => Duration::from_secs(self.number() % 100),
+            3 => Duration::from_secs(90 * 86_400),
+            4 => Duration::new(u64::MAX, 999_999_999),
+            _ => Duration::from_micros(self.number()),
+        }
+    }
+
+    /// A machine: this one, or one of seven others.
+    fn peer(&mut self) -> PeerId {
+        PeerId([self.below(8) + ME; 32])
+    }
+
+    fn contact(&mut self) -> Contact {
+        let address = if self.flag() { "/a" } else { "/ip4/10.0.0.1/tcp/1" };
+        Contact { peer: self.peer(), incarnation: self.number(), address: address.into() }
+    }
+
+    fn member(&mut self) -> Member {
+        self.contact().into()
+    }
+
+    fn members(&mut self) -> Vec<Member> {
+        (0..self.below(10)).map(|_| self.member()).collect()
+    }
+
+    fn maybe<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        if self.flag() { Some(make(self)) } else { None }
+    }
+
+    fn bag(&mut self) -> BagId {
+        BagId([self.below(4); 32])
+    }
+
+    fn header(&mut self) -> BagHeader {
+        BagHeader {
+            id: self.bag(),
+            submitter: self.contact(),
+            tasks: self.number(),
+            task_mops: self.real(),
+            application_size_mops: self.real(),
+            declared: self.flag(),
+        }
+    }
+
+    fn ranges(&mut self) -> IntervalSet {
+        let mut set = IntervalSet::new();
+        for _ in 0..self.below(5) {
+            let start = self.number();
+            set.insert(start..start.saturating_add(self.number()));
+        }
+        if self.below(32) == 0 {
+            (0..u64::from(self.byte()) * 20).for_each(|index| _ = set.insert_index(index * 2));
+        }
+        set
+    }
+
+    fn result(&mut self) -> TaskResult {
+        TaskResult {
+            index: self.number(),
+            attempt: self.number() as u32,
+            success: self.flag(),
+            crashed: self.flag(),
+            unfinished: self.below(4) == 0,
+            output: BlobId([self.byte(); 32]),
+            output_bytes: self.number(),
+            work_mops: self.real(),
+        }
+    }
+
+    fn node(&mut self) -> Node {
+        if self.flag() { Node::Leaf } else { Node::Router }
+    }
+
+    fn path(&mut self) -> Path {
+        (0..self.below(6))
+            .fold(Path::default(), |path, _| path.down(if self.flag() { Side::Left } else { Side::Right }))
+    }
+
+    /// A summary, which may lie, or what is none.
+    fn payload(&mut self) -> Vec<u8> {
+        match self.below(4) {
+            0 => Vec::new(),
+            1 => Summary::unavailable().encode(),
+            2 => {
+                let mut bytes = Summary::empty().encode();
+                let at = usize::from(self.byte()) % bytes.len();
+                bytes[at] ^= self.byte();
+                bytes
+            }
+            _ => (0..self.byte()).map(|_| self.byte()).collect(),
+        }
+    }
+
+    fn load(&mut self) -> Payload {
+        Payload { version: self.number(), base: self.maybe(Self::number), bytes: self.payload() }
+    }
+
+    fn subtree(&mut self) -> Subtree {
+        let span =
+            Span { lo: self.maybe(Self::member), l: self.member(), r: self.member(), ro: self.maybe(Self::member) };
+        Subtree { span, count: self.number(), height: self.number() as u32 }
+    }
+
+    fn root(&mut self) -> RootInfo {
+        RootInfo {
+            contact: self.member(),
+            stamp: self.number(),
+            count: self.number(),
+            height: self.number() as u32,
+            payload: self.payload(),
+        }
+    }
+
+    fn body(&mut self) -> Body {
+        let nonce = self.number() as u32;
+        match self.below(13) {
+            0 => Body::Ping { nonce, mine: self.number() as u32, seen: self.number() as u32 },
+            1 => Body::Ack { nonce, mine: 1, set: self.maybe(Self::members), ask: self.number() as u32 },
+            2 => Body::Find { nonce, key: PositionKey([self.byte(); 32]) },
+            3 => Body::Found { nonce, near: self.members() },
+            4 | 5 => Body::Report(Report {
+                node: self.node(),
+                version: self.number(),
+                tree: self.maybe(|source| Box::new(source.subtree())),
+                load: self.maybe(Self::load),
+                root: nonce,
+            }),
+            6 => Body::ReportAck(ReportAck {
+                node: self.node(),
+                version: self.number(),
+                verdict: match self.below(3) {
+                    0 => Verdict::Linked { load: self.number(), depth: self.maybe(|source| source.number() as u32) },
+                    1 => Verdict::Unknown,
+                    _ => Verdict::Refused { pred: self.maybe(Self::member), succ: self.maybe(Self::member) },
+                },
+                root: self.maybe(|source| source.root().into()),
+                edition: nonce,
+            }),
+            7 => Body::RootChanged {
+                node: self.node(),
+                root: self.maybe(|source| source.root().into()),
+                depth: self.maybe(|source| source.number() as u32),
+                edition: nonce,
+            },
+            8 => Body::Dead(self.member()),
+            9 => Body::Suspect(self.member()),
+            10 => Body::Hint(self.members()),
+            11 => Body::Leave(Leave { near: self.members(), ends: [self.flag(), self.flag()] }),
+            _ => {
+                let child = |source: &mut Self| HandoverChild {
+                    contact: source.member(),
+                    node: source.node(),
+                    version: source.number(),
+                    tree: source.subtree(),
+                    load: source.load(),
+                };
+                Body::Handover(Handover { children: (0..self.below(4)).map(|_| child(self)).collect() })
+            }
+        }
+    }
+
+    fn message(&mut self) -> Message {
+        match self.below(16) {
+            0..5 => Message::Overlay(idlewood_overlay::Message {
+                grid: GRID.tag(),
+                incarnation: self.number(),
+                address: self.maybe(|_| "/a".into()),
+                body: self.body(),
+            }),
+            5..8 => {
+                let request = Request {
+                    bag: self.header(),
+                    number: self.number(),
+                    attempt: self.number() as u32,
+                    ranges: self.ranges(),
+                    age: self.time(),
+                    path: self.path(),
+                    climbed: self.number() as u16,
+                    answer_within_ms: self.number() as u32,
+                    checkpoints: self
+                        .checkpoints()
+                        .into_iter()
+                        .filter_map(|(index, kept)| Some((index, kept?)))
+                        .collect(),
+                };
+                Message::Request { request, node: self.node(), climbing: self.flag() }
+            }
+            8 => Message::Holding {
+                bag: self.bag(),
+                executor: self.contact(),
+                version: self.number(),
+                attempt: self.number() as u32,
+                ranges: self.ranges(),
+            },
+            9 | 10 => Message::Lease {
+                bag: self.bag(),
+                version: self.number(),
+                submitter: self.maybe(Self::contact),
+                term: self.time(),
+                drop: self.ranges(),
+                rest: self.time(),
+            },
+            11 => {
+                let bags = (0..self.below(5)).map(|_| (self.bag(), self.number())).collect();
+                if self.flag() {
+                    Message::Renewal { executor: self.contact(), bags }
+                } else {
+                    Message::Renewed { bags, term: self.time() }
+                }
+            }
+            12 => {
+                let asker = Asker { contact: self.contact(), speed_mops: self.real(), stretch: self.real() };
+                Message::Ask { asker, node: self.node(), climbing: self.flag(), climbed: self.number() as u16 }
+            }
+            13 => {
+                Message::Offer { bag: self.bag(), executor: self.contact(), ranges: self.ranges(), to: self.contact() }
+            }
+            14 => Message::Results {
+                bag: self.bag(),
+                executor: self.contact(),
+                results: (0..self.below(5)).map(|_| self.result()).collect(),
+            },
+            _ => Message::ResultsAck { bag: self.bag(), indices: self.ranges() },
+        }
+    }
+
+    fn checkpoints(&mut self) -> BTreeMap<u64, Option<Checkpoint>> {
+        let checkpoint = |source: &mut Self| Checkpoint { blob: BlobId([source.byte(); 32]), bytes: source.number() };
+        (0..self.below(3)).map(|_| (self.number(), self.maybe(checkpoint))).collect()
+    }
+
+    fn outcome(&mut self) -> TaskOutcome {
+        match self.below(4) {
+            0 => TaskOutcome::Stopped,
+            1 => TaskOutcome::NotStarted { retry_after: Duration::from_secs(u64::from(self.byte())) },
+            _ => TaskOutcome::Finished {
+                success: self.flag(),
+                crashed: self.flag(),
+                output: BlobId([1; 32]),
+                output_bytes: 1,
+                work_mops: f64::from(self.byte()),
+            },
+        }
+    }
+}
+
+/// One peer, its disk, and what it asked its driver for. The driver is honest, the others are not.
+struct Host {
+    peer: Peer,
+    now: Time,
+    disk: BTreeMap<Vec<u8>, Record>,
+    /// Writes that the disk has not answered yet.
+    writes: VecDeque<idlewood_scheduler::Ticket>,
+    places: Vec<Option<TaskId>>,
+    fetches: VecDeque<TaskId>,
+    measures: VecDeque<BagId>,
+    /// Bags whose tasks are asked for what they go on from.
+    packing: VecDeque<BagId>,
+}
+
+fn config() -> Config {
+    Config { slots: 2, ..Config::default() }
+}
+
+fn restored(now: Time, records: impl IntoIterator<Item = Record>) -> Peer {
+    let me = Contact { peer: PeerId([ME; 32]), incarnation: 3, address: "/a".into() };
+    Peer::restore(config(), GRID, me, 1, now, START, records).expect("what it wrote it can read")
+}
+
+impl Host {
+    fn new() -> Self {
+        Self {
+            peer: restored(Time::ZERO, []),
+            now: Time::ZERO,
+            disk: BTreeMap::new(),
+            writes: VecDeque::new(),
+            places: vec![None; config().places() as usize],
+            fetches: VecDeque::new(),
+            measures: VecDeque::new(),
+            packing: VecDeque::new(),
+        }
+    }
+
+    fn give(&mut self, event: Event) {
+        let mut effects = Vec::new();
+        self.peer.handle(self.now, event, &mut effects);
+        assert!(effects.len() <= EFFECTS_MAX, "one event led to {} effects", effects.len());
+        for effect in effects {
+            match effect {
+                Effect::Persist { ticket, changes } => {
+                    for change in changes {
+                        match change {
+                            Change::Put(record) => {
+                                let bytes = record.encode();
+                                let read = Record::decode(&bytes).ok();
+                                assert_eq!(read.as_ref(), Some(&record), "what is written can be read");
+                                self.disk.insert(record.key().to_bytes(), record);
+                            }
+                            Change::Delete(key) => {
+                                self.disk.remove(&key.to_bytes());
+                            }
+                        }
+                    }
+                    self.writes.push_back(ticket);
+                }
+                Effect::Send { message, .. } => {
+                    assert_eq!(Message::decode(&message.encode()).as_ref(), Ok(&message), "what is sent can be read");
+                }
+                Effect::StartTask { place, task, .. } => {
+                    let place = &mut self.places[place as usize];
+                    assert_eq!(place.replace(task), None, "a place has one task");
+                }
+                Effect::StopTask { place, task }
+                | Effect::FreezeTask { place, task }
+                | Effect::ThawTask { place, task } => {
+                    assert!(self.places[place as usize].is_none_or(|there| there == task), "another task is there");
+                }
+                Effect::FetchOutput { task, .. } => self.fetches.push_back(task),
+                Effect::MeasureTask { bag } => self.measures.push_back(bag),
+                Effect::KeepCheckpoints { bag, .. } => self.packing.push_back(bag),
+                Effect::Notify(_) | Effect::SuspendTasks | Effect::ResumeTasks => {}
+            }
+        }
+    }
+
+    fn write(&mut self) {
+        while let Some(ticket) = self.writes.pop_front() {
+            self.give(Event::Persisted(ticket));
+        }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        let wakes_max = WAKES_PER_S_MAX * (1 + time.as_secs() as usize);
+        for _ in 0..wakes_max {
+            match self.peer.deadline().filter(|&deadline| deadline <= end) {
+                Some(deadline) => self.now = deadline.max(self.now),
+                None => {
+                    self.now = end;
+                    return;
+                }
+            }
+            self.give(Event::DeadlineReached);
+            self.write();
+        }
+        panic!("it wanted to be woken {wakes_max} times in {time:?}");
+    }
+
+    fn restart(&mut self) {
+        self.peer = restored(self.now, self.disk.values().cloned());
+        self.writes.clear();
+        self.fetches.clear();
+        self.measures.clear();
+        self.packing.clear();
+        self.places.fill(None);
+    }
+
+    /// What the driver does by itself, as far as this step is one.
+    fn act(&mut self, source: &mut Source) {
+        match source.below(16) {
+            14 => {
+                if let Some(bag) = self.packing.pop_front() {
+                    let checkpoints = source.checkpoints();
+                    self.give(Event::CheckpointsKept { bag, checkpoints });
+                }
+            }
+            15 => self.give(Event::Vacate),
+            0 | 1 => self.pass(Duration::from_millis(u64::from(source.byte()) * 10)),
+            2 => self.pass(Duration::from_secs(u64::from(source.byte()) % 64)),
+            3 => {
+                let place = usize::from(source.byte()) % self.places.len();
+                if let Some(task) = self.places[place].take() {
+                    self.give(Event::TaskEnded { task, outcome: source.outcome() });
+                }
+            }
+            4 => {
+                if let Some(task) = self.fetches.pop_front() {
+                    self.give(Event::Fetched { task, here: source.flag() });
+                }
+            }
+            5 => {
+                if let Some(bag) = self.measures.pop_front() {
+                    let result =
+                        source.maybe(Source::result).map(|result| TaskResult { index: 0, work_mops: 1.0, ..result });
+                    self.give(Event::Measured { bag, task_mops: f64::from(source.byte()) + 1.0, result });
+                }
+            }
+            6 => {
+                let submission = Submission {
+                    id: source.bag(),
+                    tasks: u64::from(source.byte()) + 1,
+                    task_mops: source.maybe(|source| f64::from(source.byte()) + 1.0),
+                    retries_max: 2,
+                };
+                if self.peer.check(&submission).is_ok() {
+                    self.give(Event::Submitted(submission));
+                }
+            }
+            7 => self.give(Event::OwnerReturned),
+            8 => self.give(Event::OwnerLeft),
+            9 => self.give(Event::ConnectionLost(source.peer())),
+            10 => self.give(Event::Bootstrap(source.contact())),
+            11 => self.give([Event::Leave, Event::Return][usize::from(source.below(2))].clone()),
+            12 => {
+                let bag = source.bag();
+                let events = [Event::Cancelled(bag), Event::RerunFailed(bag), Event::Removed(bag)];
+                self.give(events[usize::from(source.below(3))].clone());
+            }
+            _ => self.restart(),
+        }
+    }
+}
+
+/// Reads a case as events; how many there were.
+fn play(case: &[u8]) -> usize {
+    let mut source = Source(&case[..case.len().min(CASE_BYTES_MAX)]);
+    let mut host = Host::new();
+    let mut events = 0;
+    while !source.0.is_empty() {
+        match source.byte() % 4 {
+            // Through its bytes, as all that comes from others.
+            0..3 => {
+                let from = source.peer();
+                if let Ok(message) = Message::decode(&source.message().encode())
+                    && from.0[0] != ME
+                {
+                    host.give(Event::Received { from, message });
+                }
+            }
+            _ => host.act(&mut source),
+        }
+        if events % 3 != 0 {
+            host.write();
+        }
+        events += 1;
+    }
+    host.pass(Duration::from_secs(5));
+    let sizes = host.peer.overlay_view().sizes();
+    assert!(sizes.leaf_set <= 16 && sizes.heard_of <= 64 && sizes.probes <= 256 && sizes.graves <= 96, "{sizes:?}");
+    host.restart();
+    host.pass(Duration::from_secs(1));
+    events
+}
+
+/// Bytes of messages and records, mutated: what is read must be what was written of it.
+fn decode(bytes: &[u8]) {
+    if let Ok(message) = Message::decode(bytes) {
+        let again = Message::decode(&message.encode());
+        // Not equal to itself where it has no number.
+        assert!(again.is_ok_and(|again| again == message || format!("{again:?}") == format!("{message:?}")));
+    }
+    if let Ok(record) = Record::decode(bytes) {
+        let again = Record::decode(&record.encode());
+        assert!(again.is_ok_and(|again| again == record || format!("{again:?}") == format!("{record:?}")));
+    }
+}
+
+fn corpus_directory() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/corpus_peer")
+}
+
+fn corpus() -> Vec<(String, Vec<u8>)> {
+    let mut files: Vec<_> = std::fs::read_dir(corpus_directory())
+        .expect("the corpus is committed")
+        .map(|file| file.expect("a readable directory").path())
+        .map(|path| (path.file_name().unwrap().to_string_lossy().into_owned(), std::fs::read(&path).unwrap()))
+        .collect();
+    files.sort();
+    files
+}
+
+fn random(rng: &mut ChaCha8Rng) -> Vec<u8> {
+    (0..rng.random_range(1..1500)).map(|_| rng.random()).collect()
+}
+
+fn mutate(rng: &mut ChaCha8Rng, bytes: &mut Vec<u8>, others: &[Vec<u8>]) {
+    for _ in 0..rng.random_range(1..8) {
+        let at = rng.random_range(0..bytes.len().max(1)).min(bytes.len());
+        match rng.random_range(0..6) {
+            0 => bytes.insert(at, rng.random()),
+            1 => drop(bytes.drain(at..(at + rng.random_range(0..20)).min(bytes.len()))),
+            2 => bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte = rng.random()),
+            3 => bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte = 245 + rng.random_range(0..11)),
+            4 => {
+                let other = &others[rng.random_range(0..others.len())];
+                bytes.truncate(at);
+                bytes.extend(other.iter().skip(rng.random_range(0..other.len().max(1))));
+            }
+            _ => {
+                let repeated: Vec<u8> = bytes.iter().skip(at).take(rng.random_range(1..100)).copied().collect();
+                bytes.splice(at..at, repeated);
+            }
+        }
+    }
+    bytes.truncate(CASE_BYTES_MAX);
+}
+
+/// Runs a case of one of the two targets; one that fails joins the corpus.
+fn guard(name: &str, bytes: &[u8], target: impl Fn(&[u8])) {
+    if let Err(failure) = catch_unwind(AssertUnwindSafe(|| target(bytes))) {
+        std::fs::write(corpus_directory().join(name), bytes).unwrap();
+        std::panic::resume_unwind(failure);
+    }
+}
+
+/// Cases and events, and inputs of the decoders.
+fn run(time: Duration, seed: u64) -> (u64, u64, u64) {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut pool: Vec<Vec<u8>> = corpus().into_iter().map(|(_, bytes)| bytes).collect();
+    pool.extend((0..50).map(|_| random(&mut rng)));
+    let mut encoded: Vec<Vec<u8>> = Vec::new();
+    let start = Instant::now();
+    let (mut cases, mut events, mut inputs) = (0, 0, 0);
+    while start.elapsed() < time {
+        let mut case = pool[rng.random_range(0..pool.len())].clone();
+        mutate(&mut rng, &mut case, &pool);
+        let played = std::cell::Cell::new(0);
+        guard(&format!("crash-{seed}-{cases}"), &case, |case| played.set(play(case)));
+        (cases, events) = (cases + 1, events + played.get() as u64);
+        let place = rng.random_range(0..400);
+        if pool.len() < 400 {
+            pool.push(case.clone())
+        } else {
+            pool[place] = case.clone()
+        }
+
+        let mut source = Source(&case);
+        while !source.0.is_empty() && encoded.len() < 2000 {
+            encoded.push(source.message().encode());
+        }
+        for _ in 0..20 {
+            let mut bytes = encoded[rng.random_range(0..encoded.len())].clone();
+            mutate(&mut rng, &mut bytes, &encoded);
+            // A record has a version in front.
+            bytes.splice(0..0, (0..rng.next_u32() % 2).map(|_| 2));
+            guard(&format!("crash-bytes-{seed}-{inputs}"), &bytes, decode);
+            inputs += 1;
+        }
+    }
+    (cases, events, inputs)
+}
+
+#[test]
+fn the_corpus_is_harmless() {
+    let corpus = corpus();
+    assert!(corpus.len() >= 10);
+    for (name, bytes) in &corpus {
+        let harmless = catch_unwind(|| {
+            decode(bytes);
+            play(bytes)
+        });
+        assert!(harmless.is_ok(), "{name}");
+    }
+}
+
+#[test]
+fn seconds_of_hostile_peers() {
+    let (cases, events, _) = run(Duration::from_secs(4), 1);
+    assert!(cases > 0 && events > cases);
+}
+
+#[test]
+#[ignore = "runs for IDLEWOOD_FUZZ_SECONDS"]
+fn minutes_of_hostile_peers() {
+    let number = |name: &str, default| std::env::var(name).map_or(default, |value| value.parse().expect("a number"));
+    let (seconds, seed) = (number("IDLEWOOD_FUZZ_SECONDS", 60), number("IDLEWOOD_FUZZ_SEED", 2));
+    let (cases, events, inputs) = run(Duration::from_secs(seconds), seed);
+    println!("seed {seed}: {cases} cases with {events} events, and {inputs} inputs of decoders, in {seconds} s");
+}
+
+/// Writes a corpus of cases, after a change of how they are read.
+#[test]
+#[ignore = "writes to the source tree"]
+fn write_the_corpus() {
+    let mut rng = ChaCha8Rng::seed_from_u64(7);
+    for number in 0..12 {
+        std::fs::write(corpus_directory().join(format!("case-{number}")), random(&mut rng)).unwrap();
+    }
+}
+
+/// Requests that nobody's bag stands behind: the queue, the disk and the time for one event stay bounded.
+#[test]
+fn a_flood_of_invented_bags_fills_neither_memory_nor_disk() {
+    const BAGS_MAX: usize = 4096;
+    let mut host = Host::new();
+    let invented = |number: u32| {
+        let mut id = [0; 32];
+        id[..4].copy_from_slice(&number.to_le_bytes());
+        let submitter = Contact { peer: PeerId([5; 32]), incarnation: 1, address: "/a".into() };
+        let (tasks, task_mops) = (10, 100.0);
+        let bag =
+            BagHeader { id: BagId(id), submitter, tasks, task_mops, application_size_mops: 1000.0, declared: true };
+        let request = Request {
+            bag,
+            number: 1,
+            attempt: 0,
+            ranges: IntervalSet::from(0..10),
+            age: Duration::ZERO,
+            path: Path::default(),
+            climbed: 0,
+            answer_within_ms: 0,
+            checkpoints: Default::default(),
+        };
+        Message::Request { request, node: Node::Leaf, climbing: false }
+    };
+    // The first has a submitter who speaks for it.
+    let from = PeerId([5; 32]);
+    host.give(Event::Received { from, message: invented(0) });
+    host.write();
+    let (version, submitter, term) = (0, None, Duration::from_secs(3600));
+    let (drop, rest) = (IntervalSet::new(), Duration::ZERO);
+    host.give(Event::Received {
+        from,
+        message: Message::Lease { bag: BagId([0; 32]), version, submitter, term, drop, rest },
+    });
+    for number in 1..(BAGS_MAX as u32 + 200) {
+        host.give(Event::Received { from: PeerId([6; 32]), message: invented(number) });
+        host.write();
+    }
+    let held = host.peer.held();
+    assert!(held.len() <= BAGS_MAX, "{} bags", held.len());
+    assert!(host.disk.len() <= BAGS_MAX + 10, "{} records", host.disk.len());
+    assert!(held.iter().any(|held| held.bag == BagId([0; 32])), "what somebody speaks for stays");
+    let last = BAGS_MAX as u32 + 199;
+    let Message::Request { request, .. } = invented(last) else { unreachable!("it is a request") };
+    assert!(held.iter().any(|held| held.bag == request.bag.id), "and there is room for what comes");
+}
