@@ -616,6 +616,9 @@ fn who_finishes_hands_back_what_is_frozen_for_others_or_it_would_stay_for_ever()
     let frozen: Vec<TaskId> = frozen.collect();
     assert_eq!(frozen, [TaskId { bag: BAG, index: 0 }]);
     host.give(Event::OwnerReturned);
+    // Also when the vacate time has passed.
+    host.pass(Config::default().vacate_after + seconds(1.0));
+    host.asked.clear();
     host.give(Event::Vacate);
     assert_eq!(host.stopped, frozen);
     assert!(host.asked.contains(&(BAG, IntervalSet::from(0..1))), "{:?}", host.asked);
