@@ -1,6 +1,5 @@
 //! Prints how much memory peers take: idle ones, and such that hold a part of many bags. From the process's resident
 //! set, so it includes what the allocator wastes. Linux only.
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idlewood_overlay::{Contact, GridId, Node, PeerId, Time, WallTime};
@@ -56,7 +55,7 @@ fn request(bag: u64) -> Message {
         path,
         climbed: 0,
         answer_within_ms: 0,
-        checkpoints: BTreeMap::new(),
+        checkpoints: Box::default(),
     };
     Message::Request { request, node: Node::Leaf, climbing: false }
 }

@@ -1,7 +1,6 @@
 //! Bags of tasks, as the scheduler knows them: numbers only. What a task runs and reads stays with the agent,
 //! in the manifest whose hash is the bag's id.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -216,16 +215,16 @@ pub struct Request {
     /// them.
     #[serde(rename = "w")]
     pub answer_within_ms: u32,
-    /// What those of the tasks go on from that were handed back with a checkpoint.
-    #[serde(rename = "k", default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub checkpoints: BTreeMap<u64, Checkpoint>,
+    /// What those of the tasks go on from that were handed back with a checkpoint. A slice, since messages are many and few
+    /// of them have any.
+    #[serde(rename = "k", default, skip_serializing_if = "<[_]>::is_empty")]
+    pub checkpoints: Box<[(u64, Checkpoint)]>,
 }
 
 impl Request {
     /// The part of it that goes down one side.
     pub(crate) fn part(&self, ranges: IntervalSet, side: Side) -> Self {
-        let checkpoints = self.checkpoints.iter().filter(|(index, _)| ranges.contains(**index));
-        let checkpoints = checkpoints.map(|(index, checkpoint)| (*index, *checkpoint)).collect();
+        let checkpoints = self.checkpoints.iter().filter(|(index, _)| ranges.contains(*index)).copied().collect();
         Self { ranges, checkpoints, path: self.path.down(side), ..self.clone() }
     }
 
@@ -237,7 +236,7 @@ impl Request {
             && self.ranges.ranges().last().is_some_and(|range| range.end <= self.bag.tasks)
             && self.path.len() <= PATH_LENGTH_MAX
             && self.checkpoints.len() <= CHECKPOINTS_MAX
-            && self.checkpoints.keys().all(|index| self.ranges.contains(*index))
+            && self.checkpoints.iter().all(|(index, _)| self.ranges.contains(*index))
             && u64::from(self.answer_within_ms) <= ANSWER_WITHIN_MAX.as_millis() as u64
     }
 }

@@ -530,9 +530,9 @@ impl Executor {
         }
     }
 
-    /// The vacate time ends now, if it runs, also for what is frozen for others: nobody lets that go on.
+    /// The vacate time ends now, if the owner is there, also for what is frozen for others: nobody lets that go on.
     pub(crate) fn vacate(&mut self, io: &mut Io) {
-        if self.vacate_at.is_none() {
+        if !self.suspended {
             return;
         }
         self.vacate_at = Some(io.now);

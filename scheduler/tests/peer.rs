@@ -188,7 +188,7 @@ fn request(number: u64, attempt: u32, ranges: Range<u64>) -> Message {
         path: Path::default(),
         climbed: 0,
         answer_within_ms: 0,
-        checkpoints: BTreeMap::new(),
+        checkpoints: Box::default(),
     };
     Message::Request { request, node: Node::Leaf, climbing: false }
 }
@@ -564,7 +564,7 @@ fn what_began_in_an_earlier_life_is_not_given_away_without_its_checkpoint() {
 fn a_task_begins_with_the_checkpoint_that_it_came_with_also_after_a_restart() {
     let mut host = Host::new(2);
     let Message::Request { request, node, climbing } = request(1, 0, 0..3) else { unreachable!() };
-    let request = Request { checkpoints: BTreeMap::from([(0, KEPT), (2, KEPT)]), ..request };
+    let request = Request { checkpoints: Box::new([(0, KEPT), (2, KEPT)]), ..request };
     host.receive(1, Message::Request { request, node, climbing });
     assert_eq!(host.going_on, BTreeMap::from([(0, KEPT)]));
     let held = host.persisted.iter().rfind(|record| matches!(record, Record::Held { .. })).cloned();
@@ -573,6 +573,36 @@ fn a_task_begins_with_the_checkpoint_that_it_came_with_also_after_a_restart() {
     assert_eq!(host.going_on, BTreeMap::from([(0, KEPT), (2, KEPT)]));
     let host = Host::restore(2, Config::default(), held.into_iter().collect());
     assert_eq!(host.going_on, BTreeMap::from([(0, KEPT)]));
+}
+
+#[test]
+fn a_submitter_knows_after_a_restart_what_its_tasks_go_on_from() {
+    let bag = BagHeader { tasks: 3, ..bag(2) };
+    let record = Record::Bag { bag, released: START, retries_max: 0, attempt: 1, closed: None };
+    let checkpoint = Record::Checkpoint { bag: BAG, index: 0, checkpoint: KEPT };
+    let mut host = Host::restore(2, Config::default(), vec![checkpoint, record]);
+    host.pass(seconds(20.0));
+    assert_eq!(host.going_on, BTreeMap::from([(0, KEPT)]));
+}
+
+#[test]
+fn a_part_of_a_request_names_the_checkpoints_of_its_tasks() {
+    let [mut host, mut router] = pair();
+    assert!(router.peer.overlay_view().hosts_router());
+    let Message::Request { request, .. } = request(1, 0, 0..20) else { unreachable!() };
+    let request = Request { checkpoints: (0..20).map(|index| (index, KEPT)).collect(), ..request };
+    router.receive(1, Message::Request { request, node: Node::Router, climbing: false });
+    let mut parts = Vec::new();
+    talk_and(&mut host, &mut router, 2, |message| {
+        if let Message::Request { request, .. } = message {
+            parts.push(request.clone());
+        }
+    });
+    assert!(!parts.is_empty());
+    for part in parts {
+        assert!(part.is_valid() && part.ranges.len() < 20, "{part:?}");
+        assert_eq!(part.checkpoints.len() as u64, part.ranges.len());
+    }
 }
 
 #[test]
@@ -586,6 +616,9 @@ fn who_finishes_hands_back_what_is_frozen_for_others_or_it_would_stay_for_ever()
     let frozen: Vec<TaskId> = frozen.collect();
     assert_eq!(frozen, [TaskId { bag: BAG, index: 0 }]);
     host.give(Event::OwnerReturned);
+    // Also when the vacate time has passed.
+    host.pass(Config::default().vacate_after + seconds(1.0));
+    host.asked.clear();
     host.give(Event::Vacate);
     assert_eq!(host.stopped, frozen);
     assert!(host.asked.contains(&(BAG, IntervalSet::from(0..1))), "{:?}", host.asked);

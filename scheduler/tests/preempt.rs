@@ -184,7 +184,7 @@ impl Machine {
             path: Path::default(),
             climbed: 0,
             answer_within_ms: 0,
-            checkpoints: BTreeMap::new(),
+            checkpoints: Box::default(),
         };
         let message = Message::Request { request, node: Node::Leaf, climbing: false };
         self.give(Event::Received { from: PeerId([1; 32]), message });

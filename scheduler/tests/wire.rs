@@ -50,7 +50,7 @@ fn request() -> Request {
         path: Path::default().down(Side::Left).down(Side::Right),
         climbed: 2,
         answer_within_ms: 0,
-        checkpoints: BTreeMap::new(),
+        checkpoints: Box::default(),
     }
 }
 
@@ -95,7 +95,7 @@ fn messages() -> Vec<Message> {
         Message::Results { bag: bag().id, executor: contact(2), results: vec![result()] },
         Message::ResultsAck { bag: bag().id, indices: IntervalSet::from(3..4) },
         Message::Request {
-            request: Request { checkpoints: BTreeMap::from([(3, checkpoint())]), ..request() },
+            request: Request { checkpoints: Box::new([(3, checkpoint())]), ..request() },
             node: Node::Leaf,
             climbing: false,
         },
@@ -202,7 +202,7 @@ fn impossible_messages_are_refused() {
     refused(&|request| request.bag.tasks = 0);
     refused(&|request| request.bag.tasks = 4);
     refused(&|request| request.ranges = IntervalSet::new());
-    refused(&|request| request.checkpoints = BTreeMap::from([(5, checkpoint())]));
+    refused(&|request| request.checkpoints = Box::new([(5, checkpoint())]));
     refused(&|request| {
         request.bag.tasks = 1000;
         request.ranges = IntervalSet::from(0..1000);

@@ -231,12 +231,11 @@ impl Held {
     }
 
     /// These tasks are new here, and go on from these checkpoints, or begin.
-    pub(super) fn go_on_from(&mut self, tasks: &IntervalSet, checkpoints: &BTreeMap<u64, Checkpoint>) {
+    pub(super) fn go_on_from(&mut self, tasks: &IntervalSet, checkpoints: &[(u64, Checkpoint)]) {
         let held = self.unfinished();
         self.checkpoints.retain(|index, _| held.contains(*index) && !tasks.contains(*index));
         self.kept.subtract(tasks);
-        let new = checkpoints.iter().filter(|(index, _)| tasks.contains(**index));
-        self.checkpoints.extend(new.map(|(index, checkpoint)| (*index, *checkpoint)));
+        self.checkpoints.extend(checkpoints.iter().filter(|(index, _)| tasks.contains(*index)).copied());
     }
 
     /// Tasks that have not begun, and are not given away without the checkpoint that they have here.

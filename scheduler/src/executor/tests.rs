@@ -41,7 +41,7 @@ fn executor(config: &Config) -> (Executor, Io) {
                 path,
                 climbed: 0,
                 answer_within_ms: 0,
-                checkpoints: BTreeMap::new(),
+                checkpoints: Box::default(),
             },
             &mut io,
             config,
@@ -109,7 +109,7 @@ fn give(executor: &mut Executor, io: &mut Io, number: u8, task_mops: f64, size_m
         path,
         climbed: 0,
         answer_within_ms: 0,
-        checkpoints: BTreeMap::new(),
+        checkpoints: Box::default(),
     };
     executor.accept(request, io, &Config::default());
 }
@@ -214,7 +214,7 @@ impl Machine {
             path,
             climbed: 0,
             answer_within_ms: 0,
-            checkpoints: BTreeMap::new(),
+            checkpoints: Box::default(),
         };
         self.executor.accept(request, &mut self.io, &self.config);
         self.executor.dispatch(&mut self.io);
@@ -314,7 +314,7 @@ fn laden(config: &Config) -> (Executor, Io) {
                 path,
                 climbed: 0,
                 answer_within_ms: 0,
-                checkpoints: BTreeMap::new(),
+                checkpoints: Box::default(),
             },
             &mut io,
             config,
@@ -557,7 +557,7 @@ fn an_attempt_is_that_of_the_tasks_it_came_with() {
                 path,
                 climbed: 0,
                 answer_within_ms: 0,
-                checkpoints: BTreeMap::new(),
+                checkpoints: Box::default(),
             },
             io,
             &config,

@@ -523,7 +523,7 @@ fn what_comes_back_before_its_end_goes_on_elsewhere_from_its_checkpoint_and_has_
     let requests = ledger.issue(&io, &config);
     assert_eq!(requests.len(), 1);
     assert_eq!((requests[0].ranges.clone(), requests[0].attempt), (IntervalSet::from(5..6), 1));
-    assert_eq!(requests[0].checkpoints, BTreeMap::from([(5, checkpoint)]));
+    assert_eq!(*requests[0].checkpoints, [(5, checkpoint)]);
     assert_eq!((ledger.view().failed, ledger.view().reissued), (0, 0));
     // It comes twice: the second is not wanted.
     let sent = io.effects.len();
@@ -559,7 +559,7 @@ fn a_checkpoint_is_stored_as_long_as_its_task_is_not_over() {
         let (io, config) = (io(), Config::default());
         let mut ledger = ledger(&io, 0);
         ledger.restore_checkpoint(5, checkpoint);
-        assert_eq!(ledger.issue(&io, &config)[0].checkpoints, BTreeMap::from([(5, checkpoint)]));
+        assert_eq!(*ledger.issue(&io, &config)[0].checkpoints, [(5, checkpoint)]);
         (ledger, io)
     };
     let (mut ledger, mut io) = restored();

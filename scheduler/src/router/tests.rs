@@ -1,6 +1,6 @@
 //! Tests of the router, at the lower of the two routers of a grid of three machines.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use idlewood_overlay::{Effect, Event, GridId, PayloadCodec, PeerId};
@@ -117,7 +117,7 @@ fn request(tasks: u64) -> Request {
         path,
         climbed: 0,
         answer_within_ms: 0,
-        checkpoints: BTreeMap::new(),
+        checkpoints: Box::default(),
     }
 }
 
