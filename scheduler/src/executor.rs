@@ -240,7 +240,8 @@ impl Executor {
             held.go_on_from(&new, &request.checkpoints);
             held.waiting.extend_with(&new);
         }
-        held.holding_wait = config.repeat_after;
+        held.holding_wait = held.first_wait(config);
+        held.results_wait = held.results_wait.max(held.first_wait(config));
         changes.push(held.change(io));
         self.version += 1;
         // A request may know better where its submitter is, or lie: it is answered there once, and the answer tells.
@@ -356,7 +357,7 @@ impl Executor {
         for index in &acknowledged {
             held.outbox.remove(index);
         }
-        held.results_wait = config.repeat_after;
+        held.results_wait = held.first_wait(config);
         let changes: Vec<_> =
             acknowledged.into_iter().map(|index| Change::Delete(RecordKey::Outbox(bag, index))).collect();
         if !changes.is_empty() {
@@ -492,7 +493,7 @@ impl Executor {
             }
             if !held.outbox.is_empty() && held.results_due <= io.now {
                 if !held.has_untold() {
-                    held.results_wait = (held.results_wait * 2).min(config.lease / 3);
+                    held.results_wait = held.next_wait(held.results_wait, config);
                 }
                 let results = held.results();
                 let wait = if held.has_untold() { Duration::ZERO } else { held.results_wait };

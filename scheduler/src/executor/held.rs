@@ -14,6 +14,10 @@ use crate::queue::{Entry, WORK_MOPS_MIN};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
 
+/// A submitter's link takes one word of each machine in this part of the period in which all of them speak once: 1 Mb/s, the
+/// paper's, takes some 600 words a second, and the period has a 25th of a second for each.
+const LINK_SHARE: u32 = 25;
+
 /// When a machine speaks of a bag, so that not all take its submitter's link at once: once in a period, at a moment of
 /// its own.
 #[derive(Clone, Copy, Debug)]
@@ -243,6 +247,17 @@ impl Held {
         self.waiting.intersection(&self.kept)
     }
 
+    /// How long to wait before a word is repeated for the first time: the way to and fro, or, where many machines speak to
+    /// one submitter, what its link may take for one word of each; else repetitions would fill a link that is behind.
+    pub(super) fn first_wait(&self, config: &Config) -> Duration {
+        config.repeat_after.max(self.pace.period / LINK_SHARE)
+    }
+
+    /// How long to wait after that.
+    pub(super) fn next_wait(&self, wait: Duration, config: &Config) -> Duration {
+        (wait * 2).min(config.lease / 3).max(self.first_wait(config))
+    }
+
     /// Its submitter is to hear by then at the latest what is held now; answers to what it heard before say nothing of it.
     pub(super) fn speak_by(&mut self, version: u64, moment: Time) {
         self.holding_due = if self.version > 0 { self.holding_due.min(moment) } else { moment };
@@ -253,13 +268,13 @@ impl Held {
     /// Its submitter hears of it now, and again unless it answers within a growing time.
     pub(super) fn speak(&mut self, io: &Io, config: &Config) {
         self.holding_due = io.now + self.holding_wait;
-        self.holding_wait = (self.holding_wait * 2).min(config.lease / 3);
+        self.holding_wait = self.next_wait(self.holding_wait, config);
     }
 
     /// The submitter says that the lease runs on: half of it is left for repetitions.
     pub(super) fn renewed(&mut self, term: Duration, io: &Io, config: &Config) {
         self.agreed = true;
-        self.holding_wait = config.repeat_after;
+        self.holding_wait = self.first_wait(config);
         self.holding_due = io.now + term.max(Duration::from_secs(1)) / 2;
     }
 
@@ -277,7 +292,7 @@ impl Held {
     pub(super) fn hand_back(&mut self, stay: IntervalSet, version: u64, io: &mut Io, config: &Config) {
         self.waiting = stay;
         self.offered = IntervalSet::new();
-        self.holding_wait = config.repeat_after;
+        self.holding_wait = self.first_wait(config);
         let change = self.change(io);
         let (to, message) = (self.bag.submitter.clone(), self.holding(version, io, config));
         io.persist_held(self.bag.id, vec![change], vec![Then::Send(to, message)]);
