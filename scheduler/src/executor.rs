@@ -585,9 +585,9 @@ impl Executor {
             self.version += u64::from(!held.agreed);
             held.finished(result, (!held.agreed).then_some(self.version), io, config);
         }
-        let stay: IntervalSet =
-            checkpoints.iter().filter(|(_, kept)| kept.is_none()).map(|(&index, _)| index..index + 1).collect();
-        let stay = held.bound().intersection(&stay);
+        let bound = held.bound();
+        let stays = |(index, kept): &(&u64, &Option<_>)| kept.is_none() && bound.contains(**index);
+        let stay: IntervalSet = checkpoints.iter().filter(stays).map(|(&index, _)| index..index + 1).collect();
         if held.waiting != stay {
             self.version += 1;
             held.hand_back(stay, self.version, io, config);
