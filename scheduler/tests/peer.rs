@@ -319,6 +319,26 @@ fn a_task_keeps_its_attempt_over_a_restart_whatever_others_of_its_bag_came_with(
 }
 
 #[test]
+fn where_many_machines_speak_to_a_submitter_results_are_repeated_later() {
+    // 25 machines a second are to speak; a link takes a word of 10,000 machines in a 25th of their 400 s.
+    for (answer_within_ms, first_s) in [(0, 2.0), (400_000, 16.0)] {
+        let mut host = Host::new(2);
+        host.receive(1, forged(1, |request| request.answer_within_ms = answer_within_ms));
+        while host.peer.held()[0].running > 0 {
+            host.finish(*host.started.last().expect("one runs"), true);
+        }
+        let told =
+            |host: &Host| host.sent.iter().filter(|(_, message)| matches!(message, Message::Results { .. })).count();
+        host.pass(seconds(0.1));
+        let before = told(&host);
+        host.pass(seconds(first_s - 0.5));
+        assert_eq!(told(&host), before, "nothing is repeated yet");
+        host.pass(seconds(1.0));
+        assert_eq!(told(&host), before + 1, "now it is, {first_s} s");
+    }
+}
+
+#[test]
 fn only_the_submitter_itself_says_where_it_is() {
     let mut host = Host::new(2);
     host.receive(1, request(1, 0, 0..5));
