@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use crate::link::{Prefixes, Slot, refit};
-use crate::message::{Handover, HandoverChild, Payload};
+use crate::message::{Handover, HandoverChild, Payload, PayloadCodec};
 use crate::overlay::Overlay;
 use crate::{Body, Member, PeerId, Time};
 
@@ -31,7 +31,7 @@ impl Overlay {
     /// Sends what we know of our children to whom the role, or part of it, moves.
     pub(crate) fn hand_over(&mut self, to: Member) {
         let linked = self.tree.slots.iter().flatten().filter(|slot| slot.contact.peer != self.me.peer);
-        let children: Vec<_> = linked.map(|slot| handed_child(slot)).collect();
+        let children: Vec<_> = linked.map(|slot| handed_child(slot, &self.codec)).collect();
         if !children.is_empty() {
             self.send(to, Body::Handover(Handover { children }));
         }
@@ -95,6 +95,7 @@ impl Overlay {
         if self.tree.slots[side as usize].is_some() {
             return;
         }
+        let bytes = (self.codec.unpack)(None, &child.load.bytes).unwrap_or_default();
         self.tree.generation += 1;
         self.news.children = true;
         self.counters.children_handed += 1;
@@ -105,7 +106,7 @@ impl Overlay {
             tree,
             prefixes,
             // The child tells a new parent its payload whole; until then no difference may lead on from this one.
-            load: Payload { version: 0, ..child.load.clone() },
+            load: Payload { version: 0, base: None, bytes },
             generation: self.tree.generation,
             heard: self.now,
             told: (0, None),
@@ -115,12 +116,12 @@ impl Overlay {
     }
 }
 
-fn handed_child(slot: &Slot) -> HandoverChild {
+fn handed_child(slot: &Slot, codec: &PayloadCodec) -> HandoverChild {
     HandoverChild {
         contact: slot.contact.clone(),
         node: slot.node,
         version: slot.version,
         tree: slot.tree.clone(),
-        load: slot.load.clone(),
+        load: slot.load.packed(codec),
     }
 }

@@ -38,7 +38,7 @@ pub use inspect::Sizes;
 pub use link::Span;
 pub use message::{
     Body, Handover, HandoverChild, Leave, Message, PAYLOAD_BYTES_MAX, Payload, PayloadCodec, Report, ReportAck,
-    RootInfo, Subtree, Verdict,
+    RootInfo, Subtree, Translate, Verdict,
 };
 pub use overlay::Overlay;
 pub use time::{Time, WallTime};

@@ -5,7 +5,7 @@
 //! −1 the node is the root. The parent accepts a child only if the two agree on the gap between them (*fencing*).
 //! Each accepted link strictly shortens the prefix (I4), so accepted links never form a cycle, whatever changes.
 
-use crate::message::{COUNT_MAX, PAYLOAD_BYTES_MAX, Payload, PayloadCodec, Subtree};
+use crate::message::{COUNT_MAX, Payload, PayloadCodec, Subtree};
 use crate::{GridId, Member, Node, Side, Time};
 
 /// Every so many payloads one travels whole, so that whatever went wrong with a difference ends. Our choice.
@@ -152,12 +152,11 @@ impl Slot {
             return Ok(false);
         }
         let whole = match load.base {
-            None => load.bytes,
+            // Bytes that are nothing are as good as none.
+            None => (codec.unpack)(None, &load.bytes).unwrap_or_default(),
             // The answer says what we hold.
             Some(base) if base != self.load.version => return Ok(false),
-            Some(_) => (codec.apply)(&self.load.bytes, &load.bytes)
-                .filter(|bytes| bytes.len() <= PAYLOAD_BYTES_MAX)
-                .ok_or(())?,
+            Some(_) => (codec.unpack)(Some(&self.load.bytes), &load.bytes).ok_or(())?,
         };
         self.load = Payload { version: load.version, base: None, bytes: whole };
         Ok(true)
@@ -260,18 +259,17 @@ impl Uplink {
         is_news
     }
 
-    /// The newest payload as it goes out now: the difference to what the parent holds where that is known and the
-    /// difference is shorter, and whole now and then all the same.
+    /// The newest payload as it goes out now: the difference to what the parent holds where that is known and there is
+    /// one, and whole now and then all the same.
     pub(crate) fn send_load(&mut self, codec: &PayloadCodec) -> Payload {
         self.load_sent.clone_from(&self.load);
         let base = self.load_base.as_ref().filter(|_| self.differences + 1 < WHOLE_EVERY);
         let difference = base.and_then(|base| {
-            let bytes = (codec.diff)(&base.bytes, &self.load.bytes)?;
-            let shorter = bytes.len() < self.load.bytes.len();
-            shorter.then_some(Payload { version: self.load.version, base: Some(base.version), bytes })
+            let bytes = (codec.pack)(Some(&base.bytes), &self.load.bytes)?;
+            Some(Payload { version: self.load.version, base: Some(base.version), bytes })
         });
         self.differences = if difference.is_some() { self.differences + 1 } else { 0 };
-        difference.unwrap_or_else(|| self.load.clone())
+        difference.unwrap_or_else(|| self.load.packed(codec))
     }
 
     /// The parent says which payload it holds.

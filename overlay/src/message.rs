@@ -167,6 +167,13 @@ pub struct Payload {
     pub bytes: Vec<u8>,
 }
 
+impl Payload {
+    /// As it travels to one that knows no earlier one.
+    pub(crate) fn packed(&self, codec: &PayloadCodec) -> Self {
+        Self { version: self.version, base: None, bytes: (codec.pack)(None, &self.bytes).unwrap_or_default() }
+    }
+}
+
 /// Answer to a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportAck {
@@ -219,20 +226,27 @@ pub struct RootInfo {
     pub payload: Vec<u8>,
 }
 
-/// How the layer above tells a payload by what changed since an earlier one.
+/// From an earlier payload, if one is known, and one more.
+pub type Translate = fn(Option<&[u8]>, &[u8]) -> Option<Vec<u8>>;
+
+/// How the payloads of the layer above travel. It publishes them, and reads those of children, as it likes to work on
+/// them; on the way they are as short as it can make them, in particular by what changed since an earlier one.
 #[derive(Clone, Copy, Debug)]
 pub struct PayloadCodec {
-    /// What makes the second payload out of the first; none where there is no such thing. The overlay sends it only
-    /// where it is shorter.
-    pub diff: fn(&[u8], &[u8]) -> Option<Vec<u8>>,
-    /// The second payload again, from the first and their difference; none where that is no difference. Whatever
-    /// the bytes are, it neither panics nor takes much.
-    pub apply: fn(&[u8], &[u8]) -> Option<Vec<u8>>,
+    /// What travels of the second payload to one that has the first, or without a first the whole of it. None where there
+    /// is no such thing: then it travels whole, or not at all.
+    pub pack: Translate,
+    /// The second payload again, from the first and what travelled; none where that leads to nothing. Whatever the bytes
+    /// are, it neither panics nor takes much.
+    pub unpack: Translate,
 }
 
 impl PayloadCodec {
-    /// Sends every payload whole.
-    pub const WHOLE: Self = Self { diff: |_, _| None, apply: |_, _| None };
+    /// Sends every payload whole and as it is.
+    pub const WHOLE: Self = Self {
+        pack: |base, new| base.is_none().then(|| new.to_vec()),
+        unpack: |base, bytes| base.is_none().then(|| bytes.to_vec()),
+    };
 }
 
 impl RootInfo {

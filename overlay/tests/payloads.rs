@@ -157,7 +157,7 @@ fn a_difference_that_leads_nowhere_is_answered_by_asking_for_the_whole() {
     let (answers, counted) = ask(&mut world, &sender, broken);
     assert!(matches!(answers[..], [Verdict::Linked { load: 0, .. }]), "{answers:?}");
     assert_eq!(counted, 1);
-    let other = (CODEC.diff)(b"something else", b"something").unwrap();
+    let other = (CODEC.pack)(Some(b"something else"), b"something").unwrap();
     let (answers, counted) = ask(&mut world, &sender, Payload { version: 9, base: Some(8), bytes: other });
     assert!(matches!(answers[..], [Verdict::Linked { load: 2, .. }]), "{answers:?}");
     assert_eq!(counted, 1);

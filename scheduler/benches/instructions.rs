@@ -48,7 +48,7 @@ fn main() {
             measured(|| Summary::decode(&bytes));
         }
         "report" => {
-            let [one, other] = children(bags).map(|child| child.encode());
+            let [one, other] = children(bags).map(|child| child.flatten());
             measured(|| summary::report(&[&one, &other]));
         }
         "encode_leaf" => {

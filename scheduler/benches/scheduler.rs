@@ -143,10 +143,10 @@ mod decode {
 mod router {
     use super::*;
 
-    /// Two encoded reports to one: what a router does with each report of a child.
+    /// Two reports to one: what a router does with each report of a child.
     #[divan::bench(args = LENGTHS)]
     fn report(bencher: Bencher, bags: usize) {
-        let [one, other] = children(bags).map(|child| child.encode());
+        let [one, other] = children(bags).map(|child| child.flatten());
         bencher.bench_local(|| summary::report(&[black_box(&one), black_box(&other)]));
     }
 }

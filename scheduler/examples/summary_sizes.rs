@@ -6,7 +6,7 @@ use idlewood_scheduler::queue::{Entry, Load};
 use idlewood_scheduler::split::{Demand, choose, split_tasks};
 use idlewood_scheduler::stretch::max_stretch_exact;
 use idlewood_scheduler::summary::{
-    HORIZON_COUNT, HORIZONS_S, STRETCH_COUNT, STRETCHES, Summary, TASK_SIZE_COUNT, TASK_SIZES_MOPS, apply, diff,
+    HORIZON_COUNT, HORIZONS_S, STRETCH_COUNT, STRETCHES, Summary, TASK_SIZE_COUNT, TASK_SIZES_MOPS, pack, unpack,
 };
 
 struct Rng(u64);
@@ -279,17 +279,18 @@ fn main() {
                     }
                 }
                 let (new, _) = tree(&later.summaries(), &mut Vec::new());
-                let new = new.encode();
-                let d = diff(&bytes, &new);
+                let flat = new.flatten();
+                let d = pack(Some(&whole.flatten()), &flat);
                 if let Some(d) = &d {
-                    assert_eq!(apply(&bytes, d).as_ref(), Some(&new));
+                    assert_eq!(unpack(Some(&whole.flatten()), d).as_ref(), Some(&flat));
                 }
-                println!("    update, {name}: {:?} of {}", d.map(|d| d.len()), new.len());
+                println!("    update, {name}: {:?} of {}", d.map(|d| d.len()), new.encode().len());
             }
             let mut later = grid.clone();
             later.submit(count as u64 * 3, kind.task_s.0 * 4000.0);
-            let new = tree(&later.summaries(), &mut Vec::new()).0.encode();
-            println!("    update, a new bag for all: {:?} of {}", diff(&bytes, &new).map(|d| d.len()), new.len());
+            let new = tree(&later.summaries(), &mut Vec::new()).0;
+            let d = pack(Some(&whole.flatten()), &new.flatten());
+            println!("    update, a new bag for all: {:?} of {}", d.map(|d| d.len()), new.encode().len());
             let start = Instant::now();
             for _ in 0..50 {
                 std::hint::black_box(whole.encode());

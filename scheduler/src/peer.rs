@@ -251,7 +251,7 @@ pub enum SubmitError {
 }
 
 /// Reports tell what changed since the last one.
-const REPORTS: PayloadCodec = PayloadCodec { diff: summary::diff, apply: summary::apply };
+pub(crate) const REPORTS: PayloadCodec = PayloadCodec { pack: summary::pack, unpack: summary::unpack };
 
 /// A leaf that works its queue off offers more again as time passes: it says so after this share of the time that the
 /// queue takes, but not later than that. What it said before stays a lower bound.
@@ -831,7 +831,7 @@ impl Peer {
             self.summary_earliest = now + self.config.summary_interval;
             let refresh = (self.executor.busy_for(now) / REFRESH_SHARE).min(REFRESH_MAX);
             self.summary_latest = now + self.config.summary_refresh.max(refresh);
-            let payload = self.executor.summary(now).encode();
+            let payload = self.executor.summary(now).flatten();
             self.overlay.publish(now, Node::Leaf, payload, &mut self.overlay_effects);
             self.drain_overlay();
             // A machine alone is a grid, whose root has no child to hear it from.
@@ -854,8 +854,8 @@ impl Peer {
             self.overlay.publish(now, Node::Router, report.clone(), &mut self.overlay_effects);
         }
         if self.overlay.is_root() {
-            let report = report.unwrap_or_else(|| self.executor.summary(now).encode());
-            let platform = Platform::of(report, self.config.climbing).encode();
+            let report = report.unwrap_or_else(|| self.executor.summary(now).flatten());
+            let platform = Platform::of(&report, self.config.climbing).encode();
             self.overlay.publish_root(now, platform, &mut self.overlay_effects);
         }
     }

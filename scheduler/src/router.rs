@@ -92,8 +92,8 @@ impl Platform {
 
 impl Platform {
     /// What the root says of the whole grid by its own report; its availability only where routers ask for it.
-    pub(crate) fn of(report: Vec<u8>, rule: ClimbingRule) -> Self {
-        let summary = Summary::decode(&report).unwrap_or_else(|_| Summary::unavailable());
+    pub(crate) fn of(report: &[u8], rule: ClimbingRule) -> Self {
+        let summary = Summary::of_flat(report).unwrap_or_else(Summary::unavailable);
         Self {
             minimum_stretch: summary.minimum_stretch,
             maximum_stretch: summary.maximum_stretch,
@@ -101,14 +101,14 @@ impl Platform {
             longest_wait_s: summary.longest_wait_s,
             availability: match rule {
                 ClimbingRule::Minimum => Vec::new(),
-                ClimbingRule::WholeGrid => report,
+                ClimbingRule::WholeGrid => summary.encode(),
             },
         }
     }
 }
 
-/// What was sent to one child since it reported. Its report itself stays encoded, in the overlay, and is decoded on use:
-/// a report takes up to a kilobyte, a decoded summary up to a hundred.
+/// What was sent to one child since it reported. Its report itself stays in the overlay, in the flat form: that takes a few
+/// kilobytes, a summary up to a hundred.
 #[derive(Debug)]
 struct Slot {
     generation: u64,
@@ -164,12 +164,12 @@ impl Router {
         std::mem::take(&mut self.changed)
     }
 
-    /// The encoded summary of the whole subtree; `None` where there is no child.
+    /// The summary of the whole subtree, in the flat form; `None` where there is no child.
     pub(crate) fn report(&self, overlay: &Overlay) -> Option<Vec<u8>> {
         let slots = self.slots.iter().flatten();
         if slots.clone().any(|slot| slot.booked.is_some()) {
             let children = self.children(overlay);
-            return Some(Summary::of_children(&children.iter().collect::<Vec<_>>()).encode());
+            return Some(Summary::of_children(&children.iter().collect::<Vec<_>>()).flatten());
         }
         let children: Vec<Child<'_>> = overlay.children().into_iter().flatten().collect();
         let payloads: Vec<&[u8]> = children.iter().map(|child| child.payload).collect();
@@ -294,5 +294,5 @@ impl Router {
 
 /// A child's summary; where there is none yet, or one that cannot be read, one that offers nothing but counts.
 fn read_summary(child: &Child<'_>) -> Summary {
-    Summary::decode(child.payload).unwrap_or_else(|_| Summary::unavailable())
+    Summary::of_flat(child.payload).unwrap_or_else(Summary::unavailable)
 }

@@ -18,10 +18,11 @@
 //! then; a below 1 Mop counts as 1 Mop. The bound is that of real numbers; floating point may exceed it by what
 //! changes a stretch in the twelfth digit.
 //!
-//! `grid` has the samples, `matrix` the rows, `scale`, `coder` and `encoding` what travels.
+//! `grid` has the samples, `matrix` the rows, `scale`, `coder` and `encoding` what travels, `flat` what is kept.
 
 mod coder;
 mod encoding;
+mod flat;
 mod grid;
 mod matrix;
 mod scale;
@@ -31,7 +32,8 @@ mod tests;
 use crate::availability::Slack;
 use crate::queue::{Capacity, Load};
 use crate::stretch::Jobs;
-pub use encoding::{DecodeError, ENCODED_BYTES_MAX, apply, diff, longest_wait_s, maximum_stretch, report};
+pub use encoding::{DecodeError, ENCODED_BYTES_MAX, pack, unpack};
+pub use flat::{longest_wait_s, maximum_stretch, report};
 pub use grid::{
     AGES, HORIZON_COUNT, HORIZONS_S, STRETCH_COUNT, STRETCHES, TASK_SIZE_COUNT, TASK_SIZES_MOPS, stretch_at_least,
 };

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use idlewood_scheduler::queue::{Entry, Load};
-use idlewood_scheduler::summary::{ENCODED_BYTES_MAX, Summary, apply, diff};
+use idlewood_scheduler::summary::{ENCODED_BYTES_MAX, Summary, pack, unpack};
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, RngExt, SeedableRng};
 
@@ -63,10 +63,12 @@ fn corpus() -> Vec<(String, Vec<u8>)> {
 /// All that must hold of any bytes, with some base; `measured` where nothing else allocates at the same time. Returns
 /// what was accepted.
 fn check(base: &[u8], bytes: &[u8], measured: bool) -> Vec<Vec<u8>> {
+    // What a child was heard to say before, if anything.
+    let base = unpack(None, base);
     let before = LIVE.load(Relaxed);
     PEAK.store(before, Relaxed);
     let read = Summary::decode(bytes);
-    let applied = apply(base, bytes);
+    let applied = base.as_ref().and_then(|base| unpack(Some(base), bytes));
     if measured {
         let taken = PEAK.load(Relaxed).saturating_sub(before);
         assert!(taken <= DECODE_BYTES_MAX, "decoding took {taken} bytes");
@@ -80,15 +82,19 @@ fn check(base: &[u8], bytes: &[u8], measured: bool) -> Vec<Vec<u8>> {
         sum.merge(&summary);
         sum.reserve(50, 1 << 40, 1e18);
         assert!(sum.tasks(60, 0.0, 1e9, 1.0) <= 2 * summary.tasks(60, 0.0, 1e9, 1.0));
-        if let Some(difference) = diff(base, &again) {
-            assert_eq!(apply(base, &difference).as_ref(), Some(&again), "a difference leads back");
+        let flat = summary.flatten();
+        assert!(flat.len() <= ENCODED_BYTES_MAX);
+        let difference = base.as_ref().and_then(|base| pack(Some(base), &flat));
+        if let Some(difference) = difference {
+            assert_eq!(unpack(base.as_deref(), &difference).as_ref(), Some(&flat), "a difference leads back");
             accepted.push(difference);
         }
         accepted.push(again);
     }
     if let Some(applied) = applied {
-        assert_eq!(Summary::decode(&applied).unwrap().encode(), applied, "what differences lead to is canonical");
-        accepted.push(applied);
+        let summary = Summary::of_flat(&applied).expect("what arrives can be read");
+        assert_eq!(summary.flatten(), applied, "what differences lead to is canonical");
+        accepted.push(summary.encode());
     }
     accepted
 }
@@ -210,7 +216,8 @@ fn write_the_corpus() {
     }
     // Differences to small summaries are not sent, but those from them are.
     for (base, new) in [(4, 8), (8, 8), (9, 8), (10, 8)] {
-        let difference = diff(&files[base].1, &files[new].1);
+        let [base_flat, new_flat] = [base, new].map(|at| unpack(None, &files[at].1).expect("a summary"));
+        let difference = pack(Some(&base_flat), &new_flat);
         files.extend(difference.map(|bytes| (format!("difference-{base}-{new}"), bytes)));
     }
     for (name, bytes) in files {

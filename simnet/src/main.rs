@@ -22,6 +22,10 @@ use idlewood_simnet::overlay::experiment::{Experiment, Replay};
 use idlewood_simnet::reproduce::{News, Reproduction, Summary};
 use idlewood_simnet::{Progress, eval, swarm};
 
+/// A tenth of a simulation was the system's allocator.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Deterministic simulation of idlewood grids.
 #[derive(Parser)]
 #[command(name = "simnet", version)]

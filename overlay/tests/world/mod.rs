@@ -15,15 +15,19 @@ use rand::{RngExt, SeedableRng};
 
 pub(crate) mod oracle;
 
-/// Leaves out what both payloads begin with; leads to garbage when applied to another base.
+/// Leaves out what both payloads begin with; leads to garbage when applied to another base. On the way bytes are turned
+/// over, so that nobody takes what travels for what was published.
 pub(crate) const CODEC: PayloadCodec = PayloadCodec {
-    diff: |base, new| {
-        let same = base.iter().zip(new).take_while(|(one, other)| one == other).count().min(255);
-        Some([&[same as u8], &new[same..]].concat())
+    pack: |base, new| {
+        let same = |base: &[u8]| base.iter().zip(new).take_while(|(one, other)| one == other).count().min(255);
+        let same = base.map_or(0, same);
+        let packed = [&[same as u8], &new[same..]].concat().iter().map(|byte| !byte).collect::<Vec<_>>();
+        (base.is_none() || packed.len() <= new.len()).then_some(packed)
     },
-    apply: |base, difference| {
-        let (same, tail) = difference.split_first()?;
-        Some([base.get(..usize::from(*same))?, tail].concat())
+    unpack: |base, bytes| {
+        let bytes: Vec<u8> = bytes.iter().map(|byte| !byte).collect();
+        let (same, tail) = bytes.split_first()?;
+        Some([base.unwrap_or_default().get(..usize::from(*same))?, tail].concat())
     },
 };
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use idlewood_overlay::{Effect, Event, GridId, PayloadCodec, PeerId};
+use idlewood_overlay::{Effect, Event, GridId, PeerId};
 
 use super::*;
 use crate::bag::{BagHeader, BagId, Path};
@@ -23,7 +23,7 @@ struct Grid {
 impl Grid {
     /// Each leaf has published this summary.
     fn new(leaf: &Summary) -> Self {
-        let codec = PayloadCodec { diff: summary::diff, apply: summary::apply };
+        let codec = crate::peer::REPORTS;
         let config = idlewood_overlay::Config::default();
         let overlays = (0..3)
             .map(|n| Overlay::new(config.clone(), GridId([9; 32]), contact(n), u64::from(n), Time::ZERO, codec))
@@ -42,7 +42,7 @@ impl Grid {
 
     fn publish(&mut self, index: usize, leaf: &Summary) {
         let mut effects = Vec::new();
-        self.overlays[index].publish(self.now, Node::Leaf, leaf.encode(), &mut effects);
+        self.overlays[index].publish(self.now, Node::Leaf, leaf.flatten(), &mut effects);
         self.carry_out(index, effects);
     }
 
@@ -202,7 +202,7 @@ fn by_the_whole_grids_rule_it_climbs_only_where_that_helps() {
     let told = |leaves: usize| {
         let mut whole = Summary::empty();
         (0..leaves).for_each(|_| whole.merge(&leaf(0.0)));
-        Platform::decode(&Platform::of(whole.encode(), config.climbing).encode())
+        Platform::decode(&Platform::of(&whole.flatten(), config.climbing).encode())
     };
     assert!(routed(&grid, &asked, true, &told(2), &config).is_some(), "no more there than here");
     assert_eq!(routed(&grid, &asked, true, &told(200), &config), None);
@@ -211,17 +211,17 @@ fn by_the_whole_grids_rule_it_climbs_only_where_that_helps() {
     // Where even the whole grid has no room, and where nothing is known of it, the root decides.
     assert_eq!(routed(&grid, &request(1 << 39), true, &told(2), &config), None);
     assert_eq!(routed(&grid, &asked, true, &Platform::default(), &config), None);
-    let damaged = Platform::of(vec![1, 2, 3], config.climbing);
+    let damaged = Platform::of(&[1, 2, 3], config.climbing);
     assert_eq!(routed(&grid, &asked, true, &damaged, &config), None);
     // Only where routers ask for it does it travel.
-    assert!(Platform::of(leaf(0.0).encode(), ClimbingRule::Minimum).availability.is_empty());
+    assert!(Platform::of(&leaf(0.0).flatten(), ClimbingRule::Minimum).availability.is_empty());
 }
 
 #[test]
 fn what_the_root_tells_is_short_and_damaged_it_is_nothing() {
     let mut summary = leaf(100.0);
     summary.longest_wait_s = summary::wait_s(5120.0);
-    let platform = Platform::of(summary.encode(), ClimbingRule::Minimum);
+    let platform = Platform::of(&summary.flatten(), ClimbingRule::Minimum);
     assert!(platform.maximum_stretch > 0.0);
     let bytes = platform.encode();
     assert!(bytes.len() <= 25, "{} bytes", bytes.len());
@@ -232,7 +232,7 @@ fn what_the_root_tells_is_short_and_damaged_it_is_nothing() {
 }
 
 fn available(router: &Router, grid: &Grid) -> u64 {
-    let report = Summary::decode(&router.report(grid.lower()).unwrap()).unwrap();
+    let report = Summary::of_flat(&router.report(grid.lower()).unwrap()).unwrap();
     report.tasks(60, 0.0, 4096.0 / STRETCHES[60], 1024.0)
 }
 
@@ -274,7 +274,7 @@ fn what_was_sent_is_taken_off_until_a_report_comes_or_it_is_given_up() {
     grid.run(Duration::from_secs(10));
     router.refresh(grid.lower(), start, &config);
     assert!(router.take_changed());
-    let report = Summary::of_children(&[&leaf(100.0), &leaf(100.0)]).encode();
+    let report = Summary::of_children(&[&leaf(100.0), &leaf(100.0)]).flatten();
     assert_eq!((router.report(grid.lower()), router.deadline(&config)), (Some(report), None));
 }
 

@@ -17,9 +17,10 @@
 
 mod model;
 
-use self::model::{Model, is_same};
+use self::model::Model;
 use super::coder::{Reader, Writer};
-use super::grid::{HORIZON_COUNT, STRETCH_COUNT, TASK_SIZE_COUNT};
+use super::flat::{self, is_loose_line};
+use super::grid::{HORIZON_COUNT, TASK_SIZE_COUNT};
 use super::matrix::{CELLS, Rows};
 use super::{CELL_MAX, LEAVES_MAX, SPEED_SUM_MOPS_MAX, Summary, WAIT_BITS, scale};
 use crate::queue::SLOTS_MAX;
@@ -51,20 +52,20 @@ pub enum DecodeError {
 }
 
 /// The task sizes of one horizon, in codes.
-type Line = [u16; TASK_SIZE_COUNT];
+pub(super) type Line = [u16; TASK_SIZE_COUNT];
 /// A row in codes: the lines of all horizons.
-type Codes = [Line; HORIZON_COUNT];
+pub(super) type Codes = [Line; HORIZON_COUNT];
 /// What there is below the first row.
-const NOTHING: Codes = [[0; TASK_SIZE_COUNT]; HORIZON_COUNT];
+pub(super) const NOTHING: Codes = [[0; TASK_SIZE_COUNT]; HORIZON_COUNT];
 
 /// A row on the scale.
 #[derive(Clone, Debug, PartialEq)]
-struct ScaledRow {
+pub(super) struct ScaledRow {
     /// Of the stretch from which on it holds.
-    index: u8,
+    pub(super) index: u8,
     /// Bit t: whether line t differs from that of the row before.
-    changed: u32,
-    codes: Codes,
+    pub(super) changed: u32,
+    pub(super) codes: Codes,
 }
 
 impl ScaledRow {
@@ -75,26 +76,37 @@ impl ScaledRow {
     }
 }
 
+/// Whether two lines are the same: without a call, which costs more than the comparison.
+pub(super) fn is_same(one: &Line, other: &Line) -> bool {
+    one.iter().zip(other).fold(0, |all, (one, other)| all | one ^ other) == 0
+}
+
 /// Bit t: whether line t differs.
 fn changed_lines(before: &Codes, codes: &Codes) -> u32 {
     let differs = |(t, (before, line)): (usize, (&Line, &Line))| u32::from(!is_same(before, line)) << t;
     before.iter().zip(codes).enumerate().map(differs).sum()
 }
 
+/// The sums of a summary, as they travel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Head {
+    pub(super) minimum_stretch: f32,
+    pub(super) maximum_stretch: f32,
+    pub(super) speed_mops: f32,
+    pub(super) leaves: u64,
+    pub(super) height: u8,
+    pub(super) slots: u32,
+    /// On the scale of waits.
+    pub(super) longest_wait: u16,
+    /// Whether a cell is more than a quarter of the one before.
+    pub(super) is_loose: bool,
+}
+
 /// A summary on the scale. Its cells are in order: they do not fall with stretch or horizon, nor grow with the task.
 #[derive(Clone, Debug, PartialEq)]
-struct Scaled {
-    minimum_stretch: f32,
-    maximum_stretch: f32,
-    speed_mops: f32,
-    leaves: u64,
-    height: u8,
-    slots: u32,
-    /// On the scale of waits.
-    longest_wait: u16,
-    /// Whether a cell is more than a quarter of the one before.
-    is_loose: bool,
-    rows: Vec<ScaledRow>,
+pub(super) struct Scaled {
+    pub(super) head: Head,
+    pub(super) rows: Vec<ScaledRow>,
 }
 
 impl Summary {
@@ -113,66 +125,52 @@ impl Summary {
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         Ok(Scaled::decode(bytes, None)?.into_summary())
     }
+
+    /// The summary in the flat form, in which a machine keeps it, at most [`ENCODED_BYTES_MAX`]: rounded and thinned out as by
+    /// [`Self::encode`].
+    pub fn flatten(&self) -> Vec<u8> {
+        Scaled::of(self).flatten()
+    }
+
+    /// Reads what [`Self::flatten`], [`report`](super::report) or [`unpack`] wrote; nothing where these bytes are none of
+    /// that.
+    pub fn of_flat(flat: &[u8]) -> Option<Self> {
+        Some(Scaled::of_flat(flat)?.into_summary())
+    }
 }
 
-/// Summaries up to this size travel whole. Our choice: most reports are those of a few leaves, whose differences would
-/// save some hundred bytes and cost both ends four times the processor time.
-const WHOLE_BYTES: usize = 400;
+/// Summaries up to this size, as they are kept, travel whole. Our choice: most reports are those of a few leaves, whose
+/// differences would save some hundred bytes and cost both ends several times the processor time.
+pub(super) const WHOLE_BYTES: usize = 8_000;
 
-/// What makes `new` out of `base`, both encoded summaries; nothing where one of them is not what [`Summary::encode`]
-/// writes, where `new` is small enough as it is, or where the difference is no shorter.
-pub fn diff(base: &[u8], new: &[u8]) -> Option<Vec<u8>> {
-    if new.len() <= WHOLE_BYTES {
+/// What travels of `new`, a summary in the flat form: the difference to `base`, which the receiver has, or without one the
+/// whole. Nothing where one of them is no summary, where it is small enough to travel whole, or where it would take more
+/// than [`ENCODED_BYTES_MAX`].
+pub fn pack(base: Option<&[u8]>, new: &[u8]) -> Option<Vec<u8>> {
+    if base.is_some() && new.len() <= WHOLE_BYTES {
         return None;
     }
-    let base = Scaled::decode(base, None).ok()?;
-    let scaled = Scaled::decode(new, None).ok()?;
-    let bytes = scaled.encode(Some(&base));
-    debug_assert_eq!(scaled.encode(None), new, "only what an encoder wrote has differences");
-    (bytes.len() < new.len()).then_some(bytes)
-}
-
-/// The summary that [`diff`] was given as `new`; nothing where these are no such bytes.
-pub fn apply(base: &[u8], difference: &[u8]) -> Option<Vec<u8>> {
-    let base = Scaled::decode(base, None).ok()?;
-    let bytes = Scaled::decode(difference, Some(&base)).ok()?.encode(None);
+    let base = match base {
+        Some(base) => Some(Scaled::of_flat(base)?),
+        None => None,
+    };
+    let bytes = flat::encode(new, base.as_ref())?;
     (bytes.len() <= ENCODED_BYTES_MAX).then_some(bytes)
 }
 
-/// [`Summary::longest_wait_s`] of an encoded summary, at little cost; 0 where these bytes are none.
-pub fn longest_wait_s(bytes: &[u8]) -> u64 {
-    let read = || {
-        let mut rest = bytes.get(14..).filter(|_| bytes[0] & !LOOSE == WHOLE)?;
-        get(&mut rest).ok()?;
-        get(&mut rest).ok()?;
-        u16::try_from(get(&mut rest).ok()?).ok()
+/// The summary that [`pack`] was given as `new`, in the flat form; nothing where these are no such bytes. Whatever they are,
+/// this neither panics nor takes more memory than twice the largest summary (300 kB).
+pub fn unpack(base: Option<&[u8]>, bytes: &[u8]) -> Option<Vec<u8>> {
+    let base = match base {
+        Some(base) => Some(Scaled::of_flat(base)?),
+        None => None,
     };
-    let code: Option<u16> = read();
-    code.filter(|&code| code <= scale::code(CELL_MAX, WAIT_BITS)).map_or(0, |code| scale::value(code, WAIT_BITS))
-}
-
-/// [`Summary::maximum_stretch`] of an encoded summary, at little cost; 0 where these bytes are none.
-pub fn maximum_stretch(bytes: &[u8]) -> f64 {
-    let mut rest = bytes.get(5..).filter(|_| bytes[0] & !LOOSE == WHOLE).unwrap_or_default();
-    let stretch = take(&mut rest).map_or(0.0, f32::from_le_bytes);
-    if (0.0..f32::INFINITY).contains(&stretch) { f64::from(stretch) } else { 0.0 }
-}
-
-/// The report of a router above children with these encoded summaries: as decoding, [`Summary::of_children`] and
-/// encoding would give it, in less time and memory. What is no summary counts as a leaf that takes no work.
-pub fn report(children: &[&[u8]]) -> Vec<u8> {
-    let read = |bytes: &[u8]| Scaled::decode(bytes, None).unwrap_or_else(|_| Scaled::of(&Summary::unavailable()));
-    match children {
-        [one, other] => read(one).plus(&read(other)).fit(ENCODED_BYTES_MAX),
-        _ => {
-            let children: Vec<Summary> = children.iter().map(|child| read(child).into_summary()).collect();
-            Summary::of_children(&children.iter().collect::<Vec<_>>()).encode()
-        }
-    }
+    let flat = flat::decode(bytes, base.as_ref()).ok()?;
+    (flat.len() <= ENCODED_BYTES_MAX).then_some(flat)
 }
 
 impl Scaled {
-    fn of(summary: &Summary) -> Self {
+    pub(super) fn of(summary: &Summary) -> Self {
         let bits = scale::bits(summary.height);
         let mut all: Vec<(u8, Codes)> = Vec::with_capacity(summary.rows.len());
         for (index, row) in &summary.rows {
@@ -208,7 +206,7 @@ impl Scaled {
             rows.extend(ScaledRow::after(&before, index, codes));
             before = codes;
         }
-        Self {
+        let head = Head {
             minimum_stretch: round_down(summary.minimum_stretch),
             maximum_stretch: -round_down(-summary.maximum_stretch.min(f64::from(f32::MAX))),
             speed_mops: round_down(summary.speed_mops),
@@ -217,12 +215,12 @@ impl Scaled {
             slots: summary.slots,
             longest_wait: scale::code(summary.longest_wait_s.min(CELL_MAX), WAIT_BITS),
             is_loose,
-            rows,
-        }
+        };
+        Self { head, rows }
     }
 
-    fn into_summary(self) -> Summary {
-        let bits = scale::bits(self.height);
+    pub(super) fn into_summary(self) -> Summary {
+        let bits = scale::bits(self.head.height);
         let mut rows = Rows::default();
         let mut cells = [0; CELLS];
         for row in &self.rows {
@@ -234,75 +232,15 @@ impl Scaled {
             rows.push(usize::from(row.index), &cells);
         }
         Summary {
-            minimum_stretch: f64::from(self.minimum_stretch),
-            maximum_stretch: f64::from(self.maximum_stretch),
-            speed_mops: f64::from(self.speed_mops),
-            leaves: self.leaves,
-            height: self.height,
-            slots: self.slots,
-            longest_wait_s: scale::value(self.longest_wait, WAIT_BITS),
+            minimum_stretch: f64::from(self.head.minimum_stretch),
+            maximum_stretch: f64::from(self.head.maximum_stretch),
+            speed_mops: f64::from(self.head.speed_mops),
+            leaves: self.head.leaves,
+            height: self.head.height,
+            slots: self.head.slots,
+            longest_wait_s: scale::value(self.head.longest_wait, WAIT_BITS),
             rows: rows.0,
         }
-    }
-
-    /// What a router offers above these two. What is in order stays in order when it is added and rounded down, so
-    /// nothing else is lowered.
-    fn plus(&self, other: &Self) -> Self {
-        let height = self.height.max(other.height).saturating_add(1);
-        let (my_bits, their_bits, bits) = (scale::bits(self.height), scale::bits(other.height), scale::bits(height));
-        let (mut mine, mut theirs) = (self.rows.as_slice(), other.rows.as_slice());
-        let (mut my_codes, mut their_codes) = (&NOTHING, &NOTHING);
-        let mut rows: Vec<ScaledRow> = Vec::with_capacity(STRETCH_COUNT.min(mine.len() + theirs.len()));
-        let mut codes = NOTHING;
-        // Quarters of what is in order add up, but for sums that stop at the largest cell.
-        let is_strict = !self.is_loose && !other.is_loose;
-        while let Some(index) = [mine.first(), theirs.first()].into_iter().flatten().map(|row| row.index).min() {
-            let mut touched = 0;
-            for (rows, codes) in [(&mut mine, &mut my_codes), (&mut theirs, &mut their_codes)] {
-                if let Some((first, rest)) = rows.split_first()
-                    && first.index == index
-                {
-                    *codes = &first.codes;
-                    touched |= first.changed;
-                    *rows = rest;
-                }
-            }
-            let mut changed = 0;
-            for t in 0..HORIZON_COUNT {
-                if touched >> t & 1 == 0 {
-                    continue;
-                }
-                let mut line = [0; TASK_SIZE_COUNT];
-                let mut high = scale::code(CELL_MAX, bits);
-                for at in 0..TASK_SIZE_COUNT {
-                    let (one, two) = (my_codes[t][at], their_codes[t][at]);
-                    if one == 0 && two == 0 {
-                        break;
-                    }
-                    let sum = scale::value(one, my_bits) + scale::value(two, their_bits);
-                    line[at] = scale::code(sum.min(CELL_MAX), bits).min(high);
-                    high = if is_strict { scale::quarter(line[at], bits) } else { line[at] };
-                }
-                changed |= u32::from(!is_same(&line, &codes[t])) << t;
-                codes[t] = line;
-            }
-            if changed != 0 {
-                rows.push(ScaledRow { index, changed, codes });
-            }
-        }
-        let mut sum = Self {
-            minimum_stretch: self.minimum_stretch.min(other.minimum_stretch),
-            maximum_stretch: self.maximum_stretch.max(other.maximum_stretch),
-            speed_mops: round_down((f64::from(self.speed_mops) + f64::from(other.speed_mops)).min(SPEED_SUM_MOPS_MAX)),
-            leaves: self.leaves.saturating_add(other.leaves).min(LEAVES_MAX),
-            height,
-            slots: self.slots.max(other.slots),
-            longest_wait: self.longest_wait.max(other.longest_wait),
-            is_loose: false,
-            rows,
-        };
-        sum.is_loose = !is_strict && sum.has_loose_cells();
-        sum
     }
 
     /// The whole in at most so many bytes.
@@ -312,32 +250,27 @@ impl Scaled {
             if bytes.len() <= bytes_max || self.rows.is_empty() {
                 return bytes;
             }
-            let mut kept = self.rows.len() == 1;
-            self.rows.retain(|_| {
-                kept = !kept;
-                kept
-            });
-            let mut before = &NOTHING;
-            for row in &mut self.rows {
-                row.changed = changed_lines(before, &row.codes);
-                before = &row.codes;
-            }
-            self.is_loose &= self.has_loose_cells();
+            self.thin_out();
         }
     }
 
-    fn encode(&self, base: Option<&Self>) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(1024);
-        bytes.push(WHOLE | base.map_or(0, |_| DIFFERENCE) | if self.is_loose { LOOSE } else { 0 });
-        for value in [self.minimum_stretch, self.maximum_stretch, self.speed_mops] {
-            bytes.extend_from_slice(&value.to_le_bytes());
+    /// Leaves out every other row; the one before it holds on.
+    pub(super) fn thin_out(&mut self) {
+        let mut kept = self.rows.len() == 1;
+        self.rows.retain(|_| {
+            kept = !kept;
+            kept
+        });
+        let mut before = &NOTHING;
+        for row in &mut self.rows {
+            row.changed = changed_lines(before, &row.codes);
+            before = &row.codes;
         }
-        bytes.push(self.height);
-        put(&mut bytes, self.leaves);
-        put(&mut bytes, u64::from(self.slots));
-        put(&mut bytes, u64::from(self.longest_wait));
-        let mut writer = Writer::new(bytes);
-        let mut model = Model::new(self.height, self.is_loose, base);
+        self.head.is_loose &= self.has_loose_cells();
+    }
+
+    pub(super) fn encode(&self, base: Option<&Self>) -> Vec<u8> {
+        let (mut writer, mut model) = self.head.encode(base);
         let (mut last, mut rows) = (None, self.rows.iter());
         loop {
             last = model.row(&mut writer, last, rows.next());
@@ -348,61 +281,89 @@ impl Scaled {
     }
 
     fn decode(bytes: &[u8], base: Option<&Self>) -> Result<Self, DecodeError> {
-        if bytes.len() > ENCODED_BYTES_MAX {
-            return Err(DecodeError::TooLong(bytes.len()));
-        }
-        let mut rest = bytes;
-        let [kind] = take(&mut rest)?;
-        if kind & !LOOSE != WHOLE | base.map_or(0, |_| DIFFERENCE) {
-            return Err(DecodeError::Format);
-        }
-        let is_loose = kind & LOOSE != 0;
-        let minimum_stretch = f32::from_le_bytes(take(&mut rest)?);
-        let maximum_stretch = f32::from_le_bytes(take(&mut rest)?);
-        let speed_mops = f32::from_le_bytes(take(&mut rest)?);
-        let [height] = take(&mut rest)?;
-        let leaves = get(&mut rest)?;
-        let slots = u32::try_from(get(&mut rest)?).map_err(|_| DecodeError::Range)?;
-        let longest_wait = u16::try_from(get(&mut rest)?).map_err(|_| DecodeError::Range)?;
-        let in_range = longest_wait <= scale::code(CELL_MAX, WAIT_BITS)
-            && minimum_stretch >= 0.0
-            && (0.0..f32::INFINITY).contains(&maximum_stretch)
-            && (0.0..=SPEED_SUM_MOPS_MAX).contains(&f64::from(speed_mops))
-            && leaves <= LEAVES_MAX
-            && slots <= SLOTS_MAX;
-        if !in_range {
-            return Err(DecodeError::Range);
-        }
-        let mut reader = Reader::new(rest);
-        let mut model = Model::new(height, is_loose, base);
         let mut rows = Vec::new();
-        let mut last = None;
-        while let Some(index) = model.row(&mut reader, last, None) {
-            if model.changed != 0 {
-                rows.push(ScaledRow { index, changed: model.changed, codes: model.codes });
-            }
-            if !reader.is_sound() {
-                return Err(DecodeError::Damaged);
-            }
-            last = Some(index);
-        }
-        let scaled =
-            Self { minimum_stretch, maximum_stretch, speed_mops, leaves, height, slots, longest_wait, is_loose, rows };
-        // Whether it is loose has one answer, so that there is one way to write a summary.
-        if !reader.is_done() || is_loose && !scaled.has_loose_cells() {
-            return Err(DecodeError::Damaged);
-        }
-        Ok(scaled)
+        let push = |index, changed, codes: &Codes| rows.push(ScaledRow { index, changed, codes: *codes });
+        let head = decode(bytes, base, push)?;
+        Ok(Self { head, rows })
     }
 
     fn has_loose_cells(&self) -> bool {
-        let bits = scale::bits(self.height);
-        let is_loose = |line: &Line| line.windows(2).any(|pair| pair[1] > scale::quarter(pair[0], bits));
-        self.rows.iter().any(|row| row.codes.iter().any(is_loose))
+        let bits = scale::bits(self.head.height);
+        self.rows.iter().any(|row| row.codes.iter().any(|line| is_loose_line(line, bits)))
     }
 }
 
-fn round_down(value: f64) -> f32 {
+impl Head {
+    /// Writes it; the rows follow.
+    pub(super) fn encode<'a>(&self, base: Option<&'a Scaled>) -> (Writer, Model<'a>) {
+        let mut bytes = Vec::with_capacity(1024);
+        bytes.push(WHOLE | base.map_or(0, |_| DIFFERENCE) | if self.is_loose { LOOSE } else { 0 });
+        for value in [self.minimum_stretch, self.maximum_stretch, self.speed_mops] {
+            bytes.extend_from_slice(&value.to_le_bytes());
+        }
+        bytes.push(self.height);
+        put(&mut bytes, self.leaves);
+        put(&mut bytes, u64::from(self.slots));
+        put(&mut bytes, u64::from(self.longest_wait));
+        (Writer::new(bytes), Model::new(self.height, self.is_loose, base))
+    }
+}
+
+/// Hands each row that follows, and which of its lines are not those of the row before, to `take_row`.
+pub(super) fn decode(
+    bytes: &[u8],
+    base: Option<&Scaled>,
+    mut take_row: impl FnMut(u8, u32, &Codes),
+) -> Result<Head, DecodeError> {
+    if bytes.len() > ENCODED_BYTES_MAX {
+        return Err(DecodeError::TooLong(bytes.len()));
+    }
+    let mut rest = bytes;
+    let [kind] = take(&mut rest)?;
+    if kind & !LOOSE != WHOLE | base.map_or(0, |_| DIFFERENCE) {
+        return Err(DecodeError::Format);
+    }
+    let head = Head {
+        is_loose: kind & LOOSE != 0,
+        minimum_stretch: f32::from_le_bytes(take(&mut rest)?),
+        maximum_stretch: f32::from_le_bytes(take(&mut rest)?),
+        speed_mops: f32::from_le_bytes(take(&mut rest)?),
+        height: take::<1>(&mut rest)?[0],
+        leaves: get(&mut rest)?,
+        slots: u32::try_from(get(&mut rest)?).map_err(|_| DecodeError::Range)?,
+        longest_wait: u16::try_from(get(&mut rest)?).map_err(|_| DecodeError::Range)?,
+    };
+    let in_range = head.longest_wait <= scale::code(CELL_MAX, WAIT_BITS)
+        && head.minimum_stretch >= 0.0
+        && (0.0..f32::INFINITY).contains(&head.maximum_stretch)
+        && (0.0..=SPEED_SUM_MOPS_MAX).contains(&f64::from(head.speed_mops))
+        && head.leaves <= LEAVES_MAX
+        && head.slots <= SLOTS_MAX;
+    if !in_range {
+        return Err(DecodeError::Range);
+    }
+    let bits = scale::bits(head.height);
+    let mut reader = Reader::new(rest);
+    let mut model = Model::new(head.height, head.is_loose, base);
+    let (mut last, mut has_loose_cells) = (None, false);
+    while let Some(index) = model.row(&mut reader, last, None) {
+        if model.changed != 0 {
+            take_row(index, model.changed, &model.codes);
+            has_loose_cells |= head.is_loose && model.codes.iter().any(|line| is_loose_line(line, bits));
+        }
+        if !reader.is_sound() {
+            return Err(DecodeError::Damaged);
+        }
+        last = Some(index);
+    }
+    // Whether it is loose has one answer, so that there is one way to write a summary.
+    if !reader.is_done() || head.is_loose && !has_loose_cells {
+        return Err(DecodeError::Damaged);
+    }
+    Ok(head)
+}
+
+pub(super) fn round_down(value: f64) -> f32 {
     let rounded = value as f32;
     if f64::from(rounded) > value { rounded.next_down() } else { rounded }
 }
@@ -441,6 +402,8 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], DecodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use super::super::grid::STRETCH_COUNT;
 
     #[test]
     fn what_does_not_fit_loses_rows() {

@@ -49,43 +49,43 @@ fn summaries(n: usize) -> impl Strategy<Value = Vec<Summary>> {
     prop::collection::vec(loads(slots(), 6).prop_map(|load| Summary::of_leaf(&load)), n)
 }
 
-/// Whatever was read can be worked with, and travels on unchanged.
+/// Whatever arrived can be worked with, and travels on unchanged.
 fn check_hostile(base: &[u8], bytes: &[u8]) {
-    let applied = apply(base, bytes);
-    for bytes in [Some(bytes), applied.as_deref()].into_iter().flatten() {
-        let Ok(summary) = Summary::decode(bytes) else { continue };
+    for base in [None, Some(base)] {
+        let Some(flat) = unpack(base, bytes) else { continue };
+        let summary = Summary::of_flat(&flat).unwrap();
         let mut sum = summary.clone();
         sum.merge(&summary);
         sum.reserve(50, 1 << 40, 1e18);
         assert!(places().all(|(s, t, a)| cell(&sum, s, t, a) <= CELL_MAX));
         assert_eq!(Summary::decode(&summary.encode()).as_ref(), Ok(&summary));
+        assert_eq!(summary.flatten(), flat);
     }
-    assert!(applied.is_none_or(|applied| Summary::decode(&applied).unwrap().encode() == applied));
 }
 
 #[test]
 fn the_largest_stretch_climbs() {
-    let leaf = |stretch: f64| Summary { maximum_stretch: stretch, ..Summary::unavailable() }.encode();
+    let leaf = |stretch: f64| Summary { maximum_stretch: stretch, ..Summary::unavailable() }.flatten();
     for stretch in [0.0, 1e-6, 3e-5, 1.0] {
         let sum = report(&[&leaf(stretch), &leaf(1e-5)]);
-        let expected = Summary::decode(&sum).unwrap().maximum_stretch;
+        let expected = Summary::of_flat(&sum).unwrap().maximum_stretch;
         assert!((expected / stretch.max(1e-5) - 1.0).abs() < 1e-6, "{stretch}");
         assert_eq!(maximum_stretch(&sum), expected);
     }
-    assert_eq!([maximum_stretch(&[]), maximum_stretch(&[1; 40]), maximum_stretch(&leaf(1.0)[..8])], [0.0; 3]);
+    assert_eq!([maximum_stretch(&[]), maximum_stretch(&[0xff; 40]), maximum_stretch(&leaf(1.0)[..8])], [0.0; 3]);
 }
 
 #[test]
 fn the_longest_wait_climbs() {
     let leaf = |wait: f64| Summary { longest_wait_s: wait_s(wait), ..Summary::unavailable() };
     for wait in [0.0, 0.9, 7.0, 100.0, 1e4, 1e7, f64::INFINITY] {
-        let (one, other) = (leaf(wait).encode(), leaf(3.0).encode());
+        let (one, other) = (leaf(wait).flatten(), leaf(3.0).flatten());
         let sum = report(&[&one, &other]);
         let expected = wait_s(wait.max(3.0));
-        assert_eq!([Summary::decode(&sum).unwrap().longest_wait_s, longest_wait_s(&sum)], [expected; 2], "{wait}");
+        assert_eq!([Summary::of_flat(&sum).unwrap().longest_wait_s, longest_wait_s(&sum)], [expected; 2], "{wait}");
         assert!(wait_s(wait) as f64 <= wait && wait_s(wait) as f64 >= 0.875 * wait.min(3e7) - 1.0, "{wait}");
     }
-    assert_eq!([longest_wait_s(&[]), longest_wait_s(&[1; 40])], [0; 2]);
+    assert_eq!([longest_wait_s(&[]), longest_wait_s(&[0xff; 40])], [0; 2]);
 }
 
 proptest! {
@@ -224,12 +224,12 @@ proptest! {
     ) {
         let mut sum = Summary::empty();
         for load in &leaves {
-            let children = [sum.encode(), Summary::of_leaf(load).encode()];
+            let children = [sum.flatten(), Summary::of_leaf(load).flatten()];
             let reported = report(&[&children[0], &children[1]]);
             // The way through bytes is the way through summaries.
-            let children = children.map(|child| Summary::decode(&child).unwrap());
-            prop_assert_eq!(&Summary::of_children(&[&children[0], &children[1]]).encode(), &reported);
-            sum = Summary::decode(&reported).unwrap();
+            let children = children.map(|child| Summary::of_flat(&child).unwrap());
+            prop_assert_eq!(&Summary::of_children(&[&children[0], &children[1]]).flatten(), &reported);
+            sum = Summary::of_flat(&reported).unwrap();
         }
         let (log_horizon, age_s, log_task) = request;
         let own = stretch_at_least(sum.minimum_stretch).unwrap_or(0);
@@ -248,12 +248,12 @@ proptest! {
         levels in 1_usize..60,
     ) {
         // A tree of one leaf more on each level.
-        let (mut climbed, mut exact) = (leaves[0].encode(), leaves[0].clone());
+        let (mut climbed, mut exact) = (leaves[0].flatten(), leaves[0].clone());
         for leaf in leaves.iter().cycle().take(levels) {
-            climbed = report(&[&climbed, &leaf.encode()]);
+            climbed = report(&[&climbed, &leaf.flatten()]);
             exact.merge(leaf);
         }
-        let read = Summary::decode(&climbed).unwrap();
+        let read = Summary::of_flat(&climbed).unwrap();
         prop_assert_eq!((read.leaves, usize::from(read.height)), (exact.leaves, levels));
         let lost: f64 = (0..=read.height).map(|height| 0.5_f64.powi(scale::bits(height) as i32)).sum();
         for (s, t, a) in places() {
@@ -270,17 +270,24 @@ proptest! {
         let mut new = merged(&[&parts[1..], &more].concat());
         new.height = height;
         new.reserve(50, booked, 1e4);
-        let (base, new) = (merged(&parts).encode(), new.encode());
+        let (base, new) = (merged(&parts).flatten(), new.flatten());
         for (base, new) in [(&base, &new), (&new, &base), (&base, &base)] {
-            if let Some(difference) = diff(base, new) {
-                prop_assert!(difference.len() < new.len());
-                prop_assert!(apply(base, &difference).is_some_and(|applied| applied == *new));
-                prop_assert_eq!(Summary::decode(&difference), Err(DecodeError::Format));
-                prop_assert_eq!(diff(base, &difference), None);
-                prop_assert_eq!(apply(base, new), None);
-            }
+            let whole = pack(None, new).unwrap();
+            prop_assert_eq!(&Summary::decode(&whole).unwrap().flatten(), new);
+            prop_assert!(unpack(None, &whole).is_some_and(|read| read == *new));
+            prop_assert_eq!(unpack(Some(base), &whole), None);
+            let difference = flat::encode(new, encoding::Scaled::of_flat(base).as_ref()).unwrap();
+            prop_assert!(unpack(Some(base), &difference).is_some_and(|read| read == *new));
+            prop_assert_eq!(Summary::decode(&difference), Err(DecodeError::Format));
+            prop_assert_eq!(unpack(None, &difference), None);
+            let (bytes, whole) = (difference.len(), whole.len());
+            prop_assert!(bytes < whole + whole / 8 + 10, "{} of {}", bytes, whole);
+            prop_assert!(base != new || bytes < 30, "{} bytes of nothing new", bytes);
+            // The small ones travel whole all the same.
+            let packed = pack(Some(base), new);
+            prop_assert_eq!(packed, (new.len() > encoding::WHOLE_BYTES).then_some(difference));
         }
-        prop_assert!(base.len() <= 400 || diff(&base, &base).is_some_and(|same| same.len() < 30));
+        prop_assert_eq!(pack(None, &base[..base.len() - 1]).filter(|_| base.len() > 28), None);
     }
 
     #[test]
@@ -288,9 +295,9 @@ proptest! {
         parts in summaries(2), changes in prop::collection::vec((any::<u16>(), any::<u8>()), 1..6),
         cut in any::<u16>(),
     ) {
-        let base = parts[0].encode();
-        let mut bytes = merged(&parts).encode();
-        let mut difference = diff(&base, &bytes).unwrap_or_default();
+        let (base, new) = (parts[0].flatten(), merged(&parts));
+        let mut bytes = new.encode();
+        let mut difference = pack(Some(&base), &new.flatten()).unwrap_or_default();
         for damaged in [&mut bytes, &mut difference] {
             let len = damaged.len().max(1);
             for (at, value) in &changes {
@@ -308,9 +315,9 @@ proptest! {
     fn random_bytes_never_panic(
         tail in prop::collection::vec(any::<u8>(), 0..300), difference in any::<bool>(), loose in any::<bool>(),
     ) {
-        let base = Summary::unavailable().encode();
+        let base = Summary::unavailable().flatten();
         check_hostile(&base, &tail);
-        let mut bytes = base.clone();
+        let mut bytes = Summary::unavailable().encode();
         bytes.truncate(16);
         bytes[0] |= u8::from(difference) | u8::from(loose) << 1;
         bytes.extend(tail);
@@ -522,7 +529,7 @@ fn a_summary_of_another_format_is_refused() {
         assert_eq!(Summary::decode(&wide), Err(DecodeError::Range), "{slots:?}");
     }
     let patient = [&bytes[..16], &[0xff, 0xff, 3], &[0; 4]].concat();
-    assert_eq!((Summary::decode(&patient), longest_wait_s(&patient)), (Err(DecodeError::Range), 0));
+    assert_eq!(Summary::decode(&patient), Err(DecodeError::Range));
     assert_eq!(Summary::decode(&bytes[..14]), Err(DecodeError::Damaged));
     // Two bytes decide nothing that the header with nothing behind does not.
     assert_eq!(Summary::decode(&[&bytes[..], &[0; 9]].concat()), Err(DecodeError::Damaged));

@@ -122,7 +122,7 @@ impl Summaries {
 
 /// A summary; one that says nothing stands for a machine that takes no work.
 fn read(payload: &[u8]) -> Summary {
-    Summary::decode(payload).unwrap_or_else(|_| Summary::unavailable())
+    Summary::of_flat(payload).unwrap_or_else(Summary::unavailable)
 }
 
 fn sum(summaries: impl Iterator<Item = Summary>) -> Summary {

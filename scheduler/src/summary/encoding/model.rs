@@ -5,10 +5,10 @@
 use super::super::coder::{Chance, Coder, Number};
 use super::super::grid::{HORIZON_COUNT, STRETCH_COUNT, TASK_SIZE_COUNT};
 use super::super::{CELL_MAX, scale};
-use super::{Codes, Line, NOTHING, Scaled, ScaledRow, changed_lines};
+use super::{Codes, Line, NOTHING, Scaled, ScaledRow, changed_lines, is_same};
 
 /// What is expected of the rows, and how surely; the same for who writes and who reads.
-pub(super) struct Model<'a> {
+pub(in crate::summary) struct Model<'a> {
     bits: u32,
     is_loose: bool,
     /// The rows of the base from the one that holds at the last stretch on, and their scale.
@@ -70,11 +70,6 @@ struct Around {
     below_earlier: Line,
 }
 
-/// Whether two lines are the same: without a call, which costs more than the comparison.
-pub(super) fn is_same(one: &Line, other: &Line) -> bool {
-    one.iter().zip(other).fold(0, |all, (one, other)| all | one ^ other) == 0
-}
-
 /// Whether no code of the one is above that of the other.
 fn is_at_most(one: &Line, other: &Line) -> bool {
     one.iter().zip(other).fold(true, |all, (one, other)| all & (one <= other))
@@ -83,12 +78,12 @@ fn is_at_most(one: &Line, other: &Line) -> bool {
 impl<'a> Model<'a> {
     pub(super) fn new(height: u8, is_loose: bool, base: Option<&'a Scaled>) -> Self {
         // What is loose there cannot be kept here where nothing is.
-        let usable = base.filter(|base| is_loose || !base.is_loose);
+        let usable = base.filter(|base| is_loose || !base.head.is_loose);
         Self {
             bits: scale::bits(height),
             is_loose,
             base: usable.map_or(&[], |base| &base.rows),
-            base_bits: usable.map_or(0, |base| scale::bits(base.height)),
+            base_bits: usable.map_or(0, |base| scale::bits(base.head.height)),
             has_base: false,
             codes: NOTHING,
             changed: 0,
@@ -120,7 +115,12 @@ impl<'a> Model<'a> {
 
     /// Writes or reads the row behind the one at `last`, if there is one: the index of its stretch. `self.codes` is the
     /// row then.
-    pub(super) fn row(&mut self, coder: &mut impl Coder, last: Option<u8>, row: Option<&ScaledRow>) -> Option<u8> {
+    pub(in crate::summary) fn row(
+        &mut self,
+        coder: &mut impl Coder,
+        last: Option<u8>,
+        row: Option<&ScaledRow>,
+    ) -> Option<u8> {
         let from = last.map_or(0, |last| last + 1);
         if usize::from(from) >= STRETCH_COUNT {
             return None;

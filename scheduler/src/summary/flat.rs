@@ -1,0 +1,287 @@
+//! The summary as a machine keeps it: flat bytes that are quick to read and to add, and small.
+//!
+//! What travels is a fifth of it in length, but each number of it costs decisions of an adaptive coder. So it is coded
+//! once when it leaves and once when it arrives, and everything between works on this form: a router's report is the sum
+//! of its children's, and only lines that change from one stretch to the next are looked at.
+//!
+//! The form: whether it is loose; the sums, each in a fixed number of bytes; then for each row the index of its stretch,
+//! which lines are not those of the row before (a bit each), and for each of these how many task sizes are above 0 and
+//! their codes. There is one way to write a summary.
+
+use super::encoding::{self, Codes, DecodeError, Head, Line, NOTHING, Scaled, ScaledRow, is_same, round_down};
+use super::grid::{HORIZON_COUNT, TASK_SIZE_COUNT};
+use super::{CELL_MAX, ENCODED_BYTES_MAX, LEAVES_MAX, SPEED_SUM_MOPS_MAX, Summary, WAIT_BITS, scale};
+
+/// Up to this length the coded form is not above [`ENCODED_BYTES_MAX`]: it is a fifth of this one as a rule, and coding even
+/// what nothing predicts takes no more than a few bytes for the two that each code has here.
+const SURE_BYTES: usize = ENCODED_BYTES_MAX / 4;
+
+const MAXIMUM_STRETCH: usize = 5;
+const WAIT: usize = 26;
+const HEAD_BYTES: usize = 28;
+
+impl Head {
+    fn put(&self, bytes: &mut Vec<u8>) {
+        bytes.push(u8::from(self.is_loose));
+        for value in [self.minimum_stretch, self.maximum_stretch, self.speed_mops] {
+            bytes.extend_from_slice(&value.to_le_bytes());
+        }
+        bytes.push(self.height);
+        bytes.extend_from_slice(&self.leaves.to_le_bytes());
+        bytes.extend_from_slice(&self.slots.to_le_bytes());
+        bytes.extend_from_slice(&self.longest_wait.to_le_bytes());
+    }
+}
+
+/// Reads a summary row by row.
+struct Reader<'a> {
+    head: Head,
+    rest: &'a [u8],
+    /// The last row that was read; of zeros before the first.
+    row: ScaledRow,
+}
+
+const BEFORE_THE_FIRST: ScaledRow = ScaledRow { index: 0, changed: 0, codes: NOTHING };
+
+impl<'a> Reader<'a> {
+    /// Nothing where these bytes are not the flat form.
+    fn new(flat: &'a [u8]) -> Option<Self> {
+        let mut rest = flat;
+        let head = Head {
+            is_loose: take::<1>(&mut rest)?[0] != 0,
+            minimum_stretch: f32::from_le_bytes(take(&mut rest)?),
+            maximum_stretch: f32::from_le_bytes(take(&mut rest)?),
+            speed_mops: f32::from_le_bytes(take(&mut rest)?),
+            height: take::<1>(&mut rest)?[0],
+            leaves: u64::from_le_bytes(take(&mut rest)?),
+            slots: u32::from_le_bytes(take(&mut rest)?),
+            longest_wait: u16::from_le_bytes(take(&mut rest)?),
+        };
+        Some(Self { head, rest, row: BEFORE_THE_FIRST })
+    }
+
+    /// A machine that takes no work: what a child counts as whose bytes cannot be read.
+    fn unavailable() -> Self {
+        let head = Head {
+            is_loose: false,
+            minimum_stretch: f32::INFINITY,
+            maximum_stretch: 0.0,
+            speed_mops: 0.0,
+            height: 0,
+            leaves: 1,
+            slots: 0,
+            longest_wait: 0,
+        };
+        Self { head, rest: &[], row: BEFORE_THE_FIRST }
+    }
+
+    /// The stretch of the next row.
+    fn next_index(&self) -> Option<u8> {
+        self.rest.first().copied()
+    }
+
+    /// Goes on to the next row; `false` at the end, and where the bytes are damaged, which ends them.
+    fn advance(&mut self) -> bool {
+        let mut rest = std::mem::take(&mut self.rest);
+        let row = &mut self.row;
+        let mut read = || {
+            row.index = take::<1>(&mut rest)?[0];
+            row.changed = u32::from_le_bytes(take(&mut rest)?);
+            let mut left = row.changed;
+            while left != 0 {
+                let line = row.codes.get_mut(left.trailing_zeros() as usize)?;
+                left &= left - 1;
+                let width = usize::from(take::<1>(&mut rest)?[0]);
+                let (codes, behind) = (line.get_mut(..width)?, rest.get(2 * width..)?);
+                for (code, bytes) in codes.iter_mut().zip(rest.chunks_exact(2)) {
+                    *code = u16::from_le_bytes([bytes[0], bytes[1]]);
+                }
+                line[width..].fill(0);
+                rest = behind;
+            }
+            (row.changed != 0).then_some(())
+        };
+        let is_read = read().is_some();
+        if is_read {
+            self.rest = rest;
+        }
+        is_read
+    }
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (head, tail) = rest.split_first_chunk()?;
+    *rest = tail;
+    Some(*head)
+}
+
+fn put_row(flat: &mut Vec<u8>, index: u8, changed: u32, codes: &Codes) {
+    flat.push(index);
+    flat.extend_from_slice(&changed.to_le_bytes());
+    let mut left = changed;
+    while left != 0 {
+        let line = &codes[left.trailing_zeros() as usize];
+        left &= left - 1;
+        // What is 0 stays 0 behind it.
+        let width = line.iter().position(|&code| code == 0).unwrap_or(TASK_SIZE_COUNT);
+        flat.push(width as u8);
+        line[..width].iter().for_each(|code| flat.extend_from_slice(&code.to_le_bytes()));
+    }
+}
+
+impl Scaled {
+    /// In the flat form, at most [`ENCODED_BYTES_MAX`]; where that, or what travels of it, would be more, with every other
+    /// row left out.
+    pub(super) fn flatten(&mut self) -> Vec<u8> {
+        loop {
+            let flat = self.all_flat();
+            let fits = || flat.len() <= ENCODED_BYTES_MAX && self.encode(None).len() <= ENCODED_BYTES_MAX;
+            if flat.len() <= SURE_BYTES || self.rows.is_empty() || fits() {
+                return flat;
+            }
+            self.thin_out();
+        }
+    }
+
+    fn all_flat(&self) -> Vec<u8> {
+        let mut flat = Vec::with_capacity(HEAD_BYTES + 64 * self.rows.len());
+        self.head.put(&mut flat);
+        self.rows.iter().for_each(|row| put_row(&mut flat, row.index, row.changed, &row.codes));
+        flat
+    }
+
+    /// From the flat form; nothing where these bytes are not that.
+    pub(super) fn of_flat(flat: &[u8]) -> Option<Self> {
+        let mut reader = Reader::new(flat)?;
+        let mut rows = Vec::new();
+        while !reader.rest.is_empty() {
+            if !reader.advance() {
+                return None;
+            }
+            rows.push(reader.row.clone());
+        }
+        Some(Self { head: reader.head, rows })
+    }
+}
+
+/// What travels of a summary in the flat form; nothing where these bytes are not that.
+pub(super) fn encode(flat: &[u8], base: Option<&Scaled>) -> Option<Vec<u8>> {
+    let mut reader = Reader::new(flat)?;
+    let (mut writer, mut model) = reader.head.encode(base);
+    let mut last = None;
+    loop {
+        let has_row = !reader.rest.is_empty();
+        if has_row && !reader.advance() {
+            return None;
+        }
+        last = model.row(&mut writer, last, has_row.then_some(&reader.row));
+        if last.is_none() {
+            return Some(writer.finish());
+        }
+    }
+}
+
+/// What travelled, in the flat form.
+pub(super) fn decode(bytes: &[u8], base: Option<&Scaled>) -> Result<Vec<u8>, DecodeError> {
+    let mut flat = Vec::with_capacity(HEAD_BYTES + 8 * bytes.len());
+    flat.resize(HEAD_BYTES, 0);
+    let head = encoding::decode(bytes, base, |index, changed, codes| put_row(&mut flat, index, changed, codes))?;
+    let mut start = Vec::with_capacity(HEAD_BYTES);
+    head.put(&mut start);
+    flat[..HEAD_BYTES].copy_from_slice(&start);
+    Ok(flat)
+}
+
+/// [`Summary::longest_wait_s`] of a summary in the flat form, at little cost; 0 where these bytes are none.
+pub fn longest_wait_s(flat: &[u8]) -> u64 {
+    let code = flat.get(WAIT..).and_then(|mut rest| take(&mut rest)).map_or(0, u16::from_le_bytes);
+    if code <= scale::code(CELL_MAX, WAIT_BITS) { scale::value(code, WAIT_BITS) } else { 0 }
+}
+
+/// [`Summary::maximum_stretch`] of a summary in the flat form, at little cost; 0 where these bytes are none.
+pub fn maximum_stretch(flat: &[u8]) -> f64 {
+    let stretch = flat.get(MAXIMUM_STRETCH..).and_then(|mut rest| take(&mut rest)).map_or(0.0, f32::from_le_bytes);
+    if (0.0..f32::INFINITY).contains(&stretch) { f64::from(stretch) } else { 0.0 }
+}
+
+/// The report of a router above children with these summaries, all in the flat form: as [`Summary::of_children`] would give
+/// it, in less time and memory. What is no summary counts as a leaf that takes no work.
+pub fn report(children: &[&[u8]]) -> Vec<u8> {
+    let [one, other] = children else {
+        let read = |flat: &&[u8]| Summary::of_flat(flat).unwrap_or_else(Summary::unavailable);
+        let children: Vec<Summary> = children.iter().map(read).collect();
+        return Summary::of_children(&children.iter().collect::<Vec<_>>()).flatten();
+    };
+    let [one, other] = [one, other].map(|flat| Reader::new(flat).unwrap_or_else(Reader::unavailable));
+    let sum = plus(one, other);
+    if sum.len() <= SURE_BYTES {
+        return sum;
+    }
+    Scaled::of_flat(&sum).map_or(sum, |mut whole| whole.flatten())
+}
+
+/// What a router offers above these two. What is in order stays in order when it is added and rounded down, so
+/// nothing else is lowered.
+fn plus<'a>(mut one: Reader<'a>, mut other: Reader<'a>) -> Vec<u8> {
+    let (mine, theirs) = (one.head, other.head);
+    let height = mine.height.max(theirs.height).saturating_add(1);
+    let bits = [mine.height, theirs.height, height].map(scale::bits);
+    // Quarters of what is in order add up, but for sums that stop at the largest cell.
+    let is_strict = !mine.is_loose && !theirs.is_loose;
+    let head = Head {
+        is_loose: false,
+        minimum_stretch: mine.minimum_stretch.min(theirs.minimum_stretch),
+        maximum_stretch: mine.maximum_stretch.max(theirs.maximum_stretch),
+        speed_mops: round_down((f64::from(mine.speed_mops) + f64::from(theirs.speed_mops)).min(SPEED_SUM_MOPS_MAX)),
+        height,
+        leaves: mine.leaves.saturating_add(theirs.leaves).min(LEAVES_MAX),
+        slots: mine.slots.max(theirs.slots),
+        longest_wait: mine.longest_wait.max(theirs.longest_wait),
+    };
+    let mut flat = Vec::with_capacity(HEAD_BYTES + one.rest.len() + other.rest.len());
+    head.put(&mut flat);
+    let mut codes = NOTHING;
+    let mut is_loose = false;
+    while let Some(index) = [&one, &other].iter().filter_map(|rows| rows.next_index()).min() {
+        let mut touched = 0;
+        for rows in [&mut one, &mut other] {
+            if rows.next_index() == Some(index) && rows.advance() {
+                touched |= rows.row.changed;
+            }
+        }
+        let mut changed = 0;
+        for t in (0..HORIZON_COUNT).filter(|t| touched >> t & 1 == 1) {
+            let line = sum_of_lines(&one.row.codes[t], &other.row.codes[t], bits, is_strict);
+            if !is_same(&line, &codes[t]) {
+                changed |= 1 << t;
+                is_loose |= !is_strict && is_loose_line(&line, bits[2]);
+                codes[t] = line;
+            }
+        }
+        if changed != 0 {
+            put_row(&mut flat, index, changed, &codes);
+        }
+    }
+    flat[0] = u8::from(is_loose);
+    flat
+}
+
+/// Two lines, each on the scale of so many bits, added and rounded down to that of the third.
+fn sum_of_lines(one: &Line, other: &Line, [mine, theirs, bits]: [u32; 3], is_strict: bool) -> Line {
+    let mut line = [0; TASK_SIZE_COUNT];
+    let mut high = scale::code(CELL_MAX, bits);
+    for (sum, (&one, &other)) in line.iter_mut().zip(one.iter().zip(other)) {
+        if one == 0 && other == 0 {
+            break;
+        }
+        let value = scale::value(one, mine) + scale::value(other, theirs);
+        *sum = scale::code(value.min(CELL_MAX), bits).min(high);
+        high = if is_strict { scale::quarter(*sum, bits) } else { *sum };
+    }
+    line
+}
+
+/// Whether a cell of this line is more than a quarter of the one before.
+pub(super) fn is_loose_line(line: &Line, bits: u32) -> bool {
+    line.windows(2).any(|pair| pair[1] > scale::quarter(pair[0], bits))
+}
