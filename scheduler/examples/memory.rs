@@ -55,6 +55,7 @@ fn request(bag: u64) -> Message {
         path,
         climbed: 0,
         answer_within_ms: 0,
+        leads: false,
         checkpoints: Box::default(),
     };
     Message::Request { request, node: Node::Leaf, climbing: false }

@@ -215,6 +215,10 @@ pub struct Request {
     /// them.
     #[serde(rename = "w")]
     pub answer_within_ms: u32,
+    /// Whether this part has the first of the tasks that were issued. Who gets it answers at once, which tells the submitter
+    /// that the request found its way.
+    #[serde(rename = "f", default, skip_serializing_if = "std::ops::Not::not")]
+    pub leads: bool,
     /// What those of the tasks go on from that were handed back with a checkpoint. A slice, since messages are many and few
     /// of them have any.
     #[serde(rename = "k", default, skip_serializing_if = "<[_]>::is_empty")]
@@ -225,7 +229,8 @@ impl Request {
     /// The part of it that goes down one side.
     pub(crate) fn part(&self, ranges: IntervalSet, side: Side) -> Self {
         let checkpoints = self.checkpoints.iter().filter(|(index, _)| ranges.contains(*index)).copied().collect();
-        Self { ranges, checkpoints, path: self.path.down(side), ..self.clone() }
+        let leads = self.leads && ranges.first() == self.ranges.first();
+        Self { ranges, checkpoints, leads, path: self.path.down(side), ..self.clone() }
     }
 
     /// Whether what a remote peer sent can be queued at all.

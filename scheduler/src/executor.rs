@@ -229,6 +229,7 @@ impl Executor {
         let released = io.now - request.age.min(AGE_MAX);
         let submitter = request.bag.submitter.clone();
         let pace = Pace::new(Duration::from_millis(request.answer_within_ms.into()), &io.me, id);
+        let leads = request.leads;
         let is_new = self.seen.insert(&request);
         let held = self.held.entry(id).or_insert_with(|| Box::new(Held::new(request.bag, released, config)));
         let mut changes = Vec::new();
@@ -250,7 +251,7 @@ impl Executor {
         let to = if is_known { known.clone() } else { submitter };
         let mut then = Vec::new();
         let takes_a_link = to.peer != io.me.peer;
-        if is_new && takes_a_link && to == held.bag.submitter && !pace.is_none() {
+        if is_new && takes_a_link && to == held.bag.submitter && !pace.is_none() && !leads {
             held.speak_by(self.version, pace.next(io.now));
         } else {
             then.push(Then::Send(to, held.holding(self.version, io, config)));

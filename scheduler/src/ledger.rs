@@ -48,6 +48,16 @@ struct Issue {
     to: Option<PeerId>,
     /// Issued again when nobody accounts for them by then.
     until: Time,
+    /// Issued again when nobody has accounted for any of them by then, while nobody has: who gets the first of them answers
+    /// at once, so that they were lost on their way, all together.
+    unheard_until: Option<Time>,
+}
+
+impl Issue {
+    /// When it is given up.
+    fn end(&self) -> Time {
+        self.unheard_until.map_or(self.until, |unheard| unheard.min(self.until))
+    }
 }
 
 /// One bag, on the machine that submitted it.
@@ -449,8 +459,10 @@ impl Ledger {
         let machines = if to.is_some() { 0 } else { ranges.len().min(io.leaves) };
         let answer_within_ms = answer_within_ms(machines);
         let until = io.now + config.placement_timeout + Duration::from_millis(answer_within_ms.into());
-        self.ends_at(until);
-        self.issued.push(Issue { ranges: ranges.clone(), to, until });
+        let unheard_until = Some(io.now + config.placement_timeout);
+        let issue = Issue { ranges: ranges.clone(), to, until, unheard_until };
+        self.ends_at(issue.end());
+        self.issued.push(issue);
         let checkpoints = self.checkpoints.iter().filter(|(index, _)| ranges.contains(**index)).take(CHECKPOINTS_MAX);
         let checkpoints = checkpoints.map(|(index, checkpoint)| (*index, *checkpoint)).collect();
         Request {
@@ -462,6 +474,7 @@ impl Ledger {
             path: crate::bag::Path::default(),
             climbed: 0,
             answer_within_ms,
+            leads: true,
             checkpoints,
         }
     }

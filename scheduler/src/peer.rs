@@ -258,6 +258,9 @@ pub(crate) const REPORTS: PayloadCodec = PayloadCodec { pack: summary::pack, unp
 const REFRESH_SHARE: u32 = 8;
 const REFRESH_MAX: Duration = Duration::from_secs(300);
 
+/// Requests that wait for the repair of the tree at the same time; more are dropped, and issued again by their submitters.
+const CUT_OFF_MAX: usize = 256;
+
 /// Why a peer cannot be rebuilt.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
@@ -272,6 +275,8 @@ pub struct Peer {
     overlay: Overlay,
     overlay_effects: Vec<idlewood_overlay::Effect>,
     router: Router,
+    /// Requests that climb and wait until this router is below the root again, and until when.
+    cut_off: Vec<(Time, Request)>,
     executor: Executor,
     ledgers: BTreeMap<BagId, Box<Ledger>>,
     io: Io,
@@ -325,6 +330,7 @@ impl Peer {
             overlay,
             overlay_effects: Vec::new(),
             router: Router::default(),
+            cut_off: Vec::new(),
             ledgers: BTreeMap::new(),
             io,
             summary_earliest: now,
@@ -635,7 +641,10 @@ impl Peer {
         }
         if climbing && self.overlay.depth(Node::Router).is_none() {
             // Cut off from the root while the tree is being repaired: whatever is decided here would crowd this
-            // subtree, perhaps one machine. The submitter issues it again.
+            // subtree, perhaps one machine.
+            if self.cut_off.len() < CUT_OFF_MAX {
+                self.cut_off.push((self.io.now + self.config.placement_timeout / 2, request));
+            }
             return;
         }
         let (platform, now) = (self.platform(), self.io.now);
@@ -666,6 +675,18 @@ impl Peer {
             }
             None if self.is_alone() || self.overlay.hosts_router() => self.request(request, Node::Router, true),
             Some(_) | None => {}
+        }
+    }
+
+    /// Lets those go on that had to wait for the repair of the tree. What waited too long its submitter issues again.
+    fn pass_cut_off(&mut self) {
+        if self.cut_off.is_empty() || self.overlay.hosts_router() && self.overlay.depth(Node::Router).is_none() {
+            return;
+        }
+        for (until, request) in std::mem::take(&mut self.cut_off) {
+            if until > self.io.now {
+                self.request(request, Node::Router, true);
+            }
         }
     }
 
@@ -755,6 +776,7 @@ impl Peer {
             ledger.expire(&mut self.io);
         }
         loop {
+            self.pass_cut_off();
             self.issue();
             self.drain_overlay();
             if let Some(message) = self.io.local.pop_front() {

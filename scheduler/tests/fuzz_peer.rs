@@ -272,6 +272,7 @@ impl Source<'_> {
                     path: self.path(),
                     climbed: self.number() as u16,
                     answer_within_ms: self.number() as u32,
+                    leads: self.flag(),
                     checkpoints: self
                         .checkpoints()
                         .into_iter()
@@ -694,6 +695,7 @@ fn a_flood_of_invented_bags_fills_neither_memory_nor_disk() {
             path: Path::default(),
             climbed: 0,
             answer_within_ms: 0,
+            leads: false,
             checkpoints: Default::default(),
         };
         Message::Request { request, node: Node::Leaf, climbing: false }

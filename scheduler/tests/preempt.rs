@@ -184,6 +184,7 @@ impl Machine {
             path: Path::default(),
             climbed: 0,
             answer_within_ms: 0,
+            leads: false,
             checkpoints: Box::default(),
         };
         let message = Message::Request { request, node: Node::Leaf, climbing: false };

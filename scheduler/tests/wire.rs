@@ -50,6 +50,7 @@ fn request() -> Request {
         path: Path::default().down(Side::Left).down(Side::Right),
         climbed: 2,
         answer_within_ms: 0,
+        leads: false,
         checkpoints: Box::default(),
     }
 }

@@ -41,6 +41,7 @@ fn executor(config: &Config) -> (Executor, Io) {
                 path,
                 climbed: 0,
                 answer_within_ms: 0,
+                leads: false,
                 checkpoints: Box::default(),
             },
             &mut io,
@@ -109,6 +110,7 @@ fn give(executor: &mut Executor, io: &mut Io, number: u8, task_mops: f64, size_m
         path,
         climbed: 0,
         answer_within_ms: 0,
+        leads: false,
         checkpoints: Box::default(),
     };
     executor.accept(request, io, &Config::default());
@@ -214,6 +216,7 @@ impl Machine {
             path,
             climbed: 0,
             answer_within_ms: 0,
+            leads: false,
             checkpoints: Box::default(),
         };
         self.executor.accept(request, &mut self.io, &self.config);
@@ -314,6 +317,7 @@ fn laden(config: &Config) -> (Executor, Io) {
                 path,
                 climbed: 0,
                 answer_within_ms: 0,
+                leads: false,
                 checkpoints: Box::default(),
             },
             &mut io,
@@ -557,6 +561,7 @@ fn an_attempt_is_that_of_the_tasks_it_came_with() {
                 path,
                 climbed: 0,
                 answer_within_ms: 0,
+                leads: false,
                 checkpoints: Box::default(),
             },
             io,

@@ -98,6 +98,7 @@ impl Ledger {
         }
         for issue in &mut self.issued {
             issue.until = io.now + config.placement_timeout;
+            issue.unheard_until = None;
         }
         self.next_end = self.first_end();
     }
@@ -165,7 +166,11 @@ impl Ledger {
             return;
         }
         for issue in &mut self.issued {
+            let before = issue.ranges.len();
             issue.ranges.subtract(ranges);
+            if issue.ranges.len() < before {
+                issue.unheard_until = None;
+            }
         }
         self.issued.retain(|issue| !issue.ranges.is_empty());
     }
@@ -219,7 +224,7 @@ impl Ledger {
 
     /// The first moment at which a lease or a wait ends; asks all.
     pub(super) fn first_end(&self) -> Option<Time> {
-        let issued = self.issued.iter().map(|issue| issue.until);
+        let issued = self.issued.iter().map(Issue::end);
         let paused = self.pausing.first_key_value().map(|(&until, _)| until);
         issued.chain(self.placed.values().map(|placement| placement.until)).chain(paused).min()
     }
@@ -368,7 +373,7 @@ impl Ledger {
             return;
         }
         self.end_pauses(io.now);
-        let (late, issued) = std::mem::take(&mut self.issued).into_iter().partition(|issue| issue.until <= io.now);
+        let (late, issued) = std::mem::take(&mut self.issued).into_iter().partition(|issue| issue.end() <= io.now);
         self.issued = issued;
         for Issue { ranges, .. } in Vec::from_iter::<Vec<Issue>>(late) {
             self.reissue(ranges, io);

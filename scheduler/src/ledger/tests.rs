@@ -103,6 +103,31 @@ fn nobody_holds_what_was_never_issued() {
     assert_eq!(ledger.view().placed, 10);
 }
 
+#[test]
+fn what_nobody_answers_to_is_issued_again_long_before_all_must_have_answered() {
+    let config = Config::default();
+    for (answered, ends_s) in [(false, 15), (true, 15 + TASKS / 25 + 1)] {
+        let mut io = io();
+        io.leaves = 10_000;
+        let mut ledger = ledger(&io, 1);
+        let requests = ledger.issue(&io, &config);
+        assert!(requests.len() == 1 && requests[0].leads && requests[0].answer_within_ms == TASKS as u32 * 40);
+        if answered {
+            ledger.holding(said(1, 1, IntervalSet::from(0..1)), &mut io, &config);
+        }
+        let left = TASKS - u64::from(answered);
+        io.now = Time::ZERO + Duration::from_secs(15) - Duration::from_micros(1);
+        ledger.expire(&mut io);
+        assert_eq!(ledger.issued[0].ranges.len(), left);
+        io.now = Time::ZERO + Duration::from_secs(15);
+        ledger.expire(&mut io);
+        assert_eq!(ledger.unissued.len(), if answered { 0 } else { TASKS });
+        io.now = Time::ZERO + Duration::from_secs(ends_s);
+        ledger.expire(&mut io);
+        assert_eq!(ledger.unissued.len(), left);
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Replicate { start: u64, length: u64 },

@@ -117,6 +117,7 @@ fn request(tasks: u64) -> Request {
         path,
         climbed: 0,
         answer_within_ms: 0,
+        leads: true,
         checkpoints: Box::default(),
     }
 }
@@ -134,6 +135,7 @@ fn parts(sent: &[(Contact, Message)], asked: &Request) -> Option<Vec<u64>> {
         }
         assert_eq!((*node, request.path.len()), (Node::Leaf, asked.path.len() + 1));
         assert!(ranges.intersection(&request.ranges).is_empty());
+        assert_eq!(request.leads, request.ranges.first() == asked.ranges.first(), "one part has the first");
         ranges.extend_with(&request.ranges);
         parts.push(request.ranges.len());
     }
