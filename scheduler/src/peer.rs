@@ -476,6 +476,7 @@ impl Peer {
             self.executor_due = self.executor.deadline(&self.io);
             self.executor_touched = false;
         }
+        self.io.placements = self.ledgers.values().map(|ledger| ledger.executors()).sum();
         self.deadline = self.next_deadline();
         effects.append(&mut self.io.effects);
     }
