@@ -22,13 +22,15 @@ use crate::grid::{Gate, Refused, Unauthorised};
 use crate::manifest::{INPUT_BYTES_MAX, MANIFEST_BYTES_MAX, Manifest, OUTPUT_BYTES_MAX, TaskOutput};
 use crate::settings::Bags;
 use crate::submit::values::ByteSize;
-use crate::worker::left::{self, Left, Room};
+use crate::worker::left::{self, Contents, Left, Room};
 use crate::worker::{
     Input, Job, JobError, LayOutError, Outcome, STDERR, STDOUT, StartError, Stdin, WORK, WorkerEvent, lay_out,
 };
 
 /// Most that is kept of each of stdout and stderr. Our choice: what exceeds it belongs in an output file.
 const STREAM_BYTES_MAX: u64 = 16 << 20;
+/// Most paths that are told of what a task left and is not kept.
+const LEFT_OUT_MAX: usize = 16;
 /// Largest signed manifest.
 const SIGNED_BYTES_MAX: u64 = MANIFEST_BYTES_MAX + (1 << 10);
 /// A bag whose program cannot be had is left alone for this long.
@@ -561,7 +563,11 @@ fn read_outputs(job: &Job, output: &mut TaskOutput) -> io::Result<()> {
     (output.stdout, output.stderr) = (stream(STDOUT)?, stream(STDERR)?);
     // A program that uses no files has none, even if it wrote to stdout.
     if let Some(work) = left.directory(WORK)? {
-        output.files.extend(work.read_all(&mut room)?.into_iter().map(|(name, bytes)| (name, ByteBuf::from(bytes))));
+        let Contents { files, left_out } = work.read_all(&mut room)?;
+        output.files.extend(files.into_iter().map(|(name, bytes)| (name, ByteBuf::from(bytes))));
+        let more = left_out.len().saturating_sub(LEFT_OUT_MAX);
+        output.left_out.extend(left_out.into_iter().take(LEFT_OUT_MAX));
+        output.left_out.extend((more > 0).then(|| format!("{more} more")));
     }
     Ok(())
 }
@@ -731,19 +737,27 @@ pub(super) mod tests {
         let read = || {
             let mut output = TaskOutput::default();
             read_outputs(&job, &mut output).expect("nothing is wrong with it");
-            (String::from_utf8(output.stdout).expect("text"), output.files.len())
+            (String::from_utf8(output.stdout).expect("text"), output.files.len(), output.left_out)
         };
-        assert_eq!(read(), (String::new(), 0), "it wrote nothing");
+        let nothing = || (String::new(), 0, Vec::new());
+        assert_eq!(read(), nothing(), "it wrote nothing");
         fs::create_dir_all(job.work_dir()).expect("our directory");
         fs::write(job.stdout_path(), "said").expect("our directory");
         fs::write(job.work_dir().join("file"), "kept").expect("our directory");
         std::os::unix::fs::symlink(&secret, job.work_dir().join("link")).expect("a link");
-        assert_eq!(read(), ("said".to_owned(), 1));
+        assert_eq!(read(), ("said".to_owned(), 1, vec!["link".to_owned()]));
         fs::remove_file(job.stdout_path()).expect("ours");
         std::os::unix::fs::symlink(&secret, job.stdout_path()).expect("a link");
         assert_eq!(read().0, "");
         fs::rename(&job.directory, root.path().join("moved")).expect("our directory");
         std::os::unix::fs::symlink(root.path().join("moved"), &job.directory).expect("a link");
-        assert_eq!(read(), (String::new(), 0));
+        assert_eq!(read(), nothing());
+        fs::remove_file(&job.directory).expect("ours");
+        fs::create_dir_all(job.work_dir()).expect("our directory");
+        for number in 0..LEFT_OUT_MAX + 3 {
+            std::os::unix::fs::symlink(&secret, job.work_dir().join(number.to_string())).expect("a link");
+        }
+        let (_, files, left_out) = read();
+        assert_eq!((files, left_out.len(), left_out[LEFT_OUT_MAX].as_str()), (0, LEFT_OUT_MAX + 1, "3 more"));
     }
 }
