@@ -390,7 +390,8 @@ impl Driver {
                 self.stop_measuring(bag.id);
             }
         }
-        self.commits.push(ticket, changes.into_iter().map(to_store).collect::<Vec<_>>());
+        let is_patient = changes.iter().any(is_of_an_end);
+        self.commits.push(ticket, changes.into_iter().map(to_store).collect::<Vec<_>>(), is_patient);
         self.commits.flow(&self.store);
     }
 
@@ -625,6 +626,11 @@ impl Driver {
             self.first_starts.insert(bag, self.clock.now() - wall);
         }
     }
+}
+
+/// Whether a task has ended: many do, and nobody waits for one of them.
+fn is_of_an_end(change: &Change) -> bool {
+    matches!(change, Change::Put(Record::Outbox { .. } | Record::Done { .. }) | Change::Delete(RecordKey::Outbox(..)))
 }
 
 fn to_store(change: Change) -> crate::store::Change {
