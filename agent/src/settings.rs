@@ -3,7 +3,7 @@
 //! ```toml
 //! [owner]
 //! idle = "5m"                  # time without input before tasks may run, 1s to 1d
-//! vacate = "10m"               # owner back for this long: tasks go back that have not begun or have a checkpoint; at the next start
+//! vacate = "10m"               # owner back for this long: tasks go back that have not begun or have a checkpoint
 //! on_battery = false           # whether tasks may run on battery
 //! foreign_cpu_percent = 25     # tasks stand still while others use more of all processors; 100: never
 //! programs = []                # names of programs that pause everything while they run
@@ -32,7 +32,7 @@
 //! ```
 //!
 //! Everything has a default, the one shown. The file is looked at every two seconds: what is changed counts without a
-//! restart, but for the three settings that say so. A file with a mistake is refused as a whole, with the line and what
+//! restart, but for the two settings that say so. A file with a mistake is refused as a whole, with the line and what
 //! is allowed there; at the start that ends the agent, later the last good settings stay in force.
 //!
 //! Flags win over the environment, which wins over the file. The caps on

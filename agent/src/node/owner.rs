@@ -36,6 +36,8 @@ pub(super) struct Owner {
     pub(super) settings: Current,
     policy: Policy,
     pub(super) orders: Orders,
+    /// What the peer was told last.
+    vacate_after: Duration,
     pause: PauseFile,
     on_battery: bool,
     foreign_cpu: Option<f64>,
@@ -60,6 +62,7 @@ impl Owner {
         Self {
             watch,
             meter: cpu::Meter::default(),
+            vacate_after: settings.get().owner.vacate.0,
             settings,
             policy: Policy::new(now),
             orders,
@@ -175,6 +178,10 @@ impl Driver {
             self.supplies.blobs.set_quota(limits.disk.0);
             owner.disk_room = disk_room(&self.supplies.blobs);
             self.keep_to_limits();
+            let vacate_after = self.owner.settings.get().owner.vacate.0;
+            if vacate_after != std::mem::replace(&mut self.owner.vacate_after, vacate_after) {
+                self.feed(Event::VacatesAfter(vacate_after));
+            }
         }
         let owner = &mut self.owner;
         if owner.orders.pause.is_some_and(|pause| pause.until.is_some_and(|until| until <= now)) {

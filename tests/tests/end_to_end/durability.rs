@@ -99,12 +99,8 @@ fn a_task_goes_on_from_its_checkpoint_after_its_agent_was_killed() {
 
 #[test]
 fn a_task_goes_on_elsewhere_from_its_checkpoint_when_the_owner_stays() {
-    let mut grid = Grid::start(3);
-    // It counts from the next start on.
+    let grid = Grid::start(3);
     grid.agents[1].configure("[owner]\nvacate = \"1s\"\n");
-    grid.agents[1].terminate();
-    grid.run(1);
-    grid.wait_until_formed(3);
     for agent in [0, 2] {
         grid.agents[agent].ask(&["pause"]);
     }

@@ -220,11 +220,8 @@ fn while_the_owner_is_there_tasks_keep_to_their_share() {
 
 #[test]
 fn after_the_vacate_time_unstarted_tasks_go_to_others_and_the_machine_keeps_its_place() {
-    let mut grid = Grid::start(2);
+    let grid = Grid::start(2);
     grid.agents[1].configure("[owner]\nvacate = \"1s\"\n");
-    grid.agents[1].terminate();
-    grid.run(1);
-    grid.wait_until_formed(2);
     let (submitter, reclaimed) = (&grid.agents[0], &grid.agents[1]);
     wait_for("both to take work", || submitter.ask(&["status"])["grid_speed_mops"] == 2000.0);
     let bag = submitter.submit_sleeps(12, 1_000);
