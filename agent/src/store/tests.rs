@@ -512,6 +512,28 @@ fn a_kill_in_the_middle_of_a_rebuild_leaves_one_good_store() {
 }
 
 #[test]
+fn a_kill_while_a_snapshot_is_written_costs_nothing() {
+    for part in [0, 5, 40] {
+        let (dir, records) = filled(20);
+        // sled writes one where it finds something in the log.
+        open(dir.path()).0.store.close();
+        let store = dir.path().join(STORE_DIR);
+        let names = || fs::read_dir(&store).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let whole = names().find(|name| name.starts_with("snap.")).expect("a snapshot");
+        let mut bytes = fs::read(store.join(whole)).unwrap();
+        bytes.truncate(part);
+        fs::write(store.join("snap.00000000FFFFFFFF.generating"), bytes).unwrap();
+        let lock = StateLock::acquire(dir.path()).unwrap();
+        assert_eq!(inspect(&lock).unwrap().unreadable, None);
+        drop(lock);
+        let (opened, _lock) = open(dir.path());
+        assert!(sound(&opened), "{opened:?}");
+        assert_eq!(opened.records, records);
+        assert!(!names().any(|name| name.ends_with(".generating")));
+    }
+}
+
+#[test]
 fn an_interrupted_rebuild_is_undone_or_completed() {
     // What is there when it stops: the store itself, a copy that may be half, and the old one under its other name.
     for (store, copy_of_it, old) in [(true, Some("half"), false), (false, Some("whole"), true), (true, None, true)] {
