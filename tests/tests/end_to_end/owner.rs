@@ -270,11 +270,25 @@ fn memory_that_the_owner_wants_back_on_their_return_is_given_back() {
     let agent = &grid.agents[0];
     let program = probe_program();
     let program = program.to_str().expect("a path of ours");
-    let submit =
-        ["submit", "--program", program, "--array", "0-1", "--work", "50", "--memory", "40M", "--", "sleep", "3000"];
+    let submit = [
+        "submit",
+        "--program",
+        program,
+        "--array",
+        "0-1",
+        "--work",
+        "50",
+        "--memory",
+        "40M",
+        "--",
+        "steps",
+        "50",
+        "100",
+    ];
     let bag = agent.ask(&submit)["id"].as_str().expect("an id").to_owned();
     let running = || agent.ask(&["status"])["running"].as_array().map_or(0, Vec::len);
-    wait_for("both tasks to run", || running() == 2 && agent.workers().len() == 2);
+    let begun = |index: &str| agent.dir.join("checkpoints").join(&bag).join(index).join("steps").exists();
+    wait_for("both tasks to begin", || begun("0") && begun("1"));
     agent.set_owner(true);
     wait_for("one of two tasks to end", || running() == 1 && agent.workers().len() == 1);
     let status = agent.ask(&["status"]);
