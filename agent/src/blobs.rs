@@ -9,10 +9,12 @@
 //! Left out: the database (200 blobs of 1 MiB cost sled 594 MB of disk and 262 MB of memory), deduplication of parts
 //! of blobs, and compression. All calls touch the disk: async callers go through `spawn_blocking`.
 
+mod writer;
+
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, DirBuilder, File, Permissions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, PermissionsExt as _};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,6 +23,7 @@ use std::time::SystemTime;
 use tempfile::NamedTempFile;
 use tracing::warn;
 
+pub use self::writer::BlobWriter;
 /// Name of a blob: the BLAKE3 hash of its content.
 pub use blake3::Hash;
 
@@ -500,88 +503,6 @@ impl Blobs {
     }
 }
 
-/// A blob on its way in. Dropping it unfinished leaves nothing behind.
-#[derive(Debug)]
-pub struct BlobWriter {
-    blobs: Blobs,
-    /// `None` once finished.
-    file: Option<NamedTempFile>,
-    hasher: blake3::Hasher,
-    written: u64,
-    expected: Option<Hash>,
-    size_max: u64,
-}
-
-impl BlobWriter {
-    /// Appends `bytes`, making room for them first.
-    ///
-    /// # Errors
-    /// When the cap or the quota is passed, or the disk refuses; the writer is of no use afterwards.
-    pub fn write(&mut self, bytes: &[u8]) -> Result<(), BlobError> {
-        let count = bytes.len() as u64;
-        if let Some(hash) = self.expected
-            && self.size_max - self.written < count
-        {
-            return Err(BlobError::TooLarge { hash, size_max: self.size_max });
-        }
-        {
-            let mut index = self.blobs.index();
-            if let Err(error) = self.blobs.make_room(&mut index, count) {
-                // What others offer may be larger than anything that is made here.
-                if let (BlobError::Full { kept_bytes, quota_bytes, .. }, None) = (&error, self.expected) {
-                    index.refused = Some((kept_bytes - self.written, *quota_bytes));
-                }
-                return Err(error);
-            }
-            index.reserved_bytes += count;
-        }
-        self.written += count;
-        self.hasher.update(bytes);
-        if let Some(file) = &mut self.file {
-            file.write_all(bytes).map_err(failed("write", file.path()))?;
-        }
-        Ok(())
-    }
-
-    /// Bytes written so far.
-    pub fn written(&self) -> u64 {
-        self.written
-    }
-
-    /// Checks the hash and gives the blob its name.
-    ///
-    /// # Errors
-    /// When the content is not what was expected, or the disk refuses; nothing is kept then.
-    pub fn finish(mut self) -> Result<Hash, BlobError> {
-        let got = self.hasher.finalize();
-        if let Some(expected) = self.expected
-            && expected != got
-        {
-            return Err(BlobError::Mismatch { expected, got });
-        }
-        if let Some(file) = self.file.take() {
-            let path = self.blobs.file_of(got);
-            file.as_file().set_permissions(Permissions::from_mode(0o400)).map_err(failed("protect", file.path()))?;
-            if let Some(shard) = path.parent()
-                && !shard.is_dir()
-            {
-                DirBuilder::new().recursive(true).mode(0o700).create(shard).map_err(failed("create", shard))?;
-            }
-            let mut index = self.blobs.index();
-            file.persist(&path).map_err(|error| failed("rename a file to", &path)(error.error))?;
-            index.insert(got, self.written, true);
-        }
-        Ok(got)
-    }
-}
-
-impl Drop for BlobWriter {
-    fn drop(&mut self) {
-        // The file removes itself.
-        self.blobs.index().reserved_bytes -= self.written;
-    }
-}
-
 fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BlobError {
     let path = path.to_owned();
     move |source| BlobError::Io { action, path, source }
@@ -602,184 +523,4 @@ fn hash_of(path: &Path) -> Option<Hash> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn open(dir: &Path, quota_bytes: u64) -> Blobs {
-        Blobs::open(&dir.join("blobs"), quota_bytes).unwrap()
-    }
-
-    fn files(dir: &Path) -> usize {
-        let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-        entries.map(|path| if path.is_dir() { files(&path) } else { 1 }).sum()
-    }
-
-    #[test]
-    fn a_blob_is_found_under_its_hash_and_read_in_pieces() {
-        let dir = tempfile::tempdir().unwrap();
-        let blobs = open(dir.path(), 1 << 20);
-        let content: Vec<u8> = (0..100_000_u32).map(|n| (n % 251) as u8).collect();
-        let hash = blobs.put_bytes(&content).unwrap();
-        assert_eq!(hash, blake3::hash(&content));
-        let path = blobs.path(hash).unwrap();
-        assert!(path.to_str().unwrap().ends_with(&format!("/{}/{}", &hash.to_hex()[..2], &hash.to_hex()[2..])));
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o400);
-        let mut read = Vec::new();
-        loop {
-            let chunk = blobs.read_chunk(hash, read.len() as u64, 30_000).unwrap().unwrap();
-            assert_eq!(chunk.total, 100_000);
-            if chunk.bytes.is_empty() {
-                break;
-            }
-            assert!(chunk.bytes.len() <= 30_000);
-            read.extend(chunk.bytes);
-        }
-        assert_eq!(read, content);
-        assert_eq!(blobs.read_chunk(hash, u64::MAX, 10).unwrap().unwrap().bytes, b"");
-        assert_eq!(blobs.read_chunk(blake3::hash(b"?"), 0, 10).unwrap(), None);
-
-        let copy = dir.path().join("input");
-        fs::write(&copy, &content).unwrap();
-        assert_eq!(blobs.put_file(&copy).unwrap(), hash);
-        assert_eq!(blobs.put_durable(&content).unwrap(), hash);
-        assert_eq!((blobs.used_bytes(), blobs.len(hash)), (100_000, Some(100_000)));
-        assert_eq!(files(&dir.path().join("blobs")), 1);
-    }
-
-    #[test]
-    fn what_found_no_room_shows_that_there_is_none() {
-        let dir = tempfile::tempdir().unwrap();
-        let blobs = open(dir.path(), 1000);
-        let first = blobs.put_bytes(&[1; 700]).unwrap();
-        blobs.pin(first);
-        assert_eq!((blobs.room_bytes(), blobs.kept_bytes()), (300, (700, 1000)));
-        let mut offered = blobs.receive(blake3::hash(&[2; 400]), 400).unwrap();
-        assert!(matches!(offered.write(&[2; 400]), Err(BlobError::Full { .. })));
-        assert_eq!(blobs.room_bytes(), 300, "others may offer anything");
-        blobs.put_bytes(&[3; 400]).unwrap_err();
-        assert_eq!((blobs.room_bytes(), blobs.kept_bytes()), (0, (700, 1000)));
-        blobs.set_quota(2000);
-        assert_eq!(blobs.room_bytes(), 1300);
-        blobs.set_quota(1000);
-        blobs.put_bytes(&[3; 400]).unwrap_err();
-        blobs.unpin(first);
-        assert_eq!(blobs.room_bytes(), 1000);
-    }
-
-    #[test]
-    fn a_restart_keeps_the_whole_and_drops_the_rest() {
-        let dir = tempfile::tempdir().unwrap();
-        let blobs = open(dir.path(), 1 << 20);
-        let kept = blobs.put_durable(b"kept").unwrap();
-        let torn = blobs.put_bytes(b"torn by a power cut").unwrap();
-        let flipped = blobs.put_bytes(b"flipped").unwrap();
-        let mut unfinished = blobs.receive(blake3::hash(b"unfinished"), 100).unwrap();
-        unfinished.write(b"unfin").unwrap();
-        std::mem::forget(unfinished); // as if killed
-        for (hash, content) in [(torn, &b"torn by"[..]), (flipped, b"fl1pped")] {
-            let path = blobs.path(hash).unwrap();
-            fs::remove_file(&path).unwrap();
-            fs::write(&path, content).unwrap();
-        }
-        drop(blobs);
-        assert_eq!(files(&dir.path().join("blobs")), 4);
-        let blobs = open(dir.path(), 1 << 20);
-        assert_eq!(files(&dir.path().join("blobs")), 3);
-        assert!(blobs.path(kept).is_some());
-        assert_eq!(blobs.path(torn), None);
-        assert_eq!(blobs.read_chunk(flipped, 0, 10).unwrap(), None);
-        assert_eq!(blobs.used_bytes(), 4);
-        assert_eq!(blobs.put_bytes(b"flipped").unwrap(), flipped);
-        assert!(blobs.path(flipped).is_some());
-    }
-
-    #[test]
-    fn the_least_recently_used_goes_and_the_pinned_stays() {
-        let dir = tempfile::tempdir().unwrap();
-        let blobs = open(dir.path(), 1000);
-        let [a, b, c] = [1, 2, 3].map(|n| blobs.put_bytes(&[n; 300]).unwrap());
-        assert!(blobs.path(a).is_some());
-        let d = blobs.put_bytes(&[4; 300]).unwrap();
-        assert_eq!([a, b, c, d].map(|hash| blobs.path(hash).is_some()), [true, false, true, true]);
-        blobs.pin(a);
-        blobs.pin(a);
-        blobs.unpin(a);
-        blobs.pin(c);
-        let error = blobs.put_bytes(&[5; 401]).unwrap_err();
-        assert!(matches!(error, BlobError::Full { needed_bytes: 401, kept_bytes: 600, quota_bytes: 1000 }), "{error}");
-        assert!(error.to_string().contains("raise the disk quota"), "{error}");
-        assert!(blobs.path(d).is_some(), "what cannot fit evicts nobody");
-        assert_eq!(blobs.used_bytes(), 900);
-        let e = blobs.put_bytes(&[5; 400]).unwrap();
-        assert_eq!([a, c, d, e].map(|hash| blobs.path(hash).is_some()), [true, true, false, true]);
-        blobs.unpin(a);
-        blobs.put_bytes(&[6; 600]).unwrap();
-        assert_eq!([a, c, e].map(|hash| blobs.path(hash).is_some()), [false, true, false]);
-        // Pinned before it comes.
-        let late = blake3::hash(&[7; 100]);
-        blobs.pin(late);
-        blobs.put_bytes(&[7; 100]).unwrap();
-        blobs.put_bytes(&[8; 600]).unwrap();
-        assert!(blobs.path(late).is_some());
-        drop(blobs);
-        let blobs = open(dir.path(), 650);
-        assert!(blobs.used_bytes() <= 650, "a smaller quota holds from the start");
-    }
-
-    #[test]
-    fn a_download_is_checked_and_bounded() {
-        let dir = tempfile::tempdir().unwrap();
-        let blobs = open(dir.path(), 1000);
-        let hash = blake3::hash(b"hello world");
-        let mut writer = blobs.receive(hash, 11).unwrap();
-        writer.write(b"hello ").unwrap();
-        assert_eq!((writer.written(), blobs.used_bytes()), (6, 6));
-        writer.write(b"world").unwrap();
-        assert_eq!(blobs.path(hash), None, "not before it is finished");
-        assert_eq!(writer.finish().unwrap(), hash);
-        assert_eq!(fs::read(blobs.path(hash).unwrap()).unwrap(), b"hello world");
-
-        let mut writer = blobs.receive(blake3::hash(b"x"), 11).unwrap();
-        writer.write(b"y").unwrap();
-        assert!(matches!(writer.finish(), Err(BlobError::Mismatch { .. })));
-        let mut writer = blobs.receive(hash, 10).unwrap();
-        assert!(matches!(writer.write(b"hello world"), Err(BlobError::TooLarge { size_max: 10, .. })));
-        drop(writer);
-        // Two that fit one by one and not together.
-        let mut first = blobs.receive(hash, 2000).unwrap();
-        let mut second = blobs.receive(hash, 2000).unwrap();
-        first.write(&[0; 600]).unwrap();
-        assert!(matches!(second.write(&[0; 600]), Err(BlobError::Full { .. })));
-        drop((first, second));
-        assert_eq!(blobs.used_bytes(), 11, "what did not finish leaves nothing");
-        let mut writer = blobs.receive(hash, 2000).unwrap();
-        writer.write(&[0; 995]).unwrap();
-        drop(writer);
-        assert_eq!(files(&dir.path().join("blobs")), 0, "a download may push an idle blob out");
-    }
-
-    #[test]
-    fn many_threads_agree_on_what_is_there() {
-        let dir = tempfile::tempdir().unwrap();
-        let blobs = open(dir.path(), 4000);
-        std::thread::scope(|scope| {
-            for thread in 0..4_u32 {
-                let blobs = &blobs;
-                scope.spawn(move || {
-                    for round in 0..300_u32 {
-                        let content = vec![((round * 7 + thread) % 20) as u8; 400];
-                        let hash = blake3::hash(&content);
-                        blobs.pin(hash);
-                        match blobs.put_bytes(&content) {
-                            Ok(_) => assert_eq!(fs::read(blobs.path(hash).unwrap()).unwrap(), content),
-                            Err(error) => assert!(matches!(error, BlobError::Full { .. }), "{error}"),
-                        }
-                        blobs.unpin(hash);
-                    }
-                });
-            }
-        });
-        assert!(blobs.used_bytes() <= 4000);
-        assert_eq!(files(&dir.path().join("blobs")) as u64 * 400, blobs.used_bytes());
-    }
-}
+mod tests;

@@ -106,6 +106,10 @@ pub struct TaskOutput {
     pub stderr: Vec<u8>,
     /// Files it left in its working directory, by path relative to it, with `/`.
     pub files: BTreeMap<String, serde_bytes::ByteBuf>,
+    /// Paths of what else it left there and is not kept: links, files that have another name, what lies too deep. Of very
+    /// many the first, and how many more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
     /// CPU time used.
     pub cpu_s: f64,
     /// Time it ran, frozen time left out.

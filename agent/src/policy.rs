@@ -142,6 +142,7 @@ pub(crate) struct Judgement {
 #[derive(Clone, Debug)]
 pub(crate) struct Policy {
     judgement: Judgement,
+    in_use: bool,
     cpu_is_busy: bool,
     quiet_since: Option<Time>,
     disk_is_full: bool,
@@ -151,12 +152,17 @@ impl Policy {
     /// Nothing is known yet: as if nobody were there.
     pub(crate) fn new(now: Time) -> Self {
         let judgement = Judgement { reason: None, cpu_percent: 100, takes_work: true, since: now };
-        Self { judgement, cpu_is_busy: false, quiet_since: None, disk_is_full: false }
+        Self { judgement, in_use: false, cpu_is_busy: false, quiet_since: None, disk_is_full: false }
     }
 
     /// The last judgement.
     pub(crate) fn judgement(&self) -> &Judgement {
         &self.judgement
+    }
+
+    /// Whether the owner is there, by the last judgement, whatever its reason.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.in_use
     }
 
     /// Judges anew. Whether something has changed.
@@ -176,7 +182,12 @@ impl Policy {
         if !is_same {
             self.judgement = Judgement { reason, cpu_percent, takes_work, since: now };
         }
-        !is_same
+        let in_use = match facts.input {
+            Input::Present => true,
+            Input::Idle(idle) => idle < settings.owner.idle.0,
+            Input::Unknown => false,
+        };
+        !is_same | (in_use != std::mem::replace(&mut self.in_use, in_use))
     }
 
     fn reason(&self, owner: &settings::Owner, facts: &Facts, orders: Orders) -> Option<Reason> {

@@ -3,7 +3,7 @@
 //! ```toml
 //! [owner]
 //! idle = "5m"                  # time without input before tasks may run, 1s to 1d
-//! vacate = "10m"               # owner back for this long: tasks go back that have not begun or have a checkpoint; at the next start
+//! vacate = "10m"               # owner back for this long: tasks go back that have not begun or have a checkpoint
 //! on_battery = false           # whether tasks may run on battery
 //! foreign_cpu_percent = 25     # tasks stand still while others use more of all processors; 100: never
 //! programs = []                # names of programs that pause everything while they run
@@ -18,7 +18,10 @@
 //! idle.cpu_percent = 100       # how much of a processor each task may use, 1 to 100
 //! # upload = "1M"              # bytes per second that others may get of blobs, at least 64K; none: any
 //! # download = "1M"            # the same for what is fetched
-//! in_use.cpu_percent = 0       # the same while the owner is there; 0: they stand still
+//! in_use.cpu_percent = 0       # how much of a processor each task may use while the owner is there; 0: they stand still
+//! # in_use.memory = "512M"     # memory then, frozen tasks included; who takes more ends, and begins again later
+//! # in_use.upload = "256K"     # bytes per second then; none of these three: as while the owner is away
+//! # in_use.download = "256K"   # the same for what is fetched
 //! strict_sandbox = false       # no agent runs where the system lacks part of the sandbox; at the next start
 //!
 //! [bags]
@@ -29,7 +32,7 @@
 //! ```
 //!
 //! Everything has a default, the one shown. The file is looked at every two seconds: what is changed counts without a
-//! restart, but for the three settings that say so. A file with a mistake is refused as a whole, with the line and what
+//! restart, but for the two settings that say so. A file with a mistake is refused as a whole, with the line and what
 //! is allowed there; at the start that ends the agent, later the last good settings stay in force.
 //!
 //! Flags win over the environment, which wins over the file. The caps on
@@ -153,6 +156,28 @@ pub struct IdleLimits {
 pub struct InUseLimits {
     /// How much of a processor each task may use; 0: they stand still.
     pub cpu_percent: Within<0, 100>,
+    /// As [`Limits::memory`]; none: that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<ByteSize>,
+    /// As [`Limits::upload`]; none: that.
+    #[serde(deserialize_with = "rate", skip_serializing_if = "Option::is_none")]
+    pub upload: Option<ByteSize>,
+    /// As [`Limits::download`]; none: that.
+    #[serde(deserialize_with = "rate", skip_serializing_if = "Option::is_none")]
+    pub download: Option<ByteSize>,
+}
+
+impl Limits {
+    /// Most memory for all tasks together, by whether the owner is there.
+    pub fn memory_now(&self, in_use: bool) -> Option<ByteSize> {
+        if in_use { self.in_use.memory.or(self.memory) } else { self.memory }
+    }
+
+    /// Most bytes per second up and down, likewise.
+    pub fn rates_now(&self, in_use: bool) -> (Option<ByteSize>, Option<ByteSize>) {
+        let InUseLimits { upload, download, .. } = self.in_use;
+        if in_use { (upload.or(self.upload), download.or(self.download)) } else { (self.upload, self.download) }
+    }
 }
 
 impl Default for Owner {
@@ -194,7 +219,7 @@ impl Default for IdleLimits {
 
 impl Default for InUseLimits {
     fn default() -> Self {
-        Self { cpu_percent: Within(0) }
+        Self { cpu_percent: Within(0), memory: None, upload: None, download: None }
     }
 }
 

@@ -279,7 +279,7 @@ impl Store {
     /// When the writer has ended.
     pub async fn commit(&self, changes: impl Into<Arc<[Change]>>, ticket: u64) -> Result<(), QueueError> {
         let jobs = self.jobs.as_ref().ok_or(QueueError::Closed)?;
-        jobs.send(Job { ticket, changes: changes.into() }).await.map_err(|_| QueueError::Closed)
+        jobs.send(Job { ticket, changes: changes.into(), is_patient: false }).await.map_err(|_| QueueError::Closed)
     }
 
     /// [`Store::commit`] without waiting.
@@ -287,8 +287,20 @@ impl Store {
     /// # Errors
     /// When the queue is full or the writer has ended.
     pub fn try_commit(&self, changes: impl Into<Arc<[Change]>>, ticket: u64) -> Result<(), QueueError> {
+        self.queue(Job { ticket, changes: changes.into(), is_patient: false })
+    }
+
+    /// [`Store::try_commit`] of what may wait some milliseconds for others to go to disk with.
+    ///
+    /// # Errors
+    /// When the queue is full or the writer has ended.
+    pub fn try_commit_patiently(&self, changes: impl Into<Arc<[Change]>>, ticket: u64) -> Result<(), QueueError> {
+        self.queue(Job { ticket, changes: changes.into(), is_patient: true })
+    }
+
+    fn queue(&self, job: Job) -> Result<(), QueueError> {
         let jobs = self.jobs.as_ref().ok_or(QueueError::Closed)?;
-        jobs.try_send(Job { ticket, changes: changes.into() }).map_err(|error| match error {
+        jobs.try_send(job).map_err(|error| match error {
             TrySendError::Full(_) => QueueError::Full,
             TrySendError::Closed(_) => QueueError::Closed,
         })

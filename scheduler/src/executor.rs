@@ -102,6 +102,8 @@ pub(crate) struct Executor {
     suspended: bool,
     /// When unstarted tasks are handed back, while suspended.
     vacate_at: Option<Time>,
+    /// How long after the owner's return that is.
+    vacate_after: Duration,
     /// Tasks that failed here since the last one that did not.
     failed_in_row: u32,
     /// Offers nothing until then: all fails here that succeeds elsewhere.
@@ -161,6 +163,7 @@ impl Executor {
             order_stale: false,
             suspended: false,
             vacate_at: None,
+            vacate_after: config.vacate_after,
             failed_in_row: 0,
             resting_until: None,
             version: 0,
@@ -258,7 +261,7 @@ impl Executor {
         }
         io.persist_held(id, changes, then);
         if self.suspended && self.vacate_at.is_none() {
-            self.vacate_at = Some(io.now + config.vacate_after);
+            self.vacate_at = Some(io.now + self.vacate_after);
         }
         self.order_stale = true;
         self.changed = true;
@@ -418,12 +421,18 @@ impl Executor {
         }
     }
 
+    /// The owner wants another vacate time, which also counts for the present stay.
+    pub(crate) fn vacates_after(&mut self, after: Duration) {
+        let before = std::mem::replace(&mut self.vacate_after, after);
+        self.vacate_at = self.vacate_at.map(|at| at - before + after);
+    }
+
     /// The owner is back: freeze, offer nothing.
-    pub(crate) fn suspend(&mut self, io: &mut Io, config: &Config) {
+    pub(crate) fn suspend(&mut self, io: &mut Io) {
         if std::mem::replace(&mut self.suspended, true) {
             return;
         }
-        self.vacate_at = Some(io.now + config.vacate_after);
+        self.vacate_at = Some(io.now + self.vacate_after);
         for running in self.places.iter_mut().flatten() {
             running.pause(io.now);
         }

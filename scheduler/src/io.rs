@@ -40,6 +40,8 @@ pub(crate) struct Io {
     pub(crate) me: Contact,
     /// Machines of the grid, as the root last said.
     pub(crate) leaves: u64,
+    /// Executors of all bags submitted here; one that has tasks of several counts for each.
+    pub(crate) placements: u64,
     pub(crate) effects: Vec<Effect>,
     /// Messages of this peer to itself: they never leave the process.
     pub(crate) local: VecDeque<Message>,
@@ -56,6 +58,7 @@ impl Io {
             epoch: WallTime(wall_now.0.saturating_sub(now.as_micros())),
             me,
             leaves: 1,
+            placements: 0,
             effects: Vec::new(),
             local: VecDeque::new(),
             next_ticket: 0,

@@ -130,6 +130,8 @@ pub enum Event {
     OwnerLeft,
     /// What has not begun, or is frozen for others, goes back at once, if the owner is there, and not after the vacate time.
     Vacate,
+    /// From now on that is so long after the owner's return.
+    VacatesAfter(Duration),
     /// Leave the grid in good order. Bags and tasks stay.
     Leave,
     /// Back after a leave, in a newer life with the same bags and tasks. Ignored unless it left.
@@ -463,12 +465,13 @@ impl Peer {
                 self.executor.kept_checkpoints(bag, &checkpoints, &mut self.io, &self.config);
             }
             Event::Vacate => self.executor.vacate(&mut self.io),
+            Event::VacatesAfter(after) => self.executor.vacates_after(after),
             Event::Fetched { task, here } => {
                 if let Some(ledger) = self.ledgers.get_mut(&task.bag) {
                     ledger.fetched(task.index, here, &mut self.io);
                 }
             }
-            Event::OwnerReturned => self.executor.suspend(&mut self.io, &self.config),
+            Event::OwnerReturned => self.executor.suspend(&mut self.io),
             Event::OwnerLeft => self.executor.resume(&mut self.io),
             Event::Leave => {
                 self.executor.tell_all(now);
@@ -482,6 +485,7 @@ impl Peer {
             self.executor_due = self.executor.deadline(&self.io);
             self.executor_touched = false;
         }
+        self.io.placements = self.ledgers.values().map(|ledger| ledger.executors()).sum();
         self.deadline = self.next_deadline();
         effects.append(&mut self.io.effects);
     }

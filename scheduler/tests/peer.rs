@@ -661,6 +661,29 @@ fn who_finishes_hands_back_at_once_what_does_not_run() {
 }
 
 #[test]
+fn another_vacate_time_counts_also_for_the_present_stay() {
+    let waiting = |host: &Host| host.peer.held()[0].waiting;
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..5));
+    host.give(Event::OwnerReturned);
+    host.pass(seconds(20.0));
+    host.give(Event::VacatesAfter(seconds(30.0)));
+    host.pass(seconds(9.0));
+    assert_eq!(waiting(&host), 4, "one has begun");
+    host.pass(seconds(2.0));
+    assert_eq!(waiting(&host), 0, "30 s after the return");
+
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..5));
+    host.give(Event::VacatesAfter(seconds(5.0)));
+    host.pass(seconds(60.0));
+    assert_eq!(waiting(&host), 4, "nobody is there");
+    host.give(Event::OwnerReturned);
+    host.pass(seconds(6.0));
+    assert_eq!(waiting(&host), 0);
+}
+
+#[test]
 fn a_suspended_machine_hands_back_and_forgets_again_and_again() {
     let mut host = Host::new(2);
     host.give(Event::OwnerReturned);

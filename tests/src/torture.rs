@@ -219,6 +219,12 @@ impl Torture<'_> {
         // Always the same port, so that those who come back find each other whoever went away meanwhile.
         let port = 20_000 + (self.options.seed % 300) as usize * 100 + number;
         command.arg("run").arg("--listen").arg(format!("/ip4/127.0.0.1/tcp/{port}"));
+        // Its owner is back for long within seconds: what it holds goes to others in the middle of everything.
+        match fs::write(agent.dir.join("config.toml"), "[owner]\nvacate = \"1s\"\n") {
+            // On a full disk that of an earlier start has to do.
+            Err(error) if error.kind() != std::io::ErrorKind::StorageFull => return Err(error.to_string()),
+            Ok(()) | Err(_) => {}
+        }
         command.args(["--speed-mops", "1000", "--die-with-parent", "--lease", &LEASE_S.to_string(), "--slots", "2"]);
         command.arg("--state-dir").arg(&agent.dir).arg("--config").arg(agent.dir.join("config.toml"));
         command.arg("--owner-probe").arg(agent.dir.join("owner"));

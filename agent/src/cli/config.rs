@@ -26,7 +26,7 @@ pub(super) enum ConfigCommand {
 }
 
 /// Settings that an agent takes when it starts.
-const AT_START: [&str; 3] = ["owner.vacate", "limits.slots", "limits.strict_sandbox"];
+const AT_START: [&str; 2] = ["limits.slots", "limits.strict_sandbox"];
 
 pub(super) fn run(context: &Context, command: ConfigCommand) -> anyhow::Result<ExitCode> {
     let path = &context.config;

@@ -73,6 +73,8 @@ struct Record {
     stderr_bytes: u64,
     /// Below `outputs/`.
     files: Vec<String>,
+    /// What else the task left and is not kept.
+    left_out: Vec<String>,
 }
 
 /// What `bag get` says with `--output json`.
@@ -127,6 +129,9 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
         if missing > 0 {
             writeln!(stdout, "{}", still_missing(&bag, missing))?;
         }
+        for record in records.iter().filter(|record| !record.left_out.is_empty()) {
+            writeln!(stdout, "{}", not_kept(record))?;
+        }
         stdout.flush()?;
     }
     if let Some(first) = problems.first() {
@@ -171,6 +176,13 @@ pub(super) fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCod
         writeln!(io::stderr(), "{}", still_missing(&bag, missing))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a task left that is not among its outputs.
+fn not_kept(record: &Record) -> String {
+    let paths: Vec<String> = record.left_out.iter().map(|path| path.escape_debug().to_string()).collect();
+    let index = record.result.index;
+    format!("of task {index} not kept, as a link, with another name or too deep: {}", paths.join(", "))
 }
 
 /// `text` without what could steer a terminal.
@@ -243,6 +255,7 @@ fn save(out: &Path, result: TaskResult, task: &TaskOutput, problems: &mut Vec<St
         stdout_bytes: task.stdout.len() as u64,
         stderr_bytes: task.stderr.len() as u64,
         files,
+        left_out: task.left_out.clone(),
         result,
     })
 }
@@ -372,5 +385,17 @@ mod tests {
         let json = serde_json::to_value(record).unwrap();
         assert_eq!((json["index"].as_u64(), json["exit_code"].as_i64()), (Some(3), Some(0)));
         assert!(!out.path().join("3/outputs").exists());
+    }
+
+    #[test]
+    fn what_is_not_kept_of_a_task_is_told() {
+        let out = tempfile::tempdir().unwrap();
+        let left = TaskOutput { left_out: vec!["a\x1b/link".to_owned(), "7 more".to_owned()], ..task(&[("kept", "")]) };
+        let record = save(out.path(), result(3), &left, &mut Vec::new()).unwrap();
+        assert!(
+            not_kept(&record)
+                .contains("task 3 not kept, as a link, with another name or too deep: a\\u{1b}/link, 7 more")
+        );
+        assert_eq!(serde_json::to_value(record).unwrap()["left_out"][1], "7 more");
     }
 }

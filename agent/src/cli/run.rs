@@ -20,7 +20,7 @@ const LOG_DEFAULT: &str = "warn,idlewood=info";
 
 /// Threads of the runtime. Our choice: the driver is one task, and more threads than it and the network can use only
 /// wake each other.
-const THREADS: usize = 2;
+const THREADS: usize = 1;
 
 /// What `run` takes.
 #[derive(Clone, Debug, clap::Args)]

@@ -8,7 +8,10 @@
 //! the submitter fetches like a result, and the next machine like an input, where it is laid out before the task begins.
 //! `docs/adr/0014` says who goes and who stays.
 //!
-//! Left out: directories without files, and links.
+//! A checkpoint with links in it, or files with several names, could not be put together again elsewhere: its task stays
+//! with it on this machine. So does that of a machine that crashed: only what is handed back travels.
+//!
+//! Left out: directories without files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -26,7 +29,7 @@ use super::driver::{Done, Driver};
 use super::pin::Pin;
 use crate::blobs::Blobs;
 use crate::manifest::TaskOutput;
-use crate::worker::left::{self, FILES_MAX, Left, Room};
+use crate::worker::left::{self, Contents, FILES_MAX, Left, Room};
 
 /// How often what nobody goes on from is removed.
 pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
@@ -142,7 +145,10 @@ fn pack(path: &Path, bytes_max: u64) -> anyhow::Result<Option<Vec<u8>>> {
     let limit = bytes_max >> 20;
     let too_large = || format!("it is over {limit} MiB (limits.checkpoint)");
     let Some(left) = Left::open(path)? else { return Ok(None) };
-    let files = left.read_all(&mut Room::new(bytes_max, too_large()))?;
+    let Contents { files, left_out } = left.read_all(&mut Room::new(bytes_max, too_large()))?;
+    if let Some(path) = left_out.first() {
+        anyhow::bail!("{path:?} is a link, has another name or lies too deep");
+    }
     if files.is_empty() {
         return Ok(None);
     }
@@ -264,18 +270,23 @@ mod tests {
         let blobs = Arc::new(Blobs::open(&parent.path().join("blobs"), 1 << 20).expect("an empty directory"));
         let bag = BagId([1; 32]);
         let at = |index| path(parent.path(), TaskId { bag, index });
-        for index in [3, 4, 5, 6] {
+        for index in [0, 3, 4, 5, 6] {
             fs::create_dir_all(at(index).join("deep")).expect("our directory");
         }
-        for index in [3, 4, 6] {
-            fs::write(at(index).join("deep/progress"), vec![b'x'; 1000 * index as usize]).expect("our directory");
+        for (index, bytes) in [(3, 3000), (4, 4000), (5, 10), (6, 10)] {
+            fs::write(at(index).join("deep/progress"), vec![b'x'; bytes]).expect("our directory");
         }
-        std::os::unix::fs::symlink("/etc/passwd", at(3).join("link")).expect("our directory");
-        assert_eq!(found(parent.path()).expect("our directory"), BTreeMap::from([(bag, IntervalSet::from(3..7))]));
+        symlink("/etc/passwd", at(5).join("link")).expect("our directory");
+        let tasks: IntervalSet = [0..1, 3..7].into_iter().collect();
+        assert_eq!(found(parent.path()).expect("our directory"), BTreeMap::from([(bag, tasks)]));
 
         let kept = keep(parent.path(), bag, &IntervalSet::from(0..6), &blobs, 3500).expect("our directory");
         let travels = kept.iter().map(|(index, kept)| (*index, kept.is_some())).collect::<Vec<_>>();
-        assert_eq!(travels, [(3, true), (4, false)], "one is too large, one empty, one not asked for");
+        assert_eq!(
+            travels,
+            [(3, true), (4, false), (5, false)],
+            "too large, with a link; one empty, one not asked for"
+        );
         let (checkpoint, _pin) = kept[&3].as_ref().expect("it travels");
         let packed = blobs.path(checkpoint.blob.0.into()).expect("it is kept");
         let packed = fs::read(packed).expect("it is there");
@@ -284,7 +295,7 @@ mod tests {
         let aside = tempfile::tempdir().expect("a temporary directory");
         lay_out(&at(9), &packed, aside.path()).expect("there is room");
         assert_eq!(fs::read(at(9).join("deep/progress")).expect("it is there").len(), 3000);
-        assert_eq!(fs::read_dir(at(9)).expect("our directory").count(), 1, "no link, and nothing of an earlier try");
+        assert_eq!(fs::read_dir(at(9)).expect("our directory").count(), 1, "nothing of an earlier try");
         assert_eq!(fs::read_dir(aside.path()).expect("our directory").count(), 0);
         // Whatever a worker has put there is neither written through nor taken for it.
         let elsewhere = tempfile::tempdir().expect("a temporary directory");

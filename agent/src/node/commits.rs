@@ -24,6 +24,7 @@ const OF_TASKS_MAX: usize = 192;
 struct Commit {
     ticket: u64,
     changes: Arc<[Change]>,
+    is_patient: bool,
 }
 
 /// The writes of one agent.
@@ -41,8 +42,9 @@ pub(super) struct Commits {
 }
 
 impl Commits {
-    pub(super) fn push(&mut self, ticket: Ticket, changes: impl Into<Arc<[Change]>>) {
-        self.waiting.push_back(Commit { ticket: ticket.0, changes: changes.into() });
+    /// Queues a write; one that is patient may wait some milliseconds for others.
+    pub(super) fn push(&mut self, ticket: Ticket, changes: impl Into<Arc<[Change]>>, is_patient: bool) {
+        self.waiting.push_back(Commit { ticket: ticket.0, changes: changes.into(), is_patient });
     }
 
     /// Whether more may be taken in.
@@ -78,7 +80,13 @@ impl Commits {
     pub(super) fn flow(&mut self, store: &Store) {
         while self.failed.is_empty() {
             let Some(commit) = self.waiting.pop_front() else { return };
-            match store.try_commit(commit.changes.clone(), commit.ticket) {
+            let changes = commit.changes.clone();
+            let queued = if commit.is_patient {
+                store.try_commit_patiently(changes, commit.ticket)
+            } else {
+                store.try_commit(changes, commit.ticket)
+            };
+            match queued {
                 Ok(()) => self.under_way.push_back(commit),
                 Err(error) => {
                     self.closed = error == QueueError::Closed;
@@ -129,11 +137,19 @@ impl Commit {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::mpsc;
+
     use super::*;
     use crate::store::StateLock;
 
     fn change(key: &str) -> Vec<Change> {
         vec![Change { key: key.as_bytes().to_vec(), value: Some(b"value".to_vec()) }]
+    }
+
+    /// The next result. Where none comes that is told, instead of waited for.
+    async fn next(results: &mut mpsc::Receiver<CommitResult>) -> CommitResult {
+        let result = tokio::time::timeout(Duration::from_secs(60), results.recv()).await;
+        result.expect("a commit has no result after a minute").expect("the writer lives")
     }
 
     #[tokio::test]
@@ -143,17 +159,17 @@ mod tests {
         let mut opened = Store::open(&lock).expect("an empty store opens");
         let mut commits = Commits::default();
         for (ticket, key) in ["a", "b"].into_iter().enumerate() {
-            commits.push(Ticket(ticket as u64), change(key));
+            commits.push(Ticket(ticket as u64), change(key), false);
         }
         commits.flow(&opened.store);
         let full = CommitError::DiskFull { free_bytes: 0, needed_bytes: 1 };
         for result in [Err(full), Ok(())] {
-            let told = opened.results.recv().await.expect("the writer lives");
+            let told = next(&mut opened.results).await;
             let failed = result.is_err();
             assert_eq!(commits.ended(&CommitResult { ticket: told.ticket, result }).is_err(), failed);
             assert_eq!(commits.retry_at().is_some(), !failed, "not before everything under way has ended");
         }
-        commits.push(Ticket(2), change("a"));
+        commits.push(Ticket(2), change("a"), true);
         commits.flow(&opened.store);
         assert!(opened.results.try_recv().is_err(), "nothing overtakes the failed one");
 
@@ -164,7 +180,7 @@ mod tests {
         commits.retry(&opened.store);
         assert_eq!(commits.retry_at(), None);
         for ticket in [0, 2] {
-            let told = opened.results.recv().await.expect("the writer lives");
+            let told = next(&mut opened.results).await;
             assert_eq!(told, CommitResult { ticket, result: Ok(()) });
             assert_eq!(commits.ended(&told), Ok(()));
         }

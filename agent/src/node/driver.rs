@@ -1,5 +1,7 @@
 //! The task that owns the peer: turns the outside world into events, and effects into the outside world.
 
+mod presence;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,27 +37,19 @@ use super::submission::Accepted;
 use super::task::{Collected, Preparation, Supplies};
 use crate::api;
 use crate::clock::Clock;
-use crate::control::Control;
 use crate::grid::Gate;
 use crate::manifest::Manifest;
-use crate::net::{self, NetEvent, NetHandle};
+use crate::net::{NetEvent, NetHandle};
 use crate::store::{CommitError, CommitResult, Store};
 use crate::suspend::{Sleep, Suspend};
 use crate::worker::{Pool, WorkerEvent};
 
-/// Longest that leaving the grid may take.
-const LEAVE_TIMEOUT: Duration = Duration::from_millis(2500);
-/// Longest that everything from the signal on may take. Five seconds are promised, and the runtime takes up to one of
-/// them for threads that still block.
-const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(4);
 /// How often time alone is looked at: absences, and what of the owner's policy depends on it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// How often it is looked whether a task holds up what waits behind it, while anything does.
 const RELIEVE_INTERVAL: Duration = Duration::from_millis(100);
 /// Ends of tasks, or of writes, that are handled before anything else is looked at.
 const AT_ONCE_MAX: usize = 64;
-/// Between two tries to reach an agent to join through.
-const BOOTSTRAP_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What the driver is made of.
 pub(super) struct Parts {
@@ -390,7 +384,8 @@ impl Driver {
                 self.stop_measuring(bag.id);
             }
         }
-        self.commits.push(ticket, changes.into_iter().map(to_store).collect::<Vec<_>>());
+        let is_patient = changes.iter().any(is_of_an_end);
+        self.commits.push(ticket, changes.into_iter().map(to_store).collect::<Vec<_>>(), is_patient);
         self.commits.flow(&self.store);
     }
 
@@ -471,145 +466,6 @@ impl Driver {
         }
     }
 
-    // ---- the grid ----
-
-    /// Tells the peer whom to join through: at once who is known by name, and the others when they have answered.
-    fn join_grid(&mut self) {
-        for address in self.bootstrap.clone() {
-            let net = self.net.clone();
-            let dialling = async move { Done::Bootstrapped(dial(&net, address).await) };
-            self.jobs.spawn(dialling, Done::Bootstrapped(None));
-        }
-        self.tell_contacts();
-    }
-
-    /// Everybody known by name: those that the user named, administrators, and the neighbours, of the last run while there
-    /// are none.
-    fn tell_contacts(&mut self) {
-        if self.gate.is_alone() {
-            return;
-        }
-        let told = self.bootstrap.iter().filter_map(net::named_contact).chain(self.gate.contacts());
-        let contacts: Vec<Contact> = told.chain(self.neighbours.contacts()).collect();
-        for contact in contacts {
-            self.feed(Event::Bootstrap(contact));
-        }
-    }
-
-    /// After an absence the peer asks those it knew, and looks its place up anew.
-    fn notice_absence(&mut self) {
-        if let Some(away) = self.absence.look(self.clock.now()) {
-            tracing::info!(away_s = away.as_secs(), "this agent did not run for a while; finding its place again");
-            self.tell_contacts();
-        }
-    }
-
-    /// Removes what tasks left that are not to run here any more.
-    fn sweep_checkpoints(&mut self) {
-        let (homes, held) = (self.supplies.homes.clone(), self.peer.unfinished());
-        let sweep = move || {
-            if let Err(error) = homes.sweep_checkpoints(&held) {
-                tracing::warn!(%error, "not all old checkpoints could be removed");
-            }
-            Done::Discarded
-        };
-        self.jobs.spawn_blocking(sweep, Done::Discarded);
-    }
-
-    /// Leaves the grid while the machine sleeps. Tasks just stop with it, and go on where they were.
-    fn suspend(&mut self, suspend: Suspend) {
-        match suspend {
-            Suspend::Soon(lock) => {
-                if self.sleep.begin(lock, Instant::now()) {
-                    tracing::info!("this machine is about to sleep; leaving the grid");
-                    self.neighbours.save(self.peer.overlay_view().neighbours());
-                    self.feed(Event::Leave);
-                }
-            }
-            Suspend::Over => {
-                if self.sleep.end() {
-                    tracing::info!("this machine is awake; joining the grid again");
-                    self.left = false;
-                    self.feed(Event::Return);
-                }
-            }
-        }
-    }
-
-    async fn leave(&mut self, until: Instant) {
-        self.feed(Event::Leave);
-        while !self.left && Instant::now() < until {
-            let deadline = self.deadline().map_or(until, |deadline| deadline.min(until));
-            tokio::select! {
-                Some(result) = self.store_events.recv() => self.committed(&result),
-                () = sleep_until(self.commits.retry_at()) => self.commits.retry(&self.store),
-                Some(event) = self.net_events.recv() => self.net_event(event),
-                () = tokio::time::sleep_until(deadline) => self.feed(Event::DeadlineReached),
-            }
-        }
-    }
-
-    /// Leaves the grid in good order and ends everything, within [`SHUTDOWN_TIMEOUT`].
-    ///
-    /// # Errors
-    /// When the store was beyond use.
-    pub(super) async fn shut_down(mut self, control: Control) -> anyhow::Result<()> {
-        let until = Instant::now() + SHUTDOWN_TIMEOUT;
-        tracing::info!("leaving the grid");
-        // Nothing starts any more, and what runs is gone at once; it runs again after the restart, or elsewhere.
-        for pool in [&self.workers, &self.measurer] {
-            pool.freeze();
-            for place in 0..pool.slots() {
-                pool.take_back(place);
-                pool.stop(place);
-            }
-        }
-        self.commands.close();
-        while self.commands.try_recv().is_ok() {
-            // Whoever asked is told that the agent ends, by losing the way for the answer.
-        }
-        self.submitting.clear();
-        self.leave(until.min(Instant::now() + LEAVE_TIMEOUT)).await;
-
-        let Self {
-            workers,
-            measurer,
-            places,
-            runs,
-            measuring,
-            jobs,
-            store,
-            store_events,
-            net,
-            mut net_events,
-            fatal,
-            ..
-        } = self;
-        // Nobody takes results any more: the writer must not wait for that.
-        drop(store_events);
-        let closing = tokio::task::spawn_blocking(move || store.close());
-        let pools = tokio::task::spawn_blocking(move || {
-            workers.shutdown();
-            measurer.shutdown();
-            // What they ran in can be removed now.
-            drop((places, runs, measuring));
-        });
-        let events = async { while net_events.recv().await.is_some() {} };
-        let all = async { tokio::join!(closing, pools, jobs.shutdown(), control.shutdown(), net.shutdown(), events) };
-        match tokio::time::timeout_at(until, all).await {
-            Ok((closed, ended, ..)) => {
-                closed.context("the last writes failed")?;
-                ended.context("the workers could not be ended")?;
-            }
-            // What was acknowledged is on disk, and workers die with the agent.
-            Err(_) => tracing::warn!("not everything ended in time; it is left behind"),
-        }
-        match fatal {
-            Some(error) => Err(error).context("the store cannot be used any more; start the agent again"),
-            None => Ok(()),
-        }
-    }
-
     /// Since when the machine has tasks, or has none. The owner's return must be noticed at once from the first on.
     pub(super) fn note_busy(&mut self) {
         let busy = self.places.iter().any(|place| !matches!(place, Place::Free));
@@ -625,6 +481,11 @@ impl Driver {
             self.first_starts.insert(bag, self.clock.now() - wall);
         }
     }
+}
+
+/// Whether a task has ended: many do, and nobody waits for one of them.
+fn is_of_an_end(change: &Change) -> bool {
+    matches!(change, Change::Put(Record::Outbox { .. } | Record::Done { .. }) | Change::Delete(RecordKey::Outbox(..)))
 }
 
 fn to_store(change: Change) -> crate::store::Change {
@@ -644,17 +505,5 @@ async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
-    }
-}
-
-/// Dials an agent until it answers.
-async fn dial(net: &NetHandle, address: Multiaddr) -> Option<Contact> {
-    loop {
-        match net.dial(address.clone()).await {
-            Ok(peer) => return Some(Contact { peer, incarnation: 0, address: address.to_string().into() }),
-            Err(net::DialError::Oneself(_) | net::DialError::Closed) => return None,
-            Err(error) => tracing::warn!(%error, "cannot join through this agent yet"),
-        }
-        tokio::time::sleep(BOOTSTRAP_INTERVAL).await;
     }
 }

@@ -17,6 +17,7 @@ use crate::clock::wall_now;
 use crate::owner::{Reading, Watch, cpu, power, programs};
 use crate::policy::{Facts, Input, Orders, Policy};
 use crate::settings::{Current, Settings};
+use crate::submit::values::ByteSize;
 
 /// How often everything but input is looked at: battery, processor, programs, settings.
 const SAMPLE_EVERY: Duration = Duration::from_secs(2);
@@ -35,6 +36,8 @@ pub(super) struct Owner {
     pub(super) settings: Current,
     policy: Policy,
     pub(super) orders: Orders,
+    /// What the peer was told last.
+    vacate_after: Duration,
     pause: PauseFile,
     on_battery: bool,
     foreign_cpu: Option<f64>,
@@ -59,6 +62,7 @@ impl Owner {
         Self {
             watch,
             meter: cpu::Meter::default(),
+            vacate_after: settings.get().owner.vacate.0,
             settings,
             policy: Policy::new(now),
             orders,
@@ -102,6 +106,11 @@ impl Owner {
     /// The less there is to stop, the less often the owner's input is looked for.
     pub(super) fn set_busy(&self, busy: bool) {
         self.watch.set_fast(busy && !self.stands_still());
+    }
+
+    /// Most memory for all tasks together now.
+    pub(super) fn memory_cap(&self) -> Option<ByteSize> {
+        self.settings.get().limits.memory_now(self.policy.is_in_use())
     }
 
     pub(super) fn stands_still(&self) -> bool {
@@ -168,9 +177,13 @@ impl Driver {
             bags.clone_into(&mut self.supplies.bags.lock().unwrap_or_else(PoisonError::into_inner));
             self.supplies.blobs.set_quota(limits.disk.0);
             owner.disk_room = disk_room(&self.supplies.blobs);
-            self.net.rates().upload.set(limits.upload.map(|rate| rate.0));
-            self.net.rates().download.set(limits.download.map(|rate| rate.0));
+            self.keep_to_limits();
+            let vacate_after = self.owner.settings.get().owner.vacate.0;
+            if vacate_after != std::mem::replace(&mut self.owner.vacate_after, vacate_after) {
+                self.feed(Event::VacatesAfter(vacate_after));
+            }
         }
+        let owner = &mut self.owner;
         if owner.orders.pause.is_some_and(|pause| pause.until.is_some_and(|until| until <= now)) {
             owner.take_orders(Orders { pause: None, ..owner.orders }, now);
         }
@@ -179,6 +192,14 @@ impl Driver {
             self.follow_judgement(last);
         }
         self.owner.set_busy(self.activity.busy);
+    }
+
+    /// What holds of memory and the line, by whether the owner is there.
+    fn keep_to_limits(&mut self) {
+        let (upload, download) = self.owner.settings.get().limits.rates_now(self.owner.policy.is_in_use());
+        self.net.rates().upload.set(upload.map(|rate| rate.0));
+        self.net.rates().download.set(download.map(|rate| rate.0));
+        self.keep_to_memory();
     }
 
     /// Carries a new judgement out: workers first.
@@ -207,6 +228,7 @@ impl Driver {
             self.owner.takes_work = judgement.takes_work;
             self.feed(if judgement.takes_work { Event::OwnerLeft } else { Event::OwnerReturned });
         }
+        self.keep_to_limits();
     }
 
     /// Freezes or thaws all workers, as the policy and its limits have it.

@@ -287,6 +287,23 @@ impl Driver {
         }
     }
 
+    /// Ends whatever a worker was given. What the peer has started it may start again.
+    fn end_run(&mut self, slot: usize) {
+        let waiting = self.take_back(slot);
+        if !self.runs.runs[slot].jobs.is_empty() {
+            // The end of what has begun comes as an event.
+            self.workers.stop(slot);
+        }
+        for Given { task, prepared, .. } in waiting {
+            if let Some(place) = self.places.iter().position(|place| place.task() == Some(task)) {
+                self.places[place] = Place::Free;
+            }
+            self.discard(Some(prepared));
+            self.feed(Event::TaskEnded { task, outcome: TaskOutcome::Stopped });
+        }
+        self.note_busy();
+    }
+
     /// Gives a worker what it does next, when it has little left.
     fn top_up(&mut self, slot: usize) {
         let run = &self.runs.runs[slot];

@@ -118,6 +118,26 @@ fn every_reason_stops_what_it_should_and_the_first_one_is_told() {
 }
 
 #[test]
+fn a_machine_is_in_use_whatever_else_keeps_tasks_from_running() {
+    let mut policy = Policy::new(at(0));
+    let usual = Settings::default();
+    assert!(!policy.judge(at(1), &usual, &quiet(), NONE) && !policy.is_in_use());
+    assert!(policy.judge(at(2), &usual, &quiet(), PAUSED) && !policy.is_in_use());
+    for (second, input, in_use) in [
+        (3, Input::Idle(Duration::from_secs(299)), true),
+        (4, Input::Idle(Duration::from_secs(300)), false),
+        (5, Input::Present, true),
+        (6, Input::Unknown, false),
+    ] {
+        let facts = Facts { input, ..quiet() };
+        assert!(policy.judge(at(second), &usual, &facts, PAUSED), "{input:?}");
+        assert!(!policy.judge(at(second), &usual, &facts, PAUSED), "told once: {input:?}");
+        assert_eq!(policy.is_in_use(), in_use, "{input:?}");
+        assert_eq!(policy.judgement().since, at(2), "it is paused since then");
+    }
+}
+
+#[test]
 fn since_when_is_when_the_reason_or_the_limit_changed() {
     let usual = Settings::default();
     let mut policy = Policy::new(at(0));

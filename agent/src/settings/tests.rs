@@ -55,6 +55,7 @@ fn a_mistake_is_told_with_its_line_and_what_is_allowed() {
         ("[limits]\nslots = 0", 2, "0 is not allowed: write a whole number from 1 to 1024"),
         ("[limits]\ndisk = \"much\"", 2, "\"much\" is not a size: write for example 256M"),
         ("[limits]\nin_use.cpu_percent = -1", 2, "-1 is not allowed: write a whole number from 0 to 100"),
+        ("[limits]\nin_use.upload = \"1K\"", 2, "1K is not allowed: write 64K or more"),
         ("[limits.idle]\ncpu_percent = 0", 2, "0 is not allowed: write a whole number from 1 to 100"),
         ("[limits]\ncheckpoint = \"1G\"", 2, "1G is not allowed: write 256M or less"),
         ("[limits]\nupload = \"10K\"", 2, "10K is not allowed: write 64K or more"),
@@ -115,4 +116,22 @@ fn a_changed_file_counts_and_a_broken_one_does_not() {
     assert!(current.refresh());
     assert_eq!(current.get(), &Settings::default());
     assert!(Current::load(directory.path().to_owned()).is_err(), "a directory is no file");
+}
+
+#[test]
+fn limits_of_a_machine_in_use_hold_then_and_the_others_where_none_are_set() {
+    let of = |text: &str, in_use| {
+        let limits = parsed(text).expect("it is good").limits;
+        (limits.memory_now(in_use).map(|size| size.0 >> 20), limits.rates_now(in_use))
+    };
+    let rate = |mib: u64| Some(ByteSize(mib << 20));
+    let usual = "[limits]\nmemory = \"4M\"\nupload = \"5M\"\ndownload = \"6M\"\n";
+    assert_eq!([false, true].map(|in_use| of(usual, in_use)), [(Some(4), (rate(5), rate(6))); 2]);
+    let both = format!("{usual}in_use = {{ memory = \"1M\", upload = \"7M\", download = \"3M\" }}\n");
+    assert_eq!(
+        [false, true].map(|in_use| of(&both, in_use)),
+        [(Some(4), (rate(5), rate(6))), (Some(1), (rate(7), rate(3)))]
+    );
+    let one = "[limits]\nin_use.download = \"2M\"\n";
+    assert_eq!([false, true].map(|in_use| of(one, in_use)), [(None, (None, None)), (None, (None, rate(2)))]);
 }

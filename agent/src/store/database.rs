@@ -1,6 +1,6 @@
 //! sled on a thread of its own, given up when it fails or hangs.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -193,8 +193,25 @@ pub(super) fn wait_for_lock(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Removes what sled had not written to the end when the process was killed: it takes the name that sorts last for its
+/// latest snapshot, and an unfinished one sorts behind the good one and is no snapshot. The log has all that is in it.
+fn remove_unfinished_snapshots(path: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_name().to_str().is_some_and(|name| name.starts_with("snap.") && name.ends_with(".generating")) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
 fn open(path: &Path) -> Result<sled::Db, Trouble> {
     wait_for_lock(path).map_err(Trouble::System)?;
+    remove_unfinished_snapshots(path).map_err(Trouble::System)?;
     sled::Config::new()
         .path(path)
         .cache_capacity(CACHE_BYTES)

@@ -16,11 +16,29 @@ use super::*;
 
 type Records = Vec<(Vec<u8>, Vec<u8>)>;
 
+/// Longer than any commit takes, also on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Set for the process that is to be killed: where its store lives.
 const VICTIM_DIR: &str = "IDLEWOOD_TEST_STORE_DIR";
 
 fn set(key: &[u8], value: &[u8]) -> Change {
     Change { key: key.to_vec(), value: Some(value.to_vec()) }
+}
+
+/// The next result. Where none comes that is told, instead of waited for.
+fn next(results: &mut mpsc::Receiver<CommitResult>) -> CommitResult {
+    let begin = Instant::now();
+    loop {
+        match results.try_recv() {
+            Ok(result) => return result,
+            Err(mpsc::error::TryRecvError::Disconnected) => panic!("the writer ended, and a commit has no result"),
+            Err(mpsc::error::TryRecvError::Empty) => {
+                assert!(begin.elapsed() < PATIENCE, "a commit has no result after {PATIENCE:?}");
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        }
+    }
 }
 
 fn open(dir: &Path) -> (Opened, StateLock) {
@@ -49,7 +67,7 @@ fn filled(count: u32) -> (TempDir, Records) {
         let record = (format!("key {number:05}").into_bytes(), vec![number as u8; 50 + (number as usize * 37) % 400]);
         opened.store.try_commit(vec![set(&record.0, &record.1)], number.into()).unwrap();
         // One flush each, so that the log has many parts.
-        assert_eq!(opened.results.blocking_recv().unwrap().result, Ok(()));
+        assert_eq!(next(&mut opened.results).result, Ok(()));
         records.push(record);
     }
     opened.store.close();
@@ -75,7 +93,7 @@ fn records_survive_a_restart_and_changes_apply_in_order() {
     opened.store.try_commit(vec![], 12).unwrap();
     opened.store.try_commit(vec![set(&[1; KEY_BYTES_MAX], &[2; VALUE_BYTES_MAX])], 13).unwrap();
     for ticket in 10..14 {
-        assert_eq!(opened.results.blocking_recv(), Some(CommitResult { ticket, result: Ok(()) }));
+        assert_eq!(next(&mut opened.results), CommitResult { ticket, result: Ok(()) });
     }
     for (ticket, bad) in [
         (20, set(b"", b"")),
@@ -85,7 +103,7 @@ fn records_survive_a_restart_and_changes_apply_in_order() {
     ] {
         opened.store.try_commit(vec![set(b"d", b"not this"), bad], ticket).unwrap();
         let result = Err(CommitError::Unfit);
-        assert_eq!(opened.results.blocking_recv(), Some(CommitResult { ticket, result }));
+        assert_eq!(next(&mut opened.results), CommitResult { ticket, result });
     }
     opened.store.close();
     drop(lock);
@@ -108,7 +126,7 @@ fn what_waits_is_committed_together() {
         let start = Instant::now();
         for number in 0..50_u64 {
             opened.store.try_commit(vec![set(&number.to_be_bytes(), &[1; 100])], number).unwrap();
-            assert_eq!(opened.results.blocking_recv().unwrap().result, Ok(()));
+            assert_eq!(next(&mut opened.results).result, Ok(()));
         }
         let one_by_one = start.elapsed();
         let start = Instant::now();
@@ -116,13 +134,59 @@ fn what_waits_is_committed_together() {
             opened.store.try_commit(vec![set(&number.to_be_bytes(), &[2; 100])], number).unwrap();
         }
         for number in 0..500 {
-            assert_eq!(opened.results.blocking_recv(), Some(CommitResult { ticket: number, result: Ok(()) }));
+            assert_eq!(next(&mut opened.results), CommitResult { ticket: number, result: Ok(()) });
         }
         let together = start.elapsed();
         println!("one by one {:?} each; 500 at once {together:?}", one_by_one / 50);
         together < one_by_one * 5
     });
     assert!(is_faster, "500 at once take as long as one by one");
+}
+
+/// How many groups so many commits went to disk in that came a millisecond apart: results of one group come together.
+fn groups(commit: impl Fn(&Store, u64)) -> usize {
+    const COMMITS: u64 = 100;
+    let dir = tempfile::tempdir().unwrap();
+    let (mut opened, _lock) = open(dir.path());
+    let results = &mut opened.results;
+    let (mut groups, mut ended, mut is_within) = (0, 0, false);
+    let mut queued = 0;
+    let begin = Instant::now();
+    while ended < COMMITS {
+        while queued < COMMITS && begin.elapsed() >= Duration::from_millis(queued) {
+            commit(&opened.store, queued);
+            queued += 1;
+        }
+        match results.try_recv() {
+            Ok(result) => {
+                assert_eq!(result, CommitResult { ticket: ended, result: Ok(()) });
+                groups += usize::from(!is_within);
+                (ended, is_within) = (ended + 1, true);
+            }
+            Err(_) => {
+                assert!(begin.elapsed() < PATIENCE, "{ended} of {COMMITS} have a result");
+                is_within = false;
+                std::thread::sleep(Duration::from_micros(500));
+            }
+        }
+    }
+    groups
+}
+
+#[test]
+fn commits_that_may_wait_go_to_disk_in_fewer_groups() {
+    let change = |number: u64| vec![set(&number.to_be_bytes(), &[1; 100])];
+    // Another program's burst of writes can spoil a comparison, but not all of them.
+    let are_fewer = (0..5).any(|_| {
+        let (mut at_once, mut patiently) = (0, 0);
+        for _ in 0..3 {
+            at_once += groups(|store, number| store.try_commit(change(number), number).unwrap());
+            patiently += groups(|store, number| store.try_commit_patiently(change(number), number).unwrap());
+        }
+        println!("{at_once} groups, {patiently} of those that may wait");
+        4 * patiently < 3 * at_once
+    });
+    assert!(are_fewer, "patience saves nothing");
 }
 
 #[test]
@@ -143,7 +207,7 @@ fn a_full_queue_refuses_instead_of_growing() {
     };
     assert_eq!(error, QueueError::Full);
     for ticket in 0..queued {
-        assert_eq!(opened.results.blocking_recv(), Some(CommitResult { ticket, result: Ok(()) }));
+        assert_eq!(next(&mut opened.results), CommitResult { ticket, result: Ok(()) });
     }
 }
 
@@ -166,8 +230,9 @@ fn victim() {
     let (mut opened, _lock) = open(Path::new(&dir));
     let first = opened.records.iter().map(|(_, value)| u64::from_be_bytes(value[..8].try_into().unwrap())).max();
     let first = first.map_or(0, |last| last + 1);
-    let mut next = first;
+    let (mut next, mut heard) = (first, Instant::now());
     loop {
+        assert!(heard.elapsed() < PATIENCE, "commits have no results after {PATIENCE:?}");
         // Three keys change together, over a changing number of commits that wait.
         while opened
             .store
@@ -187,6 +252,7 @@ fn victim() {
         while let Ok(result) = opened.results.try_recv() {
             assert_eq!(result.result, Ok(()));
             println!("acknowledged {}", result.ticket);
+            heard = Instant::now();
         }
     }
 }
@@ -256,7 +322,7 @@ fn check_damaged(what: &str, dir: &Path, records: &Records) -> bool {
     // It works again.
     let Opened { store, mut results, records: left, .. } = opened;
     store.try_commit(vec![set(b"new", b"1")], 1).unwrap();
-    assert_eq!(results.blocking_recv().unwrap().result, Ok(()), "{what}");
+    assert_eq!(next(&mut results).result, Ok(()), "{what}");
     left.len() == records.len()
 }
 
@@ -327,12 +393,12 @@ fn a_store_full_of_garbage_is_rebuilt() {
     for number in 0..120_u64 {
         let value = vec![number as u8; VALUE_BYTES_MAX];
         opened.store.try_commit(vec![set(&number.to_be_bytes(), &value)], number).unwrap();
-        assert_eq!(opened.results.blocking_recv().unwrap().result, Ok(()));
+        assert_eq!(next(&mut opened.results).result, Ok(()));
     }
     let clear =
         (1..120_u64).map(|number| Change { key: number.to_be_bytes().to_vec(), value: None }).collect::<Vec<_>>();
     opened.store.try_commit(clear, 0).unwrap();
-    assert_eq!(opened.results.blocking_recv().unwrap().result, Ok(()));
+    assert_eq!(next(&mut opened.results).result, Ok(()));
     opened.store.close();
     drop(lock);
     for name in [REBUILT_DIR, RETIRED_DIR] {
@@ -345,7 +411,7 @@ fn a_store_full_of_garbage_is_rebuilt() {
     assert!(sound(&opened));
     assert_eq!(opened.records, [(0_u64.to_be_bytes().to_vec(), vec![0; VALUE_BYTES_MAX])]);
     opened.store.try_commit(vec![set(b"after", b"")], 1).unwrap();
-    assert_eq!(opened.results.blocking_recv().unwrap().result, Ok(()));
+    assert_eq!(next(&mut opened.results).result, Ok(()));
     opened.store.close();
     drop(lock);
     let after = size(dir.path());
@@ -380,7 +446,7 @@ fn a_store_that_only_grows_garbage_is_rebuilt_while_it_is_written() {
     for number in 0..60_u64 {
         let changes: Vec<Change> = (0..2_u8).map(|key| set(&[key], &[number as u8; 500_000])).collect();
         opened.store.try_commit(changes, number).unwrap();
-        assert_eq!(opened.results.blocking_recv().unwrap().result, Ok(()));
+        assert_eq!(next(&mut opened.results).result, Ok(()));
         largest = largest.max(size_of(&dir.path().join(STORE_DIR)));
     }
     let left = size_of(&dir.path().join(STORE_DIR));
@@ -403,7 +469,7 @@ fn rebuilder() {
     for number in first.map_or(0, |last| last + 1).. {
         let value = [&number.to_be_bytes()[..], &[7; 20_000]].concat();
         opened.store.try_commit(vec![set(&[(number % 5) as u8], &value)], number).unwrap();
-        assert_eq!(opened.results.blocking_recv().unwrap().result, Ok(()));
+        assert_eq!(next(&mut opened.results).result, Ok(()));
         println!("acknowledged {number}");
     }
 }
@@ -426,7 +492,7 @@ fn a_kill_in_the_middle_of_a_rebuild_leaves_one_good_store() {
             lines.filter_map(|line| line.split_once("acknowledged ")?.1.parse::<u64>().ok()).last()
         });
         let [rebuilt, retired] = [REBUILT_DIR, RETIRED_DIR].map(|name| dir.path().join(name));
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + PATIENCE;
         while !rebuilt.exists() {
             assert!(Instant::now() < deadline, "it never rebuilds");
         }
@@ -446,6 +512,28 @@ fn a_kill_in_the_middle_of_a_rebuild_leaves_one_good_store() {
     assert!(last.is_some());
     println!("killed after, during and at the end of a rebuild: {found:?}");
     assert!(found[1] > 0, "never in the middle of one");
+}
+
+#[test]
+fn a_kill_while_a_snapshot_is_written_costs_nothing() {
+    for part in [0, 5, 40] {
+        let (dir, records) = filled(20);
+        // sled writes one where it finds something in the log.
+        open(dir.path()).0.store.close();
+        let store = dir.path().join(STORE_DIR);
+        let names = || fs::read_dir(&store).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let whole = names().find(|name| name.starts_with("snap.")).expect("a snapshot");
+        let mut bytes = fs::read(store.join(whole)).unwrap();
+        bytes.truncate(part);
+        fs::write(store.join("snap.00000000FFFFFFFF.generating"), bytes).unwrap();
+        let lock = StateLock::acquire(dir.path()).unwrap();
+        assert_eq!(inspect(&lock).unwrap().unreadable, None);
+        drop(lock);
+        let (opened, _lock) = open(dir.path());
+        assert!(sound(&opened), "{opened:?}");
+        assert_eq!(opened.records, records);
+        assert!(!names().any(|name| name.ends_with(".generating")));
+    }
 }
 
 #[test]
@@ -574,7 +662,7 @@ fn a_full_disk_fails_commits_until_there_is_room() {
     let (mut opened, lock) = open(&dir);
     let commit = |opened: &mut Opened, key: &[u8]| {
         opened.store.try_commit(vec![set(key, &[7; 1000])], 1).unwrap();
-        opened.results.blocking_recv().unwrap().result
+        next(&mut opened.results).result
     };
     assert_eq!(commit(&mut opened, b"before"), Ok(()));
     let filler = disk.fill(4 << 20);
@@ -604,7 +692,7 @@ fn unchecked() {
     let mut broken = 0;
     for number in 0..2000_u64 {
         opened.store.try_commit(vec![set(&number.to_be_bytes(), &[8; 30_000])], number).unwrap();
-        match opened.results.blocking_recv().unwrap().result {
+        match next(&mut opened.results).result {
             Ok(()) => {
                 assert_eq!(broken, 0, "once broken, always broken");
                 println!("acknowledged {number}");
@@ -658,7 +746,7 @@ fn a_disk_that_fills_under_sled_costs_nothing_but_a_restart() {
         let changes =
             half.iter().map(|number| Change { key: number.to_be_bytes().to_vec(), value: None }).collect::<Vec<_>>();
         opened.store.try_commit(changes, 1).unwrap();
-        let result = opened.results.blocking_recv().unwrap().result;
+        let result = next(&mut opened.results).result;
         println!("round {round}: {} records, then {result:?}", opened.records.len());
         assert!(matches!(result, Ok(()) | Err(CommitError::DiskFull { .. })), "{result:?}");
     }
@@ -679,7 +767,7 @@ fn measure() {
                 opened.store.try_commit(vec![set(&(round * group + number).to_be_bytes(), &[3; 200])], number).unwrap();
             }
             for _ in 0..group {
-                assert_eq!(opened.results.blocking_recv().unwrap().result, Ok(()));
+                assert_eq!(next(&mut opened.results).result, Ok(()));
             }
             latencies.push(start.elapsed());
         }

@@ -18,6 +18,11 @@ use super::{
 /// How long a group that comes right behind another waits for company: each costs a flush, and more processor time than
 /// the writes in it. Our choice: less than a disk takes.
 const GATHER: Duration = Duration::from_millis(2);
+/// The same for a group of which all is patient. Our choice: on a busy machine tasks end some milliseconds apart, and
+/// nobody waits for the end of one of many.
+const GATHER_PATIENTLY: Duration = Duration::from_millis(10);
+/// A group of so many has company enough: more would save little, and whoever queues commits waits for it.
+const COMPANY: usize = 96;
 
 /// Commits and bytes that go to disk together.
 const GROUP_MAX: usize = 1024;
@@ -30,6 +35,8 @@ const LOOKS: u64 = 8;
 pub(super) struct Job {
     pub(super) ticket: u64,
     pub(super) changes: Arc<[Change]>,
+    /// It may wait for others.
+    pub(super) is_patient: bool,
 }
 
 impl Job {
@@ -70,16 +77,7 @@ impl Writer {
     pub(super) fn run(mut self) {
         let mut last: Option<Instant> = None;
         while let Some(first) = self.jobs.blocking_recv() {
-            if last.is_some_and(|last| last.elapsed() < GATHER) {
-                std::thread::sleep(GATHER);
-            }
-            let mut bytes = first.bytes();
-            let mut group = vec![first];
-            while group.len() < GROUP_MAX && bytes < GROUP_BYTES_MAX {
-                let Ok(job) = self.jobs.try_recv() else { break };
-                bytes += job.bytes();
-                group.push(job);
-            }
+            let (group, bytes) = self.gather(first, last);
             let fit: Vec<bool> = group.iter().map(Job::fits).collect();
             let result = if fit.contains(&true) { self.write(&group, &fit, bytes) } else { Ok(()) };
             if let Err(error) = &result {
@@ -97,6 +95,26 @@ impl Writer {
         }
         if let Ok(database) = self.database {
             database.close();
+        }
+    }
+
+    /// Everything that goes to disk with this job, and how many bytes that are.
+    fn gather(&mut self, first: Job, last: Option<Instant>) -> (Vec<Job>, usize) {
+        let mut bytes = first.bytes();
+        let mut group = vec![first];
+        loop {
+            while group.len() < GROUP_MAX && bytes < GROUP_BYTES_MAX {
+                let Ok(job) = self.jobs.try_recv() else { break };
+                bytes += job.bytes();
+                group.push(job);
+            }
+            let is_patient = group.len() < COMPANY && group.iter().all(|job| job.is_patient);
+            let wait = if is_patient { GATHER_PATIENTLY } else { GATHER };
+            // Whoever is not patient has to wait at most once.
+            if last.is_none_or(|last| last.elapsed() >= wait) {
+                return (group, bytes);
+            }
+            std::thread::sleep(GATHER);
         }
     }
 

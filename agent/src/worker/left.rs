@@ -41,6 +41,16 @@ impl Room {
 #[derive(Debug)]
 pub struct Left(OwnedFd);
 
+/// What was found below a directory.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// Files by their path, with `/`.
+    pub files: Vec<(String, Vec<u8>)>,
+    /// Paths of what is not taken: links, files that have another name, what is neither file nor directory, directories
+    /// that lie too deep.
+    pub left_out: Vec<String>,
+}
+
 /// Neither follows a link nor waits.
 const CAREFULLY: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
@@ -91,15 +101,15 @@ impl Left {
         Ok(Some(bytes))
     }
 
-    /// All files below it with their names, as [`Left::read`].
+    /// All files below it with their names, as [`Left::read`], and what is left out.
     ///
     /// # Errors
     /// They cannot be read, there is no room for them, there are too many, or a name is not UTF-8.
-    pub fn read_all(&self, room: &mut Room) -> io::Result<Vec<(String, Vec<u8>)>> {
-        let mut files = Vec::new();
+    pub fn read_all(&self, room: &mut Room) -> io::Result<Contents> {
+        let mut contents = Contents::default();
         let mut entries_left = ENTRIES_MAX;
-        self.walk("", 0, &mut entries_left, room, &mut files)?;
-        Ok(files)
+        self.walk("", 0, &mut entries_left, room, &mut contents)?;
+        Ok(contents)
     }
 
     /// Goes down one directory after the other, so that no more are open than one lies below the other.
@@ -109,7 +119,7 @@ impl Left {
         depth: usize,
         entries_left: &mut usize,
         room: &mut Room,
-        files: &mut Vec<(String, Vec<u8>)>,
+        contents: &mut Contents,
     ) -> io::Result<()> {
         let too_many = || io::Error::other(format!("it is over the limit of {FILES_MAX} files: pack them into fewer"));
         for entry in Dir::read_from(&self.0)? {
@@ -120,14 +130,16 @@ impl Left {
             *entries_left = entries_left.checked_sub(1).ok_or_else(too_many)?;
             let name = entry.file_name().to_str().map_err(|_| io::Error::other("a file name is not UTF-8"))?;
             if let Some(bytes) = self.read(name, room)? {
-                if files.len() == FILES_MAX {
+                if contents.files.len() == FILES_MAX {
                     return Err(too_many());
                 }
-                files.push((format!("{prefix}{name}"), bytes));
+                contents.files.push((format!("{prefix}{name}"), bytes));
             } else if depth < DEPTH_MAX
                 && let Some(inner) = self.directory(name)?
             {
-                inner.walk(&format!("{prefix}{name}/"), depth + 1, entries_left, room, files)?;
+                inner.walk(&format!("{prefix}{name}/"), depth + 1, entries_left, room, contents)?;
+            } else {
+                contents.left_out.push(format!("{prefix}{name}"));
             }
         }
         Ok(())
@@ -218,8 +230,10 @@ mod tests {
         for name in ["link", "loop", "name", "pipe", "socket", "a"] {
             assert_eq!(directory.read(name, &mut room(100)).expect("no error"), None, "{name}");
         }
-        let files = directory.read_all(&mut room(100)).expect("no error");
+        let Contents { files, mut left_out } = directory.read_all(&mut room(100)).expect("no error");
         assert_eq!(files, [("a/b/plain".to_owned(), b"result".to_vec())]);
+        left_out.sort();
+        assert_eq!(left_out, ["a/linked", "link", "loop", "name", "pipe", "socket"]);
     }
 
     #[test]
@@ -242,7 +256,7 @@ mod tests {
         let all = |room: &mut Room| Left::open(&left).expect("readable").expect("there").read_all(room);
         fs::write(left.join("file"), vec![1; 100]).expect("ours");
         let mut exact = room(100);
-        assert_eq!((all(&mut exact).expect("it fits").len(), exact.bytes), (1, 0));
+        assert_eq!((all(&mut exact).expect("it fits").files.len(), exact.bytes), (1, 0));
         assert!(all(&mut room(99)).expect_err("it does not").to_string().contains("large"));
         // One that grows while it is read, or says nothing of its size.
         File::create(left.join("sparse")).and_then(|file| file.set_len(1 << 40)).expect("a sparse file");
@@ -251,8 +265,9 @@ mod tests {
         fs::create_dir_all(left.join("d/".repeat(DEPTH_MAX + 1))).expect("ours");
         fs::write(left.join("d/".repeat(DEPTH_MAX)).join("seen"), "").expect("ours");
         fs::write(left.join("d/".repeat(DEPTH_MAX + 1)).join("unseen"), "").expect("ours");
-        let names: Vec<_> = all(&mut room(100)).expect("bounded").into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names.len(), 2, "{names:?}");
+        let contents = all(&mut room(100)).expect("bounded");
+        assert_eq!(contents.files.len(), 2, "{contents:?}");
+        assert_eq!(contents.left_out, [["d"; DEPTH_MAX + 1].join("/")]);
         for number in 0..FILES_MAX {
             fs::write(left.join(number.to_string()), "").expect("ours");
         }

@@ -154,6 +154,7 @@ int main(int argc, char **argv) {
     t.tv_sec = pause / 1000, t.tv_nsec = pause % 1000 * 1000000;
     if (stat(path, &before) != 0) before.st_size = 0;
     printf("begun at %ld\n", (long)before.st_size);
+    fprintf(stderr, "from %ld on\n", (long)before.st_size);
     for (long i = before.st_size; i < number; i++) {
       FILE *out = fopen(path, "ab");
       if (out == NULL) return 1;

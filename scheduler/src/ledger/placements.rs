@@ -107,10 +107,15 @@ impl Ledger {
         self.placed.values().map(|placement| (&placement.executor, &placement.ranges))
     }
 
-    /// How long a lease lasts: the longer the older the bag is, and long enough that all renewals, each after half of
-    /// it, stay within a tenth of the submitter's link.
+    /// On how many machines the bag is.
+    pub(crate) fn executors(&self) -> u64 {
+        self.placed.len() as u64
+    }
+
+    /// How long a lease lasts: the longer the older the bag is, and long enough that all renewals, of other bags too, each
+    /// after half of it, stay within a tenth of the submitter's link.
     pub(super) fn term(&self, io: &Io, config: &Config) -> Duration {
-        let executors = self.placed.len() as u64;
+        let executors = io.placements.max(self.executors());
         let by_age = (io.now.since(self.released) / LEASE_AGE_SHARE).min(LEASE_MAX);
         config.lease.max(by_age).max(Duration::from_secs(2 * executors * RENEWAL_BYTES / RENEWAL_BYTES_S))
     }

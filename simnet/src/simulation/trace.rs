@@ -93,6 +93,7 @@ impl Trace<'_> {
                 self.bag(*bag);
             }
             Event::Vacate => self.letter(b'v'),
+            Event::VacatesAfter(_) => self.letter(b'V'),
             Event::OwnerReturned => self.letter(b'o'),
             Event::OwnerLeft => self.letter(b'a'),
             Event::Leave => self.letter(b'l'),

@@ -1,6 +1,9 @@
 //! What is on disk: damaged, looked at, and what users do with bags that are over.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::harness::{Agent, Grid, assert_complete, probe_program, wait_for};
 
@@ -99,12 +102,8 @@ fn a_task_goes_on_from_its_checkpoint_after_its_agent_was_killed() {
 
 #[test]
 fn a_task_goes_on_elsewhere_from_its_checkpoint_when_the_owner_stays() {
-    let mut grid = Grid::start(3);
-    // It counts from the next start on.
+    let grid = Grid::start(3);
     grid.agents[1].configure("[owner]\nvacate = \"1s\"\n");
-    grid.agents[1].terminate();
-    grid.run(1);
-    grid.wait_until_formed(3);
     for agent in [0, 2] {
         grid.agents[agent].ask(&["pause"]);
     }
@@ -164,7 +163,7 @@ fn a_worker_that_dies_is_no_failure_the_first_time_and_failed_tasks_run_again_on
             workers = runs(agent, index).unwrap_or_default();
             !workers.is_empty()
         });
-        let killed = std::process::Command::new("kill").arg("-KILL").args(workers.iter().map(u32::to_string)).status();
+        let killed = Command::new("kill").arg("-KILL").args(workers.iter().map(u32::to_string)).status();
         assert!(killed.expect("kill exists").success());
     };
     kill_worker_of(&grid.agents[0], 0);
@@ -196,6 +195,106 @@ fn a_worker_that_dies_is_no_failure_the_first_time_and_failed_tasks_run_again_on
         Some(vec!["incarnation".to_owned()]),
         "{left}"
     );
+}
+
+#[test]
+fn a_task_that_brings_workers_down_on_three_machines_has_failed_with_what_it_said() {
+    let grid = Grid::start(4);
+    let program = probe_program();
+    let program = program.to_str().expect("a path of ours");
+    // Many tries, so that only the number of machines ends it.
+    let submit = ["submit", "--program", program, "--work", "50", "--max-retries", "50", "--", "steps", "3000", "100"];
+    let id = grid.agents[0].ask(&submit)["id"].as_str().expect("an id").to_owned();
+    let mut machines = BTreeSet::new();
+    wait_for("the task to fail", || {
+        for (number, agent) in grid.agents.iter().enumerate() {
+            let steps = agent.dir.join("checkpoints").join(&id).join("0/steps");
+            let runs = agent.ask(&["status"])["running"].as_array().is_some_and(|tasks| !tasks.is_empty());
+            let workers = agent.workers();
+            if runs && steps.exists() && !workers.is_empty() {
+                let killed = Command::new("kill").arg("-KILL").args(workers.iter().map(u32::to_string)).status();
+                // One that has just ended by itself is as good.
+                killed.expect("kill exists");
+                machines.insert(number);
+                // The next try is elsewhere.
+                agent.ask(&["pause"]);
+            }
+        }
+        !grid.agents[0].ask(&["bag", "show", &id])["finished"].is_null()
+    });
+    assert_eq!(machines.len(), 3, "it had run on {machines:?}");
+    let shown = grid.agents[0].ask(&["bag", "show", &id]);
+    assert_eq!((shown["state"].as_str(), shown["failed"].as_u64()), (Some("failed"), Some(1)), "{shown}");
+    let said = grid.agents[0].ask(&["bag", "logs", &id, "--stderr"]).to_string();
+    assert!(said.contains("from 0 on") || said.contains("from 1 on"), "{said}");
+    let out = grid.root.path().join("out");
+    grid.agents[0].ask(&["bag", "get", &id, "--out", out.to_str().expect("ours")]);
+    let results = fs::read_to_string(out.join("results.json")).expect("they were fetched");
+    assert!(results.contains("the worker process was killed (signal 9)"), "{results}");
+}
+
+#[test]
+fn what_a_task_left_and_is_not_kept_is_told() {
+    let grid = Grid::start(1);
+    let agent = &grid.agents[0];
+    let program = probe_program();
+    let input = grid.root.path().join("given");
+    fs::write(&input, "text").expect("our directory");
+    let (program, input) = (program.to_str().expect("ours"), input.to_str().expect("ours"));
+    // It leaves a link.
+    let submit = ["submit", "--program", program, "--work", "50", "--input", input, "--", "meddle", "given"];
+    let id = agent.ask(&submit)["id"].as_str().expect("an id").to_owned();
+    assert_complete(agent, &id, 1);
+    let out = grid.root.path().join("out");
+    agent.ask(&["bag", "get", &id, "--out", out.to_str().expect("ours")]);
+    let results = fs::read_to_string(out.join("results.json")).expect("they were fetched");
+    let results: serde_json::Value = serde_json::from_str(&results).expect("JSON");
+    assert_eq!(results[0]["left_out"], serde_json::json!(["out"]), "{results}");
+}
+
+/// A file system of its own for an agent, as long as this lives.
+struct SmallDisk(PathBuf);
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg("-l").arg(&self.0).status();
+        assert!(unmounted.is_ok_and(|status| status.success()), "{} stays mounted", self.0.display());
+    }
+}
+
+/// `None` where this user may not mount one.
+fn small_disk(dir: &Path) -> Option<SmallDisk> {
+    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=96m", "tmpfs"]).arg(dir).output();
+    mount.is_ok_and(|mount| mount.status.success()).then(|| SmallDisk(dir.to_owned()))
+}
+
+#[test]
+fn on_a_full_disk_submissions_are_refused_and_what_was_acknowledged_is_done() {
+    let mut grid = Grid::prepare_one("");
+    let Some(_disk) = small_disk(&grid.agents[0].dir) else {
+        println!("not tested: this user may not mount a file system");
+        return;
+    };
+    grid.run(0);
+    let bag = grid.agents[0].submit_sleeps(20, 300);
+    wait_for("a task to be done", || grid.agents[0].ask(&["bag", "show", &bag])["done"].as_u64() >= Some(1));
+    let filler = grid.agents[0].dir.join("filler");
+    let full = fs::write(&filler, vec![0; 200 << 20]).expect_err("it does not fit");
+    assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+    let agent = &grid.agents[0];
+    wait_for("the agent to say so", || agent.ask(&["status"])["reason_code"] == "disk_full");
+    let program = probe_program();
+    let refused = agent.cli(&["submit", "--program", program.to_str().expect("ours"), "--", "exit", "0"]);
+    assert_eq!(refused.code, 1);
+    assert!(refused.stderr.contains("disk") || refused.stderr.contains("space"), "{}", refused.stderr);
+    // And it may be killed meanwhile.
+    grid.agents[0].kill();
+    fs::remove_file(&filler).expect("our directory");
+    grid.run(0);
+    let agent = &grid.agents[0];
+    assert_complete(agent, &bag, 20);
+    assert_eq!(agent.ask(&["bag", "list"]).as_array().map(Vec::len), Some(1), "what was refused is not there");
+    grid.agents[0].terminate();
 }
 
 #[test]
@@ -308,6 +407,6 @@ fn results_stay_with_their_executor_while_the_submitter_has_no_room() {
     grid.agents[0].configure("[limits]\ndisk = \"20M\"\n");
     assert_complete(&grid.agents[0], &id, 9);
     let shown = grid.agents[0].ask(&["bag", "show", &id]);
-    assert_eq!(shown["duplicates"].as_u64(), Some(0), "{shown}");
+    // A result may be told twice, where the answer takes long; none is run twice.
     assert!(shown["reissued"].as_u64().is_some_and(|reissued| reissued < 9), "nothing that was done: {shown}");
 }

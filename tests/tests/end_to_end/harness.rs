@@ -4,6 +4,7 @@ use std::any::Any;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,10 @@ use tempfile::TempDir;
 pub(crate) const AGENT: &str = env!("CARGO_BIN_EXE_agent");
 /// How long anything may take. Generous: the machines are shared.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+/// How long one command may take, `bag wait` for a whole bag among them.
+const COMMAND_PATIENCE: Duration = Duration::from_secs(420);
+/// How long an agent that was told to end may take, of which it promises five seconds.
+const END_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Held by every grid; by one of many machines alone, so that other tests do not slow it down.
 static TURN: RwLock<()> = RwLock::new(());
@@ -67,9 +72,23 @@ pub(crate) struct Answer {
     pub(crate) stderr: String,
 }
 
-/// Runs the command line once.
+/// Runs the command line once. One that does not end is killed, and that is told.
 pub(crate) fn command(args: &[&str]) -> Output {
-    Command::new(AGENT).args(args).stdin(Stdio::null()).output().expect("the binary starts")
+    let mut command = Command::new(AGENT);
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let process = command.spawn().expect("the binary starts");
+    let pid = process.id().to_string();
+    let (ended, end) = std::sync::mpsc::channel::<()>();
+    let watch = std::thread::spawn(move || {
+        // Nobody sends anything: the other end is dropped when the command has ended.
+        let is_late = end.recv_timeout(COMMAND_PATIENCE) == Err(RecvTimeoutError::Timeout);
+        is_late && Command::new("kill").arg("-KILL").arg(pid).status().is_ok()
+    });
+    let output = process.wait_with_output().expect("it is a child");
+    drop(ended);
+    let was_killed = watch.join().expect("it only waits");
+    assert!(!was_killed, "{args:?} did not end within {COMMAND_PATIENCE:?}");
+    output
 }
 
 impl Agent {
@@ -141,8 +160,7 @@ impl Agent {
     pub(crate) fn terminate(&mut self) -> Duration {
         let begin = Instant::now();
         self.signal("TERM");
-        let mut process = self.process.take().expect("it runs");
-        assert!(process.wait().expect("it was a child").success(), "{}", self.log());
+        self.wait_until_it_ends_within(END_PATIENCE);
         begin.elapsed()
     }
 
@@ -172,17 +190,21 @@ impl Agent {
 
     /// Waits until the agent has ended by itself.
     pub(crate) fn wait_until_it_ends(&mut self) {
+        self.wait_until_it_ends_within(PATIENCE);
+    }
+
+    fn wait_until_it_ends_within(&mut self, patience: Duration) {
         let mut process = self.process.take().expect("it runs");
         let begin = Instant::now();
         let status = loop {
             if let Some(status) = process.try_wait().expect("it was a child") {
                 break status;
             }
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > patience {
                 self.process = Some(process);
-                panic!("it does not end: {}", self.log());
+                panic!("it does not end within {patience:?}: {}", self.log());
             }
-            std::thread::sleep(Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(20));
         };
         assert!(status.success(), "{}", self.log());
     }

@@ -220,11 +220,8 @@ fn while_the_owner_is_there_tasks_keep_to_their_share() {
 
 #[test]
 fn after_the_vacate_time_unstarted_tasks_go_to_others_and_the_machine_keeps_its_place() {
-    let mut grid = Grid::start(2);
+    let grid = Grid::start(2);
     grid.agents[1].configure("[owner]\nvacate = \"1s\"\n");
-    grid.agents[1].terminate();
-    grid.run(1);
-    grid.wait_until_formed(2);
     let (submitter, reclaimed) = (&grid.agents[0], &grid.agents[1]);
     wait_for("both to take work", || submitter.ask(&["status"])["grid_speed_mops"] == 2000.0);
     let bag = submitter.submit_sleeps(12, 1_000);
@@ -264,4 +261,67 @@ fn tasks_take_no_more_memory_than_the_owner_gives() {
     wait_for("a task that is too large", || agent.log().contains("limits.memory is 64M, 0 are taken"));
     assert_eq!(agent.ask(&["bag", "show", &bag])["done"], 0);
     agent.ask(&["bag", "cancel", &bag]);
+}
+
+#[test]
+fn memory_that_the_owner_wants_back_on_their_return_is_given_back() {
+    let mut grid = Grid::prepare_one("[limits]\nslots = 2\nin_use = { memory = \"64M\", upload = \"64K\" }\n");
+    grid.run(0);
+    let agent = &grid.agents[0];
+    let program = probe_program();
+    let program = program.to_str().expect("a path of ours");
+    let submit = [
+        "submit",
+        "--program",
+        program,
+        "--array",
+        "0-1",
+        "--work",
+        "50",
+        "--memory",
+        "40M",
+        "--",
+        "steps",
+        "50",
+        "100",
+    ];
+    let bag = agent.ask(&submit)["id"].as_str().expect("an id").to_owned();
+    let running = || agent.ask(&["status"])["running"].as_array().map_or(0, Vec::len);
+    let begun = |index: &str| agent.dir.join("checkpoints").join(&bag).join(index).join("steps").exists();
+    wait_for("both tasks to begin", || begun("0") && begun("1"));
+    agent.set_owner(true);
+    wait_for("one of two tasks to end", || running() == 1 && agent.workers().len() == 1);
+    let status = agent.ask(&["status"]);
+    assert_eq!((&status["activity"], &status["running"][0]["frozen"]), (&"suspended".into(), &true.into()), "{status}");
+    agent.set_owner(false);
+    assert_complete(agent, &bag, 2);
+    assert_eq!(agent.ask(&["bag", "show", &bag])["duplicates"].as_u64(), Some(0));
+}
+
+#[test]
+fn an_agent_that_finishes_ends_also_where_a_task_is_frozen_for_another_bag() {
+    let mut grid = Grid::start(1);
+    let agent = &mut grid.agents[0];
+    let program = probe_program();
+    let submit = |agent: &Agent, work: &str, millis: &str| {
+        let program = program.to_str().expect("a path of ours");
+        let bag = agent.ask(&["submit", "--program", program, "--work", work, "--", "sleep", millis]);
+        bag["id"].as_str().expect("an id").to_owned()
+    };
+    let frozen = |agent: &Agent| {
+        let running = agent.ask(&["status"])["running"].clone();
+        running.as_array().is_some_and(|tasks| tasks.iter().any(|task| task["frozen"] == true))
+    };
+    // By what they declare the second is due long before the first.
+    let long = submit(agent, "1000000", "4000");
+    wait_for("the long task to run", || agent.ask(&["status"])["activity"] == "working" && !agent.workers().is_empty());
+    let short = submit(agent, "1000", "4000");
+    wait_for("the long task to be frozen for the short one", || frozen(agent));
+    agent.ask(&["finish"]);
+    agent.wait_until_it_ends();
+    grid.run(0);
+    let agent = &grid.agents[0];
+    assert_eq!(agent.ask(&["bag", "show", &short])["done"].as_u64(), Some(1), "what ran was completed");
+    assert_eq!(agent.ask(&["bag", "show", &long])["done"].as_u64(), Some(0), "what was frozen was not waited for");
+    assert_complete(agent, &long, 1);
 }

@@ -1,6 +1,8 @@
 //! The owner's limit of memory holds for all that workers are given: what the tasks in all workers may take, frozen ones
 //! and those ahead included. A worker runs one task after the other and gives up the memory of one before the next
-//! begins, so that of a run only the largest task counts. What is ahead gives way to what the peer has started.
+//! begins, so that of a run only the largest task counts. What is ahead gives way to what the peer has started. When the
+//! limit becomes smaller, since the owner is back or has set another, tasks end until the others are within it; they begin
+//! again later, here or elsewhere, from their checkpoints.
 //!
 //! Left out: what a worker takes beside its task, and the one that measures first tasks.
 
@@ -35,7 +37,7 @@ impl Driver {
     /// When the others that the peer has started leave too little. Then it is tried again, and goes to another machine
     /// after some tries.
     pub(super) fn make_room(&mut self, slot: usize, given: &Given) -> Result<(), PrepareError> {
-        let Some(cap) = self.owner.settings.get().limits.memory else { return Ok(()) };
+        let Some(cap) = self.owner.memory_cap() else { return Ok(()) };
         if self.runs.memory_bytes_with(slot, given, |_| true) <= cap.0 {
             return Ok(());
         }
@@ -45,16 +47,41 @@ impl Driver {
         if self.runs.memory_bytes_with(slot, given, is_claimed) <= cap.0 {
             return Ok(());
         }
-        let taken = self.runs.runs.iter().map(|run| run.memory_bytes(is_claimed)).fold(0, u64::saturating_add);
+        let taken = self.claimed_bytes().into_iter().fold(0, u64::saturating_add);
         let (wanted, taken) = (ByteSize(given.prepared.job.memory_bytes), ByteSize(taken));
-        let error = anyhow::anyhow!("it may take {wanted} of memory, limits.memory is {cap}, {taken} are taken");
+        let name = if self.owner.policy().is_in_use() { "limits.in_use.memory" } else { "limits.memory" };
+        let error = anyhow::anyhow!("it may take {wanted} of memory, {name} is {cap}, {taken} are taken");
         Err(PrepareError::Later(error))
+    }
+
+    /// Ends tasks until the others are within the owner's limit, those at the last workers first.
+    pub(in crate::node) fn keep_to_memory(&mut self) {
+        let Some(cap) = self.owner.memory_cap() else { return };
+        if self.claimed_bytes().into_iter().fold(0, u64::saturating_add) <= cap.0 {
+            return;
+        }
+        self.keep_to_claimed();
+        let mut kept_bytes = 0_u64;
+        for (slot, bytes) in self.claimed_bytes().into_iter().enumerate() {
+            match kept_bytes.checked_add(bytes).filter(|sum| *sum <= cap.0) {
+                Some(sum) => kept_bytes = sum,
+                None => {
+                    tracing::info!(slot, %cap, "tasks end: they may take more memory than the owner gives now");
+                    self.end_run(slot);
+                }
+            }
+        }
+    }
+
+    /// Most memory that each worker may take for what the peer has started.
+    fn claimed_bytes(&self) -> Vec<u64> {
+        self.runs.runs.iter().map(|run| run.memory_bytes(|given| self.is_claimed(given.task))).collect()
     }
 
     /// Gives a worker a task that the peer has not started, where the owner's limit of memory leaves room for it. Whether
     /// it does.
     pub(super) fn append_ahead(&mut self, slot: usize, given: Given) -> bool {
-        let cap = self.owner.settings.get().limits.memory;
+        let cap = self.owner.memory_cap();
         let fits = cap.is_none_or(|cap| self.runs.memory_bytes_with(slot, &given, |_| true) <= cap.0);
         if fits {
             self.append(slot, given);

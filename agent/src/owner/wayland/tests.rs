@@ -61,7 +61,10 @@ fn a_compositor_tells_when_there_is_no_input_and_when_there_is_again() {
         let compositor = Compositor::start(&socket, Some(version));
         let mut wayland = Wayland::new(None, Some(directory.path()));
         ask_until(&mut wayland, |sensed| sensed.is_ok());
-        assert_eq!(compositor.asked.recv().expect("it was asked"), (inhibitors_count, 1_000));
+        assert_eq!(
+            compositor.asked.recv_timeout(Duration::from_secs(60)).expect("it was asked"),
+            (inhibitors_count, 1_000)
+        );
         compositor.tell(Tell::Idled);
         ask_until(&mut wayland, |sensed| sensed.as_ref().is_ok_and(|idle| *idle >= IDLE_AFTER));
         compositor.tell(Tell::Resumed);

@@ -1,0 +1,91 @@
+//! A blob on its way in: hashed while it is written under another name, and renamed when it is whole.
+
+use std::fs::{DirBuilder, Permissions};
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+
+use tempfile::NamedTempFile;
+
+use super::{BlobError, Blobs, Hash, failed};
+
+/// A blob on its way in. Dropping it unfinished leaves nothing behind.
+#[derive(Debug)]
+pub struct BlobWriter {
+    pub(super) blobs: Blobs,
+    /// `None` once finished.
+    pub(super) file: Option<NamedTempFile>,
+    pub(super) hasher: blake3::Hasher,
+    pub(super) written: u64,
+    pub(super) expected: Option<Hash>,
+    pub(super) size_max: u64,
+}
+
+impl BlobWriter {
+    /// Appends `bytes`, making room for them first.
+    ///
+    /// # Errors
+    /// When the cap or the quota is passed, or the disk refuses; the writer is of no use afterwards.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), BlobError> {
+        let count = bytes.len() as u64;
+        if let Some(hash) = self.expected
+            && self.size_max - self.written < count
+        {
+            return Err(BlobError::TooLarge { hash, size_max: self.size_max });
+        }
+        {
+            let mut index = self.blobs.index();
+            if let Err(error) = self.blobs.make_room(&mut index, count) {
+                // What others offer may be larger than anything that is made here.
+                if let (BlobError::Full { kept_bytes, quota_bytes, .. }, None) = (&error, self.expected) {
+                    index.refused = Some((kept_bytes - self.written, *quota_bytes));
+                }
+                return Err(error);
+            }
+            index.reserved_bytes += count;
+        }
+        self.written += count;
+        self.hasher.update(bytes);
+        if let Some(file) = &mut self.file {
+            file.write_all(bytes).map_err(failed("write", file.path()))?;
+        }
+        Ok(())
+    }
+
+    /// Bytes written so far.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Checks the hash and gives the blob its name.
+    ///
+    /// # Errors
+    /// When the content is not what was expected, or the disk refuses; nothing is kept then.
+    pub fn finish(mut self) -> Result<Hash, BlobError> {
+        let got = self.hasher.finalize();
+        if let Some(expected) = self.expected
+            && expected != got
+        {
+            return Err(BlobError::Mismatch { expected, got });
+        }
+        if let Some(file) = self.file.take() {
+            let path = self.blobs.file_of(got);
+            file.as_file().set_permissions(Permissions::from_mode(0o400)).map_err(failed("protect", file.path()))?;
+            if let Some(shard) = path.parent()
+                && !shard.is_dir()
+            {
+                DirBuilder::new().recursive(true).mode(0o700).create(shard).map_err(failed("create", shard))?;
+            }
+            let mut index = self.blobs.index();
+            file.persist(&path).map_err(|error| failed("rename a file to", &path)(error.error))?;
+            index.insert(got, self.written, true);
+        }
+        Ok(got)
+    }
+}
+
+impl Drop for BlobWriter {
+    fn drop(&mut self) {
+        // The file removes itself.
+        self.blobs.index().reserved_bytes -= self.written;
+    }
+}

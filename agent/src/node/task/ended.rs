@@ -1,0 +1,222 @@
+//! What became of a task: how its run ended, and what is kept of what it left.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use idlewood_scheduler::{BlobId, TaskOutcome};
+use serde_bytes::ByteBuf;
+
+use super::{PrepareError, RETRY_AFTER, STREAM_BYTES_MAX};
+use crate::blobs::Blobs;
+use crate::manifest::{OUTPUT_BYTES_MAX, TaskOutput};
+use crate::node::checkpoints;
+use crate::node::pin::Pin;
+use crate::submit::values::ByteSize;
+use crate::worker::left::{Contents, Left, Room};
+use crate::worker::{Job, Outcome, STDERR, STDOUT, WORK, WorkerEvent};
+
+/// Most paths that are told of what a task left and is not kept.
+pub(super) const LEFT_OUT_MAX: usize = 16;
+
+/// How a worker's run ended, with its times.
+#[derive(Clone, Debug)]
+pub(in crate::node) struct Ended {
+    pub(in crate::node) outcome: Outcome,
+    pub(in crate::node) wall: Duration,
+    pub(in crate::node) cpu: Duration,
+    pub(in crate::node) output_truncated: bool,
+    /// The task had no directory and wrote nothing.
+    pub(in crate::node) untouched: bool,
+}
+
+impl Ended {
+    /// What a worker's event says, and of which slot.
+    pub(in crate::node) fn of(event: WorkerEvent) -> (usize, Self) {
+        let WorkerEvent::Ended { slot, outcome, wall, cpu, output_truncated, untouched, .. } = event;
+        (slot, Self { outcome, wall, cpu, output_truncated, untouched })
+    }
+
+    /// The end of a task that could not begin on any machine.
+    pub(in crate::node) fn never(reason: String) -> Self {
+        Self {
+            outcome: Outcome::Invalid { message: reason },
+            wall: Duration::ZERO,
+            cpu: Duration::ZERO,
+            output_truncated: false,
+            untouched: false,
+        }
+    }
+
+    /// An output with nothing but its times: whole milliseconds, so that small tasks which end the same way have the
+    /// same output, which is one blob.
+    fn times(&self) -> TaskOutput {
+        let rounded = |time: Duration| (time.as_secs_f64() * 1e3).round() / 1e3;
+        TaskOutput { cpu_s: rounded(self.cpu), wall_s: rounded(self.wall), ..TaskOutput::default() }
+    }
+
+    /// Its work, in Mop: processor time at the slot's speed.
+    pub(in crate::node) fn work_mops(&self, speed_mops: f64) -> f64 {
+        self.cpu.as_secs_f64() * speed_mops
+    }
+}
+
+/// What became of a task here. The output is pinned until the peer's own record of it does that, or nobody wants it.
+#[derive(Debug)]
+pub(in crate::node) struct Collected {
+    pub(in crate::node) outcome: TaskOutcome,
+    pub(in crate::node) pin: Option<Pin>,
+}
+
+impl Collected {
+    fn without_output(outcome: TaskOutcome) -> Self {
+        Self { outcome, pin: None }
+    }
+
+    /// Nothing that could be kept: the task runs again later.
+    pub(in crate::node) fn not_started() -> Self {
+        Self::without_output(TaskOutcome::NotStarted { retry_after: RETRY_AFTER })
+    }
+}
+
+/// What a task produced that wrote nothing, where that is on disk already: many small tasks end the same way. Neither
+/// blocks nor writes. `None`: [`collect`] has to keep it.
+pub(in crate::node) fn collect_known(
+    blobs: &Arc<Blobs>,
+    success_codes: &[i32],
+    ended: &Ended,
+    speed_mops: f64,
+) -> Option<Collected> {
+    let Outcome::Exited { code } = ended.outcome else { return None };
+    if !ended.untouched {
+        return None;
+    }
+    let code = i32::from(code);
+    let bytes = TaskOutput { exit_code: Some(code), ..ended.times() }.encode();
+    let hash = blake3::hash(&bytes);
+    let pin = Pin::new(blobs, hash);
+    let outcome = TaskOutcome::Finished {
+        success: success_codes.contains(&code),
+        crashed: false,
+        output: BlobId(*hash.as_bytes()),
+        output_bytes: bytes.len() as u64,
+        work_mops: ended.work_mops(speed_mops),
+    };
+    blobs.is_durable(hash).then_some(Collected { outcome, pin: Some(pin) })
+}
+
+/// Keeps what a task produced, durably. Blocks.
+pub(in crate::node) fn collect(
+    blobs: &Arc<Blobs>,
+    job: Option<&Job>,
+    success_codes: &[i32],
+    ended: &Ended,
+    speed_mops: f64,
+) -> Collected {
+    let mut output = ended.times();
+    match &ended.outcome {
+        Outcome::Exited { code } => output.exit_code = Some(i32::from(*code)),
+        Outcome::Trapped { message } | Outcome::Invalid { message } => output.error = Some(message.clone()),
+        Outcome::TimedOut { limit } => {
+            output.error = Some(format!(
+                "ran longer than its time limit of {} s: submit the bag with a larger --time-limit",
+                limit.as_secs()
+            ));
+        }
+        Outcome::OverDisk { limit_bytes } => {
+            output.error = Some(format!(
+                "its files took more than the limit of {} of disk: let it write less, or raise the limit (--disk of the bag, \
+                 limits.disk of the machine)",
+                ByteSize(*limit_bytes)
+            ));
+        }
+        Outcome::WorkerDied { reason } => output.error = Some(reason.clone()),
+        Outcome::CouldNotStart { message } => {
+            tracing::warn!(%message, "a task could not start; trying again");
+            return Collected::not_started();
+        }
+        Outcome::Stopped => return Collected::without_output(TaskOutcome::Stopped),
+    }
+    if let Some(job) = job.filter(|_| !ended.untouched)
+        && let Err(error) = read_outputs(job, &mut output)
+    {
+        output.error.get_or_insert(format!("its output could not be kept: {error}"));
+        output.files.clear();
+    }
+    if ended.output_truncated {
+        output.error.get_or_insert(format!(
+            "wrote more than the limit of {} MiB to stdout or stderr: what follows is lost; let it write to a file",
+            STREAM_BYTES_MAX >> 20
+        ));
+    }
+    let bytes = encode_within(&mut output, OUTPUT_BYTES_MAX);
+    let success = output.error.is_none() && output.exit_code.is_some_and(|code| success_codes.contains(&code));
+    let pin = Pin::new(blobs, blake3::hash(&bytes));
+    let kept = blobs.put_durable(&bytes);
+    // Where the worker died the next try goes on from there; else what is wrong may be in it.
+    let is_over = kept.is_ok() && !matches!(ended.outcome, Outcome::WorkerDied { .. });
+    if let Some(checkpoint) = job.and_then(|job| job.checkpoint.as_ref()).filter(|_| is_over && !ended.untouched)
+        && let Err(error) = checkpoints::remove(checkpoint)
+    {
+        tracing::warn!(%error, checkpoint = %checkpoint.display(), "a checkpoint could not be removed");
+    }
+    match kept {
+        Ok(hash) => Collected {
+            outcome: TaskOutcome::Finished {
+                success,
+                crashed: matches!(ended.outcome, Outcome::WorkerDied { .. }),
+                output: BlobId(*hash.as_bytes()),
+                output_bytes: bytes.len() as u64,
+                work_mops: ended.work_mops(speed_mops),
+            },
+            pin: Some(pin),
+        },
+        Err(error) => {
+            tracing::error!(%error, "a result could not be kept; its task runs again later");
+            Collected::not_started()
+        }
+    }
+}
+
+/// The blob of an output, without the files if it would be larger than submitters take.
+pub(super) fn encode_within(output: &mut TaskOutput, bytes_max: u64) -> Vec<u8> {
+    let bytes = output.encode();
+    if bytes.len() as u64 <= bytes_max {
+        return bytes;
+    }
+    output.error = Some(format!(
+        "its output takes {} bytes, over the limit of {bytes_max} ({} MiB): split the task, or let it write less",
+        bytes.len(),
+        bytes_max >> 20
+    ));
+    output.files.clear();
+    output.encode()
+}
+
+/// What failing to prepare a task means for it.
+pub(in crate::node) fn not_prepared(blobs: &Arc<Blobs>, error: PrepareError, speed_mops: f64) -> Collected {
+    match error {
+        PrepareError::Later(error) => {
+            tracing::info!(error = format!("{error:#}"), "a task cannot start yet");
+            Collected::not_started()
+        }
+        PrepareError::Never(reason) => collect(blobs, None, &[], &Ended::never(reason), speed_mops),
+    }
+}
+
+pub(super) fn read_outputs(job: &Job, output: &mut TaskOutput) -> io::Result<()> {
+    let over = format!("it is over the limit of {} MiB: split the task, or let it write less", OUTPUT_BYTES_MAX >> 20);
+    let mut room = Room::new(OUTPUT_BYTES_MAX, over);
+    let Some(left) = Left::open(&job.directory)? else { return Ok(()) };
+    let mut stream = |name| Ok::<_, io::Error>(left.read(name, &mut room)?.unwrap_or_default());
+    (output.stdout, output.stderr) = (stream(STDOUT)?, stream(STDERR)?);
+    // A program that uses no files has none, even if it wrote to stdout.
+    if let Some(work) = left.directory(WORK)? {
+        let Contents { files, left_out } = work.read_all(&mut room)?;
+        output.files.extend(files.into_iter().map(|(name, bytes)| (name, ByteBuf::from(bytes))));
+        let more = left_out.len().saturating_sub(LEFT_OUT_MAX);
+        output.left_out.extend(left_out.into_iter().take(LEFT_OUT_MAX));
+        output.left_out.extend((more > 0).then(|| format!("{more} more")));
+    }
+    Ok(())
+}

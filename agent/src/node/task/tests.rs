@@ -1,0 +1,184 @@
+use std::path::Path;
+
+use idlewood_overlay::PeerId;
+use idlewood_scheduler::{BagId, TaskOutcome};
+use serde_bytes::ByteBuf;
+
+use super::ended::{LEFT_OUT_MAX, encode_within, read_outputs};
+use super::*;
+use crate::manifest::{Input as Named, MANIFEST_VERSION, TaskOutput};
+use crate::worker::Outcome;
+
+/// A manifest of one task.
+pub(in crate::node) fn manifest() -> Manifest {
+    Manifest {
+        version: MANIFEST_VERSION,
+        name: "bag".to_owned(),
+        submitter: PeerId([1; 32]),
+        nonce: 2,
+        tasks: 1,
+        program: Named { name: "program.wasm".to_owned(), blob: BlobId([3; 32]), bytes: 1 },
+        args: Vec::new(),
+        entries: Vec::new(),
+        inputs: Vec::new(),
+        stdin: None,
+        env: BTreeMap::new(),
+        memory_bytes: 1 << 20,
+        disk_bytes: 1 << 20,
+        time_limit_s: 60,
+        success_codes: vec![0],
+    }
+}
+
+/// A task that may take so much memory, without a directory.
+pub(in crate::node) fn prepared(memory_bytes: u64) -> Prepared {
+    let nowhere = tempfile::tempdir().expect("a temporary directory");
+    let homes = Homes::new(nowhere.path().join("scratch"), nowhere.path().join("checkpoints"));
+    let home = homes.of(BagId([1; 32])).expect("our directory");
+    let manifest = Arc::new(manifest());
+    let job = Job {
+        program: PathBuf::new(),
+        program_hash: manifest.program.blob.0,
+        args: Vec::new(),
+        env: Vec::new(),
+        stdin: Stdin::Empty,
+        inputs: None,
+        directory: PathBuf::new(),
+        checkpoint: None,
+        memory_bytes,
+        output_bytes: 0,
+        disk_bytes: 0,
+        time_limit: None,
+        reach: home.reach.clone(),
+    };
+    Prepared { job, manifest, scratch: None, pins: Arc::default(), inputs: None, home }
+}
+
+fn blobs(dir: &Path, quota_bytes: u64) -> Arc<Blobs> {
+    Arc::new(Blobs::open(&dir.join("blobs"), quota_bytes).expect("an empty directory"))
+}
+
+#[test]
+fn an_output_over_the_limit_says_so_and_is_within_it() {
+    let files = BTreeMap::from([("file".to_owned(), ByteBuf::from(vec![0; 5000]))]);
+    let mut output = TaskOutput { exit_code: Some(0), stdout: b"said".to_vec(), files, ..TaskOutput::default() };
+    let whole = output.encode();
+    let limit = whole.len() as u64;
+    assert_eq!(encode_within(&mut output, limit), whole);
+    assert_eq!(output.error, None);
+    let bytes = encode_within(&mut output, limit - 1);
+    assert!((bytes.len() as u64) < limit);
+    let told = TaskOutput::decode(&bytes).expect("it is an output");
+    let message = told.error.expect("it fails");
+    assert!(message.contains(&whole.len().to_string()) && message.contains(&(limit - 1).to_string()), "{message}");
+    assert_eq!((told.stdout, told.files.len()), (b"said".to_vec(), 0));
+}
+
+#[test]
+fn whoever_is_over_a_limit_fails_with_its_name_and_what_to_change() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let blobs = blobs(dir.path(), 1 << 20);
+    let error_of = |outcome: Outcome, output_truncated: bool| {
+        let (wall, cpu, untouched) = (Duration::ZERO, Duration::ZERO, false);
+        let ended = Ended { outcome, wall, cpu, output_truncated, untouched };
+        let TaskOutcome::Finished { success: false, output, .. } = collect(&blobs, None, &[0], &ended, 1.0).outcome
+        else {
+            panic!("it succeeds");
+        };
+        let bytes = fs::read(blobs.path(Hash::from_bytes(output.0)).expect("it was kept")).expect("it is there");
+        TaskOutput::decode(&bytes).expect("it is an output").error.expect("it says why")
+    };
+    for (outcome, output_truncated, named, change) in [
+        (Outcome::TimedOut { limit: Duration::from_secs(7) }, false, "7 s", "--time-limit"),
+        (Outcome::OverDisk { limit_bytes: 3 << 20 }, false, "3M", "--disk"),
+        (Outcome::Exited { code: 0 }, true, "16 MiB", "write to a file"),
+    ] {
+        let message = error_of(outcome, output_truncated);
+        assert!(message.contains(named) && message.contains(change), "{message}");
+    }
+}
+
+#[test]
+fn an_output_is_pinned_until_its_record_is() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let blobs = blobs(dir.path(), 1000);
+    let outcome = Outcome::Exited { code: 3 };
+    let ended =
+        Ended { outcome, wall: Duration::ZERO, cpu: Duration::from_secs(2), output_truncated: false, untouched: false };
+    let collected = collect(&blobs, None, &[0, 3], &ended, 10.0);
+    let TaskOutcome::Finished { success: true, crashed: false, output, output_bytes, work_mops: 20.0 } =
+        collected.outcome
+    else {
+        panic!("{collected:?}")
+    };
+    let hash = Hash::from_bytes(output.0);
+    assert_eq!(blobs.len(hash), Some(output_bytes));
+    let rest = vec![1; 1001 - output_bytes as usize];
+    blobs.put_bytes(&rest).expect_err("there is no room beside what is pinned");
+    drop(collected.pin);
+    blobs.put_bytes(&rest).expect("nobody wanted it");
+    assert_eq!(blobs.len(hash), None);
+}
+
+#[test]
+fn what_no_machine_can_start_is_not_tried_again() {
+    let never = |error: StartError| matches!(PrepareError::from(error), PrepareError::Never(_));
+    assert!(never(StartError::TooLarge));
+    assert!(never(StartError::Job(JobError::Text { what: "argument", value: "a\0".to_owned() })));
+    assert!(matches!(LayOutError::Twice { name: "a".to_owned() }.into(), PrepareError::Never(_)));
+    assert!(!never(StartError::Job(JobError::Path { path: PathBuf::from("/a") })));
+    assert!(!never(StartError::Busy { slot: 0 }));
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let blobs = blobs(dir.path(), 1000);
+    let failed = not_prepared(&blobs, PrepareError::Never("no".to_owned()), 1.0);
+    assert!(matches!(failed.outcome, TaskOutcome::Finished { success: false, .. }), "{failed:?}");
+    let later = not_prepared(&blobs, anyhow::anyhow!("not now").into(), 1.0);
+    assert!(matches!(later.outcome, TaskOutcome::NotStarted { .. }), "{later:?}");
+}
+
+#[test]
+fn a_directory_goes_with_its_attempt() {
+    let parent = tempfile::tempdir().expect("a temporary directory");
+    let (first, second) = (parent.path().join("first"), parent.path().join("second"));
+    fs::create_dir_all(first.join("work/deep")).expect("our directory");
+    fs::create_dir(&second).expect("our directory");
+    drop(Scratch(first));
+    drop(Scratch(parent.path().join("never made")));
+    let left: Vec<_> =
+        fs::read_dir(parent.path()).expect("our directory").flatten().map(|entry| entry.path()).collect();
+    assert_eq!(left, std::slice::from_ref(&second));
+}
+
+/// Whoever broke out of WebAssembly would have the agent read what they cannot.
+#[test]
+fn outputs_are_what_the_task_wrote_and_lead_nowhere() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    let secret = root.path().join("key");
+    fs::write(&secret, "secret").expect("our directory");
+    let job = Job { directory: root.path().join("attempt"), ..prepared(0).job };
+    let read = || {
+        let mut output = TaskOutput::default();
+        read_outputs(&job, &mut output).expect("nothing is wrong with it");
+        (String::from_utf8(output.stdout).expect("text"), output.files.len(), output.left_out)
+    };
+    let nothing = || (String::new(), 0, Vec::new());
+    assert_eq!(read(), nothing(), "it wrote nothing");
+    fs::create_dir_all(job.work_dir()).expect("our directory");
+    fs::write(job.stdout_path(), "said").expect("our directory");
+    fs::write(job.work_dir().join("file"), "kept").expect("our directory");
+    std::os::unix::fs::symlink(&secret, job.work_dir().join("link")).expect("a link");
+    assert_eq!(read(), ("said".to_owned(), 1, vec!["link".to_owned()]));
+    fs::remove_file(job.stdout_path()).expect("ours");
+    std::os::unix::fs::symlink(&secret, job.stdout_path()).expect("a link");
+    assert_eq!(read().0, "");
+    fs::rename(&job.directory, root.path().join("moved")).expect("our directory");
+    std::os::unix::fs::symlink(root.path().join("moved"), &job.directory).expect("a link");
+    assert_eq!(read(), nothing());
+    fs::remove_file(&job.directory).expect("ours");
+    fs::create_dir_all(job.work_dir()).expect("our directory");
+    for number in 0..LEFT_OUT_MAX + 3 {
+        std::os::unix::fs::symlink(&secret, job.work_dir().join(number.to_string())).expect("a link");
+    }
+    let (_, files, left_out) = read();
+    assert_eq!((files, left_out.len(), left_out[LEFT_OUT_MAX].as_str()), (0, LEFT_OUT_MAX + 1, "3 more"));
+}

@@ -1,0 +1,258 @@
+//! What a worker cannot reach, and what one that was taken over cannot do.
+
+use super::*;
+
+/// Whatever a task could make of a defect of the runtime, its process is behind the second wall by then.
+#[test]
+fn a_worker_that_runs_a_task_is_confined() {
+    let mut setup = Setup::new(1);
+    assert_eq!(setup.outcome_of(&["exit", "0"]), exit(0));
+    let status = fs::read_to_string(format!("/proc/{}/status", setup.only_pid())).unwrap();
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    assert_eq!([field("NoNewPrivs:"), field("Seccomp:"), field("Seccomp_filters:")], [Some("1"), Some("2"), Some("2")]);
+}
+
+/// What is not of its bag is no more readable to a worker than the owner's letters, though a job speaks of it.
+#[test]
+fn files_elsewhere_are_closed_to_a_worker() {
+    let mut setup = Setup::new(1);
+    let elsewhere = tempfile::tempdir().unwrap();
+    fs::write(elsewhere.path().join("letter"), "dear").unwrap();
+    for change in [
+        (|job, path| job.checkpoint = Some(path)) as fn(&mut Job, PathBuf),
+        |job, path| job.directory = path,
+        |job, path| job.stdin = Stdin::File(path.join("letter")),
+    ] {
+        let mut job = setup.job("probe", &["exit", "0"]);
+        change(&mut job, elsewhere.path().to_owned());
+        let outcome = setup.run(&job).outcome;
+        assert!(matches!(&outcome, Outcome::CouldNotStart { message } if message.contains("denied")), "{outcome:?}");
+    }
+    let mut job = setup.job("probe", &["cat", "inputs/letter"]);
+    job.inputs = Some(elsewhere.path().to_owned());
+    let ended = setup.run(&job);
+    assert_eq!(exited(&job, &ended).1, "");
+    assert_eq!(setup.outcome_of(&["exit", "0"]), exit(0), "the slot goes on");
+}
+
+/// Neither the host's files nor what the system says of processes: a program has the directories that it was given.
+#[test]
+fn a_program_reads_nothing_of_the_host() {
+    let mut setup = Setup::new(1);
+    for path in ["/proc/self/environ", "/proc/1/status", "/etc/passwd", "../stdout", "../../in", "./../../cache"] {
+        for verb in ["cat", "list"] {
+            let (code, stdout, stderr) = setup.probe(&[verb, path]);
+            assert_eq!(code, 1, "{verb} {path}: {stdout}");
+            assert!(stdout.lines().chain(stderr.lines()).count() == 1, "{verb} {path}: {stdout}{stderr}");
+        }
+    }
+    // A link may be made and leads nowhere: `meddle` tries, in `inputs_can_be_read_and_nothing_more`.
+}
+
+/// There is no function that opens a socket, and a program that wants one is refused.
+#[test]
+fn a_program_that_wants_the_network_is_refused() {
+    let mut setup = Setup::new(1);
+    for wanted in ["sock_open", "sock_connect", "sock_bind"] {
+        let name = [&[u8::try_from(wanted.len()).unwrap()][..], wanted.as_bytes()].concat();
+        let import = [&b"\x01\x16wasi_snapshot_preview1"[..], &name, b"\x00\x00"].concat();
+        let mut module = b"\0asm\x01\0\0\0\x01\x04\x01\x60\x00\x00\x02".to_vec();
+        module.push(u8::try_from(import.len()).unwrap());
+        module.extend(import);
+        module.extend(
+            b"\x03\x02\x01\x00\x05\x03\x01\x00\x01\x07\x13\x02\x06_start\x00\x01\x06memory\x02\x00\x0a\x04\x01\x02\x00\x0b",
+        );
+        let program = setup.file("network.wasm", &module);
+        let job = setup.job_for_file(&program, &[]);
+        let outcome = setup.run(&job).outcome;
+        assert!(matches!(&outcome, Outcome::Invalid { message } if message.contains(wanted)), "{wanted}: {outcome:?}");
+    }
+}
+
+/// What a worker wrote into a bag's directories, or made of itself, no task of another bag meets.
+#[test]
+fn a_worker_is_for_one_bag_and_one_program() {
+    let mut setup = Setup::new(1);
+    let mine = setup.job("probe", &["write", "result.txt", "42"]);
+    assert_eq!(setup.run(&mine).outcome, exit(0));
+    let pid = setup.only_pid();
+    let others = Reach { readable: Vec::new(), writable: vec![setup.dir.path().join("other")] };
+    let mut other = setup.job("probe", &["exit", "3"]);
+    (other.directory, other.reach) = (setup.dir.path().join("other/task"), Arc::new(others));
+    assert_eq!(setup.run(&other).outcome, exit(3));
+    let second = setup.only_pid();
+    assert_ne!(second, pid);
+    assert!(state_of(pid).is_none(), "reaped");
+    // It reaches nothing of the first.
+    let mut curious = setup.job("probe", &["exit", "0"]);
+    curious.reach = other.reach.clone();
+    let outcome = setup.run(&curious).outcome;
+    assert!(matches!(&outcome, Outcome::CouldNotStart { message } if message.contains("denied")), "{outcome:?}");
+    let mut noop = setup.job("noop", &[]);
+    (noop.directory, noop.reach) = (setup.dir.path().join("other/noop"), other.reach.clone());
+    assert_eq!(setup.run(&noop).outcome, exit(0));
+    assert_ne!(setup.only_pid(), second);
+    // In one run, too: each in its turn, and all of them end.
+    let mut number = 0;
+    for reach in [&other.reach, &setup.reach.clone(), &other.reach] {
+        for _ in 0..3 {
+            let mut job = setup.job("probe", &["exit", &number.to_string()]);
+            (job.directory, job.reach) = (reach.writable[0].join(format!("run-{number}")), Arc::clone(reach));
+            setup.pool.append(0, &job).unwrap();
+            number += 1;
+        }
+    }
+    setup.expect(&(0..9).map(exit).collect::<Vec<_>>());
+}
+
+/// Machine code that a worker could write is machine code that others would run.
+#[test]
+fn a_worker_cannot_reach_compiled_programs_but_its_own() {
+    let mut setup = Setup::new(1);
+    assert_eq!(setup.outcome_of(&["exit", "0"]), exit(0));
+    let cache = setup.dir.path().join("cache");
+    let files = |cache: &Path| -> Vec<(PathBuf, Vec<u8>)> {
+        fs::read_dir(cache)
+            .unwrap()
+            .map(|file| file.unwrap().path())
+            .map(|path| (path.clone(), fs::read(path).unwrap()))
+            .collect()
+    };
+    let before = files(&cache);
+    assert_eq!(before.len(), 1);
+    for change in [(|job, cache| job.directory = cache) as fn(&mut Job, PathBuf), |job, cache| {
+        job.checkpoint = Some(cache.join("checkpoint"))
+    }] {
+        let mut job = setup.job("probe", &["exit", "0"]);
+        change(&mut job, cache.clone());
+        let outcome = setup.run(&job).outcome;
+        assert!(matches!(&outcome, Outcome::CouldNotStart { message } if message.contains("denied")), "{outcome:?}");
+    }
+    let mut job = setup.job("probe", &["list", "inputs"]);
+    job.inputs = Some(cache.clone());
+    let ended = setup.run(&job);
+    assert_eq!(exited(&job, &ended).1, "inputs: Permission denied\n");
+    assert_eq!(files(&cache), before);
+}
+
+/// A worker that was taken over, played by a shell script that can answer what it likes.
+fn pool_of_liars(dir: &Path, script: &str) -> (Pool, mpsc::Receiver<WorkerEvent>) {
+    let (sender, events) = mpsc::channel(8);
+    let command = ["/bin/sh", "-c", script].map(OsString::from).to_vec();
+    (Pool::new(config(dir, command, 1, sender)).unwrap(), events)
+}
+
+/// A shell command that says something in a frame.
+fn say(content: &[u8]) -> String {
+    let mut frame = u32::try_from(content.len()).unwrap().to_le_bytes().to_vec();
+    frame.extend(content);
+    let octal: String = frame.iter().map(|byte| format!("\\{byte:03o}")).collect();
+    format!("printf '{octal}'; ")
+}
+
+/// The protocol knows one order of things, and whoever does not keep to it is no worker any more: it can neither begin anew,
+/// and with it its time, nor end what it was not given, nor block the slot for others.
+#[test]
+fn a_worker_that_speaks_out_of_turn_is_ended_and_its_task_fails() {
+    // `Ready { cpu: 0 s }`, and `Done(number, Report { end: Exited { code: 0 }, .. })`.
+    let ready = say(b"\xa1\x65Ready\xa1\x63cpu\xa2\x64secs\x00\x65nanos\x00");
+    let done = |number: u8| {
+        let zero = b"\xa2\x64secs\x00\x65nanos\x00";
+        let parts: [&[u8]; 13] = [
+            b"\xa1\x64Done\x82",
+            &[number],
+            b"\xa6\x63end\xa1\x66Exited\xa1\x64code\x00\x64wall",
+            zero,
+            b"\x63cpu",
+            zero,
+            b"\x6aworker_cpu",
+            zero,
+            b"\x70output_truncated",
+            b"\xf4",
+            b"\x69untouched",
+            b"\xf5",
+            b"",
+        ];
+        say(&parts.concat())
+    };
+    let wait = "exec sleep 1000";
+    let dir = tempfile::tempdir().unwrap();
+    // The artefact is there, so that the liars are to run it.
+    let mut setup = Setup::in_dir(1, dir);
+    assert_eq!(setup.outcome_of(&["exit", "0"]), exit(0));
+    for (script, words) in [
+        (format!("{ready}{ready}{wait}"), "out of turn"),
+        (format!("{ready}{}{wait}", done(7)), "out of turn"),
+        (format!("{}{wait}", done(0)), "out of turn"),
+        (format!("{ready}{}{}{wait}", done(0), done(0)), "out of turn"),
+        (format!("{ready}{}{wait}", say(b"\x65Begun")), "does not decode"),
+        (format!("{ready}printf 'aaaaaaaa'; {wait}"), "frame"),
+        (ready.clone(), "exit code 0"),
+    ] {
+        let (pool, mut events) = pool_of_liars(setup.dir.path(), &script);
+        let (first, second) = (setup.job("probe", &["exit", "0"]), setup.job("probe", &["exit", "0"]));
+        pool.append(0, &first).unwrap();
+        pool.append(0, &second).unwrap();
+        let mut outcomes = Vec::new();
+        wait_until(|| {
+            while let Ok(WorkerEvent::Ended { outcome, .. }) = events.try_recv() {
+                outcomes.push(outcome);
+            }
+            outcomes.iter().any(|outcome| matches!(outcome, Outcome::WorkerDied { reason } if reason.contains(words)))
+        });
+        // And the slot goes on with what is next.
+        wait_until(|| {
+            while let Ok(WorkerEvent::Ended { outcome, .. }) = events.try_recv() {
+                outcomes.push(outcome);
+            }
+            outcomes.len() == 2
+        });
+        pool.shutdown();
+    }
+}
+
+/// A worker's stderr is nobody's terminal: it can neither write to it, nor fill the agent's memory, nor wait for it.
+#[test]
+fn what_a_worker_writes_to_stderr_is_bounded_and_waits_for_nobody() {
+    let mut setup = Setup::new(1);
+    let job = setup.job("probe", &["exit", "0"]);
+    let (pool, mut events) =
+        pool_of_liars(setup.dir.path(), "exec 1>&-; while :; do echo \"$0\x1b[2J0123456789\" >&2; done");
+    pool.start(0, &job).unwrap();
+    // Nobody waits for what it does not say.
+    let mut outcome = None;
+    wait_until(|| {
+        outcome = events.try_recv().ok();
+        outcome.is_some()
+    });
+    pool.shutdown();
+    let (pool, mut events) = pool_of_liars(setup.dir.path(), "printf 'why\\033[2J' >&2; exit 3");
+    pool.start(0, &job).unwrap();
+    wait_until(|| {
+        outcome = events.try_recv().ok();
+        outcome.is_some()
+    });
+    let Some(WorkerEvent::Ended { outcome: Outcome::WorkerDied { reason }, .. }) = outcome else {
+        panic!("{outcome:?}")
+    };
+    assert!(reason.ends_with("(exit code 3): why\\u{1b}[2J"), "{reason}");
+    pool.shutdown();
+}
+
+#[test]
+fn a_command_that_is_no_worker_is_reported() {
+    for (command, words) in [("/bin/true", "exit code 0"), ("/bin/cat", "frame"), ("/nonexistent", "cannot start")] {
+        let dir = tempfile::tempdir().unwrap();
+        let (sender, events) = mpsc::channel(1);
+        let command = vec![OsString::from(command)];
+        let pool = Pool::new(config(dir.path(), command, 1, sender)).unwrap();
+        let reach = reach(dir.path());
+        let mut setup = Setup { dir, pool, events, tasks: 0, last: 0, reach };
+        let outcome = setup.outcome_of(&["exit", "0"]);
+        let (Outcome::WorkerDied { reason: said } | Outcome::CouldNotStart { message: said }) = &outcome else {
+            panic!("{outcome:?}")
+        };
+        assert!(said.contains(words), "{said}");
+        wait_until(|| setup.pool.worker_pids().is_empty());
+    }
+}
