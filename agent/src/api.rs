@@ -142,6 +142,9 @@ pub struct Bag {
     pub reissued: u64,
     /// Results that came twice.
     pub duplicates: u64,
+    /// Results that were not taken, since the machine that sent them never had the task.
+    #[serde(default)]
+    pub unasked: u64,
     /// Work of one task, in Mop; null until measured.
     pub work_mops: Option<f64>,
     /// When it was submitted.

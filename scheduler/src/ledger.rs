@@ -66,6 +66,8 @@ pub(crate) struct Ledger {
     pausing: BTreeMap<Time, IntervalSet>,
     issued: Vec<Issue>,
     placed: BTreeMap<PeerId, Placement>,
+    /// What machines accounted for once: they may yet have results of it.
+    former: BTreeMap<PeerId, IntervalSet>,
     /// Most copies of one task.
     replicas: usize,
     /// At j: the indices that more than j executors hold.
@@ -93,6 +95,7 @@ pub(crate) struct Ledger {
     attempt: u32,
     reissued: u64,
     duplicates: u64,
+    unasked: u64,
 }
 
 /// A bag as its submitter sees it.
@@ -116,6 +119,8 @@ pub struct BagView {
     pub reissued: u64,
     /// Results that came for a task that was over already.
     pub duplicates: u64,
+    /// Results that were not taken, since the machine that sent them never had the task.
+    pub unasked: u64,
     /// How and when it ended.
     pub closed: Option<(Closing, Time)>,
 }
@@ -145,6 +150,7 @@ impl Ledger {
             pausing: BTreeMap::new(),
             issued: Vec::new(),
             placed: BTreeMap::new(),
+            former: BTreeMap::new(),
             replicas: 1,
             copies: Vec::new(),
             next_end: None,
@@ -162,6 +168,7 @@ impl Ledger {
             attempt: 0,
             reissued: 0,
             duplicates: 0,
+            unasked: 0,
         }
     }
 
@@ -224,6 +231,7 @@ impl Ledger {
             unplaced: self.unissued.len() + self.pausing.values().map(IntervalSet::len).sum::<u64>() + issued,
             reissued: self.reissued,
             duplicates: self.duplicates,
+            unasked: self.unasked,
             closed: self.closed,
         }
     }
@@ -263,10 +271,11 @@ impl Ledger {
         io.persist(vec![Change::Put(self.record(io))], Vec::new());
     }
 
-    /// Finished tasks arrive: their output is fetched, and only then do they count.
+    /// Finished tasks arrive: their output is fetched, and only then do they count. Those of a machine that never had the
+    /// task are not taken; it has to say what it holds, since that word may have been lost.
     pub(crate) fn results(&mut self, executor: &Contact, results: Vec<TaskResult>, io: &mut Io, config: &Config) {
         let (mut unwanted, mut retried) = (IntervalSet::new(), IntervalSet::new());
-        let mut begins_anew = Vec::new();
+        let (mut begins_anew, unasked_before) = (Vec::new(), self.unasked);
         let tasks = self.bag.tasks;
         for result in results.into_iter().filter(|result| result.is_valid(tasks)) {
             let index = result.index;
@@ -277,6 +286,8 @@ impl Ledger {
                 // Acknowledged when the output is here.
             } else if !result.success && !self.is_news(executor, &result) {
                 unwanted.insert_index(index);
+            } else if !self.may_end(index, executor.peer, io.now) {
+                self.unasked += 1;
             } else if !result.success && !result.unfinished && self.counts_and_retries(&result, executor.peer) {
                 let until = Some(self.next_try(index, io));
                 self.take_back(index, executor, until, io);
@@ -296,6 +307,11 @@ impl Ledger {
             }
         }
         let bag = self.bag.id;
+        if self.unasked > unasked_before {
+            let (term, submitter) = (self.term(io, config), Some(io.me.clone()));
+            let (drop, rest) = (IntervalSet::new(), Duration::ZERO);
+            io.send(executor.clone(), Message::Lease { bag, version: 0, submitter, term, drop, rest });
+        }
         if !unwanted.is_empty() {
             io.send(executor.clone(), Message::ResultsAck { bag, indices: unwanted });
         }
@@ -403,6 +419,7 @@ impl Ledger {
         self.fetching.clear();
         let bag = self.bag.id;
         let mut changes = vec![Change::Put(self.record(io))];
+        changes.extend(self.forget_former());
         changes.extend(self.forget_failures());
         let gone = std::mem::take(&mut self.checkpoints);
         changes.extend(gone.into_keys().map(|index| Change::Delete(RecordKey::Checkpoint(bag, index))));

@@ -389,6 +389,11 @@ impl Peer {
             {
                 ledger.restore_placed(executor.clone(), ranges, &mut self.io, &self.config);
             }
+            if let Record::Former { bag, executor, ranges } = record
+                && let Some(ledger) = self.ledgers.get_mut(bag)
+            {
+                ledger.restore_former(*executor, ranges.clone());
+            }
         }
         for ledger in self.ledgers.values_mut() {
             ledger.close_if_over(&mut self.io);
@@ -413,6 +418,7 @@ impl Peer {
                 Record::Incarnation(_)
                 | Record::Bag { .. }
                 | Record::Placed { .. }
+                | Record::Former { .. }
                 | Record::Failures { .. }
                 | Record::Checkpoint { .. }
                 | Record::Done { .. } => {}
@@ -916,7 +922,8 @@ impl Peer {
             let (executor, ranges) = (executor.clone(), ranges.clone());
             Record::Placed { bag, executor, ranges }
         });
-        [Record::Incarnation(self.me().incarnation), ledger.record(&self.io)].into_iter().chain(placed).collect()
+        let own = [Record::Incarnation(self.me().incarnation), ledger.record(&self.io)];
+        own.into_iter().chain(placed).chain(ledger.former()).collect()
     }
 
     /// The tasks that are held here and not over, by bag.

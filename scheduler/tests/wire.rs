@@ -123,6 +123,7 @@ fn records() -> Vec<Record> {
         Record::Bag { bag: bag(), released, retries_max: 2, attempt: 3, closed: Some((Closing::Completed, released)) },
         Record::Placed { bag: bag().id, executor: contact(2), ranges: IntervalSet::from(0..2) },
         Record::Done { bag: bag().id, executor: PeerId([2; 32]), finished: released, result: result() },
+        Record::Former { bag: bag().id, executor: PeerId([2; 32]), ranges: IntervalSet::from(2..3) },
         Record::Failures { bag: bag().id, index: 3, count: 1, crashed_on: vec![PeerId([2; 32])], next_attempt: 4 },
         Record::Held {
             bag: bag(),
@@ -158,15 +159,15 @@ fn records_keep_their_bytes() {
     insta::assert_snapshot!(golden);
 }
 
-/// What was written before there were versions 2 and 3.
+/// What was written before there were versions 2 to 4.
 #[test]
 fn older_records_are_read_and_newer_ones_refused_by_their_version() {
     let mut bytes = records()[2].encode();
-    for version in [1, 2] {
+    for version in [1, 2, 3] {
         bytes[0] = version;
         assert_eq!(Record::decode(&bytes).unwrap(), records()[2]);
     }
-    for version in [0, 4, 255] {
+    for version in [0, 5, 255] {
         bytes[0] = version;
         assert!(matches!(Record::decode(&bytes), Err(RecordError::Version(found)) if found == version));
     }

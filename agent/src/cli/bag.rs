@@ -226,6 +226,10 @@ fn description(detail: &BagDetail) -> Vec<(&'static str, String)> {
     if bag.reissued + bag.duplicates > 0 {
         pairs.push(("repeated", format!("{} issued again, {} results came twice", bag.reissued, bag.duplicates)));
     }
+    if bag.unasked > 0 {
+        let from = "from machines that never had the task";
+        pairs.push(("not taken", format!("{} {from}", output::count(bag.unasked, "result"))));
+    }
     let work = bag
         .work_mops
         .map_or_else(|| "not measured yet".to_owned(), |work| format!("{} Mop per task", output::number(work)));

@@ -239,6 +239,7 @@ mod tests {
             unplaced: 0,
             reissued: 0,
             duplicates: 0,
+            unasked: 0,
             work_mops: Some(5.0),
             submitted: "2026-01-02T03:04:05Z".to_owned(),
             finished: None,

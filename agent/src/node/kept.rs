@@ -143,6 +143,7 @@ impl Kept {
             | Record::Incarnation(_)
             | Record::Held { .. }
             | Record::Placed { .. }
+            | Record::Former { .. }
             | Record::Failures { .. } => {}
         }
     }

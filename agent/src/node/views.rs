@@ -233,6 +233,7 @@ impl Driver {
             unplaced: view.unplaced,
             reissued: view.reissued,
             duplicates: view.duplicates,
+            unasked: view.unasked,
             work_mops: measured.then_some(view.bag.task_mops),
             submitted: self.wall(view.released),
             finished: view.closed.map(|(_, at)| self.wall(at)),

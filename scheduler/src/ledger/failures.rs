@@ -187,7 +187,8 @@ impl Ledger {
         failing.until = io.now + rest;
         let (bag, term) = (self.bag.id, self.term(io, config));
         let Some(placement) = self.placed.remove(&executor.peer) else { return };
-        io.persist(vec![Change::Delete(RecordKey::Placed(bag, executor.peer))], Vec::new());
+        let former = self.part(executor.peer, &placement.ranges);
+        io.persist(vec![Change::Delete(RecordKey::Placed(bag, executor.peer)), former], Vec::new());
         let drop = placement.ranges.clone();
         let submitter = Some(io.me.clone());
         io.send(executor.clone(), Message::Lease { bag, version: 0, submitter, term, drop, rest });

@@ -6,7 +6,7 @@ use idlewood_overlay::{Node, WallTime};
 use proptest::prelude::*;
 
 use super::*;
-use crate::bag::{BagId, BlobId};
+use crate::bag::{BagId, BlobId, HELD_INTERVALS_MAX};
 
 pub(super) const TASKS: u64 = 40;
 
@@ -477,6 +477,75 @@ fn results_that_nobody_wants_are_acknowledged_and_those_on_their_way_are_not() {
     assert_eq!(acks(&io), 0, "not before the journal is durable");
     ledger.results(&contact(2), vec![result(5, true)], &mut io, &config);
     assert_eq!((acks(&io), ledger.view().duplicates), (1, 1));
+}
+
+/// Results sent from here as if they were that machine's.
+fn ends(ledger: &mut Ledger, executor: u8, index: u64, io: &mut Io) -> (bool, u64) {
+    let (before, config) = (ledger.unasked, Config::default());
+    io.effects.clear();
+    ledger.results(&contact(executor), vec![result(index, true)], io, &config);
+    let fetches = io.effects.iter().any(|effect| matches!(effect, Effect::FetchOutput { .. }));
+    ledger.fetched(index, true, io);
+    (fetches, ledger.unasked - before)
+}
+
+#[test]
+fn only_who_has_or_had_a_task_ends_it() {
+    let config = Config::default();
+    let mut io = io();
+    let mut ledger = ledger(&io, 3);
+    assert_eq!(ends(&mut ledger, 9, 0, &mut io), (false, 1), "nothing was issued");
+    ledger.issue(&io, &config);
+    ledger.holding(said(1, 1, IntervalSet::from(0..30)), &mut io, &config);
+    // Whoever says so now may be the one whom the rest has reached.
+    assert_eq!(ends(&mut ledger, 2, 35, &mut io), (true, 0));
+    assert_eq!(ends(&mut ledger, 9, 5, &mut io), (false, 1), "another machine has it");
+    assert!(matches!(told(&io, 9), Some(Message::Lease { version: 0, drop, .. }) if drop.is_empty()));
+    assert_eq!(ledger.view().done, 1);
+    // Nor does a claim help while its machine renews its lease.
+    ledger.holding(said(9, 1, IntervalSet::from(0..30)), &mut io, &config);
+    assert!(matches!(told(&io, 9), Some(Message::Lease { drop, .. }) if drop == IntervalSet::from(0..30)));
+    assert_eq!(ends(&mut ledger, 9, 5, &mut io), (false, 1));
+    assert_eq!(ledger.placed[&contact(1).peer].ranges, IntervalSet::from(0..30));
+    assert_eq!(ends(&mut ledger, 1, 5, &mut io), (true, 0));
+    // What it gave away, and what another has since its lease ended, it may have ended all the same.
+    ledger.offer(contact(1), &IntervalSet::from(6..8), contact(3), &mut io, &config);
+    ledger.holding(said(3, 1, IntervalSet::from(6..8)), &mut io, &config);
+    assert_eq!(ends(&mut ledger, 1, 6, &mut io), (true, 0));
+    io.now += ledger.term(&io, &config) * 2;
+    ledger.expire(&mut io);
+    ledger.issue(&io, &config);
+    ledger.holding(said(2, 2, IntervalSet::from(0..TASKS)), &mut io, &config);
+    assert_eq!(ends(&mut ledger, 1, 10, &mut io), (true, 0));
+    assert_eq!(ends(&mut ledger, 9, 11, &mut io), (false, 1));
+    // Also in a later life of this machine.
+    let former: Vec<Record> = ledger.former().collect();
+    let mut later = self::ledger(&io, 3);
+    later.restore_attempt(1);
+    later.restore_placed(contact(2), &IntervalSet::from(0..TASKS), &mut io, &config);
+    for record in former {
+        let Record::Former { executor, ranges, .. } = record else { panic!("{record:?}") };
+        later.restore_former(executor, ranges);
+    }
+    assert_eq!(ends(&mut later, 1, 12, &mut io), (true, 0));
+    assert_eq!(ends(&mut later, 9, 13, &mut io), (false, 1));
+    later.close(Closing::Cancelled, &mut io);
+    let (_, gone) = written(&mut io);
+    assert!(gone.contains(&RecordKey::Former(later.bag.id, contact(1).peer)), "{gone:?}");
+}
+
+#[test]
+fn what_machines_had_is_remembered_within_bounds() {
+    let mut io = io();
+    let mut ledger = ledger(&io, 0);
+    ledger.bag.tasks = 100_000;
+    let scattered: IntervalSet = (0..50_000).map(|at| 2 * at..2 * at + 1).collect();
+    ledger.part(contact(1).peer, &scattered);
+    assert_eq!(ledger.former[&contact(1).peer].intervals(), HELD_INTERVALS_MAX);
+    // What is over needs no memory.
+    ledger.record_result(result(0, true), contact(1), &mut io);
+    ledger.part(contact(1).peer, &IntervalSet::from(0..1));
+    assert!(!ledger.former[&contact(1).peer].contains(0));
 }
 
 /// The records that these effects write, and delete.
