@@ -151,6 +151,43 @@ impl TaskResult {
     }
 }
 
+/// Why a machine does not queue tasks of a bag, in its own words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, thiserror::Error)]
+pub enum DeclineReason {
+    /// Its manifest cannot be had, now.
+    #[error("its manifest cannot be had")]
+    #[serde(rename = "a")]
+    Unavailable,
+    /// The manifest is not one, is signed by somebody else, or says other things than the request.
+    #[error("it is not what its submitter signed")]
+    #[serde(rename = "f")]
+    Forged,
+    /// Its submitter is a member only.
+    #[error("its submitter may not submit to this grid")]
+    #[serde(rename = "r")]
+    Role,
+    /// Its submitter is no machine of the grid, or none any more.
+    #[error("its submitter has no valid certificate of the grid")]
+    #[serde(rename = "g")]
+    Stranger,
+    /// The owner's lists of submitters.
+    #[error("the owner does not let bags of its submitter run here")]
+    #[serde(rename = "s")]
+    Submitter,
+    /// The owner's lists of programs.
+    #[error("the owner does not let its program run here")]
+    #[serde(rename = "p")]
+    Program,
+    /// One task needs more than the owner gives to all.
+    #[error("a task needs more memory than there is for tasks here")]
+    #[serde(rename = "l")]
+    Size,
+    /// Its submitter has as much there as one may.
+    #[error("its submitter has as much work here as one may have")]
+    #[serde(rename = "q")]
+    Quota,
+}
+
 /// The way a request took down from where it was accepted: one step per split.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Path(Box<str>);

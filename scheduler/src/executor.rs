@@ -12,8 +12,11 @@
 //! frozen; where that is used up, newcomers wait. To everybody else a frozen task is one that has begun. Freezing for
 //! others and the owner's freezing of everything have nothing to do with each other.
 //!
+//! Nothing queues that the driver has not authorised (`admission`).
+//!
 //! Left out: a limit by the tasks' memory instead of their number.
 
+mod admission;
 mod giving;
 mod held;
 mod schedule;
@@ -96,6 +99,10 @@ pub(crate) struct Executor {
     grid_step: usize,
     /// In boxes: a node of the map has room for eleven, and most machines hold few.
     held: BTreeMap<BagId, Box<Held>>,
+    /// Requests for bags that the driver has not authorised yet.
+    asked: BTreeMap<BagId, Vec<Request>>,
+    /// Requests, or parts of them, that did not queue here.
+    declined: u64,
     /// Bags by deadline; stale when `order_stale`.
     order: Vec<BagId>,
     order_stale: bool,
@@ -157,6 +164,8 @@ impl Executor {
             lexicographic: config.lexicographic,
             grid_step: config.grid_step as usize,
             held: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            declined: 0,
             order: Vec::new(),
             order_stale: false,
             suspended: false,
@@ -201,10 +210,11 @@ impl Executor {
         held.outbox.insert(result.index, result);
     }
 
-    /// A request reached this leaf: everything new in it joins the queue. However much there is to do it is not refused
+    /// A request for a bag that may queue here: everything new in it does. However much there is to do it is not refused
     /// (paper §6), but where it cannot be what it says, or would leave more to account for than a message holds: then
     /// its submitter issues it again. Of very many bags those go first that no submitter has spoken for.
-    pub(crate) fn accept(&mut self, request: Request, io: &mut Io, config: &Config) {
+    fn queue(&mut self, request: Request, io: &mut Io, config: &Config) {
+        let Some(request) = self.within_quota(request, io, config) else { return };
         let id = request.bag.id;
         if let Some(held) = self.held.get(&id).filter(|held| !held.agrees_with(&request.bag)) {
             if held.confirmed {
@@ -455,6 +465,11 @@ impl Executor {
 
     pub(crate) fn is_suspended(&self) -> bool {
         self.suspended
+    }
+
+    /// Requests, or parts of them, that did not queue here.
+    pub(crate) fn declined_requests(&self) -> u64 {
+        self.declined
     }
 
     pub(crate) fn resting_until(&self) -> Option<Time> {

@@ -11,6 +11,7 @@
 //! before which no lease ends. What it does cost is a look at each request that is still on its way: few, unless much
 //! was scattered and is issued again, in one request per [`REQUEST_INTERVALS_MAX`] intervals.
 
+mod declined;
 mod failures;
 mod placements;
 #[cfg(test)]
@@ -21,13 +22,15 @@ use std::time::Duration;
 
 use idlewood_overlay::{Contact, PeerId, Time};
 
+use self::declined::Declined;
+pub use self::declined::Declines;
 pub(crate) use self::failures::{AVOID_MAX, FAILED_IN_ROW};
 use self::failures::{Failing, Failures};
 use self::placements::Placement;
 pub(crate) use self::placements::{Holding, refuse};
 use crate::bag::{
-    BAG_WORK_MOPS_MAX, BagHeader, CHECKPOINTS_MAX, Checkpoint, REQUEST_INTERVALS_MAX, Request, TaskId, TaskResult,
-    answer_within_ms,
+    BAG_WORK_MOPS_MAX, BagHeader, CHECKPOINTS_MAX, Checkpoint, DeclineReason, REQUEST_INTERVALS_MAX, Request, TaskId,
+    TaskResult, answer_within_ms,
 };
 use crate::config::Config;
 use crate::io::{Io, Then};
@@ -82,6 +85,7 @@ pub(crate) struct Ledger {
     /// Failed tries of all tasks, and on which machines the last one failed; of this life only.
     tries_failed: u64,
     failing: BTreeMap<PeerId, Failing>,
+    declined: Declined,
     /// What tasks that are not over go on from.
     checkpoints: BTreeMap<u64, Checkpoint>,
     /// Outputs that could not be fetched, of tasks that are not over.
@@ -119,6 +123,8 @@ pub struct BagView {
     pub reissued: u64,
     /// Results that came for a task that was over already.
     pub duplicates: u64,
+    /// Tasks that machines did not queue, by reason.
+    pub declined: BTreeMap<DeclineReason, Declines>,
     /// Results that were not taken, since the machine that sent them never had the task.
     pub unasked: u64,
     /// How and when it ended.
@@ -159,6 +165,7 @@ impl Ledger {
             failures: BTreeMap::new(),
             tries_failed: 0,
             failing: BTreeMap::new(),
+            declined: Declined::default(),
             checkpoints: BTreeMap::new(),
             unfetched: BTreeMap::new(),
             fetching: BTreeMap::new(),
@@ -232,6 +239,7 @@ impl Ledger {
             reissued: self.reissued,
             duplicates: self.duplicates,
             unasked: self.unasked,
+            declined: self.declined.reasons.clone(),
             closed: self.closed,
         }
     }
@@ -246,6 +254,7 @@ impl Ledger {
     fn settle(&mut self, result: &TaskResult, executor: Option<PeerId>) {
         self.withdraw(result.index, executor);
         self.failures.remove(&result.index);
+        self.declined.over(result.index);
         self.unfetched.remove(&result.index);
         let index = result.index..result.index + 1;
         if result.success {
@@ -435,8 +444,8 @@ impl Ledger {
         io.persist(changes, then);
     }
 
-    /// The requests for everything that is to be issued now.
-    pub(crate) fn issue(&mut self, io: &Io, config: &Config) -> Vec<Request> {
+    /// The requests for everything that is to be issued now, and the machine that one is for which others declined.
+    pub(crate) fn issue(&mut self, io: &Io, config: &Config) -> Vec<(Option<Contact>, Request)> {
         let mut requests = Vec::new();
         if self.unissued.is_empty() || !self.open || self.is_closed() || !self.is_measured() {
             return requests;
@@ -448,13 +457,17 @@ impl Ledger {
             self.bag.task_mops = (sum / count as f64).clamp(WORK_MOPS_MIN, BAG_WORK_MOPS_MAX);
         }
         while !self.unissued.is_empty() {
-            let mut ranges: IntervalSet = self.unissued.ranges().take(REQUEST_INTERVALS_MAX).collect();
+            let direct = self.declined.direct(&self.unissued);
+            let to = (!direct.is_empty()).then(|| self.willing(io));
+            let from = if to.is_some() { &direct } else { &self.unissued };
+            let mut ranges: IntervalSet = from.ranges().take(REQUEST_INTERVALS_MAX).collect();
             let mut checkpoints = self.checkpoints.keys().filter(|index| ranges.contains(**index));
             if let Some(&end) = checkpoints.nth(CHECKPOINTS_MAX) {
                 ranges = ranges.intersection(&IntervalSet::from(0..end));
             }
             self.unissued.subtract(&ranges);
-            requests.push(self.request(ranges, None, io, config));
+            let only = to.as_ref().map(|to| to.peer);
+            requests.push((to, self.request(ranges, only, io, config)));
         }
         requests
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, Node};
 use serde::{Deserialize, Serialize};
 
-use crate::bag::{BagId, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request, TaskResult};
+use crate::bag::{BagId, DeclineReason, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request, TaskResult};
 use crate::queue::SPEED_MOPS_MIN;
 use crate::ranges::IntervalSet;
 use crate::summary::SPEED_SUM_MOPS_MAX;
@@ -171,6 +171,22 @@ pub enum Message {
         #[serde(rename = "o", with = "short")]
         to: Contact,
     },
+    /// Executor to submitter: these tasks do not queue here, and were not.
+    #[serde(rename = "x")]
+    Decline {
+        /// Which bag.
+        #[serde(rename = "b")]
+        bag: BagId,
+        /// Who does not take them.
+        #[serde(rename = "e", with = "short")]
+        executor: Contact,
+        /// Which tasks.
+        #[serde(rename = "r")]
+        ranges: IntervalSet,
+        /// Why.
+        #[serde(rename = "y")]
+        reason: DeclineReason,
+    },
     /// Executor to submitter: finished tasks, until acknowledged.
     #[serde(rename = "r")]
     Results {
@@ -274,6 +290,9 @@ impl Message {
             Self::Offer { executor, ranges, to, .. } => {
                 (executor.is_valid() && to.is_valid() && ranges.intervals() <= REQUEST_INTERVALS_MAX, "offer")
             }
+            Self::Decline { executor, ranges, .. } => {
+                (executor.is_valid() && ranges.intervals() <= REQUEST_INTERVALS_MAX, "decline")
+            }
             Self::Results { executor, results, .. } => (executor.is_valid() && results.len() <= RESULTS_MAX, "results"),
         };
         if valid { Ok(()) } else { Err(DecodeError::Invalid(what)) }
@@ -290,6 +309,7 @@ impl Message {
             Self::Renewed { .. } => "renewed",
             Self::Ask { .. } => "ask",
             Self::Offer { .. } => "offer",
+            Self::Decline { .. } => "decline",
             Self::Results { .. } => "results",
             Self::ResultsAck { .. } => "results_ack",
         }

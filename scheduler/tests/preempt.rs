@@ -140,6 +140,7 @@ impl Machine {
                     self.holding.insert(bag, (version, ranges.len()));
                 }
             }
+            Effect::Authorise { bag } => events.push_back(Event::Authorised { bag: bag.id, verdict: Ok(()) }),
             Effect::MeasureTask { .. }
             | Effect::FetchOutput { .. }
             | Effect::KeepCheckpoints { .. }

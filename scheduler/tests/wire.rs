@@ -8,8 +8,8 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, Node, PeerId, Side, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
-    Asker, BagHeader, BagId, BlobId, Checkpoint, Closing, DecodeError, Message, Path, Record, RecordError, Request,
-    TaskResult,
+    Asker, BagHeader, BagId, BlobId, Checkpoint, Closing, DeclineReason, DecodeError, Message, Path, Record,
+    RecordError, Request, TaskResult,
 };
 
 fn contact(byte: u8) -> Contact {
@@ -103,6 +103,12 @@ fn messages() -> Vec<Message> {
             bag: bag().id,
             executor: contact(2),
             results: vec![TaskResult { success: false, unfinished: true, ..result() }],
+        },
+        Message::Decline {
+            bag: bag().id,
+            executor: contact(2),
+            ranges: IntervalSet::from(0..2),
+            reason: DeclineReason::Quota,
         },
     ]
 }

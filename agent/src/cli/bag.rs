@@ -226,6 +226,10 @@ fn description(detail: &BagDetail) -> Vec<(&'static str, String)> {
     if bag.reissued + bag.duplicates > 0 {
         pairs.push(("repeated", format!("{} issued again, {} results came twice", bag.reissued, bag.duplicates)));
     }
+    for declined in &bag.declined {
+        let tasks = output::count(declined.tasks, "task");
+        pairs.push(("declined", format!("{tasks}, last by {}: {}", declined.machine, declined.reason)));
+    }
     if bag.unasked > 0 {
         let from = "from machines that never had the task";
         pairs.push(("not taken", format!("{} {from}", output::count(bag.unasked, "result"))));

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use idlewood_overlay::{Contact, GridId, Time};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
-    BagId, Change, Config, Effect, Event, Message, Notice, Peer, Record, RecordKey, TaskId, Ticket,
+    BagId, Change, Config, DeclineReason, Effect, Event, Message, Notice, Peer, Record, RecordKey, TaskId, Ticket,
 };
 use libp2p::Multiaddr;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -99,6 +99,11 @@ pub(super) enum Done {
     MeasurePrepared {
         bag: BagId,
         preparation: Preparation,
+    },
+    /// A bag was looked at.
+    Authorised {
+        bag: BagId,
+        manifest: Result<Arc<Manifest>, DeclineReason>,
     },
     Measured {
         bag: BagId,
@@ -365,6 +370,7 @@ impl Driver {
             Effect::FreezeTask { place, task } => self.freeze_task(place as usize, task),
             Effect::ThawTask { place, task } => self.thaw_task(place as usize, task),
             Effect::SuspendTasks | Effect::ResumeTasks => self.settle_workers(),
+            Effect::Authorise { bag } => self.authorise(bag),
             Effect::MeasureTask { bag } => self.measure(bag),
             Effect::FetchOutput { task, output, output_bytes, from } => {
                 self.fetch_output(task, output, output_bytes, from);
@@ -458,6 +464,7 @@ impl Driver {
             Done::Collected { task, attempt, collected } => self.over(task, attempt, collected),
             Done::MeasurePrepared { bag, preparation } => self.measure_prepared(job, bag, preparation),
             Done::Measured { bag, cpu, collected } => self.measured(bag, cpu, &collected),
+            Done::Authorised { bag, manifest } => self.authorised(bag, manifest),
             Done::MeasureAgain => self.measure_again(job),
             Done::OutputKept { task, pin } => self.output_kept(task, pin),
             Done::Accepted { result, reply } => self.accepted(result, reply),

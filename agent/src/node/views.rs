@@ -137,6 +137,7 @@ impl Driver {
             bytes_sent: counters.bytes_sent,
             bytes_received: counters.bytes_received,
             requests_refused: counters.messages_refused,
+            requests_declined: self.peer.declined_requests(),
             protocol_errors: counters.protocol_errors,
             uptime_s: self.clock.now().as_secs_f64(),
         }
@@ -234,6 +235,15 @@ impl Driver {
             reissued: view.reissued,
             duplicates: view.duplicates,
             unasked: view.unasked,
+            declined: view
+                .declined
+                .iter()
+                .map(|(reason, declines)| api::Declined {
+                    reason: reason.to_string(),
+                    tasks: declines.tasks,
+                    machine: identity::to_libp2p(declines.last).to_string(),
+                })
+                .collect(),
             work_mops: measured.then_some(view.bag.task_mops),
             submitted: self.wall(view.released),
             finished: view.closed.map(|(_, at)| self.wall(at)),

@@ -31,7 +31,7 @@ fn executor(config: &Config) -> (Executor, Io) {
         };
         let ranges = IntervalSet::from(0..tasks);
         let (age, path) = (Duration::ZERO, Path::default());
-        executor.accept(
+        executor.queue(
             Request {
                 bag,
                 number: 1,
@@ -111,7 +111,7 @@ fn give(executor: &mut Executor, io: &mut Io, number: u8, task_mops: f64, size_m
         answer_within_ms: 0,
         checkpoints: Box::default(),
     };
-    executor.accept(request, io, &Config::default());
+    executor.queue(request, io, &Config::default());
 }
 
 fn empty(config: &Config) -> (Executor, Io) {
@@ -216,7 +216,7 @@ impl Machine {
             answer_within_ms: 0,
             checkpoints: Box::default(),
         };
-        self.executor.accept(request, &mut self.io, &self.config);
+        self.executor.queue(request, &mut self.io, &self.config);
         self.executor.dispatch(&mut self.io);
     }
 
@@ -304,7 +304,7 @@ fn laden(config: &Config) -> (Executor, Io) {
         let (submitter, application_size_mops) = (contact(1), 1e5 * 100.0 * f64::from(number));
         let bag = BagHeader { id, submitter, tasks, task_mops: 1e5, application_size_mops, declared: true };
         let (ranges, age, path) = (IntervalSet::from(0..tasks), Duration::ZERO, Path::default());
-        executor.accept(
+        executor.queue(
             Request {
                 bag,
                 number: 1,
@@ -547,7 +547,7 @@ fn an_attempt_is_that_of_the_tasks_it_came_with() {
     };
     let accept = |executor: &mut Executor, io: &mut Io, number, attempt, ranges: IntervalSet| {
         let (bag, age, path) = (bag.clone(), Duration::ZERO, Path::default());
-        executor.accept(
+        executor.queue(
             Request {
                 bag,
                 number,

@@ -352,6 +352,7 @@ impl Ledger {
         let changed = !lost.is_empty() || !gained.is_empty();
         self.unissued.subtract(&gained);
         self.arrived(&gained);
+        self.declined.taken(&gained);
         self.lose(&lost);
         self.gain(gained);
         self.reissue(lost, io);

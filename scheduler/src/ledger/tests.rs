@@ -41,6 +41,13 @@ pub(super) fn result(index: u64, success: bool) -> TaskResult {
     TaskResult { index, attempt: 0, success, crashed: false, unfinished: false, output, output_bytes, work_mops }
 }
 
+impl Ledger {
+    /// What is issued now.
+    pub(super) fn requests(&mut self, io: &Io, config: &Config) -> Vec<Request> {
+        self.issue(io, config).into_iter().map(|(_, request)| request).collect()
+    }
+}
+
 /// Where every index is, gathered without the ledger's own arithmetic.
 fn places(ledger: &Ledger) -> Vec<u64> {
     let mut all: Vec<u64> = ledger.unissued.indices().collect();
@@ -91,7 +98,7 @@ fn nobody_holds_what_was_never_issued() {
     ledger.holding(said(1, 1, IntervalSet::from(0..10)), &mut io, &config);
     assert_eq!(ledger.view().placed, 0);
     // Once it was, whoever comes first with a word is believed, and nobody takes from another.
-    assert_eq!(ledger.issue(&io, &config).len(), 1);
+    assert_eq!(ledger.requests(&io, &config).len(), 1);
     ledger.holding(said(2, 1, IntervalSet::from(0..10)), &mut io, &config);
     ledger.holding(said(1, 2, IntervalSet::from(0..30)), &mut io, &config);
     let placed: Vec<_> = ledger.placements().map(|(executor, ranges)| (executor.peer.0[0], ranges.len())).collect();
@@ -170,7 +177,7 @@ proptest! {
                     let ranges = IntervalSet::from(start..start + length);
                     ledger.restore_placed(contact(executor), &ranges, &mut io, &config);
                 }
-                Step::Issue => drop(ledger.issue(&io, &config)),
+                Step::Issue => drop(ledger.requests(&io, &config)),
                 Step::Wait(seconds) => {
                     io.now += Duration::from_secs(seconds);
                     ledger.expire(&mut io);
@@ -209,7 +216,7 @@ fn the_last_copy_that_is_lost_is_issued_again_and_the_first_result_ends_all() {
     let mut io = io();
     let mut ledger = ledger(&io, 0);
     ledger.replicas = 2;
-    ledger.issue(&io, &config);
+    ledger.requests(&io, &config);
     ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
     let more = ledger.replicate(&IntervalSet::from(30..50), &io, &config);
     assert_eq!(more.len(), 1);
@@ -259,7 +266,7 @@ fn ten_million_tasks_on_ten_thousand_executors_take_a_few_megabytes() {
         peer[..8].copy_from_slice(&number.to_le_bytes());
         Contact { peer: PeerId(peer), incarnation: 1, address: "/ip4/192.168.100.100/udp/40000/quic-v1".into() }
     };
-    assert_eq!(ledger.issue(&io, &config).len(), 1);
+    assert_eq!(ledger.requests(&io, &config).len(), 1);
     // In an order that leaves holes.
     for number in (0..EXECUTORS).map(|step| step * 7919 % EXECUTORS) {
         let ranges = IntervalSet::from(number * SHARE..(number + 1) * SHARE);
@@ -292,7 +299,7 @@ fn a_bag_closes_when_every_result_is_journalled() {
     let config = Config::default();
     let mut io = io();
     let mut ledger = ledger(&io, 0);
-    assert_eq!(ledger.issue(&io, &config).len(), 1);
+    assert_eq!(ledger.requests(&io, &config).len(), 1);
     ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
     for index in 0..TASKS {
         assert!(!ledger.is_closed());
@@ -318,7 +325,7 @@ fn a_lease_is_renewed_for_what_the_submitter_has_heard_and_nothing_else() {
     let mut io = io();
     let mut ledger = ledger(&io, 0);
     ledger.replicas = 2;
-    ledger.issue(&io, &config);
+    ledger.requests(&io, &config);
     ledger.holding(said(1, 3, IntervalSet::from(0..TASKS)), &mut io, &config);
     io.now += config.lease / 2;
     assert_eq!(ledger.renew(&contact(1), 3, &mut io, &config), Some(config.lease));
@@ -354,7 +361,7 @@ fn what_is_offered_goes_to_the_other_machine_or_is_issued_again() {
     let config = Config::default();
     let mut io = io();
     let mut ledger = ledger(&io, 0);
-    let first = ledger.issue(&io, &config).remove(0);
+    let first = ledger.requests(&io, &config).remove(0);
     ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
     let offered = IntervalSet::from(30..TASKS);
     for _ in 0..2 {
@@ -395,7 +402,7 @@ fn a_failure_told_twice_counts_once() {
     let config = Config::default();
     let mut io = io();
     let mut ledger = ledger(&io, 1);
-    ledger.issue(&io, &config);
+    ledger.requests(&io, &config);
     ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
     ledger.results(&contact(1), vec![result(5, false)], &mut io, &config);
     ledger.results(&contact(1), vec![result(5, false)], &mut io, &config);
@@ -404,10 +411,10 @@ fn a_failure_told_twice_counts_once() {
     ledger.holding(said(1, 2, IntervalSet::from(0..TASKS)), &mut io, &config);
     assert_eq!((ledger.view().placed, ledger.view().unplaced), (TASKS - 1, 1));
     // The second attempt may be the last.
-    assert!(ledger.issue(&io, &config).is_empty());
+    assert!(ledger.requests(&io, &config).is_empty());
     io.now += Duration::from_secs(2);
     ledger.expire(&mut io);
-    ledger.issue(&io, &config);
+    ledger.requests(&io, &config);
     let again = Holding { attempt: 1, ..said(2, 1, IntervalSet::from(5..6)) };
     ledger.holding(again, &mut io, &config);
     ledger.results(&contact(2), vec![TaskResult { attempt: 1, ..result(5, false) }], &mut io, &config);
@@ -420,14 +427,14 @@ fn what_an_executor_no_longer_lists_is_issued_again() {
     let config = Config::default();
     let mut io = io();
     let mut ledger = ledger(&io, 0);
-    ledger.issue(&io, &config);
+    ledger.requests(&io, &config);
     ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
     ledger.holding(said(1, 2, IntervalSet::from(0..10)), &mut io, &config);
     assert_eq!(ledger.view().reissued, TASKS - 10);
     // An older word changes nothing.
     ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
     assert_eq!(ledger.view().placed, 10);
-    let again = ledger.issue(&io, &config);
+    let again = ledger.requests(&io, &config);
     assert_eq!(again.len(), 1);
     assert_eq!(again[0].ranges, IntervalSet::from(10..TASKS));
     assert_eq!(again[0].attempt, 1);
@@ -462,7 +469,7 @@ fn results_that_nobody_wants_are_acknowledged_and_those_on_their_way_are_not() {
     let config = Config::default();
     let mut io = io();
     let mut ledger = ledger(&io, 0);
-    ledger.issue(&io, &config);
+    ledger.requests(&io, &config);
     ledger.results(&contact(1), vec![result(5, true)], &mut io, &config);
     ledger.results(&contact(2), vec![result(5, true)], &mut io, &config);
     let acks = |io: &Io| {
@@ -495,7 +502,7 @@ fn only_who_has_or_had_a_task_ends_it() {
     let mut io = io();
     let mut ledger = ledger(&io, 3);
     assert_eq!(ends(&mut ledger, 9, 0, &mut io), (false, 1), "nothing was issued");
-    ledger.issue(&io, &config);
+    ledger.requests(&io, &config);
     ledger.holding(said(1, 1, IntervalSet::from(0..30)), &mut io, &config);
     // Whoever says so now may be the one whom the rest has reached.
     assert_eq!(ends(&mut ledger, 2, 35, &mut io), (true, 0));
@@ -514,7 +521,7 @@ fn only_who_has_or_had_a_task_ends_it() {
     assert_eq!(ends(&mut ledger, 1, 6, &mut io), (true, 0));
     io.now += ledger.term(&io, &config) * 2;
     ledger.expire(&mut io);
-    ledger.issue(&io, &config);
+    ledger.requests(&io, &config);
     ledger.holding(said(2, 2, IntervalSet::from(0..TASKS)), &mut io, &config);
     assert_eq!(ends(&mut ledger, 1, 10, &mut io), (true, 0));
     assert_eq!(ends(&mut ledger, 9, 11, &mut io), (false, 1));
@@ -568,7 +575,7 @@ fn written(io: &mut Io) -> (Vec<Record>, Vec<RecordKey>) {
 fn what_comes_back_before_its_end_goes_on_elsewhere_from_its_checkpoint_and_has_not_failed() {
     let (mut io, config) = (io(), Config::default());
     let mut ledger = ledger(&io, 0);
-    ledger.issue(&io, &config);
+    ledger.requests(&io, &config);
     ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
     let back = TaskResult { unfinished: true, output: BlobId([9; 32]), output_bytes: 77, ..result(5, false) };
     ledger.results(&contact(1), vec![back.clone()], &mut io, &config);
@@ -589,7 +596,7 @@ fn what_comes_back_before_its_end_goes_on_elsewhere_from_its_checkpoint_and_has_
     assert_eq!(acks(&io), 1);
     // What it still lists is no new placement.
     ledger.holding(said(1, 2, IntervalSet::from(0..TASKS)), &mut io, &config);
-    let requests = ledger.issue(&io, &config);
+    let requests = ledger.requests(&io, &config);
     assert_eq!(requests.len(), 1);
     assert_eq!((requests[0].ranges.clone(), requests[0].attempt), (IntervalSet::from(5..6), 1));
     assert_eq!(*requests[0].checkpoints, [(5, checkpoint)]);
@@ -610,7 +617,7 @@ fn what_comes_back_before_its_end_goes_on_elsewhere_from_its_checkpoint_and_has_
     assert_eq!(ledger.checkpoints.get(&5), Some(&checkpoint));
     io.now += Duration::from_secs(30);
     ledger.expire(&mut io);
-    let again = ledger.issue(&io, &config);
+    let again = ledger.requests(&io, &config);
     assert_eq!(again[0].checkpoints.len(), 1);
     place(&mut ledger, &mut io, 3, 1, again[0].attempt);
     written(&mut io);
@@ -628,7 +635,7 @@ fn a_checkpoint_is_stored_as_long_as_its_task_is_not_over() {
         let (io, config) = (io(), Config::default());
         let mut ledger = ledger(&io, 0);
         ledger.restore_checkpoint(5, checkpoint);
-        assert_eq!(*ledger.issue(&io, &config)[0].checkpoints, [(5, checkpoint)]);
+        assert_eq!(*ledger.requests(&io, &config)[0].checkpoints, [(5, checkpoint)]);
         (ledger, io)
     };
     let (mut ledger, mut io) = restored();
@@ -649,9 +656,68 @@ fn a_request_names_no_more_checkpoints_than_it_may() {
     for index in 5..tasks {
         ledger.restore_checkpoint(index, Checkpoint { blob: BlobId([9; 32]), bytes: index });
     }
-    let requests = ledger.issue(&io, &config);
+    let requests = ledger.requests(&io, &config);
     assert!(requests.iter().all(|request| request.is_valid()));
     let named: usize = requests.iter().map(|request| request.checkpoints.len()).sum();
     assert_eq!((requests.len(), named as u64), (3, tasks - 5));
     assert_eq!(requests.iter().map(|request| request.ranges.len()).sum::<u64>(), tasks);
+}
+
+#[test]
+fn what_is_declined_waits_and_goes_to_who_takes_it() {
+    let (mut io, config) = (io(), Config::default());
+    let mut ledger = ledger(&io, 0);
+    ledger.issue(&io, &config);
+    ledger.holding(said(1, 1, IntervalSet::from(0..20)), &mut io, &config);
+    ledger.holding(said(2, 1, IntervalSet::from(20..25)), &mut io, &config);
+    // What is placed is nobody else's to decline.
+    ledger.declined(contact(3).peer, &IntervalSet::from(0..40), DeclineReason::Role, &mut io);
+    assert_accounted(&ledger);
+    assert_eq!(ledger.view().placed, 25);
+    assert_eq!(ledger.view().declined[&DeclineReason::Role], Declines { tasks: 15, last: contact(3).peer });
+    assert!(ledger.issue(&io, &config).is_empty(), "not at once");
+    let next = |ledger: &mut Ledger, io: &mut Io| {
+        let waited = ledger.deadline().expect("it is issued again").since(io.now);
+        io.now = ledger.deadline().expect("as above");
+        ledger.expire(io);
+        (waited, ledger.issue(io, &config))
+    };
+    let (first, requests) = next(&mut ledger, &mut io);
+    assert!(matches!(&requests[..], [(None, request)] if request.ranges == IntervalSet::from(25..40)), "{requests:?}");
+    // Others of it are placed meanwhile: the next pause is short again.
+    ledger.holding(said(2, 2, IntervalSet::from(20..26)), &mut io, &config);
+    ledger.declined(contact(3).peer, &IntervalSet::from(26..40), DeclineReason::Quota, &mut io);
+    let (second, requests) = next(&mut ledger, &mut io);
+    assert_eq!(first, second);
+    let [(Some(to), request)] = &requests[..] else { panic!("{requests:?}") };
+    assert_eq!((to.peer, &request.ranges), (contact(2).peer, &IntervalSet::from(26..40)));
+    assert_accounted(&ledger);
+    // Only that one can say anything about it.
+    ledger.declined(contact(3).peer, &IntervalSet::from(26..40), DeclineReason::Quota, &mut io);
+    assert!(ledger.issued.iter().any(|issue| issue.ranges == IntervalSet::from(26..40)));
+    ledger.holding(said(2, 3, IntervalSet::from(20..40)), &mut io, &config);
+    assert_accounted(&ledger);
+    assert_eq!((ledger.view().placed, ledger.view().reissued), (TASKS, 0));
+}
+
+#[test]
+fn where_all_decline_the_own_machine_runs_it_and_asks_seldom() {
+    let (mut io, config) = (io(), Config::default());
+    let mut ledger = ledger(&io, 0);
+    ledger.issue(&io, &config);
+    let mut pauses = Vec::new();
+    for round in 0..12 {
+        ledger.declined(contact(3).peer, &IntervalSet::from(0..TASKS), DeclineReason::Role, &mut io);
+        let until = *ledger.pausing.keys().next().expect("it is issued again");
+        pauses.push(until.since(io.now).as_secs());
+        io.now = until;
+        ledger.expire(&mut io);
+        let requests = ledger.issue(&io, &config);
+        let to: Vec<Option<PeerId>> = requests.iter().map(|(to, _)| to.as_ref().map(|to| to.peer)).collect();
+        assert_eq!(to, [(round > 0).then_some(io.me.peer)]);
+        // Whom it went to is asked no more; as if it had been lost on its way.
+        ledger.issued.iter_mut().for_each(|issue| issue.to = None);
+    }
+    assert_eq!(pauses[..7], [1, 2, 4, 8, 16, 32, 60]);
+    assert_eq!(pauses.last(), Some(&60));
 }

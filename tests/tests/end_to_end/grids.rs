@@ -225,6 +225,14 @@ fn an_owner_keeps_single_submitters_and_programs_off() {
     let bag = grid.agents[0].submit_sleeps(8, 50);
     assert_complete(&grid.agents[0], &bag, 8);
     assert!(grid.agents[1].log().contains("the owner does not let bags of its submitter run here"));
+    let shown = grid.agents[0].ask(&["bag", "show", &bag]);
+    let declined = shown["declined"].as_array().expect("a list");
+    assert_eq!(declined.len(), 1, "{shown}");
+    assert_eq!(declined[0]["reason"], "the owner does not let bags of its submitter run here");
+    assert_eq!(declined[0]["machine"].as_str(), Some(id(&grid.agents[1]).as_str()));
+    let status = grid.agents[1].ask(&["status"]);
+    assert!(status["requests_declined"].as_u64() > Some(0) && status["resting_until"].is_null(), "{status}");
+    assert!(status["held"].as_array().is_some_and(Vec::is_empty), "nothing of it queued: {status}");
     // The other way round nothing is in the way.
     let bag = grid.agents[1].submit_sleeps(8, 50);
     assert_complete(&grid.agents[1], &bag, 8);
