@@ -234,6 +234,15 @@ pub struct TaskResult {
     pub output_bytes: u64,
 }
 
+/// What a machine signed of a task: `GET /v1/bags/{id}/receipts`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Receipt {
+    /// Index in the bag.
+    pub index: u64,
+    /// Its bytes ([`crate::grid::Receipt`]), lower-case hex.
+    pub receipt: String,
+}
+
 /// A running task.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunningTask {
@@ -325,6 +334,9 @@ pub struct Status {
     /// Requests, or parts of them, that did not queue here: not authorised, or over a quota.
     #[serde(default)]
     pub requests_declined: u64,
+    /// Results of this machine's bags that came without a valid signature of the machine that ran them, and were not taken.
+    #[serde(default)]
+    pub results_unsigned: u64,
     /// What other agents sent and made no sense.
     pub protocol_errors: u64,
     /// Seconds since the agent started.

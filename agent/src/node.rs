@@ -21,6 +21,7 @@ mod owner;
 mod pause;
 mod pin;
 mod places;
+mod receipts;
 mod reclaim;
 mod runs;
 mod submission;

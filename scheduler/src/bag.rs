@@ -139,6 +139,12 @@ pub struct TaskResult {
     /// Work it turned out to be, in Mop.
     #[serde(rename = "w", alias = "work_mops")]
     pub work_mops: f64,
+    /// Its exit code; `None` where it did not end by itself, and in what was stored before version 4.
+    #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<u8>,
+    /// What its executor signed of it, as the submitter's driver has checked it; never on the way between machines.
+    #[serde(rename = "r", default, skip_serializing_if = "Option::is_none", with = "serde_bytes")]
+    pub receipt: Option<Vec<u8>>,
 }
 
 impl TaskResult {

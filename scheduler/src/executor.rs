@@ -397,11 +397,21 @@ impl Executor {
         let finished = matches!(outcome, TaskOutcome::Finished { .. });
         self.changed |= !(finished && as_expected) || held.unfinished_is_empty();
         match outcome {
-            TaskOutcome::Finished { success, crashed, output, output_bytes, work_mops } => {
+            TaskOutcome::Finished { success, crashed, output, output_bytes, work_mops, exit_code } => {
                 let (index, attempt) = (task.index, running.attempt);
-                let unfinished = false;
-                let result =
-                    TaskResult { index, attempt, success, crashed, unfinished, output, output_bytes, work_mops };
+                let (unfinished, receipt) = (false, None);
+                let result = TaskResult {
+                    index,
+                    attempt,
+                    success,
+                    crashed,
+                    unfinished,
+                    output,
+                    output_bytes,
+                    work_mops,
+                    exit_code,
+                    receipt,
+                };
                 self.failed_in_row = if success { 0 } else { self.failed_in_row.saturating_add(1) };
                 // Only of what is placed here is a failure believed.
                 let speaks = !success && !held.agreed;
@@ -513,7 +523,7 @@ impl Executor {
                 let results = held.results();
                 let wait = if held.has_untold() { Duration::ZERO } else { held.results_wait };
                 held.results_due = io.now + wait;
-                let message = Message::Results { bag: held.bag.id, executor: io.me.clone(), results };
+                let message = Message::Results { bag: held.bag.id, executor: io.me.clone(), results, signature: None };
                 io.send(held.bag.submitter.clone(), message);
             }
         }
@@ -593,9 +603,20 @@ impl Executor {
             if let Some(place) = place {
                 io.effects.push(Effect::StopTask { place: place as u32, task: TaskId { bag, index } });
             }
-            let (success, crashed, unfinished, work_mops) = (false, false, true, 0.0);
+            let (success, crashed, unfinished, work_mops, exit_code, receipt) = (false, false, true, 0.0, None, None);
             let Checkpoint { blob: output, bytes: output_bytes } = *checkpoint;
-            let result = TaskResult { index, attempt, success, crashed, unfinished, output, output_bytes, work_mops };
+            let result = TaskResult {
+                index,
+                attempt,
+                success,
+                crashed,
+                unfinished,
+                output,
+                output_bytes,
+                work_mops,
+                exit_code,
+                receipt,
+            };
             // As of a failure, only of what is placed here is it believed.
             self.version += u64::from(!held.agreed);
             held.finished(result, (!held.agreed).then_some(self.version), io, config);

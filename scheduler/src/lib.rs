@@ -31,7 +31,7 @@ pub use config::Config;
 pub use executor::{HeldView, RunningTask};
 pub use io::Ticket;
 pub use ledger::{BagView, Declines};
-pub use message::{Asker, DecodeError, MESSAGE_BYTES_MAX, Message};
+pub use message::{Asker, DecodeError, MESSAGE_BYTES_MAX, Message, RESULTS_MAX};
 pub use peer::{Effect, Event, Notice, Peer, RestoreError, Submission, SubmitError, TaskOutcome};
 pub use record::{Change, Closing, Record, RecordError, RecordKey};
 pub use router::{ClimbingRule, Platform};

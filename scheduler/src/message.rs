@@ -18,8 +18,10 @@ pub const MESSAGE_BYTES_MAX: usize = 256 * 1024;
 const RECURSION_MAX: usize = 32;
 /// Most bags in one renewal.
 pub(crate) const RENEWALS_MAX: usize = 512;
+/// An Ed25519 signature.
+const SIGNATURE_BYTES: usize = 64;
 /// Most results in one message.
-pub(crate) const RESULTS_MAX: usize = 512;
+pub const RESULTS_MAX: usize = 512;
 
 /// A contact within a message: three values without names. Other places where a contact is stored keep them.
 mod short {
@@ -199,6 +201,10 @@ pub enum Message {
         /// What came out.
         #[serde(rename = "f")]
         results: Vec<TaskResult>,
+        /// The executor's signature under all of them, which is its driver's to make and the submitter's driver's to check:
+        /// 64 bytes.
+        #[serde(rename = "z", default, skip_serializing_if = "Option::is_none", with = "serde_bytes")]
+        signature: Option<Vec<u8>>,
     },
     /// Submitter to executor: these are journalled (or not wanted); forget them.
     #[serde(rename = "k")]
@@ -293,7 +299,11 @@ impl Message {
             Self::Decline { executor, ranges, .. } => {
                 (executor.is_valid() && ranges.intervals() <= REQUEST_INTERVALS_MAX, "decline")
             }
-            Self::Results { executor, results, .. } => (executor.is_valid() && results.len() <= RESULTS_MAX, "results"),
+            Self::Results { executor, results, signature, .. } => {
+                let is_bare = results.iter().all(|result| result.receipt.is_none());
+                let is_one = signature.as_ref().is_none_or(|signature| signature.len() == SIGNATURE_BYTES);
+                (executor.is_valid() && results.len() <= RESULTS_MAX && is_bare && is_one, "results")
+            }
         };
         if valid { Ok(()) } else { Err(DecodeError::Invalid(what)) }
     }

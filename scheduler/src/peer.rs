@@ -55,6 +55,8 @@ pub enum TaskOutcome {
         output_bytes: u64,
         /// Work it turned out to be, in Mop.
         work_mops: f64,
+        /// Its exit code; `None` where it did not end by itself.
+        exit_code: Option<u8>,
     },
     /// Its program or input could not be had; the bag is left alone for a while.
     NotStarted {
@@ -597,16 +599,18 @@ impl Peer {
                 Some(ledger) => ledger.offer(executor, &ranges, to, &mut self.io, &self.config),
                 None => refuse(bag, executor, 0, ranges, &mut self.io),
             },
-            Message::Results { bag, executor, results } if executor.peer == from => match self.ledgers.get_mut(&bag) {
-                Some(ledger) => ledger.results(&executor, results, &mut self.io, &self.config),
-                None => {
-                    let mut indices = IntervalSet::new();
-                    for result in results {
-                        indices.insert_index(result.index);
+            Message::Results { bag, executor, results, .. } if executor.peer == from => {
+                match self.ledgers.get_mut(&bag) {
+                    Some(ledger) => ledger.results(&executor, results, &mut self.io, &self.config),
+                    None => {
+                        let mut indices = IntervalSet::new();
+                        for result in results {
+                            indices.insert_index(result.index);
+                        }
+                        self.io.send(executor, Message::ResultsAck { bag, indices });
                     }
-                    self.io.send(executor, Message::ResultsAck { bag, indices });
                 }
-            },
+            }
             Message::Decline { bag, executor, ranges, reason } if executor.peer == from => {
                 if let Some(ledger) = self.ledgers.get_mut(&bag) {
                     ledger.declined(from, &ranges, reason, &mut self.io);

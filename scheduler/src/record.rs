@@ -13,7 +13,8 @@ use crate::ranges::IntervalSet;
 /// Version of the encoding below; stands in front of every record.
 ///
 /// What was written by an older version is read, and written in this one when it changes next. Version 1 knew neither
-/// [`Record::Failures`] nor [`TaskResult::crashed`], version 2 no checkpoints, version 3 no [`Record::Former`].
+/// [`Record::Failures`] nor [`TaskResult::crashed`], version 2 no checkpoints, version 3 neither [`Record::Former`]
+/// nor exit codes nor receipts.
 const RECORD_VERSION: u8 = 4;
 /// The oldest version that can be read.
 const RECORD_VERSION_OLDEST: u8 = 1;

@@ -159,6 +159,8 @@ impl Source<'_> {
             output: BlobId([self.byte(); 32]),
             output_bytes: self.number(),
             work_mops: self.real(),
+            exit_code: None,
+            receipt: None,
         }
     }
 
@@ -314,6 +316,7 @@ impl Source<'_> {
                 bag: self.bag(),
                 executor: self.contact(),
                 results: (0..self.below(5)).map(|_| self.result()).collect(),
+                signature: None,
             },
             _ => Message::ResultsAck { bag: self.bag(), indices: self.ranges() },
         }
@@ -334,6 +337,7 @@ impl Source<'_> {
                 output: BlobId([1; 32]),
                 output_bytes: 1,
                 work_mops: f64::from(self.byte()),
+                exit_code: self.flag().then_some(0),
             },
         }
     }

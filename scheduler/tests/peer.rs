@@ -133,6 +133,7 @@ impl Host {
             output: BlobId([1; 32]),
             output_bytes: 1,
             work_mops: 1000.0,
+            exit_code: Some(0),
         };
         self.give(Event::TaskEnded { task, outcome });
     }
@@ -428,6 +429,8 @@ fn what_is_held_can_always_be_said() {
         output: BlobId([1; 32]),
         output_bytes: 1,
         work_mops: 1000.0,
+        exit_code: None,
+        receipt: None,
     };
     let bag = BagHeader { tasks: 1 << 40, ..bag(1) };
     let records =

@@ -240,6 +240,7 @@ impl Machine {
             output: BlobId([1; 32]),
             output_bytes: 1,
             work_mops: 1.0,
+            exit_code: Some(0),
         };
         self.give(Event::TaskEnded { task, outcome });
         let acknowledged =

@@ -37,6 +37,8 @@ fn result() -> TaskResult {
         output: BlobId([5; 32]),
         output_bytes: 9,
         work_mops: 2.0,
+        exit_code: None,
+        receipt: None,
     }
 }
 
@@ -92,7 +94,7 @@ fn messages() -> Vec<Message> {
         Message::Renewed { bags: vec![(bag().id, 6)], term: Duration::from_secs(60) },
         Message::Ask { asker: asker(1000.0, 1e-5), node: Node::Router, climbing: true, climbed: 2 },
         Message::Offer { bag: bag().id, executor: contact(2), ranges: IntervalSet::from(0..2), to: contact(3) },
-        Message::Results { bag: bag().id, executor: contact(2), results: vec![result()] },
+        Message::Results { bag: bag().id, executor: contact(2), results: vec![result()], signature: None },
         Message::ResultsAck { bag: bag().id, indices: IntervalSet::from(3..4) },
         Message::Request {
             request: Request { checkpoints: Box::new([(3, checkpoint())]), ..request() },
@@ -103,12 +105,19 @@ fn messages() -> Vec<Message> {
             bag: bag().id,
             executor: contact(2),
             results: vec![TaskResult { success: false, unfinished: true, ..result() }],
+            signature: None,
         },
         Message::Decline {
             bag: bag().id,
             executor: contact(2),
             ranges: IntervalSet::from(0..2),
             reason: DeclineReason::Quota,
+        },
+        Message::Results {
+            bag: bag().id,
+            executor: contact(2),
+            results: vec![TaskResult { exit_code: Some(3), ..result() }],
+            signature: Some(vec![9; 64]),
         },
     ]
 }
@@ -235,6 +244,15 @@ fn impossible_messages_are_refused() {
     ] {
         let ask = Message::Ask { asker: asker(speed_mops, stretch), node: Node::Leaf, climbing: false, climbed: 0 };
         assert_eq!(Message::decode(&ask.encode()), Err(DecodeError::Invalid("ask")), "{speed_mops} {stretch}");
+    }
+    let results = |receipt, signature| Message::Results {
+        bag: bag().id,
+        executor: contact(2),
+        results: vec![TaskResult { receipt, ..result() }],
+        signature,
+    };
+    for message in [results(Some(vec![1]), None), results(None, Some(vec![1; 63]))] {
+        assert_eq!(Message::decode(&message.encode()), Err(DecodeError::Invalid("results")));
     }
     let bags = (0..513).map(|version| (bag().id, version)).collect();
     let renewal = Message::Renewal { executor: contact(2), bags };

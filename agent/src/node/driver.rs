@@ -30,6 +30,7 @@ use super::outputs::Outputs;
 use super::owner::Owner;
 use super::pin::Pin;
 use super::places::Place;
+use super::receipts::Leaving;
 use super::runs::Runs;
 use super::submission::Accepted;
 use super::task::{Collected, Preparation, Supplies};
@@ -193,6 +194,9 @@ pub(super) struct Driver {
     pub(super) runs: Runs,
     pub(super) jobs: Jobs<Done>,
     pub(super) manifests: Manifests,
+    pub(super) leaving: Leaving,
+    /// Results of this machine's bags that came without their machine's signature.
+    pub(super) results_unsigned: u64,
     pub(super) measuring: Measuring,
     pub(super) outputs: Outputs,
     pub(super) activity: Activity,
@@ -249,6 +253,8 @@ impl Driver {
             places,
             jobs: Jobs::new(),
             manifests: Manifests::default(),
+            leaving: Leaving::default(),
+            results_unsigned: 0,
             measuring: Measuring::default(),
             outputs: Outputs::default(),
             activity,
@@ -331,6 +337,7 @@ impl Driver {
             Some(command) = self.commands.recv(), if self.commits.has_room() => self.command(command),
             Some(event) = self.net_events.recv(), if self.commits.has_room() => self.net_event(event),
         }
+        self.send_results();
         if self.commits.is_closed() && self.fatal.is_none() {
             self.fatal = Some(CommitError::Broken("its writer has ended".to_owned()));
         }
@@ -360,7 +367,7 @@ impl Driver {
 
     fn carry_out(&mut self, effect: Effect) {
         match effect {
-            Effect::Send { to, message } => self.net.send(&to, message.encode()),
+            Effect::Send { to, message } => self.send(to, message),
             Effect::Persist { ticket, changes } => self.persist(ticket, changes),
             Effect::StartTask { place, task, attempt, bag, checkpoint } => {
                 self.start_task(place as usize, task, attempt, bag, checkpoint);
@@ -446,7 +453,11 @@ impl Driver {
     fn net_event(&mut self, event: NetEvent) {
         match event {
             NetEvent::Received { from, bytes } => match Message::decode(&bytes) {
-                Ok(message) => self.feed(Event::Received { from, message }),
+                Ok(message) => {
+                    if let Some(message) = self.checked(from, message) {
+                        self.feed(Event::Received { from, message });
+                    }
+                }
                 Err(error) => tracing::debug!(?from, %error, "message refused"),
             },
             NetEvent::Unreachable(peer) => self.feed(Event::ConnectionLost(peer)),
@@ -545,6 +556,7 @@ impl Driver {
 
     async fn leave(&mut self, until: Instant) {
         self.feed(Event::Leave);
+        self.send_results();
         while !self.left && Instant::now() < until {
             let deadline = self.deadline().map_or(until, |deadline| deadline.min(until));
             tokio::select! {
@@ -553,6 +565,7 @@ impl Driver {
                 Some(event) = self.net_events.recv() => self.net_event(event),
                 () = tokio::time::sleep_until(deadline) => self.feed(Event::DeadlineReached),
             }
+            self.send_results();
         }
     }
 

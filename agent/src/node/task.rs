@@ -451,7 +451,7 @@ pub(super) fn collect_known(
     if !ended.untouched {
         return None;
     }
-    let code = i32::from(code);
+    let (exit_code, code) = (Some(code), i32::from(code));
     let bytes = TaskOutput { exit_code: Some(code), ..ended.times() }.encode();
     let hash = blake3::hash(&bytes);
     let pin = Pin::new(blobs, hash);
@@ -461,6 +461,7 @@ pub(super) fn collect_known(
         output: BlobId(*hash.as_bytes()),
         output_bytes: bytes.len() as u64,
         work_mops: ended.work_mops(speed_mops),
+        exit_code,
     };
     blobs.is_durable(hash).then_some(Collected { outcome, pin: Some(pin) })
 }
@@ -528,6 +529,7 @@ pub(super) fn collect(
                 output: BlobId(*hash.as_bytes()),
                 output_bytes: bytes.len() as u64,
                 work_mops: ended.work_mops(speed_mops),
+                exit_code: if let Outcome::Exited { code } = ended.outcome { Some(code) } else { None },
             },
             pin: Some(pin),
         },
@@ -689,8 +691,14 @@ pub(super) mod tests {
             untouched: false,
         };
         let collected = collect(&blobs, None, &[0, 3], &ended, 10.0);
-        let TaskOutcome::Finished { success: true, crashed: false, output, output_bytes, work_mops: 20.0 } =
-            collected.outcome
+        let TaskOutcome::Finished {
+            success: true,
+            crashed: false,
+            output,
+            output_bytes,
+            work_mops: 20.0,
+            exit_code: Some(3),
+        } = collected.outcome
         else {
             panic!("{collected:?}")
         };

@@ -32,6 +32,10 @@ impl Driver {
                 Ok(bag) => self.results(bag.bag.id, reply),
                 Err(refusal) => answer(reply, Err(refusal)),
             },
+            Command::Receipts(id, reply) => match self.find(&id) {
+                Ok(bag) => self.receipts(bag.bag.id, reply),
+                Err(refusal) => answer(reply, Err(refusal)),
+            },
             Command::Submit(request, reply) => self.submit(*request, reply),
             Command::Cancel(id, reply) => {
                 let result = self.cancel(&id);
@@ -137,6 +141,7 @@ impl Driver {
             bytes_sent: counters.bytes_sent,
             bytes_received: counters.bytes_received,
             requests_refused: counters.messages_refused,
+            results_unsigned: self.results_unsigned,
             requests_declined: self.peer.declined_requests(),
             protocol_errors: counters.protocol_errors,
             uptime_s: self.clock.now().as_secs_f64(),

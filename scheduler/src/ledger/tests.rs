@@ -38,7 +38,18 @@ pub(super) fn said(executor: u8, version: u64, ranges: IntervalSet) -> Holding {
 
 pub(super) fn result(index: u64, success: bool) -> TaskResult {
     let (output, output_bytes, work_mops) = (BlobId([1; 32]), 1, 10.0);
-    TaskResult { index, attempt: 0, success, crashed: false, unfinished: false, output, output_bytes, work_mops }
+    TaskResult {
+        index,
+        attempt: 0,
+        success,
+        crashed: false,
+        unfinished: false,
+        output,
+        output_bytes,
+        work_mops,
+        exit_code: None,
+        receipt: None,
+    }
 }
 
 impl Ledger {
