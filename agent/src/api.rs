@@ -142,6 +142,12 @@ pub struct Bag {
     pub reissued: u64,
     /// Results that came twice.
     pub duplicates: u64,
+    /// Tasks that machines did not queue, and why.
+    #[serde(default)]
+    pub declined: Vec<Declined>,
+    /// Results that were not taken, since the machine that sent them never had the task.
+    #[serde(default)]
+    pub unasked: u64,
     /// Work of one task, in Mop; null until measured.
     pub work_mops: Option<f64>,
     /// When it was submitted.
@@ -156,6 +162,17 @@ pub struct Bag {
     pub first_start_s: Option<f64>,
     /// (now or end − r)/w in s/Mop.
     pub stretch: Option<f64>,
+}
+
+/// Tasks that machines did not queue for one reason; they are issued again.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Declined {
+    /// In words.
+    pub reason: String,
+    /// How many, each as often as it was declined.
+    pub tasks: u64,
+    /// Peer id of the machine that did last.
+    pub machine: String,
 }
 
 /// `GET /v1/bags/{id}/ticket`, `?results=true`: what the agent knows of a bag that is not over.
@@ -215,6 +232,15 @@ pub struct TaskResult {
     pub output: String,
     /// Size of that blob.
     pub output_bytes: u64,
+}
+
+/// What a machine signed of a task: `GET /v1/bags/{id}/receipts`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Receipt {
+    /// Index in the bag.
+    pub index: u64,
+    /// Its bytes ([`crate::grid::Receipt`]), lower-case hex.
+    pub receipt: String,
 }
 
 /// A running task.
@@ -305,6 +331,12 @@ pub struct Status {
     pub bytes_received: u64,
     /// Requests of other agents that were turned away: too many at once, or this one did not keep up.
     pub requests_refused: u64,
+    /// Requests, or parts of them, that did not queue here: not authorised, or over a quota.
+    #[serde(default)]
+    pub requests_declined: u64,
+    /// Results of this machine's bags that came without a valid signature of the machine that ran them, and were not taken.
+    #[serde(default)]
+    pub results_unsigned: u64,
     /// What other agents sent and made no sense.
     pub protocol_errors: u64,
     /// Seconds since the agent started.

@@ -21,6 +21,7 @@ mod doctor;
 mod follow;
 mod grid;
 mod machine;
+mod receipts;
 mod results;
 mod run;
 mod store;

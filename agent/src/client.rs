@@ -155,6 +155,14 @@ impl Client {
         self.get(&format!("/v1/bags/{id}/results"))
     }
 
+    /// `GET /v1/bags/{id}/receipts`: what machines signed of the tasks that are over.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn receipts(&self, id: &str) -> Result<Vec<api::Receipt>, ClientError> {
+        self.get(&format!("/v1/bags/{id}/receipts"))
+    }
+
     /// `POST /v1/bags`: returns when the bag is durable.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 //!
 //! | request | answer |
 //! |---|---|
-//! | `GET /v1/status`, `/v1/peers`, `/v1/bags`, `/v1/bags/{id}`, `/v1/bags/{id}/results`, `/v1/bags/{id}/ticket` | what is |
+//! | `GET /v1/status`, `/v1/peers`, `/v1/bags`, `/v1/bags/{id}`, `/v1/bags/{id}/results`, `/v1/bags/{id}/receipts`, `/v1/bags/{id}/ticket` | what is |
 //! | `POST /v1/bags` | the bag, once it is durable |
 //! | `POST /v1/bags/{id}/cancel`, `rerun`, `remove`, `/v1/pause`, `/v1/resume`, `/v1/finish` | what is then |
 //! | `POST /v1/grid/invite`, `/v1/grid/revoke` | the invitation, the machine that was revoked |
@@ -246,6 +246,7 @@ fn bag_routes(node: NodeHandle) -> Router {
         .route("/v1/bags", get(bags).post(submit))
         .route("/v1/bags/{id}", get(bag))
         .route("/v1/bags/{id}/results", get(results))
+        .route("/v1/bags/{id}/receipts", get(receipts))
         .route("/v1/bags/{id}/ticket", get(ticket))
         .route("/v1/bags/{id}/cancel", post(cancel))
         .route("/v1/bags/{id}/rerun", post(rerun_failed))
@@ -288,6 +289,10 @@ async fn bag(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> An
 
 async fn results(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> Answer<Vec<api::TaskResult>> {
     Ok(Json(node.results(&id).await?))
+}
+
+async fn receipts(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> Answer<Vec<api::Receipt>> {
+    Ok(Json(node.receipts(&id).await?))
 }
 
 async fn submit(State(node): State<NodeHandle>, body: Result<Bytes, BytesRejection>) -> Answer<api::Bag> {

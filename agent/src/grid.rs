@@ -2,7 +2,7 @@
 //!
 //! A grid is a key pair; its id is the hash of the public half. A machine belongs to it by a certificate
 //! (`certificate`), gets one by an invitation (`invitation`), and loses it by a revocation (`revocation`). What it submits
-//! it signs (`signed`). Bytes are
+//! it signs (`signed`), and so does it the results that it gives (`receipt`). Bytes are
 //! canonical and signatures separated by domain (`canonical`); `docs/formats.md` has them all.
 //!
 //! Left out: changing a grid's key (a new key is a new grid).
@@ -16,6 +16,7 @@ mod joining;
 mod key;
 mod membership;
 pub(crate) mod message;
+mod receipt;
 mod revocation;
 mod signed;
 
@@ -31,5 +32,7 @@ pub(crate) use joining::join_beside;
 pub use joining::{JoiningError, join};
 pub use key::{GRID_KEY_FILE, GridKeyError};
 pub use membership::{Membership, MembershipError, MembershipFiles, NAME_BYTES_MAX, USES_MAX};
+pub(crate) use receipt::{Batch, Proof};
+pub use receipt::{Ending, RECEIPT_BYTES_MAX, Receipt, Statement};
 pub use revocation::{REVOCATION_BYTES_MAX, REVOCATIONS_MAX, Revocation, Revocations};
 pub use signed::SignedManifest;

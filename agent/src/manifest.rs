@@ -28,6 +28,8 @@ pub const ARGUMENT_BYTES_MAX: u64 = 512 << 10;
 const ARGUMENT_OVERHEAD_BYTES: u64 = 16;
 /// Most files shared by all tasks.
 pub const INPUTS_MAX: usize = 1000;
+/// What precedes what a task is given when it is hashed.
+const INPUT_DOMAIN: &[u8] = b"idlewood input v1";
 /// Longest name of a bag, in bytes.
 pub const NAME_BYTES_MAX: usize = 1024;
 
@@ -290,6 +292,21 @@ impl Manifest {
         template.replace("{index}", &index.to_string()).replace("{}", &value)
     }
 
+    /// Hash of what a task is given: arguments and environment filled in, its entry, its standard input's name, and the names
+    /// and hashes of its files (`docs/formats.md`). The same in every bag; what the agent adds by itself, as the attempt, is
+    /// not in it.
+    pub fn input_hash(&self, index: u64) -> [u8; 32] {
+        let args: Vec<String> = self.args.iter().map(|argument| self.fill(argument, index)).collect();
+        let env: Vec<(&String, String)> =
+            self.env.iter().map(|(name, value)| (name, self.fill(value, index))).collect();
+        let files = self.task_inputs(index);
+        let files: Vec<(&String, &serde_bytes::Bytes)> =
+            files.iter().map(|input| (&input.name, serde_bytes::Bytes::new(&input.blob.0))).collect();
+        let stdin = self.task_stdin(index).unwrap_or_default();
+        let given = to_cbor(&(args, env, self.entry(index).text, stdin, files));
+        *blake3::Hasher::new().update(INPUT_DOMAIN).update(&given).finalize().as_bytes()
+    }
+
     /// The files a task can read: the shared ones and its own.
     pub fn task_inputs(&self, index: u64) -> Vec<Input> {
         self.inputs.iter().cloned().chain(self.entry(index).input).collect()
@@ -364,6 +381,28 @@ mod tests {
             time_limit_s: 1,
             success_codes: vec![0],
         }
+    }
+
+    #[test]
+    fn the_hash_of_an_input_is_that_of_all_a_task_is_given_and_of_nothing_else() {
+        let plain = manifest();
+        let hash = plain.input_hash(0);
+        assert_ne!(hash, plain.input_hash(1));
+        let same = |change: fn(&mut Manifest)| {
+            let mut changed = manifest();
+            change(&mut changed);
+            changed.input_hash(0) == hash
+        };
+        assert!(same(|it| (it.name, it.nonce, it.time_limit_s) = ("other".to_owned(), 99, 77)));
+        assert!(same(|it| (it.tasks, it.submitter) = (3, PeerId([9; 32]))));
+        assert!(!same(|it| it.args.push("more".to_owned())));
+        assert!(!same(|it| it.env.clear()));
+        assert!(!same(|it| it.stdin = Some("shared".to_owned())));
+        assert!(!same(|it| it.inputs[0].blob = BlobId([7; 32])));
+        assert!(!same(|it| it.entries[0].text = "other".to_owned()));
+        assert!(same(|it| it.entries[1].text = "other".to_owned()));
+        // What one part ends with is not what the next begins with.
+        assert!(!same(|it| it.args = vec!["{index}{}".to_owned(), String::new()]));
     }
 
     #[test]

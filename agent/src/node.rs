@@ -5,6 +5,7 @@
 
 mod absence;
 mod again;
+mod authorise;
 mod checkpoints;
 mod commits;
 mod driver;
@@ -20,6 +21,7 @@ mod owner;
 mod pause;
 mod pin;
 mod places;
+mod receipts;
 mod reclaim;
 mod runs;
 mod submission;
@@ -134,7 +136,8 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
         && (!options.bootstrap.is_empty() || !neighbours.contacts().is_empty() || !gate.contacts().is_empty());
     let slots = options.slots.unwrap_or(settings.get().limits.slots.get());
     let vacate_after = settings.get().owner.vacate.0;
-    let mut config = Config { slots, speed_mops, expects_grid, vacate_after, ..Config::default() };
+    let submitter_work_max = settings.get().bags.work_per_submitter.0;
+    let mut config = Config { slots, speed_mops, expects_grid, vacate_after, submitter_work_max, ..Config::default() };
     if let Some(lease) = options.lease {
         config.lease = lease;
     }

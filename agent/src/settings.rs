@@ -29,10 +29,11 @@
 //! deny_submitters = []         # ids of machines whose bags may not
 //! allow_programs = []          # BLAKE3 of programs that may run here, in hex; none: all
 //! deny_programs = []           # of those that may not
+//! work_per_submitter = "90d"   # most work of one submitter here, by the time it takes this machine; at the next start
 //! ```
 //!
 //! Everything has a default, the one shown. The file is looked at every two seconds: what is changed counts without a
-//! restart, but for the two settings that say so. A file with a mistake is refused as a whole, with the line and what
+//! restart, but for the settings that say so. A file with a mistake is refused as a whole, with the line and what
 //! is allowed there; at the start that ends the agent, later the last good settings stay in force.
 //!
 //! Flags win over the environment, which wins over the file. The caps on

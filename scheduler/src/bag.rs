@@ -139,6 +139,12 @@ pub struct TaskResult {
     /// Work it turned out to be, in Mop.
     #[serde(rename = "w", alias = "work_mops")]
     pub work_mops: f64,
+    /// Its exit code; `None` where it did not end by itself, and in what was stored before version 4.
+    #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<u8>,
+    /// What its executor signed of it, as the submitter's driver has checked it; never on the way between machines.
+    #[serde(rename = "r", default, skip_serializing_if = "Option::is_none", with = "serde_bytes")]
+    pub receipt: Option<Vec<u8>>,
 }
 
 impl TaskResult {
@@ -149,6 +155,43 @@ impl TaskResult {
             && self.work_mops.is_finite()
             && (0.0..=BAG_WORK_MOPS_MAX).contains(&self.work_mops)
     }
+}
+
+/// Why a machine does not queue tasks of a bag, in its own words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, thiserror::Error)]
+pub enum DeclineReason {
+    /// Its manifest cannot be had, now.
+    #[error("its manifest cannot be had")]
+    #[serde(rename = "a")]
+    Unavailable,
+    /// The manifest is not one, is signed by somebody else, or says other things than the request.
+    #[error("it is not what its submitter signed")]
+    #[serde(rename = "f")]
+    Forged,
+    /// Its submitter is a member only.
+    #[error("its submitter may not submit to this grid")]
+    #[serde(rename = "r")]
+    Role,
+    /// Its submitter is no machine of the grid, or none any more.
+    #[error("its submitter has no valid certificate of the grid")]
+    #[serde(rename = "g")]
+    Stranger,
+    /// The owner's lists of submitters.
+    #[error("the owner does not let bags of its submitter run here")]
+    #[serde(rename = "s")]
+    Submitter,
+    /// The owner's lists of programs.
+    #[error("the owner does not let its program run here")]
+    #[serde(rename = "p")]
+    Program,
+    /// One task needs more than the owner gives to all.
+    #[error("a task needs more memory than there is for tasks here")]
+    #[serde(rename = "l")]
+    Size,
+    /// Its submitter has as much there as one may.
+    #[error("its submitter has as much work here as one may have")]
+    #[serde(rename = "q")]
+    Quota,
 }
 
 /// The way a request took down from where it was accepted: one step per split.

@@ -66,6 +66,12 @@ pub struct Config {
     /// up to 5 min, where that is more. Default 10 s: our choice; cells stay lower bounds as time passes, so that this
     /// only lets a leaf offer what became free meanwhile (docs/adr/0010).
     pub summary_refresh: Duration,
+    /// Most work of one submitter that waits and runs here, by the time that this machine takes for it with all slots, 1 h to
+    /// 10 years; the machine's own bags do not count. Default 90 days: our choice, more than honest bags have, and less than
+    /// what mistakes and floods have.
+    pub submitter_work_max: Duration,
+    /// Most bags of one submitter here, 1 to 4096. Default 1024: a quarter of all that are held.
+    pub submitter_bags_max: u32,
     /// First time to wait before an unanswered message is repeated; doubles up to a third of the lease. Default 2 s.
     pub repeat_after: Duration,
 }
@@ -91,6 +97,8 @@ impl Default for Config {
             vacate_after: Duration::from_secs(600),
             summary_interval: Duration::from_millis(100),
             summary_refresh: Duration::from_secs(10),
+            submitter_work_max: Duration::from_secs(90 * 24 * 3600),
+            submitter_bags_max: 1024,
             repeat_after: Duration::from_secs(2),
         }
     }
@@ -130,6 +138,11 @@ impl Config {
         check(within(self.placement_timeout, 1, 600), "placement_timeout must be between 1 s and 10 min")?;
         check(!self.summary_interval.is_zero(), "summary_interval must be above 0")?;
         check(!self.summary_refresh.is_zero(), "summary_refresh must be above 0")?;
+        check(
+            within(self.submitter_work_max, 3600, 10 * 365 * 24 * 3600),
+            "submitter_work_max must be between 1 h and 10 years",
+        )?;
+        check((1..=4096).contains(&self.submitter_bags_max), "submitter_bags_max must be between 1 and 4096")?;
         check(!self.repeat_after.is_zero(), "repeat_after must be above 0")
     }
 }
@@ -149,6 +162,8 @@ mod tests {
         };
         refused(|config| config.slots = 0, "slots");
         refused(|config| config.slots = 1025, "slots");
+        refused(|config| config.submitter_bags_max = 0, "submitter_bags_max");
+        refused(|config| config.submitter_work_max = Duration::ZERO, "submitter_work_max");
         refused(|config| config.frozen_max = 17, "frozen_max");
         refused(|config| config.grid_step = 0, "grid_step");
         for speed in [0.0, -1.0, f64::NAN, f64::INFINITY] {

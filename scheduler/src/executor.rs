@@ -12,8 +12,11 @@
 //! frozen; where that is used up, newcomers wait. To everybody else a frozen task is one that has begun. Freezing for
 //! others and the owner's freezing of everything have nothing to do with each other.
 //!
+//! Nothing queues that the driver has not authorised (`admission`).
+//!
 //! Left out: a limit by the tasks' memory instead of their number.
 
+mod admission;
 mod giving;
 mod held;
 mod schedule;
@@ -96,6 +99,10 @@ pub(crate) struct Executor {
     grid_step: usize,
     /// In boxes: a node of the map has room for eleven, and most machines hold few.
     held: BTreeMap<BagId, Box<Held>>,
+    /// Requests for bags that the driver has not authorised yet.
+    asked: BTreeMap<BagId, Vec<Request>>,
+    /// Requests, or parts of them, that did not queue here.
+    declined: u64,
     /// Bags by deadline; stale when `order_stale`.
     order: Vec<BagId>,
     order_stale: bool,
@@ -159,6 +166,8 @@ impl Executor {
             lexicographic: config.lexicographic,
             grid_step: config.grid_step as usize,
             held: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            declined: 0,
             order: Vec::new(),
             order_stale: false,
             suspended: false,
@@ -204,10 +213,11 @@ impl Executor {
         held.outbox.insert(result.index, result);
     }
 
-    /// A request reached this leaf: everything new in it joins the queue. However much there is to do it is not refused
+    /// A request for a bag that may queue here: everything new in it does. However much there is to do it is not refused
     /// (paper §6), but where it cannot be what it says, or would leave more to account for than a message holds: then
     /// its submitter issues it again. Of very many bags those go first that no submitter has spoken for.
-    pub(crate) fn accept(&mut self, request: Request, io: &mut Io, config: &Config) {
+    fn queue(&mut self, request: Request, io: &mut Io, config: &Config) {
+        let Some(request) = self.within_quota(request, io, config) else { return };
         let id = request.bag.id;
         if let Some(held) = self.held.get(&id).filter(|held| !held.agrees_with(&request.bag)) {
             if held.confirmed {
@@ -391,11 +401,21 @@ impl Executor {
         let finished = matches!(outcome, TaskOutcome::Finished { .. });
         self.changed |= !(finished && as_expected) || held.unfinished_is_empty();
         match outcome {
-            TaskOutcome::Finished { success, crashed, output, output_bytes, work_mops } => {
+            TaskOutcome::Finished { success, crashed, output, output_bytes, work_mops, exit_code } => {
                 let (index, attempt) = (task.index, running.attempt);
-                let unfinished = false;
-                let result =
-                    TaskResult { index, attempt, success, crashed, unfinished, output, output_bytes, work_mops };
+                let (unfinished, receipt) = (false, None);
+                let result = TaskResult {
+                    index,
+                    attempt,
+                    success,
+                    crashed,
+                    unfinished,
+                    output,
+                    output_bytes,
+                    work_mops,
+                    exit_code,
+                    receipt,
+                };
                 self.failed_in_row = if success { 0 } else { self.failed_in_row.saturating_add(1) };
                 // Only of what is placed here is a failure believed.
                 let speaks = !success && !held.agreed;
@@ -467,6 +487,11 @@ impl Executor {
         self.suspended
     }
 
+    /// Requests, or parts of them, that did not queue here.
+    pub(crate) fn declined_requests(&self) -> u64 {
+        self.declined
+    }
+
     pub(crate) fn resting_until(&self) -> Option<Time> {
         self.resting_until
     }
@@ -508,7 +533,7 @@ impl Executor {
                 let results = held.results();
                 let wait = if held.has_untold() { Duration::ZERO } else { held.results_wait };
                 held.results_due = io.now + wait;
-                let message = Message::Results { bag: held.bag.id, executor: io.me.clone(), results };
+                let message = Message::Results { bag: held.bag.id, executor: io.me.clone(), results, signature: None };
                 io.send(held.bag.submitter.clone(), message);
             }
         }
@@ -588,9 +613,20 @@ impl Executor {
             if let Some(place) = place {
                 io.effects.push(Effect::StopTask { place: place as u32, task: TaskId { bag, index } });
             }
-            let (success, crashed, unfinished, work_mops) = (false, false, true, 0.0);
+            let (success, crashed, unfinished, work_mops, exit_code, receipt) = (false, false, true, 0.0, None, None);
             let Checkpoint { blob: output, bytes: output_bytes } = *checkpoint;
-            let result = TaskResult { index, attempt, success, crashed, unfinished, output, output_bytes, work_mops };
+            let result = TaskResult {
+                index,
+                attempt,
+                success,
+                crashed,
+                unfinished,
+                output,
+                output_bytes,
+                work_mops,
+                exit_code,
+                receipt,
+            };
             // As of a failure, only of what is placed here is it believed.
             self.version += u64::from(!held.agreed);
             held.finished(result, (!held.agreed).then_some(self.version), io, config);

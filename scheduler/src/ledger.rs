@@ -11,6 +11,7 @@
 //! before which no lease ends. What it does cost is a look at each request that is still on its way: few, unless much
 //! was scattered and is issued again, in one request per [`REQUEST_INTERVALS_MAX`] intervals.
 
+mod declined;
 mod failures;
 mod placements;
 #[cfg(test)]
@@ -21,13 +22,15 @@ use std::time::Duration;
 
 use idlewood_overlay::{Contact, PeerId, Time};
 
+use self::declined::Declined;
+pub use self::declined::Declines;
 pub(crate) use self::failures::{AVOID_MAX, FAILED_IN_ROW};
 use self::failures::{Failing, Failures};
 use self::placements::Placement;
 pub(crate) use self::placements::{Holding, refuse};
 use crate::bag::{
-    BAG_WORK_MOPS_MAX, BagHeader, CHECKPOINTS_MAX, Checkpoint, REQUEST_INTERVALS_MAX, Request, TaskId, TaskResult,
-    answer_within_ms,
+    BAG_WORK_MOPS_MAX, BagHeader, CHECKPOINTS_MAX, Checkpoint, DeclineReason, REQUEST_INTERVALS_MAX, Request, TaskId,
+    TaskResult, answer_within_ms,
 };
 use crate::config::Config;
 use crate::io::{Io, Then};
@@ -76,6 +79,8 @@ pub(crate) struct Ledger {
     pausing: BTreeMap<Time, IntervalSet>,
     issued: Vec<Issue>,
     placed: BTreeMap<PeerId, Placement>,
+    /// What machines accounted for once: they may yet have results of it.
+    former: BTreeMap<PeerId, IntervalSet>,
     /// Most copies of one task.
     replicas: usize,
     /// At j: the indices that more than j executors hold.
@@ -90,6 +95,7 @@ pub(crate) struct Ledger {
     /// Failed tries of all tasks, and on which machines the last one failed; of this life only.
     tries_failed: u64,
     failing: BTreeMap<PeerId, Failing>,
+    declined: Declined,
     /// What tasks that are not over go on from.
     checkpoints: BTreeMap<u64, Checkpoint>,
     /// Outputs that could not be fetched, of tasks that are not over.
@@ -103,6 +109,7 @@ pub(crate) struct Ledger {
     attempt: u32,
     reissued: u64,
     duplicates: u64,
+    unasked: u64,
 }
 
 /// A bag as its submitter sees it.
@@ -126,6 +133,10 @@ pub struct BagView {
     pub reissued: u64,
     /// Results that came for a task that was over already.
     pub duplicates: u64,
+    /// Tasks that machines did not queue, by reason.
+    pub declined: BTreeMap<DeclineReason, Declines>,
+    /// Results that were not taken, since the machine that sent them never had the task.
+    pub unasked: u64,
     /// How and when it ended.
     pub closed: Option<(Closing, Time)>,
 }
@@ -155,6 +166,7 @@ impl Ledger {
             pausing: BTreeMap::new(),
             issued: Vec::new(),
             placed: BTreeMap::new(),
+            former: BTreeMap::new(),
             replicas: 1,
             copies: Vec::new(),
             next_end: None,
@@ -163,6 +175,7 @@ impl Ledger {
             failures: BTreeMap::new(),
             tries_failed: 0,
             failing: BTreeMap::new(),
+            declined: Declined::default(),
             checkpoints: BTreeMap::new(),
             unfetched: BTreeMap::new(),
             fetching: BTreeMap::new(),
@@ -172,6 +185,7 @@ impl Ledger {
             attempt: 0,
             reissued: 0,
             duplicates: 0,
+            unasked: 0,
         }
     }
 
@@ -234,6 +248,8 @@ impl Ledger {
             unplaced: self.unissued.len() + self.pausing.values().map(IntervalSet::len).sum::<u64>() + issued,
             reissued: self.reissued,
             duplicates: self.duplicates,
+            unasked: self.unasked,
+            declined: self.declined.reasons.clone(),
             closed: self.closed,
         }
     }
@@ -248,6 +264,7 @@ impl Ledger {
     fn settle(&mut self, result: &TaskResult, executor: Option<PeerId>) {
         self.withdraw(result.index, executor);
         self.failures.remove(&result.index);
+        self.declined.over(result.index);
         self.unfetched.remove(&result.index);
         let index = result.index..result.index + 1;
         if result.success {
@@ -273,10 +290,11 @@ impl Ledger {
         io.persist(vec![Change::Put(self.record(io))], Vec::new());
     }
 
-    /// Finished tasks arrive: their output is fetched, and only then do they count.
+    /// Finished tasks arrive: their output is fetched, and only then do they count. Those of a machine that never had the
+    /// task are not taken; it has to say what it holds, since that word may have been lost.
     pub(crate) fn results(&mut self, executor: &Contact, results: Vec<TaskResult>, io: &mut Io, config: &Config) {
         let (mut unwanted, mut retried) = (IntervalSet::new(), IntervalSet::new());
-        let mut begins_anew = Vec::new();
+        let (mut begins_anew, unasked_before) = (Vec::new(), self.unasked);
         let tasks = self.bag.tasks;
         for result in results.into_iter().filter(|result| result.is_valid(tasks)) {
             let index = result.index;
@@ -287,6 +305,8 @@ impl Ledger {
                 // Acknowledged when the output is here.
             } else if !result.success && !self.is_news(executor, &result) {
                 unwanted.insert_index(index);
+            } else if !self.may_end(index, executor.peer, io.now) {
+                self.unasked += 1;
             } else if !result.success && !result.unfinished && self.counts_and_retries(&result, executor.peer) {
                 let until = Some(self.next_try(index, io));
                 self.take_back(index, executor, until, io);
@@ -306,6 +326,11 @@ impl Ledger {
             }
         }
         let bag = self.bag.id;
+        if self.unasked > unasked_before {
+            let (term, submitter) = (self.term(io, config), Some(io.me.clone()));
+            let (drop, rest) = (IntervalSet::new(), Duration::ZERO);
+            io.send(executor.clone(), Message::Lease { bag, version: 0, submitter, term, drop, rest });
+        }
         if !unwanted.is_empty() {
             io.send(executor.clone(), Message::ResultsAck { bag, indices: unwanted });
         }
@@ -413,6 +438,7 @@ impl Ledger {
         self.fetching.clear();
         let bag = self.bag.id;
         let mut changes = vec![Change::Put(self.record(io))];
+        changes.extend(self.forget_former());
         changes.extend(self.forget_failures());
         let gone = std::mem::take(&mut self.checkpoints);
         changes.extend(gone.into_keys().map(|index| Change::Delete(RecordKey::Checkpoint(bag, index))));
@@ -428,8 +454,8 @@ impl Ledger {
         io.persist(changes, then);
     }
 
-    /// The requests for everything that is to be issued now.
-    pub(crate) fn issue(&mut self, io: &Io, config: &Config) -> Vec<Request> {
+    /// The requests for everything that is to be issued now, and the machine that one is for which others declined.
+    pub(crate) fn issue(&mut self, io: &Io, config: &Config) -> Vec<(Option<Contact>, Request)> {
         let mut requests = Vec::new();
         if self.unissued.is_empty() || !self.open || self.is_closed() || !self.is_measured() {
             return requests;
@@ -441,13 +467,17 @@ impl Ledger {
             self.bag.task_mops = (sum / count as f64).clamp(WORK_MOPS_MIN, BAG_WORK_MOPS_MAX);
         }
         while !self.unissued.is_empty() {
-            let mut ranges: IntervalSet = self.unissued.ranges().take(REQUEST_INTERVALS_MAX).collect();
+            let direct = self.declined.direct(&self.unissued);
+            let to = (!direct.is_empty()).then(|| self.willing(io));
+            let from = if to.is_some() { &direct } else { &self.unissued };
+            let mut ranges: IntervalSet = from.ranges().take(REQUEST_INTERVALS_MAX).collect();
             let mut checkpoints = self.checkpoints.keys().filter(|index| ranges.contains(**index));
             if let Some(&end) = checkpoints.nth(CHECKPOINTS_MAX) {
                 ranges = ranges.intersection(&IntervalSet::from(0..end));
             }
             self.unissued.subtract(&ranges);
-            requests.push(self.request(ranges, None, io, config));
+            let only = to.as_ref().map(|to| to.peer);
+            requests.push((to, self.request(ranges, only, io, config)));
         }
         requests
     }

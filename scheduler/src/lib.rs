@@ -24,14 +24,14 @@ pub mod stretch;
 pub mod summary;
 
 pub use bag::{
-    AGE_MAX, BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, BlobId, Checkpoint, Path, REQUEST_INTERVALS_MAX,
-    Request, TaskId, TaskResult,
+    AGE_MAX, BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, BlobId, Checkpoint, DeclineReason, Path,
+    REQUEST_INTERVALS_MAX, Request, TaskId, TaskResult,
 };
 pub use config::Config;
 pub use executor::{HeldView, RunningTask};
 pub use io::Ticket;
-pub use ledger::BagView;
-pub use message::{Asker, DecodeError, MESSAGE_BYTES_MAX, Message};
+pub use ledger::{BagView, Declines};
+pub use message::{Asker, DecodeError, MESSAGE_BYTES_MAX, Message, RESULTS_MAX};
 pub use peer::{Effect, Event, Notice, Peer, RestoreError, Submission, SubmitError, TaskOutcome};
 pub use record::{Change, Closing, Record, RecordError, RecordKey};
 pub use router::{ClimbingRule, Platform};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, Node};
 use serde::{Deserialize, Serialize};
 
-use crate::bag::{BagId, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request, TaskResult};
+use crate::bag::{BagId, DeclineReason, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request, TaskResult};
 use crate::queue::SPEED_MOPS_MIN;
 use crate::ranges::IntervalSet;
 use crate::summary::SPEED_SUM_MOPS_MAX;
@@ -18,8 +18,10 @@ pub const MESSAGE_BYTES_MAX: usize = 256 * 1024;
 const RECURSION_MAX: usize = 32;
 /// Most bags in one renewal.
 pub(crate) const RENEWALS_MAX: usize = 512;
+/// An Ed25519 signature.
+const SIGNATURE_BYTES: usize = 64;
 /// Most results in one message.
-pub(crate) const RESULTS_MAX: usize = 512;
+pub const RESULTS_MAX: usize = 512;
 
 /// A contact within a message: three values without names. Other places where a contact is stored keep them.
 mod short {
@@ -171,6 +173,22 @@ pub enum Message {
         #[serde(rename = "o", with = "short")]
         to: Contact,
     },
+    /// Executor to submitter: these tasks do not queue here, and were not.
+    #[serde(rename = "x")]
+    Decline {
+        /// Which bag.
+        #[serde(rename = "b")]
+        bag: BagId,
+        /// Who does not take them.
+        #[serde(rename = "e", with = "short")]
+        executor: Contact,
+        /// Which tasks.
+        #[serde(rename = "r")]
+        ranges: IntervalSet,
+        /// Why.
+        #[serde(rename = "y")]
+        reason: DeclineReason,
+    },
     /// Executor to submitter: finished tasks, until acknowledged.
     #[serde(rename = "r")]
     Results {
@@ -183,6 +201,10 @@ pub enum Message {
         /// What came out.
         #[serde(rename = "f")]
         results: Vec<TaskResult>,
+        /// The executor's signature under all of them, which is its driver's to make and the submitter's driver's to check:
+        /// 64 bytes.
+        #[serde(rename = "z", default, skip_serializing_if = "Option::is_none", with = "serde_bytes")]
+        signature: Option<Vec<u8>>,
     },
     /// Submitter to executor: these are journalled (or not wanted); forget them.
     #[serde(rename = "k")]
@@ -274,7 +296,14 @@ impl Message {
             Self::Offer { executor, ranges, to, .. } => {
                 (executor.is_valid() && to.is_valid() && ranges.intervals() <= REQUEST_INTERVALS_MAX, "offer")
             }
-            Self::Results { executor, results, .. } => (executor.is_valid() && results.len() <= RESULTS_MAX, "results"),
+            Self::Decline { executor, ranges, .. } => {
+                (executor.is_valid() && ranges.intervals() <= REQUEST_INTERVALS_MAX, "decline")
+            }
+            Self::Results { executor, results, signature, .. } => {
+                let is_bare = results.iter().all(|result| result.receipt.is_none());
+                let is_one = signature.as_ref().is_none_or(|signature| signature.len() == SIGNATURE_BYTES);
+                (executor.is_valid() && results.len() <= RESULTS_MAX && is_bare && is_one, "results")
+            }
         };
         if valid { Ok(()) } else { Err(DecodeError::Invalid(what)) }
     }
@@ -290,6 +319,7 @@ impl Message {
             Self::Renewed { .. } => "renewed",
             Self::Ask { .. } => "ask",
             Self::Offer { .. } => "offer",
+            Self::Decline { .. } => "decline",
             Self::Results { .. } => "results",
             Self::ResultsAck { .. } => "results_ack",
         }

@@ -13,7 +13,9 @@ use idlewood_overlay::{Contact, GridId, Node, Overlay, PayloadCodec, PeerId, Sta
 use serde::{Deserialize, Serialize};
 
 use self::redistribution::Asking;
-use crate::bag::{BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, BlobId, Checkpoint, Request, TaskId, TaskResult};
+use crate::bag::{
+    BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, BlobId, Checkpoint, DeclineReason, Request, TaskId, TaskResult,
+};
 use crate::config::Config;
 use crate::executor::{Executor, HeldView, Lease, RunningTask};
 use crate::io::{Io, Then, Ticket};
@@ -53,6 +55,8 @@ pub enum TaskOutcome {
         output_bytes: u64,
         /// Work it turned out to be, in Mop.
         work_mops: f64,
+        /// Its exit code; `None` where it did not end by itself.
+        exit_code: Option<u8>,
     },
     /// Its program or input could not be had; the bag is left alone for a while.
     NotStarted {
@@ -96,6 +100,13 @@ pub enum Event {
     RerunFailed(BagId),
     /// The user needs nothing of a bag any more; ignored unless it is over.
     Removed(BagId),
+    /// The answer to [`Effect::Authorise`]: tasks of the bag may queue here, or why not.
+    Authorised {
+        /// Which bag.
+        bag: BagId,
+        /// Whether they may.
+        verdict: Result<(), DeclineReason>,
+    },
     /// A worker is free again.
     TaskEnded {
         /// Which task it had.
@@ -156,6 +167,12 @@ pub enum Effect {
         ticket: Ticket,
         /// What changes.
         changes: Vec<Change>,
+    },
+    /// Look whether a bag may queue here: whether its manifest is signed by a submitter of the grid, says what this header
+    /// says, and is what the owner lets run. [`Event::Authorised`] follows; nothing of it queues before.
+    Authorise {
+        /// The bag as a request describes it, which anybody may have written.
+        bag: BagHeader,
     },
     /// Run a task; [`Event::TaskEnded`] follows.
     StartTask {
@@ -397,6 +414,11 @@ impl Peer {
             {
                 ledger.restore_placed(executor.clone(), ranges, &mut self.io, &self.config);
             }
+            if let Record::Former { bag, executor, ranges } = record
+                && let Some(ledger) = self.ledgers.get_mut(bag)
+            {
+                ledger.restore_former(*executor, ranges.clone());
+            }
         }
         for ledger in self.ledgers.values_mut() {
             ledger.close_if_over(&mut self.io);
@@ -421,6 +443,7 @@ impl Peer {
                 Record::Incarnation(_)
                 | Record::Bag { .. }
                 | Record::Placed { .. }
+                | Record::Former { .. }
                 | Record::Failures { .. }
                 | Record::Checkpoint { .. }
                 | Record::Done { .. } => {}
@@ -457,6 +480,9 @@ impl Peer {
                 }
             }
             Event::Removed(bag) => self.remove(bag),
+            Event::Authorised { bag, verdict } => {
+                self.executor.authorised(bag, verdict, &mut self.io, &self.config);
+            }
             Event::TaskEnded { task, outcome } => {
                 self.executor.ended(task, outcome, &mut self.io, &self.config);
             }
@@ -583,19 +609,30 @@ impl Peer {
                 Some(ledger) => ledger.offer(executor, &ranges, to, &mut self.io, &self.config),
                 None => refuse(bag, executor, 0, ranges, &mut self.io),
             },
-            Message::Results { bag, executor, results } if executor.peer == from => match self.ledgers.get_mut(&bag) {
-                Some(ledger) => ledger.results(&executor, results, &mut self.io, &self.config),
-                None => {
-                    let mut indices = IntervalSet::new();
-                    for result in results {
-                        indices.insert_index(result.index);
+            Message::Results { bag, executor, results, .. } if executor.peer == from => {
+                match self.ledgers.get_mut(&bag) {
+                    Some(ledger) => ledger.results(&executor, results, &mut self.io, &self.config),
+                    None => {
+                        let mut indices = IntervalSet::new();
+                        for result in results {
+                            indices.insert_index(result.index);
+                        }
+                        self.io.send(executor, Message::ResultsAck { bag, indices });
                     }
-                    self.io.send(executor, Message::ResultsAck { bag, indices });
                 }
-            },
+            }
+            Message::Decline { bag, executor, ranges, reason } if executor.peer == from => {
+                if let Some(ledger) = self.ledgers.get_mut(&bag) {
+                    ledger.declined(from, &ranges, reason, &mut self.io);
+                }
+            }
             Message::Renewal { executor, bags } if executor.peer == from => self.renewal(executor, bags),
             // Only the peer itself may speak of what it holds.
-            Message::Holding { .. } | Message::Renewal { .. } | Message::Offer { .. } | Message::Results { .. } => {}
+            Message::Holding { .. }
+            | Message::Renewal { .. }
+            | Message::Offer { .. }
+            | Message::Decline { .. }
+            | Message::Results { .. } => {}
             Message::Lease { bag, version, submitter, term, drop, rest } => {
                 let lease = Lease { bag, version, submitter, term, drop, rest };
                 self.executor.lease(from, lease, &mut self.io, &self.config);
@@ -818,8 +855,11 @@ impl Peer {
         for ledger in self.ledgers.values_mut() {
             requests.append(&mut ledger.issue(&self.io, &self.config));
         }
-        for request in requests {
-            self.enter(request);
+        for (to, request) in requests {
+            match to {
+                Some(to) => self.io.send(to, Message::Request { request, node: Node::Leaf, climbing: false }),
+                None => self.enter(request),
+            }
         }
     }
 
@@ -942,12 +982,18 @@ impl Peer {
             let (executor, ranges) = (executor.clone(), ranges.clone());
             Record::Placed { bag, executor, ranges }
         });
-        [Record::Incarnation(self.me().incarnation), ledger.record(&self.io)].into_iter().chain(placed).collect()
+        let own = [Record::Incarnation(self.me().incarnation), ledger.record(&self.io)];
+        own.into_iter().chain(placed).chain(ledger.former()).collect()
     }
 
     /// The tasks that are held here and not over, by bag.
     pub fn unfinished(&self) -> BTreeMap<BagId, IntervalSet> {
         self.executor.unfinished()
+    }
+
+    /// Requests, or parts of them, that did not queue here since the start: not authorised, or over a quota.
+    pub fn declined_requests(&self) -> u64 {
+        self.executor.declined_requests()
     }
 
     /// Until when this machine offers nothing, since all fails here that succeeds elsewhere.

@@ -13,8 +13,9 @@ use crate::ranges::IntervalSet;
 /// Version of the encoding below; stands in front of every record.
 ///
 /// What was written by an older version is read, and written in this one when it changes next. Version 1 knew neither
-/// [`Record::Failures`] nor [`TaskResult::crashed`], version 2 no checkpoints.
-const RECORD_VERSION: u8 = 3;
+/// [`Record::Failures`] nor [`TaskResult::crashed`], version 2 no checkpoints, version 3 neither [`Record::Former`]
+/// nor exit codes nor receipts.
+const RECORD_VERSION: u8 = 4;
 /// The oldest version that can be read.
 const RECORD_VERSION_OLDEST: u8 = 1;
 
@@ -81,6 +82,15 @@ pub enum Record {
         /// Which tasks.
         ranges: IntervalSet,
     },
+    /// Submitter: what an executor accounted for once, and may yet have results of.
+    Former {
+        /// Which bag.
+        bag: BagId,
+        /// Who.
+        executor: PeerId,
+        /// Which tasks.
+        ranges: IntervalSet,
+    },
     /// Submitter: failed tries of a task that is not over.
     Failures {
         /// Which bag.
@@ -129,6 +139,8 @@ pub enum RecordKey {
     Bag(BagId),
     /// [`Record::Placed`].
     Placed(BagId, PeerId),
+    /// [`Record::Former`].
+    Former(BagId, PeerId),
     /// [`Record::Done`].
     Done(BagId, u64),
     /// [`Record::Failures`].
@@ -147,6 +159,7 @@ impl RecordKey {
             Self::Outbox(..) => b'o',
             Self::Bag(_) => b'b',
             Self::Placed(..) => b'p',
+            Self::Former(..) => b'e',
             Self::Done(..) => b'd',
             Self::Failures(..) => b'f',
             Self::Checkpoint(..) => b'c',
@@ -162,7 +175,7 @@ impl RecordKey {
                 bytes.extend(bag.0);
                 bytes.extend(index.to_be_bytes());
             }
-            Self::Placed(bag, peer) => {
+            Self::Placed(bag, peer) | Self::Former(bag, peer) => {
                 bytes.extend(bag.0);
                 bytes.extend(peer.0);
             }
@@ -199,6 +212,7 @@ impl Record {
             Self::Bag { bag, .. } => RecordKey::Bag(bag.id),
             Self::Placed { bag, executor, .. } => RecordKey::Placed(*bag, executor.peer),
             Self::Done { bag, result, .. } => RecordKey::Done(*bag, result.index),
+            Self::Former { bag, executor, .. } => RecordKey::Former(*bag, *executor),
             Self::Failures { bag, index, .. } => RecordKey::Failures(*bag, *index),
             Self::Checkpoint { bag, index, .. } => RecordKey::Checkpoint(*bag, *index),
         }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, GridId, Node, PeerId, Side, State, Time, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
-    Asker, BagHeader, BagId, BlobId, Change, Checkpoint, Config, Effect, Event, MESSAGE_BYTES_MAX, Message, Notice,
-    Path, Peer, Record, Request, Submission, TaskId, TaskOutcome, TaskResult,
+    Asker, BagHeader, BagId, BlobId, Change, Checkpoint, Config, DeclineReason, Effect, Event, MESSAGE_BYTES_MAX,
+    Message, Notice, Path, Peer, Record, Request, Submission, TaskId, TaskOutcome, TaskResult,
 };
 
 const BAG: BagId = BagId([7; 32]);
@@ -31,6 +31,9 @@ struct Host {
     started: Vec<TaskId>,
     stopped: Vec<TaskId>,
     measured: Vec<BagId>,
+    /// What was to be authorised, and what is answered; none: nothing.
+    looked_at: Vec<BagHeader>,
+    verdict: Option<Result<(), DeclineReason>>,
     notices: Vec<Notice>,
     persisted: Vec<Record>,
     /// Whose checkpoints were asked for, and what tasks that were started go on from.
@@ -53,6 +56,8 @@ impl Host {
             started: Vec::new(),
             stopped: Vec::new(),
             measured: Vec::new(),
+            looked_at: Vec::new(),
+            verdict: Some(Ok(())),
             notices: Vec::new(),
             persisted: Vec::new(),
             asked: Vec::new(),
@@ -84,6 +89,12 @@ impl Host {
                     Effect::KeepCheckpoints { bag, tasks } => self.asked.push((bag, tasks)),
                     Effect::StopTask { task, .. } => self.stopped.push(task),
                     Effect::MeasureTask { bag } => self.measured.push(bag),
+                    Effect::Authorise { bag } => {
+                        self.looked_at.push(bag.clone());
+                        if let Some(verdict) = self.verdict {
+                            events.push_back(Event::Authorised { bag: bag.id, verdict });
+                        }
+                    }
                     Effect::FetchOutput { task, .. } => events.push_back(Event::Fetched { task, here: true }),
                     Effect::Notify(notice) => self.notices.push(notice),
                     Effect::FreezeTask { .. }
@@ -122,6 +133,7 @@ impl Host {
             output: BlobId([1; 32]),
             output_bytes: 1,
             work_mops: 1000.0,
+            exit_code: Some(0),
         };
         self.give(Event::TaskEnded { task, outcome });
     }
@@ -418,6 +430,8 @@ fn what_is_held_can_always_be_said() {
         output: BlobId([1; 32]),
         output_bytes: 1,
         work_mops: 1000.0,
+        exit_code: None,
+        receipt: None,
     };
     let bag = BagHeader { tasks: 1 << 40, ..bag(1) };
     let records =
@@ -1138,4 +1152,114 @@ fn a_request_waits_at_a_router_that_is_cut_off_and_goes_on_when_the_tree_is_repa
         }
     }
     assert!(cut_off >= 2, "{cut_off} routers were cut off");
+}
+
+/// What was declined, for what reason.
+fn declines(host: &mut Host) -> Vec<(IntervalSet, DeclineReason)> {
+    let sent = std::mem::take(&mut host.sent).into_iter().filter_map(|(to, message)| match message {
+        Message::Decline { bag: BAG, executor, ranges, reason } => {
+            assert_eq!((to.peer, executor.peer), (SUBMITTER, PeerId([2; 32])));
+            Some((ranges, reason))
+        }
+        _ => None,
+    });
+    sent.collect()
+}
+
+#[test]
+fn nothing_of_a_bag_queues_before_it_is_authorised() {
+    let mut host = Host::new(2);
+    (host.verdict, host.persisted) = (None, Vec::new());
+    host.receive(1, request(1, 0, 0..5));
+    host.receive(1, request(1, 0, 0..5));
+    host.receive(1, request(2, 0, 5..9));
+    host.pass(seconds(30.0));
+    assert_eq!(host.looked_at, [bag(1)], "asked once");
+    assert!(host.started.is_empty() && host.persisted.is_empty() && host.holdings().is_empty());
+    assert!(host.peer.held().is_empty());
+    host.give(Event::Authorised { bag: BAG, verdict: Ok(()) });
+    assert_eq!((host.started.len(), host.peer.unfinished()[&BAG].len()), (1, 9));
+    assert_eq!(host.holdings().last().map(|(_, tasks)| *tasks), Some(9));
+    // What is here needs no second look; who contradicts it does, and is not heard once its submitter has spoken.
+    host.receive(1, request(3, 0, 9..10));
+    host.receive(1, forged(4, |request| request.bag.tasks = 1_000_000));
+    host.receive(1, lease(host.holdings().last().expect("it spoke").0, IntervalSet::new()));
+    host.receive(1, forged(5, |request| request.bag.tasks = 1_000_000));
+    assert_eq!((host.looked_at.len(), host.peer.unfinished()[&BAG].len()), (2, 10));
+}
+
+#[test]
+fn what_is_not_authorised_goes_back_with_the_reason_and_leaves_nothing() {
+    for reason in [DeclineReason::Role, DeclineReason::Submitter, DeclineReason::Unavailable] {
+        let mut host = Host::new(2);
+        (host.verdict, host.persisted) = (Some(Err(reason)), Vec::new());
+        host.receive(1, request(1, 0, 0..5));
+        assert_eq!(declines(&mut host), [(IntervalSet::from(0..5), reason)]);
+        assert!(host.started.is_empty() && host.persisted.is_empty() && host.peer.held().is_empty());
+        assert_eq!(host.peer.declined_requests(), 1);
+        assert!(host.peer.resting_until().is_none(), "others' bags are welcome");
+        // Nothing is remembered either: it may be another time.
+        host.verdict = Some(Ok(()));
+        host.receive(1, request(1, 0, 0..5));
+        assert_eq!(host.started.len(), 1);
+    }
+}
+
+#[test]
+fn an_invention_does_not_keep_the_bag_itself_out() {
+    let mut host = Host::new(2);
+    host.verdict = None;
+    host.receive(9, forged(1, |request| request.bag.tasks = 1_000_000));
+    host.receive(1, request(2, 0, 0..5));
+    host.give(Event::Authorised { bag: BAG, verdict: Err(DeclineReason::Forged) });
+    assert_eq!(host.looked_at.len(), 2);
+    host.give(Event::Authorised { bag: BAG, verdict: Ok(()) });
+    assert_eq!((host.peer.unfinished()[&BAG].len(), host.started.len()), (5, 1));
+    // An answer that nobody waits for says nothing.
+    host.give(Event::Authorised { bag: BagId([99; 32]), verdict: Ok(()) });
+}
+
+#[test]
+fn one_submitter_has_so_much_work_here_and_the_rest_goes_back() {
+    // An hour at 1000 Mop/s is 3600 tasks of 1000 Mop; 36 of 100,000.
+    let config = Config { submitter_work_max: seconds(3600.0), ..Config::default() };
+    let mut host = Host::restore(2, config, Vec::new());
+    let heavy = |number, bag: BagHeader, ranges: Range<u64>| {
+        forged(number, |request| (request.bag, request.ranges) = (bag, IntervalSet::from(ranges)))
+    };
+    let big = BagHeader { task_mops: 1e5, application_size_mops: 1e7, ..bag(1) };
+    host.receive(1, heavy(1, big.clone(), 0..30));
+    assert_eq!(declines(&mut host), []);
+    host.receive(1, heavy(2, big.clone(), 30..60));
+    assert_eq!(declines(&mut host), [(IntervalSet::from(36..60), DeclineReason::Quota)]);
+    assert_eq!(host.peer.unfinished()[&BAG], IntervalSet::from(0..36));
+    host.receive(1, heavy(3, big.clone(), 60..61));
+    assert_eq!(declines(&mut host), [(IntervalSet::from(60..61), DeclineReason::Quota)]);
+    // Another submitter has its own.
+    let other = BagHeader { id: BagId([8; 32]), submitter: contact(3), ..big };
+    host.receive(3, heavy(1, other, 0..5));
+    assert_eq!(host.peer.unfinished()[&BagId([8; 32])].len(), 5);
+    assert_eq!(host.peer.declined_requests(), 2);
+}
+
+#[test]
+fn what_others_do_not_let_in_ends_on_machines_that_do_and_the_reason_is_told() {
+    let [mut host, mut other] = pair();
+    other.verdict = Some(Err(DeclineReason::Submitter));
+    let submission = Submission { id: BAG, tasks: 20, task_mops: Some(1000.0), retries_max: 0 };
+    host.give(Event::Submitted(submission));
+    let mut asked = 0;
+    for _ in 0..200 {
+        talk_and(&mut host, &mut other, 1, |message| asked += usize::from(matches!(message, Message::Decline { .. })));
+        let running: Vec<TaskId> = host.peer.running().iter().map(|running| running.task).collect();
+        running.into_iter().for_each(|task| host.finish(task, true));
+    }
+    let view = host.peer.bag(BAG).unwrap();
+    assert_eq!((view.done, view.reissued), (20, 0));
+    let declines = view.declined[&DeclineReason::Submitter];
+    assert_eq!(declines.last, PeerId([3; 32]));
+    assert!(declines.tasks >= 5, "its share was offered to it: {declines:?}");
+    // It asks for work itself, and is offered what it does not want; seldom.
+    assert!(asked <= 10, "it was asked {asked} times");
+    assert!(other.started.is_empty());
 }

@@ -140,6 +140,7 @@ impl Machine {
                     self.holding.insert(bag, (version, ranges.len()));
                 }
             }
+            Effect::Authorise { bag } => events.push_back(Event::Authorised { bag: bag.id, verdict: Ok(()) }),
             Effect::MeasureTask { .. }
             | Effect::FetchOutput { .. }
             | Effect::KeepCheckpoints { .. }
@@ -240,6 +241,7 @@ impl Machine {
             output: BlobId([1; 32]),
             output_bytes: 1,
             work_mops: 1.0,
+            exit_code: Some(0),
         };
         self.give(Event::TaskEnded { task, outcome });
         let acknowledged =

@@ -8,8 +8,8 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, Node, PeerId, Side, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
-    Asker, BagHeader, BagId, BlobId, Checkpoint, Closing, DecodeError, Message, Path, Record, RecordError, Request,
-    TaskResult,
+    Asker, BagHeader, BagId, BlobId, Checkpoint, Closing, DeclineReason, DecodeError, Message, Path, Record,
+    RecordError, Request, TaskResult,
 };
 
 fn contact(byte: u8) -> Contact {
@@ -37,6 +37,8 @@ fn result() -> TaskResult {
         output: BlobId([5; 32]),
         output_bytes: 9,
         work_mops: 2.0,
+        exit_code: None,
+        receipt: None,
     }
 }
 
@@ -93,7 +95,7 @@ fn messages() -> Vec<Message> {
         Message::Renewed { bags: vec![(bag().id, 6)], term: Duration::from_secs(60) },
         Message::Ask { asker: asker(1000.0, 1e-5), node: Node::Router, climbing: true, climbed: 2 },
         Message::Offer { bag: bag().id, executor: contact(2), ranges: IntervalSet::from(0..2), to: contact(3) },
-        Message::Results { bag: bag().id, executor: contact(2), results: vec![result()] },
+        Message::Results { bag: bag().id, executor: contact(2), results: vec![result()], signature: None },
         Message::ResultsAck { bag: bag().id, indices: IntervalSet::from(3..4) },
         Message::Request {
             request: Request { checkpoints: Box::new([(3, checkpoint())]), ..request() },
@@ -104,6 +106,19 @@ fn messages() -> Vec<Message> {
             bag: bag().id,
             executor: contact(2),
             results: vec![TaskResult { success: false, unfinished: true, ..result() }],
+            signature: None,
+        },
+        Message::Decline {
+            bag: bag().id,
+            executor: contact(2),
+            ranges: IntervalSet::from(0..2),
+            reason: DeclineReason::Quota,
+        },
+        Message::Results {
+            bag: bag().id,
+            executor: contact(2),
+            results: vec![TaskResult { exit_code: Some(3), ..result() }],
+            signature: Some(vec![9; 64]),
         },
     ]
 }
@@ -124,6 +139,7 @@ fn records() -> Vec<Record> {
         Record::Bag { bag: bag(), released, retries_max: 2, attempt: 3, closed: Some((Closing::Completed, released)) },
         Record::Placed { bag: bag().id, executor: contact(2), ranges: IntervalSet::from(0..2) },
         Record::Done { bag: bag().id, executor: PeerId([2; 32]), finished: released, result: result() },
+        Record::Former { bag: bag().id, executor: PeerId([2; 32]), ranges: IntervalSet::from(2..3) },
         Record::Failures { bag: bag().id, index: 3, count: 1, crashed_on: vec![PeerId([2; 32])], next_attempt: 4 },
         Record::Held {
             bag: bag(),
@@ -159,15 +175,15 @@ fn records_keep_their_bytes() {
     insta::assert_snapshot!(golden);
 }
 
-/// What was written before there were versions 2 and 3.
+/// What was written before there were versions 2 to 4.
 #[test]
 fn older_records_are_read_and_newer_ones_refused_by_their_version() {
     let mut bytes = records()[2].encode();
-    for version in [1, 2] {
+    for version in [1, 2, 3] {
         bytes[0] = version;
         assert_eq!(Record::decode(&bytes).unwrap(), records()[2]);
     }
-    for version in [0, 4, 255] {
+    for version in [0, 5, 255] {
         bytes[0] = version;
         assert!(matches!(Record::decode(&bytes), Err(RecordError::Version(found)) if found == version));
     }
@@ -229,6 +245,15 @@ fn impossible_messages_are_refused() {
     ] {
         let ask = Message::Ask { asker: asker(speed_mops, stretch), node: Node::Leaf, climbing: false, climbed: 0 };
         assert_eq!(Message::decode(&ask.encode()), Err(DecodeError::Invalid("ask")), "{speed_mops} {stretch}");
+    }
+    let results = |receipt, signature| Message::Results {
+        bag: bag().id,
+        executor: contact(2),
+        results: vec![TaskResult { receipt, ..result() }],
+        signature,
+    };
+    for message in [results(Some(vec![1]), None), results(None, Some(vec![1; 63]))] {
+        assert_eq!(Message::decode(&message.encode()), Err(DecodeError::Invalid("results")));
     }
     let bags = (0..513).map(|version| (bag().id, version)).collect();
     let renewal = Message::Renewal { executor: contact(2), bags };

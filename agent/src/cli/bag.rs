@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use super::follow::{self, View};
-use super::{Context, results, ticket};
+use super::{Context, receipts, results, ticket};
 use crate::api::{Bag, BagDetail, TaskResult};
 use crate::client::Client;
 use crate::manifest::TaskOutput;
@@ -67,6 +67,8 @@ pub(super) enum BagCommand {
     Logs(results::LogsArgs),
     /// Save what tasks produced, also while the bag runs
     Get(results::GetArgs),
+    /// Check receipts that `get --receipts` saved; exit with 1 at the first that its machine did not sign
+    Receipts(receipts::ReceiptsArgs),
 }
 
 /// Which bag a command is about.
@@ -107,6 +109,7 @@ pub(super) fn run(context: &Context, command: BagCommand) -> anyhow::Result<Exit
         BagCommand::Rerun { id, failed: _ } => rerun_failed(context, &id.0),
         BagCommand::Ticket(args) => ticket::ticket(context, &args),
         BagCommand::Adopt(args) => ticket::adopt(context, &args),
+        BagCommand::Receipts(args) => receipts::receipts(context, &args),
         BagCommand::Rm { id } => remove(context, &id.0),
         BagCommand::Logs(args) => results::logs(context, &args),
         BagCommand::Get(args) => results::get(context, &args),
@@ -225,6 +228,14 @@ fn description(detail: &BagDetail) -> Vec<(&'static str, String)> {
     ];
     if bag.reissued + bag.duplicates > 0 {
         pairs.push(("repeated", format!("{} issued again, {} results came twice", bag.reissued, bag.duplicates)));
+    }
+    for declined in &bag.declined {
+        let tasks = output::count(declined.tasks, "task");
+        pairs.push(("declined", format!("{tasks}, last by {}: {}", declined.machine, declined.reason)));
+    }
+    if bag.unasked > 0 {
+        let from = "from machines that never had the task";
+        pairs.push(("not taken", format!("{} {from}", output::count(bag.unasked, "result"))));
     }
     let work = bag
         .work_mops

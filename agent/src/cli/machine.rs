@@ -355,6 +355,8 @@ ON THE LINE  MACHINE                      ADDRESS
             bytes_sent: 1024,
             bytes_received: 0,
             requests_refused: 0,
+            requests_declined: 0,
+            results_unsigned: 0,
             protocol_errors: 0,
             uptime_s: 61.0,
         };

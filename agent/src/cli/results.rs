@@ -5,6 +5,7 @@
 //! DIR/7/stdout, stderr      what task 7 wrote
 //! DIR/7/exit_code           empty where it did not end by itself
 //! DIR/7/outputs/...         the files it left
+//! DIR/7/receipt             with --receipts: what its machine signed (`docs/formats.md`)
 //! ```
 //!
 //! Outputs come from other people's machines: paths in them are checked before anything is written, and one that
@@ -45,6 +46,9 @@ pub(super) struct GetArgs {
     /// Only these tasks: 5, 0-9, 1,3,7-9
     #[arg(long, value_name = "RANGE")]
     index: Option<Numbers>,
+    /// Also what the machines signed that ran them; `bag receipts` checks it
+    #[arg(long)]
+    receipts: bool,
 }
 
 /// What `bag logs` takes.
@@ -117,6 +121,9 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
         }
     }
     progress.clear()?;
+    if args.receipts {
+        save_receipts(&client, &bag.id, &out, &records, &mut problems)?;
+    }
     let json = serde_json::to_vec_pretty(&records)?;
     write(&out.join("results.json"), &json)?;
     let tasks = records.len() as u64;
@@ -138,6 +145,27 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
         bail!("{}, beginning with: {first}", output::count(problems.len() as u64, "problem"));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the receipts of tasks that were saved.
+fn save_receipts(
+    client: &Client,
+    bag: &str,
+    out: &Path,
+    records: &[Record],
+    problems: &mut Vec<String>,
+) -> anyhow::Result<()> {
+    let receipts = client.receipts(bag)?;
+    for Record { result, .. } in records {
+        let index = result.index;
+        let Ok(place) = receipts.binary_search_by_key(&index, |receipt| receipt.index) else {
+            problems.push(format!("there is no receipt of task {index}: it ended under an older idlewood"));
+            continue;
+        };
+        let bytes = hex::decode(&receipts[place].receipt).context("the agent's answer is damaged")?;
+        write(&out.join(index.to_string()).join("receipt"), &bytes)?;
+    }
+    Ok(())
 }
 
 pub(super) fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCode> {

@@ -136,6 +136,7 @@ fn kind(record: &Record) -> &'static str {
         Record::Outbox { .. } => "outbox",
         Record::Bag { .. } => "bag",
         Record::Placed { .. } => "placed",
+        Record::Former { .. } => "former",
         Record::Failures { .. } => "failures",
         Record::Checkpoint { .. } => "checkpoint",
         Record::Done { .. } => "done",

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use idlewood_overlay::{Contact, GridId, Time};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
-    BagId, Change, Config, Effect, Event, Message, Notice, Peer, Record, RecordKey, TaskId, Ticket,
+    BagId, Change, Config, DeclineReason, Effect, Event, Message, Notice, Peer, Record, RecordKey, TaskId, Ticket,
 };
 use libp2p::Multiaddr;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -32,6 +32,7 @@ use super::outputs::Outputs;
 use super::owner::Owner;
 use super::pin::Pin;
 use super::places::Place;
+use super::receipts::Leaving;
 use super::runs::Runs;
 use super::submission::Accepted;
 use super::task::{Collected, Preparation, Supplies};
@@ -93,6 +94,11 @@ pub(super) enum Done {
     MeasurePrepared {
         bag: BagId,
         preparation: Preparation,
+    },
+    /// A bag was looked at.
+    Authorised {
+        bag: BagId,
+        manifest: Result<Arc<Manifest>, DeclineReason>,
     },
     Measured {
         bag: BagId,
@@ -182,6 +188,9 @@ pub(super) struct Driver {
     pub(super) runs: Runs,
     pub(super) jobs: Jobs<Done>,
     pub(super) manifests: Manifests,
+    pub(super) leaving: Leaving,
+    /// Results of this machine's bags that came without their machine's signature.
+    pub(super) results_unsigned: u64,
     pub(super) measuring: Measuring,
     pub(super) outputs: Outputs,
     pub(super) activity: Activity,
@@ -238,6 +247,8 @@ impl Driver {
             places,
             jobs: Jobs::new(),
             manifests: Manifests::default(),
+            leaving: Leaving::default(),
+            results_unsigned: 0,
             measuring: Measuring::default(),
             outputs: Outputs::default(),
             activity,
@@ -320,6 +331,7 @@ impl Driver {
             Some(command) = self.commands.recv(), if self.commits.has_room() => self.command(command),
             Some(event) = self.net_events.recv(), if self.commits.has_room() => self.net_event(event),
         }
+        self.send_results();
         if self.commits.is_closed() && self.fatal.is_none() {
             self.fatal = Some(CommitError::Broken("its writer has ended".to_owned()));
         }
@@ -349,7 +361,7 @@ impl Driver {
 
     fn carry_out(&mut self, effect: Effect) {
         match effect {
-            Effect::Send { to, message } => self.net.send(&to, message.encode()),
+            Effect::Send { to, message } => self.send(to, message),
             Effect::Persist { ticket, changes } => self.persist(ticket, changes),
             Effect::StartTask { place, task, attempt, bag, checkpoint } => {
                 self.start_task(place as usize, task, attempt, bag, checkpoint);
@@ -359,6 +371,7 @@ impl Driver {
             Effect::FreezeTask { place, task } => self.freeze_task(place as usize, task),
             Effect::ThawTask { place, task } => self.thaw_task(place as usize, task),
             Effect::SuspendTasks | Effect::ResumeTasks => self.settle_workers(),
+            Effect::Authorise { bag } => self.authorise(bag),
             Effect::MeasureTask { bag } => self.measure(bag),
             Effect::FetchOutput { task, output, output_bytes, from } => {
                 self.fetch_output(task, output, output_bytes, from);
@@ -435,7 +448,11 @@ impl Driver {
     fn net_event(&mut self, event: NetEvent) {
         match event {
             NetEvent::Received { from, bytes } => match Message::decode(&bytes) {
-                Ok(message) => self.feed(Event::Received { from, message }),
+                Ok(message) => {
+                    if let Some(message) = self.checked(from, message) {
+                        self.feed(Event::Received { from, message });
+                    }
+                }
                 Err(error) => tracing::debug!(?from, %error, "message refused"),
             },
             NetEvent::Unreachable(peer) => self.feed(Event::ConnectionLost(peer)),
@@ -453,6 +470,7 @@ impl Driver {
             Done::Collected { task, attempt, collected } => self.over(task, attempt, collected),
             Done::MeasurePrepared { bag, preparation } => self.measure_prepared(job, bag, preparation),
             Done::Measured { bag, cpu, collected } => self.measured(bag, cpu, &collected),
+            Done::Authorised { bag, manifest } => self.authorised(bag, manifest),
             Done::MeasureAgain => self.measure_again(job),
             Done::OutputKept { task, pin } => self.output_kept(task, pin),
             Done::Accepted { result, reply } => self.accepted(result, reply),

@@ -36,6 +36,7 @@ pub(crate) enum Command {
     Bags(Reply<Vec<api::Bag>>),
     Bag(String, Reply<api::BagDetail>),
     Results(String, Reply<Vec<api::TaskResult>>),
+    Receipts(String, Reply<Vec<api::Receipt>>),
     Submit(Box<api::SubmitRequest>, Reply<api::Bag>),
     Cancel(String, Reply<api::Bag>),
     RerunFailed(String, Reply<api::Bag>),
@@ -102,6 +103,14 @@ impl NodeHandle {
     /// As [`NodeHandle::bag`].
     pub async fn results(&self, id: &str) -> Result<Vec<api::TaskResult>, Refusal> {
         self.ask(|reply| Command::Results(id.to_owned(), reply)).await
+    }
+
+    /// What the machines signed that ran its tasks, by index; tasks that are over without any are left out.
+    ///
+    /// # Errors
+    /// As [`NodeHandle::bag`].
+    pub async fn receipts(&self, id: &str) -> Result<Vec<api::Receipt>, Refusal> {
+        self.ask(|reply| Command::Receipts(id.to_owned(), reply)).await
     }
 
     /// Takes a bag; returns when it is durable.

@@ -143,6 +143,7 @@ impl Kept {
             | Record::Incarnation(_)
             | Record::Held { .. }
             | Record::Placed { .. }
+            | Record::Former { .. }
             | Record::Failures { .. } => {}
         }
     }
@@ -233,7 +234,19 @@ mod tests {
         for (index, output) in [(0, first), (1, second)] {
             let (attempt, success, crashed, output_bytes, work_mops) = (0, false, false, 100, 1.0);
             let unfinished = false;
-            let result = TaskResult { index, attempt, success, crashed, unfinished, output, output_bytes, work_mops };
+            let (exit_code, receipt) = (None, None);
+            let result = TaskResult {
+                index,
+                attempt,
+                success,
+                crashed,
+                unfinished,
+                output,
+                output_bytes,
+                work_mops,
+                exit_code,
+                receipt,
+            };
             kept.apply(&Change::Put(Record::Done { bag, executor: PeerId([1; 32]), finished: WallTime(0), result }));
         }
         kept.apply(&Change::Put(record(bag, Some((Closing::Completed, WallTime(1))))));
@@ -288,6 +301,8 @@ mod tests {
                 output,
                 output_bytes: 100,
                 work_mops: 1.0,
+                exit_code: None,
+                receipt: None,
             };
             Change::Put(Record::Outbox { bag: header.clone(), released: WallTime(0), result })
         };

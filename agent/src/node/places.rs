@@ -42,7 +42,7 @@ impl Place {
 
 impl Driver {
     /// Who may have a bag's blobs: its submitter, then whoever is near.
-    fn sources(&self, submitter: &Contact) -> Vec<Contact> {
+    pub(super) fn sources(&self, submitter: &Contact) -> Vec<Contact> {
         let others = self.peer.overlay_view().neighbours();
         std::iter::once(submitter)
             .chain(others)

@@ -21,14 +21,14 @@ use crate::blobs::{BlobError, Blobs};
 use crate::fetch::{FetchError, Fetcher};
 use crate::grid::{Gate, Refused, Unauthorised};
 use crate::manifest::{INPUT_BYTES_MAX, MANIFEST_BYTES_MAX, Manifest, OUTPUT_BYTES_MAX};
-use crate::settings::Bags;
+use crate::settings::{Bags, Objection};
 use crate::worker::left;
 use crate::worker::{Input, Job, JobError, LayOutError, StartError, Stdin, lay_out};
 
 /// Most that is kept of each of stdout and stderr. Our choice: what exceeds it belongs in an output file.
 const STREAM_BYTES_MAX: u64 = 16 << 20;
 /// Largest signed manifest.
-const SIGNED_BYTES_MAX: u64 = MANIFEST_BYTES_MAX + (1 << 10);
+pub(super) const SIGNED_BYTES_MAX: u64 = MANIFEST_BYTES_MAX + (1 << 10);
 /// A bag whose program cannot be had is left alone for this long.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// How often a checkpoint is asked for, with such a pause in between, before its task begins without it.
@@ -181,7 +181,12 @@ impl Drop for Scratch {
 
 impl Supplies {
     /// Fetches a blob, pinned before it is here.
-    async fn get(&self, blob: BlobId, bytes_max: u64, sources: &[Contact]) -> Result<(PathBuf, Pin), PrepareError> {
+    pub(super) async fn get(
+        &self,
+        blob: BlobId,
+        bytes_max: u64,
+        sources: &[Contact],
+    ) -> Result<(PathBuf, Pin), PrepareError> {
         let hash = Hash::from_bytes(blob.0);
         let pin = Pin::new(&self.blobs, hash);
         let fetched = self.fetcher.fetch(hash, bytes_max, sources.to_vec()).await;
@@ -248,10 +253,16 @@ impl Supplies {
         if self.gate.is_revoked(manifest.submitter) {
             return Some(PrepareError::Never(Unauthorised::Refused(Refused::Revoked).to_string()));
         }
-        let bags = self.bags.lock().unwrap_or_else(PoisonError::into_inner);
-        let objection = bags.objection(manifest.submitter, Hash::from_bytes(manifest.program.blob.0))?;
+        let objection = self.owners_objection(manifest)?;
         // Other owners may let it run: after a few tries its tasks go back.
         Some(anyhow::Error::from(objection).into())
+    }
+
+    /// What the owner has against a bag; nothing against this machine's own.
+    pub(super) fn owners_objection(&self, manifest: &Manifest) -> Option<Objection> {
+        let bags = self.bags.lock().unwrap_or_else(PoisonError::into_inner);
+        let program = Hash::from_bytes(manifest.program.blob.0);
+        bags.objection(manifest.submitter, program).filter(|_| manifest.submitter != self.gate.me())
     }
 
     /// Lays out what a task goes on from, unless it has been at work here since.

@@ -32,6 +32,10 @@ impl Driver {
                 Ok(bag) => self.results(bag.bag.id, reply),
                 Err(refusal) => answer(reply, Err(refusal)),
             },
+            Command::Receipts(id, reply) => match self.find(&id) {
+                Ok(bag) => self.receipts(bag.bag.id, reply),
+                Err(refusal) => answer(reply, Err(refusal)),
+            },
             Command::Submit(request, reply) => self.submit(*request, reply),
             Command::Cancel(id, reply) => {
                 let result = self.cancel(&id);
@@ -137,6 +141,8 @@ impl Driver {
             bytes_sent: counters.bytes_sent,
             bytes_received: counters.bytes_received,
             requests_refused: counters.messages_refused,
+            results_unsigned: self.results_unsigned,
+            requests_declined: self.peer.declined_requests(),
             protocol_errors: counters.protocol_errors,
             uptime_s: self.clock.now().as_secs_f64(),
         }
@@ -233,6 +239,16 @@ impl Driver {
             unplaced: view.unplaced,
             reissued: view.reissued,
             duplicates: view.duplicates,
+            unasked: view.unasked,
+            declined: view
+                .declined
+                .iter()
+                .map(|(reason, declines)| api::Declined {
+                    reason: reason.to_string(),
+                    tasks: declines.tasks,
+                    machine: identity::to_libp2p(declines.last).to_string(),
+                })
+                .collect(),
             work_mops: measured.then_some(view.bag.task_mops),
             submitted: self.wall(view.released),
             finished: view.closed.map(|(_, at)| self.wall(at)),

@@ -2,12 +2,15 @@
 
 use blake3::Hash;
 use idlewood_overlay::PeerId;
-use serde::{Deserialize, Serialize};
+use idlewood_scheduler::Config;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::identity;
+use crate::submit::values::Span;
 
 /// Which bags may run here. Denial wins; an empty list of what is allowed allows all. The machine's own bags always may.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Bags {
     /// Machines whose bags may run here; none: those of all submitters of the grid.
@@ -18,6 +21,31 @@ pub struct Bags {
     pub allow_programs: Vec<Program>,
     /// Programs that may not.
     pub deny_programs: Vec<Program>,
+    /// Most work of one submitter that waits and runs here, by the time the machine takes for it.
+    #[serde(deserialize_with = "work")]
+    pub work_per_submitter: Span,
+}
+
+impl Default for Bags {
+    fn default() -> Self {
+        Self {
+            allow_submitters: Vec::new(),
+            deny_submitters: Vec::new(),
+            allow_programs: Vec::new(),
+            deny_programs: Vec::new(),
+            work_per_submitter: Span(Config::default().submitter_work_max),
+        }
+    }
+}
+
+fn work<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {
+    let span = Span::deserialize(deserializer)?;
+    match (Config { submitter_work_max: span.0, ..Config::default() }).validate() {
+        Ok(()) => Ok(span),
+        Err(_) => Err(D::Error::custom(format!(
+            "{span} is not allowed: write a duration from 1h to 3650d, for example \"90d\""
+        ))),
+    }
 }
 
 /// A machine by its id, as `idlewood status` shows it.
@@ -132,6 +160,7 @@ mod tests {
             ("deny_submitters = [\"me\"]", "no machine's id"),
             ("deny_programs = [\"00\"]", "no program's hash"),
             ("deny = []", "unknown field"),
+            ("work_per_submitter = \"1s\"", "from 1h"),
         ] {
             let error = toml::from_str::<Bags>(text).unwrap_err().to_string();
             assert!(error.contains(wanted), "{error}");

@@ -326,7 +326,8 @@ impl Held {
             self.untold.remove_index(result.index);
             vec![result]
         };
-        let results = (!results.is_empty()).then(|| Message::Results { bag, executor: io.me.clone(), results });
+        let results =
+            (!results.is_empty()).then(|| Message::Results { bag, executor: io.me.clone(), results, signature: None });
         let holding = version.map(|version| self.holding(version, io, config));
         let then = holding.into_iter().chain(results).map(|message| Then::Send(self.bag.submitter.clone(), message));
         let changes = vec![Change::Put(outbox), self.change(io)];

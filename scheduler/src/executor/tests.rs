@@ -31,7 +31,7 @@ fn executor(config: &Config) -> (Executor, Io) {
         };
         let ranges = IntervalSet::from(0..tasks);
         let (age, path) = (Duration::ZERO, Path::default());
-        executor.accept(
+        executor.queue(
             Request {
                 bag,
                 number: 1,
@@ -113,7 +113,7 @@ fn give(executor: &mut Executor, io: &mut Io, number: u8, task_mops: f64, size_m
         leads: false,
         checkpoints: Box::default(),
     };
-    executor.accept(request, io, &Config::default());
+    executor.queue(request, io, &Config::default());
 }
 
 fn empty(config: &Config) -> (Executor, Io) {
@@ -168,7 +168,14 @@ fn finished_tasks_correct_a_work_that_nobody_declared() {
         executor.dispatch(&mut io);
         let task = TaskId { bag: BagId([number; 32]), index: 0 };
         let output = crate::bag::BlobId([1; 32]);
-        let outcome = TaskOutcome::Finished { success: true, crashed: false, output, output_bytes: 1, work_mops: 3e5 };
+        let outcome = TaskOutcome::Finished {
+            success: true,
+            crashed: false,
+            output,
+            output_bytes: 1,
+            work_mops: 3e5,
+            exit_code: None,
+        };
         executor.ended(task, outcome, &mut io, &config);
         assert_eq!(executor.load(io.now, |_| true).0.entries[0].task_mops, expected);
     }
@@ -219,7 +226,7 @@ impl Machine {
             leads: false,
             checkpoints: Box::default(),
         };
-        self.executor.accept(request, &mut self.io, &self.config);
+        self.executor.queue(request, &mut self.io, &self.config);
         self.executor.dispatch(&mut self.io);
     }
 
@@ -235,8 +242,14 @@ impl Machine {
             let Some((at, task)) = next.min().filter(|(at, _)| *at <= end) else { break };
             self.io.now = at.max(now);
             let output = crate::bag::BlobId([1; 32]);
-            let outcome =
-                TaskOutcome::Finished { success: true, crashed: false, output, output_bytes: 1, work_mops: 1.0 };
+            let outcome = TaskOutcome::Finished {
+                success: true,
+                crashed: false,
+                output,
+                output_bytes: 1,
+                work_mops: 1.0,
+                exit_code: None,
+            };
             self.executor.ended(task, outcome, &mut self.io, &self.config);
             let indices = IntervalSet::from(task.index..task.index + 1);
             self.executor.acknowledged(PeerId([1; 32]), task.bag, &indices, &mut self.io, &self.config);
@@ -307,7 +320,7 @@ fn laden(config: &Config) -> (Executor, Io) {
         let (submitter, application_size_mops) = (contact(1), 1e5 * 100.0 * f64::from(number));
         let bag = BagHeader { id, submitter, tasks, task_mops: 1e5, application_size_mops, declared: true };
         let (ranges, age, path) = (IntervalSet::from(0..tasks), Duration::ZERO, Path::default());
-        executor.accept(
+        executor.queue(
             Request {
                 bag,
                 number: 1,
@@ -445,6 +458,7 @@ fn only_what_time_alone_does_not_tell_is_news() {
             output: BlobId([1; 32]),
             output_bytes: 1,
             work_mops,
+            exit_code: None,
         };
         executor.ended(task, outcome, &mut io, &config);
         executor.dispatch(&mut io);
@@ -502,7 +516,8 @@ fn a_machine_rests_when_it_is_told_to_and_all_has_failed() {
         executor.dispatch(&mut io);
         let task = executor.places.iter().flatten().find(|running| running.runs()).expect("one runs").task;
         let (output, success) = (BlobId([1; 32]), false);
-        let outcome = TaskOutcome::Finished { success, crashed: false, output, output_bytes: 1, work_mops: 1e5 };
+        let outcome =
+            TaskOutcome::Finished { success, crashed: false, output, output_bytes: 1, work_mops: 1e5, exit_code: None };
         executor.ended(task, outcome, &mut io, &config);
         all_durable(&mut io);
     }
@@ -551,7 +566,7 @@ fn an_attempt_is_that_of_the_tasks_it_came_with() {
     };
     let accept = |executor: &mut Executor, io: &mut Io, number, attempt, ranges: IntervalSet| {
         let (bag, age, path) = (bag.clone(), Duration::ZERO, Path::default());
-        executor.accept(
+        executor.queue(
             Request {
                 bag,
                 number,
@@ -579,7 +594,14 @@ fn an_attempt_is_that_of_the_tasks_it_came_with() {
         let (task, attempt) = (running.task, running.attempt);
         seen.push((task.index, attempt));
         let output = BlobId([1; 32]);
-        let finished = TaskOutcome::Finished { success: true, crashed: false, output, output_bytes: 1, work_mops: 1e3 };
+        let finished = TaskOutcome::Finished {
+            success: true,
+            crashed: false,
+            output,
+            output_bytes: 1,
+            work_mops: 1e3,
+            exit_code: None,
+        };
         executor.ended(task, finished, &mut io, &config);
         all_durable(&mut io);
         executor.dispatch(&mut io);

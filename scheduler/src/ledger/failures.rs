@@ -31,7 +31,7 @@ use crate::record::{Change, Closing, Record, RecordKey};
 /// users: one task that takes the whole grid along).
 pub(super) const CRASHED_ON_MAX: usize = 3;
 /// Pause before the first further try, and the longest; it doubles in between. Our choice.
-const PAUSE_FIRST: Duration = Duration::from_secs(1);
+pub(super) const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 /// Pauses end at multiples of this, so that many tasks end theirs together.
 const PAUSE_STEP_MICROS: i64 = 250_000;
@@ -65,7 +65,7 @@ pub(super) struct Failing {
     until: Time,
 }
 
-fn doubled(first: Duration, times: u32, most: Duration) -> Duration {
+pub(super) fn doubled(first: Duration, times: u32, most: Duration) -> Duration {
     first.saturating_mul(1_u32.checked_shl(times).unwrap_or(u32::MAX)).min(most)
 }
 
@@ -187,7 +187,8 @@ impl Ledger {
         failing.until = io.now + rest;
         let (bag, term) = (self.bag.id, self.term(io, config));
         let Some(placement) = self.placed.remove(&executor.peer) else { return };
-        io.persist(vec![Change::Delete(RecordKey::Placed(bag, executor.peer))], Vec::new());
+        let former = self.part(executor.peer, &placement.ranges);
+        io.persist(vec![Change::Delete(RecordKey::Placed(bag, executor.peer)), former], Vec::new());
         let drop = placement.ranges.clone();
         let submitter = Some(io.me.clone());
         io.send(executor.clone(), Message::Lease { bag, version: 0, submitter, term, drop, rest });
@@ -228,7 +229,7 @@ impl Ledger {
     }
 }
 
-fn pause_end(time: Time) -> Time {
+pub(super) fn pause_end(time: Time) -> Time {
     let steps = time.as_micros().saturating_add(PAUSE_STEP_MICROS - 1).div_euclid(PAUSE_STEP_MICROS);
     Time::from_micros(steps * PAUSE_STEP_MICROS)
 }

@@ -4,16 +4,21 @@
 //! The ledger counts the copies of each index, looks first at the executor that speaks, and keeps a moment before which
 //! no lease ends, so that what comes with each result or renewal costs no scan of the executors.
 //!
-//! Left out: proof that who says that it holds tasks was asked to. Any member may claim what is on its way, and whoever
-//! was asked is then told to drop it; what is placed stays with whom it is placed. Only a signature of the submitter
-//! under what it issues could tell (`design.md`, security model).
+//! A task is ended only by who has it, had it, or may be the one whom it reaches. What is placed stays with whom it is
+//! placed, whatever others claim, as long as that one renews its lease.
+//!
+//! Left out: proof that who says that it holds tasks was asked to. Any member that knows the bag may claim what is on its
+//! way, and whoever was asked is then told to drop it. A secret in the request, narrowed at each split so that a leaf could
+//! prove its own part, would shut out the leaves, but not the routers, which are members too and see all that passes them;
+//! who does not know the bag's id, a hash of what is signed, cannot claim anything anyhow. Whether a result is true is a
+//! question for replicas.
 
 use std::time::Duration;
 
 use idlewood_overlay::{Contact, Node, PeerId, Time};
 
 use super::{Issue, Ledger};
-use crate::bag::{BagId, REQUEST_INTERVALS_MAX, Request};
+use crate::bag::{BagId, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::message::Message;
@@ -265,6 +270,48 @@ impl Ledger {
         }
     }
 
+    /// Whether a result of this task is taken from there: it is with that machine, or was, or may just have reached it.
+    pub(super) fn may_end(&self, index: u64, executor: PeerId, now: Time) -> bool {
+        let is_former = |ranges: &IntervalSet| ranges.contains(index);
+        let has_it = |placement: &Placement| placement.ranges.contains(index);
+        self.placed.get(&executor).is_some_and(has_it)
+            || self.former.get(&executor).is_some_and(is_former)
+            || !self
+                .gained(executor, &IntervalSet::from(index..index + 1), &IntervalSet::new(), u32::MAX, now)
+                .is_empty()
+    }
+
+    pub(crate) fn restore_former(&mut self, executor: PeerId, ranges: IntervalSet) {
+        if !self.is_closed() {
+            self.former.insert(executor, ranges);
+        }
+    }
+
+    /// What machines accounted for once.
+    pub(crate) fn former(&self) -> impl Iterator<Item = Record> + '_ {
+        let bag = self.bag.id;
+        self.former.iter().map(move |(&executor, ranges)| Record::Former { bag, executor, ranges: ranges.clone() })
+    }
+
+    /// An executor does not account for these any more, and may yet have results of them.
+    pub(super) fn part(&mut self, executor: PeerId, ranges: &IntervalSet) -> Change {
+        let mut all = self.former.remove(&executor).unwrap_or_default();
+        all.extend_with(ranges);
+        all.subtract(&self.done.intersection(&all));
+        all.subtract(&self.failed.intersection(&all));
+        if all.intervals() > HELD_INTERVALS_MAX {
+            all = all.ranges().take(HELD_INTERVALS_MAX).collect();
+        }
+        self.former.insert(executor, all.clone());
+        Change::Put(Record::Former { bag: self.bag.id, executor, ranges: all })
+    }
+
+    /// Nobody's results are wanted any more.
+    pub(super) fn forget_former(&mut self) -> Vec<Change> {
+        let bag = self.bag.id;
+        std::mem::take(&mut self.former).into_keys().map(|peer| Change::Delete(RecordKey::Former(bag, peer))).collect()
+    }
+
     /// What this executor, which holds `mine`, newly takes on with these ranges: of what is on its way or to be issued.
     fn gained(
         &self,
@@ -315,6 +362,7 @@ impl Ledger {
         let changed = !lost.is_empty() || !gained.is_empty();
         self.unissued.subtract(&gained);
         self.arrived(&gained);
+        self.declined.taken(&gained);
         self.lose(&lost);
         self.gain(gained);
         self.reissue(lost, io);
@@ -352,16 +400,17 @@ impl Ledger {
             let left = placement.ranges.clone();
             let placed = Record::Placed { bag, executor: placement.executor.clone(), ranges: left };
             self.lose(&given);
+            let former = self.part(executor.peer, &given);
             // Of what has another copy, none is needed.
             let given = self.without_copy(given);
             if given.is_empty() {
-                io.persist(vec![Change::Put(placed)], Vec::new());
+                io.persist(vec![Change::Put(placed), former], Vec::new());
             } else {
                 // That machine may have had them before, and dropped them for this one.
                 self.attempt += 1;
                 let request = self.request(given, Some(to.peer), io, config);
                 let request = Message::Request { request, node: Node::Leaf, climbing: false };
-                let changes = vec![Change::Put(placed), Change::Put(self.record(io))];
+                let changes = vec![Change::Put(placed), former, Change::Put(self.record(io))];
                 io.persist(changes, vec![Then::Send(to, request)]);
             }
         } else if is_open {
@@ -388,8 +437,9 @@ impl Ledger {
         for peer in ended {
             if let Some(placement) = self.placed.remove(&peer) {
                 self.lose(&placement.ranges);
+                let former = self.part(peer, &placement.ranges);
                 self.reissue(placement.ranges, io);
-                io.persist(vec![Change::Delete(RecordKey::Placed(self.bag.id, peer))], Vec::new());
+                io.persist(vec![Change::Delete(RecordKey::Placed(self.bag.id, peer)), former], Vec::new());
             }
         }
         self.next_end = self.first_end();

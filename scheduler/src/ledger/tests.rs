@@ -6,7 +6,7 @@ use idlewood_overlay::{Node, WallTime};
 use proptest::prelude::*;
 
 use super::*;
-use crate::bag::{BagId, BlobId};
+use crate::bag::{BagId, BlobId, HELD_INTERVALS_MAX};
 
 pub(super) const TASKS: u64 = 40;
 
@@ -38,7 +38,25 @@ pub(super) fn said(executor: u8, version: u64, ranges: IntervalSet) -> Holding {
 
 pub(super) fn result(index: u64, success: bool) -> TaskResult {
     let (output, output_bytes, work_mops) = (BlobId([1; 32]), 1, 10.0);
-    TaskResult { index, attempt: 0, success, crashed: false, unfinished: false, output, output_bytes, work_mops }
+    TaskResult {
+        index,
+        attempt: 0,
+        success,
+        crashed: false,
+        unfinished: false,
+        output,
+        output_bytes,
+        work_mops,
+        exit_code: None,
+        receipt: None,
+    }
+}
+
+impl Ledger {
+    /// What is issued now.
+    pub(super) fn requests(&mut self, io: &Io, config: &Config) -> Vec<Request> {
+        self.issue(io, config).into_iter().map(|(_, request)| request).collect()
+    }
 }
 
 /// Where every index is, gathered without the ledger's own arithmetic.
@@ -91,7 +109,7 @@ fn nobody_holds_what_was_never_issued() {
     ledger.holding(said(1, 1, IntervalSet::from(0..10)), &mut io, &config);
     assert_eq!(ledger.view().placed, 0);
     // Once it was, whoever comes first with a word is believed, and nobody takes from another.
-    assert_eq!(ledger.issue(&io, &config).len(), 1);
+    assert_eq!(ledger.requests(&io, &config).len(), 1);
     ledger.holding(said(2, 1, IntervalSet::from(0..10)), &mut io, &config);
     ledger.holding(said(1, 2, IntervalSet::from(0..30)), &mut io, &config);
     let placed: Vec<_> = ledger.placements().map(|(executor, ranges)| (executor.peer.0[0], ranges.len())).collect();
@@ -111,7 +129,9 @@ fn what_nobody_answers_to_is_issued_again_long_before_all_must_have_answered() {
         io.leaves = 10_000;
         let mut ledger = ledger(&io, 1);
         let requests = ledger.issue(&io, &config);
-        assert!(requests.len() == 1 && requests[0].leads && requests[0].answer_within_ms == TASKS as u32 * 40);
+        let (to, request) = &requests[0];
+        assert!(requests.len() == 1 && to.is_none());
+        assert!(request.leads && request.answer_within_ms == TASKS as u32 * 40);
         if answered {
             ledger.holding(said(1, 1, IntervalSet::from(0..1)), &mut io, &config);
         }
@@ -195,7 +215,7 @@ proptest! {
                     let ranges = IntervalSet::from(start..start + length);
                     ledger.restore_placed(contact(executor), &ranges, &mut io, &config);
                 }
-                Step::Issue => drop(ledger.issue(&io, &config)),
+                Step::Issue => drop(ledger.requests(&io, &config)),
                 Step::Wait(seconds) => {
                     io.now += Duration::from_secs(seconds);
                     ledger.expire(&mut io);
@@ -234,7 +254,7 @@ fn the_last_copy_that_is_lost_is_issued_again_and_the_first_result_ends_all() {
     let mut io = io();
     let mut ledger = ledger(&io, 0);
     ledger.replicas = 2;
-    ledger.issue(&io, &config);
+    ledger.requests(&io, &config);
     ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
     let more = ledger.replicate(&IntervalSet::from(30..50), &io, &config);
     assert_eq!(more.len(), 1);
@@ -284,7 +304,7 @@ fn ten_million_tasks_on_ten_thousand_executors_take_a_few_megabytes() {
         peer[..8].copy_from_slice(&number.to_le_bytes());
         Contact { peer: PeerId(peer), incarnation: 1, address: "/ip4/192.168.100.100/udp/40000/quic-v1".into() }
     };
-    assert_eq!(ledger.issue(&io, &config).len(), 1);
+    assert_eq!(ledger.requests(&io, &config).len(), 1);
     // In an order that leaves holes.
     for number in (0..EXECUTORS).map(|step| step * 7919 % EXECUTORS) {
         let ranges = IntervalSet::from(number * SHARE..(number + 1) * SHARE);
@@ -317,7 +337,7 @@ fn a_bag_closes_when_every_result_is_journalled() {
     let config = Config::default();
     let mut io = io();
     let mut ledger = ledger(&io, 0);
-    assert_eq!(ledger.issue(&io, &config).len(), 1);
+    assert_eq!(ledger.requests(&io, &config).len(), 1);
     ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
     for index in 0..TASKS {
         assert!(!ledger.is_closed());
@@ -343,7 +363,7 @@ fn a_lease_is_renewed_for_what_the_submitter_has_heard_and_nothing_else() {
     let mut io = io();
     let mut ledger = ledger(&io, 0);
     ledger.replicas = 2;
-    ledger.issue(&io, &config);
+    ledger.requests(&io, &config);
     ledger.holding(said(1, 3, IntervalSet::from(0..TASKS)), &mut io, &config);
     io.now += config.lease / 2;
     assert_eq!(ledger.renew(&contact(1), 3, &mut io, &config), Some(config.lease));
@@ -379,7 +399,7 @@ fn what_is_offered_goes_to_the_other_machine_or_is_issued_again() {
     let config = Config::default();
     let mut io = io();
     let mut ledger = ledger(&io, 0);
-    let first = ledger.issue(&io, &config).remove(0);
+    let first = ledger.requests(&io, &config).remove(0);
     ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
     let offered = IntervalSet::from(30..TASKS);
     for _ in 0..2 {
@@ -420,7 +440,7 @@ fn a_failure_told_twice_counts_once() {
     let config = Config::default();
     let mut io = io();
     let mut ledger = ledger(&io, 1);
-    ledger.issue(&io, &config);
+    ledger.requests(&io, &config);
     ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
     ledger.results(&contact(1), vec![result(5, false)], &mut io, &config);
     ledger.results(&contact(1), vec![result(5, false)], &mut io, &config);
@@ -429,10 +449,10 @@ fn a_failure_told_twice_counts_once() {
     ledger.holding(said(1, 2, IntervalSet::from(0..TASKS)), &mut io, &config);
     assert_eq!((ledger.view().placed, ledger.view().unplaced), (TASKS - 1, 1));
     // The second attempt may be the last.
-    assert!(ledger.issue(&io, &config).is_empty());
+    assert!(ledger.requests(&io, &config).is_empty());
     io.now += Duration::from_secs(2);
     ledger.expire(&mut io);
-    ledger.issue(&io, &config);
+    ledger.requests(&io, &config);
     let again = Holding { attempt: 1, ..said(2, 1, IntervalSet::from(5..6)) };
     ledger.holding(again, &mut io, &config);
     ledger.results(&contact(2), vec![TaskResult { attempt: 1, ..result(5, false) }], &mut io, &config);
@@ -445,14 +465,14 @@ fn what_an_executor_no_longer_lists_is_issued_again() {
     let config = Config::default();
     let mut io = io();
     let mut ledger = ledger(&io, 0);
-    ledger.issue(&io, &config);
+    ledger.requests(&io, &config);
     ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
     ledger.holding(said(1, 2, IntervalSet::from(0..10)), &mut io, &config);
     assert_eq!(ledger.view().reissued, TASKS - 10);
     // An older word changes nothing.
     ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
     assert_eq!(ledger.view().placed, 10);
-    let again = ledger.issue(&io, &config);
+    let again = ledger.requests(&io, &config);
     assert_eq!(again.len(), 1);
     assert_eq!(again[0].ranges, IntervalSet::from(10..TASKS));
     assert_eq!(again[0].attempt, 1);
@@ -487,7 +507,7 @@ fn results_that_nobody_wants_are_acknowledged_and_those_on_their_way_are_not() {
     let config = Config::default();
     let mut io = io();
     let mut ledger = ledger(&io, 0);
-    ledger.issue(&io, &config);
+    ledger.requests(&io, &config);
     ledger.results(&contact(1), vec![result(5, true)], &mut io, &config);
     ledger.results(&contact(2), vec![result(5, true)], &mut io, &config);
     let acks = |io: &Io| {
@@ -502,6 +522,75 @@ fn results_that_nobody_wants_are_acknowledged_and_those_on_their_way_are_not() {
     assert_eq!(acks(&io), 0, "not before the journal is durable");
     ledger.results(&contact(2), vec![result(5, true)], &mut io, &config);
     assert_eq!((acks(&io), ledger.view().duplicates), (1, 1));
+}
+
+/// Results sent from here as if they were that machine's.
+fn ends(ledger: &mut Ledger, executor: u8, index: u64, io: &mut Io) -> (bool, u64) {
+    let (before, config) = (ledger.unasked, Config::default());
+    io.effects.clear();
+    ledger.results(&contact(executor), vec![result(index, true)], io, &config);
+    let fetches = io.effects.iter().any(|effect| matches!(effect, Effect::FetchOutput { .. }));
+    ledger.fetched(index, true, io);
+    (fetches, ledger.unasked - before)
+}
+
+#[test]
+fn only_who_has_or_had_a_task_ends_it() {
+    let config = Config::default();
+    let mut io = io();
+    let mut ledger = ledger(&io, 3);
+    assert_eq!(ends(&mut ledger, 9, 0, &mut io), (false, 1), "nothing was issued");
+    ledger.requests(&io, &config);
+    ledger.holding(said(1, 1, IntervalSet::from(0..30)), &mut io, &config);
+    // Whoever says so now may be the one whom the rest has reached.
+    assert_eq!(ends(&mut ledger, 2, 35, &mut io), (true, 0));
+    assert_eq!(ends(&mut ledger, 9, 5, &mut io), (false, 1), "another machine has it");
+    assert!(matches!(told(&io, 9), Some(Message::Lease { version: 0, drop, .. }) if drop.is_empty()));
+    assert_eq!(ledger.view().done, 1);
+    // Nor does a claim help while its machine renews its lease.
+    ledger.holding(said(9, 1, IntervalSet::from(0..30)), &mut io, &config);
+    assert!(matches!(told(&io, 9), Some(Message::Lease { drop, .. }) if drop == IntervalSet::from(0..30)));
+    assert_eq!(ends(&mut ledger, 9, 5, &mut io), (false, 1));
+    assert_eq!(ledger.placed[&contact(1).peer].ranges, IntervalSet::from(0..30));
+    assert_eq!(ends(&mut ledger, 1, 5, &mut io), (true, 0));
+    // What it gave away, and what another has since its lease ended, it may have ended all the same.
+    ledger.offer(contact(1), &IntervalSet::from(6..8), contact(3), &mut io, &config);
+    ledger.holding(said(3, 1, IntervalSet::from(6..8)), &mut io, &config);
+    assert_eq!(ends(&mut ledger, 1, 6, &mut io), (true, 0));
+    io.now += ledger.term(&io, &config) * 2;
+    ledger.expire(&mut io);
+    ledger.requests(&io, &config);
+    ledger.holding(said(2, 2, IntervalSet::from(0..TASKS)), &mut io, &config);
+    assert_eq!(ends(&mut ledger, 1, 10, &mut io), (true, 0));
+    assert_eq!(ends(&mut ledger, 9, 11, &mut io), (false, 1));
+    // Also in a later life of this machine.
+    let former: Vec<Record> = ledger.former().collect();
+    let mut later = self::ledger(&io, 3);
+    later.restore_attempt(1);
+    later.restore_placed(contact(2), &IntervalSet::from(0..TASKS), &mut io, &config);
+    for record in former {
+        let Record::Former { executor, ranges, .. } = record else { panic!("{record:?}") };
+        later.restore_former(executor, ranges);
+    }
+    assert_eq!(ends(&mut later, 1, 12, &mut io), (true, 0));
+    assert_eq!(ends(&mut later, 9, 13, &mut io), (false, 1));
+    later.close(Closing::Cancelled, &mut io);
+    let (_, gone) = written(&mut io);
+    assert!(gone.contains(&RecordKey::Former(later.bag.id, contact(1).peer)), "{gone:?}");
+}
+
+#[test]
+fn what_machines_had_is_remembered_within_bounds() {
+    let mut io = io();
+    let mut ledger = ledger(&io, 0);
+    ledger.bag.tasks = 100_000;
+    let scattered: IntervalSet = (0..50_000).map(|at| 2 * at..2 * at + 1).collect();
+    ledger.part(contact(1).peer, &scattered);
+    assert_eq!(ledger.former[&contact(1).peer].intervals(), HELD_INTERVALS_MAX);
+    // What is over needs no memory.
+    ledger.record_result(result(0, true), contact(1), &mut io);
+    ledger.part(contact(1).peer, &IntervalSet::from(0..1));
+    assert!(!ledger.former[&contact(1).peer].contains(0));
 }
 
 /// The records that these effects write, and delete.
@@ -524,7 +613,7 @@ fn written(io: &mut Io) -> (Vec<Record>, Vec<RecordKey>) {
 fn what_comes_back_before_its_end_goes_on_elsewhere_from_its_checkpoint_and_has_not_failed() {
     let (mut io, config) = (io(), Config::default());
     let mut ledger = ledger(&io, 0);
-    ledger.issue(&io, &config);
+    ledger.requests(&io, &config);
     ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
     let back = TaskResult { unfinished: true, output: BlobId([9; 32]), output_bytes: 77, ..result(5, false) };
     ledger.results(&contact(1), vec![back.clone()], &mut io, &config);
@@ -545,7 +634,7 @@ fn what_comes_back_before_its_end_goes_on_elsewhere_from_its_checkpoint_and_has_
     assert_eq!(acks(&io), 1);
     // What it still lists is no new placement.
     ledger.holding(said(1, 2, IntervalSet::from(0..TASKS)), &mut io, &config);
-    let requests = ledger.issue(&io, &config);
+    let requests = ledger.requests(&io, &config);
     assert_eq!(requests.len(), 1);
     assert_eq!((requests[0].ranges.clone(), requests[0].attempt), (IntervalSet::from(5..6), 1));
     assert_eq!(*requests[0].checkpoints, [(5, checkpoint)]);
@@ -566,7 +655,7 @@ fn what_comes_back_before_its_end_goes_on_elsewhere_from_its_checkpoint_and_has_
     assert_eq!(ledger.checkpoints.get(&5), Some(&checkpoint));
     io.now += Duration::from_secs(30);
     ledger.expire(&mut io);
-    let again = ledger.issue(&io, &config);
+    let again = ledger.requests(&io, &config);
     assert_eq!(again[0].checkpoints.len(), 1);
     place(&mut ledger, &mut io, 3, 1, again[0].attempt);
     written(&mut io);
@@ -584,7 +673,7 @@ fn a_checkpoint_is_stored_as_long_as_its_task_is_not_over() {
         let (io, config) = (io(), Config::default());
         let mut ledger = ledger(&io, 0);
         ledger.restore_checkpoint(5, checkpoint);
-        assert_eq!(*ledger.issue(&io, &config)[0].checkpoints, [(5, checkpoint)]);
+        assert_eq!(*ledger.requests(&io, &config)[0].checkpoints, [(5, checkpoint)]);
         (ledger, io)
     };
     let (mut ledger, mut io) = restored();
@@ -605,9 +694,68 @@ fn a_request_names_no_more_checkpoints_than_it_may() {
     for index in 5..tasks {
         ledger.restore_checkpoint(index, Checkpoint { blob: BlobId([9; 32]), bytes: index });
     }
-    let requests = ledger.issue(&io, &config);
+    let requests = ledger.requests(&io, &config);
     assert!(requests.iter().all(|request| request.is_valid()));
     let named: usize = requests.iter().map(|request| request.checkpoints.len()).sum();
     assert_eq!((requests.len(), named as u64), (3, tasks - 5));
     assert_eq!(requests.iter().map(|request| request.ranges.len()).sum::<u64>(), tasks);
+}
+
+#[test]
+fn what_is_declined_waits_and_goes_to_who_takes_it() {
+    let (mut io, config) = (io(), Config::default());
+    let mut ledger = ledger(&io, 0);
+    ledger.issue(&io, &config);
+    ledger.holding(said(1, 1, IntervalSet::from(0..20)), &mut io, &config);
+    ledger.holding(said(2, 1, IntervalSet::from(20..25)), &mut io, &config);
+    // What is placed is nobody else's to decline.
+    ledger.declined(contact(3).peer, &IntervalSet::from(0..40), DeclineReason::Role, &mut io);
+    assert_accounted(&ledger);
+    assert_eq!(ledger.view().placed, 25);
+    assert_eq!(ledger.view().declined[&DeclineReason::Role], Declines { tasks: 15, last: contact(3).peer });
+    assert!(ledger.issue(&io, &config).is_empty(), "not at once");
+    let next = |ledger: &mut Ledger, io: &mut Io| {
+        let waited = ledger.deadline().expect("it is issued again").since(io.now);
+        io.now = ledger.deadline().expect("as above");
+        ledger.expire(io);
+        (waited, ledger.issue(io, &config))
+    };
+    let (first, requests) = next(&mut ledger, &mut io);
+    assert!(matches!(&requests[..], [(None, request)] if request.ranges == IntervalSet::from(25..40)), "{requests:?}");
+    // Others of it are placed meanwhile: the next pause is short again.
+    ledger.holding(said(2, 2, IntervalSet::from(20..26)), &mut io, &config);
+    ledger.declined(contact(3).peer, &IntervalSet::from(26..40), DeclineReason::Quota, &mut io);
+    let (second, requests) = next(&mut ledger, &mut io);
+    assert_eq!(first, second);
+    let [(Some(to), request)] = &requests[..] else { panic!("{requests:?}") };
+    assert_eq!((to.peer, &request.ranges), (contact(2).peer, &IntervalSet::from(26..40)));
+    assert_accounted(&ledger);
+    // Only that one can say anything about it.
+    ledger.declined(contact(3).peer, &IntervalSet::from(26..40), DeclineReason::Quota, &mut io);
+    assert!(ledger.issued.iter().any(|issue| issue.ranges == IntervalSet::from(26..40)));
+    ledger.holding(said(2, 3, IntervalSet::from(20..40)), &mut io, &config);
+    assert_accounted(&ledger);
+    assert_eq!((ledger.view().placed, ledger.view().reissued), (TASKS, 0));
+}
+
+#[test]
+fn where_all_decline_the_own_machine_runs_it_and_asks_seldom() {
+    let (mut io, config) = (io(), Config::default());
+    let mut ledger = ledger(&io, 0);
+    ledger.issue(&io, &config);
+    let mut pauses = Vec::new();
+    for round in 0..12 {
+        ledger.declined(contact(3).peer, &IntervalSet::from(0..TASKS), DeclineReason::Role, &mut io);
+        let until = *ledger.pausing.keys().next().expect("it is issued again");
+        pauses.push(until.since(io.now).as_secs());
+        io.now = until;
+        ledger.expire(&mut io);
+        let requests = ledger.issue(&io, &config);
+        let to: Vec<Option<PeerId>> = requests.iter().map(|(to, _)| to.as_ref().map(|to| to.peer)).collect();
+        assert_eq!(to, [(round > 0).then_some(io.me.peer)]);
+        // Whom it went to is asked no more; as if it had been lost on its way.
+        ledger.issued.iter_mut().for_each(|issue| issue.to = None);
+    }
+    assert_eq!(pauses[..7], [1, 2, 4, 8, 16, 32, 60]);
+    assert_eq!(pauses.last(), Some(&60));
 }

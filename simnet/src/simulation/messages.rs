@@ -100,11 +100,12 @@ fn kind(message: &Message) -> usize {
         Message::Renewed { .. } => 19,
         Message::Ask { .. } => 20,
         Message::Offer { .. } => 21,
+        Message::Decline { .. } => 22,
     }
 }
 
 /// Short names of what messages say, for the report.
-pub(super) const KINDS: [&str; 22] = [
+pub(super) const KINDS: [&str; 23] = [
     "overlay ping",
     "overlay ack",
     "overlay find",
@@ -127,4 +128,5 @@ pub(super) const KINDS: [&str; 22] = [
     "renewed",
     "ask",
     "offer",
+    "decline",
 ];

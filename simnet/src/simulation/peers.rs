@@ -142,6 +142,10 @@ impl Shard {
                 let at = machine.durable;
                 self.cause(host, at, host, Occurrence::Durable { life });
             }
+            // Every owner lets every bag in, at once.
+            Effect::Authorise { bag } => {
+                self.cause(host, now, host, Occurrence::Authorised { life, bag: bag.id });
+            }
             Effect::StartTask { place, task, attempt, .. } => {
                 let end = machine.run(place, task, around.work_mops(task), now);
                 if self.is_watched {

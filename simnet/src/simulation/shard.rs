@@ -40,6 +40,8 @@ pub(super) enum Occurrence {
     Stopped { life: u32, task: TaskId },
     /// The first task of a bag was tried out.
     Measured { life: u32, bag: BagId },
+    /// A bag may queue here.
+    Authorised { life: u32, bag: BagId },
     /// Somebody asks for an output.
     FetchAsked { fetch: Fetch },
     /// The output has left this machine, unless messages that took more than `taken_us` by now went before it.
@@ -401,6 +403,9 @@ impl Shard {
                 let task_mops = around.work_mops(TaskId { bag, index: 0 });
                 self.give(host, Event::Measured { bag, task_mops, result: None }, around);
             }
+            Occurrence::Authorised { life, bag } if lives(life) => {
+                self.give(host, Event::Authorised { bag, verdict: Ok(()) }, around);
+            }
             Occurrence::FetchAsked { fetch } => self.serve(host, fetch),
             Occurrence::FetchSent { life, fetch, taken_us } if lives(life) => {
                 self.hand_over(host, fetch, taken_us, around);
@@ -418,6 +423,7 @@ impl Shard {
             | Occurrence::RunEnds { .. }
             | Occurrence::Stopped { .. }
             | Occurrence::Measured { .. }
+            | Occurrence::Authorised { .. }
             | Occurrence::FetchSent { .. }
             | Occurrence::FetchArrived { .. }
             | Occurrence::FetchEnds { .. } => {}

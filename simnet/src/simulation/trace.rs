@@ -92,6 +92,10 @@ impl Trace<'_> {
                 self.letter(b'k');
                 self.bag(*bag);
             }
+            Event::Authorised { bag, verdict } => {
+                self.letter(if verdict.is_ok() { b'y' } else { b'n' });
+                self.bag(*bag);
+            }
             Event::Vacate => self.letter(b'v'),
             Event::VacatesAfter(_) => self.letter(b'V'),
             Event::OwnerReturned => self.letter(b'o'),
@@ -133,6 +137,10 @@ impl Trace<'_> {
             }
             Effect::SuspendTasks => self.letter(b'4'),
             Effect::ResumeTasks => self.letter(b'5'),
+            Effect::Authorise { bag } => {
+                self.letter(b'a');
+                self.bag(bag.id);
+            }
             Effect::MeasureTask { bag } => {
                 self.letter(b'6');
                 self.bag(*bag);

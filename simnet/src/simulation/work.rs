@@ -43,6 +43,7 @@ impl Shard {
             output: output_of(run.task),
             output_bytes: around.scenario.output_bytes,
             work_mops: run.work_mops,
+            exit_code: None,
         };
         self.give(host, Event::TaskEnded { task: run.task, outcome }, around);
     }

@@ -225,9 +225,46 @@ fn an_owner_keeps_single_submitters_and_programs_off() {
     let bag = grid.agents[0].submit_sleeps(8, 50);
     assert_complete(&grid.agents[0], &bag, 8);
     assert!(grid.agents[1].log().contains("the owner does not let bags of its submitter run here"));
+    let shown = grid.agents[0].ask(&["bag", "show", &bag]);
+    let declined = shown["declined"].as_array().expect("a list");
+    assert_eq!(declined.len(), 1, "{shown}");
+    assert_eq!(declined[0]["reason"], "the owner does not let bags of its submitter run here");
+    assert_eq!(declined[0]["machine"].as_str(), Some(id(&grid.agents[1]).as_str()));
+    let status = grid.agents[1].ask(&["status"]);
+    assert!(status["requests_declined"].as_u64() > Some(0) && status["resting_until"].is_null(), "{status}");
+    assert!(status["held"].as_array().is_some_and(Vec::is_empty), "nothing of it queued: {status}");
     // The other way round nothing is in the way.
     let bag = grid.agents[1].submit_sleeps(8, 50);
     assert_complete(&grid.agents[1], &bag, 8);
+}
+
+#[test]
+fn results_are_signed_by_the_machines_that_ran_them() {
+    let grid = Grid::start(2);
+    let submitter = &grid.agents[0];
+    let bag = submitter.submit_sleeps(40, 200);
+    assert_complete(submitter, &bag, 40);
+    let out = grid.root.path().join("signed");
+    submitter.ask(&["bag", "get", &bag, "--receipts", "--out", out.to_str().expect("a path of ours")]);
+    let file = |index: u64| out.join(index.to_string()).join("receipt").to_str().expect("a path of ours").to_owned();
+    let files: Vec<String> = (0..40).map(file).collect();
+    let arguments: Vec<&str> = ["bag", "receipts"].into_iter().chain(files.iter().map(String::as_str)).collect();
+    let said = grid.agents[1].ask(&arguments);
+    let results = std::fs::read(out.join("results.json")).expect("it was written");
+    let results: Value = serde_json::from_slice(&results).expect("JSON");
+    let mut machines = std::collections::BTreeSet::new();
+    for (receipt, result) in said.as_array().expect("a list").iter().zip(results.as_array().expect("a list")) {
+        for word in ["index", "attempt", "output", "machine", "exit_code"] {
+            assert_eq!(receipt[word], result[word], "{word}: {receipt} {result}");
+        }
+        assert_eq!((receipt["bag"].as_str(), receipt["ending"].as_str()), (Some(bag.as_str()), Some("succeeded")));
+        machines.insert(receipt["machine"].as_str().expect("an id").to_owned());
+    }
+    assert_eq!(machines, [0, 1].map(|number| id(&grid.agents[number])).into(), "both ran some");
+    let mut bytes = std::fs::read(&files[3]).expect("it was written");
+    bytes[100] ^= 1;
+    std::fs::write(&files[3], bytes).expect("our directory");
+    refused(submitter, &["bag", "receipts", &files[3]], &["not a receipt, or was changed"]);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use idlewood_overlay::PeerId;
 
 use super::super::certificate::{Chain, Refused, Role};
+use super::super::receipt::Batch;
 use super::super::signed::SignedManifest;
 use super::{Gate, Unauthorised, now_s};
 
@@ -17,6 +18,11 @@ impl Gate {
             return Err(Unauthorised::Role);
         }
         Ok(SignedManifest::sign(manifest, state.chain.encode(), &self.machine))
+    }
+
+    /// Signs what this machine says of tasks that it ran.
+    pub(crate) fn sign_results(&self, batch: &Batch) -> [u8; 64] {
+        batch.sign(&self.machine)
     }
 
     /// Whether tasks of this manifest may run here: its submitter signed it, and may submit. Where the certificate in it has

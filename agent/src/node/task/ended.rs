@@ -91,7 +91,7 @@ pub(in crate::node) fn collect_known(
     if !ended.untouched {
         return None;
     }
-    let code = i32::from(code);
+    let (exit_code, code) = (Some(code), i32::from(code));
     let bytes = TaskOutput { exit_code: Some(code), ..ended.times() }.encode();
     let hash = blake3::hash(&bytes);
     let pin = Pin::new(blobs, hash);
@@ -101,6 +101,7 @@ pub(in crate::node) fn collect_known(
         output: BlobId(*hash.as_bytes()),
         output_bytes: bytes.len() as u64,
         work_mops: ended.work_mops(speed_mops),
+        exit_code,
     };
     blobs.is_durable(hash).then_some(Collected { outcome, pin: Some(pin) })
 }
@@ -168,6 +169,7 @@ pub(in crate::node) fn collect(
                 output: BlobId(*hash.as_bytes()),
                 output_bytes: bytes.len() as u64,
                 work_mops: ended.work_mops(speed_mops),
+                exit_code: if let Outcome::Exited { code } = ended.outcome { Some(code) } else { None },
             },
             pin: Some(pin),
         },

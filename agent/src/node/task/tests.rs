@@ -106,8 +106,14 @@ fn an_output_is_pinned_until_its_record_is() {
     let ended =
         Ended { outcome, wall: Duration::ZERO, cpu: Duration::from_secs(2), output_truncated: false, untouched: false };
     let collected = collect(&blobs, None, &[0, 3], &ended, 10.0);
-    let TaskOutcome::Finished { success: true, crashed: false, output, output_bytes, work_mops: 20.0 } =
-        collected.outcome
+    let TaskOutcome::Finished {
+        success: true,
+        crashed: false,
+        output,
+        output_bytes,
+        work_mops: 20.0,
+        exit_code: Some(3),
+    } = collected.outcome
     else {
         panic!("{collected:?}")
     };

@@ -11,7 +11,7 @@ use crate::peer::Effect;
 fn placed(retries_max: u32) -> (Ledger, Io, Config) {
     let (config, mut io) = (Config::default(), io());
     let mut ledger = ledger(&io, retries_max);
-    ledger.issue(&io, &config);
+    ledger.requests(&io, &config);
     ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
     (ledger, io, config)
 }
@@ -27,7 +27,7 @@ fn fail(ledger: &mut Ledger, executor: u8, index: u64, crashed: bool, io: &mut I
 fn again(ledger: &mut Ledger, executor: u8, index: u64, version: u64, io: &mut Io, config: &Config) -> u32 {
     let mut quarters = 0;
     let is_it = |request: &crate::bag::Request| request.ranges.contains(index);
-    while !ledger.issue(io, config).iter().any(is_it) {
+    while !ledger.requests(io, config).iter().any(is_it) {
         io.now += Duration::from_millis(250);
         ledger.expire(io);
         quarters += 1;
@@ -126,7 +126,7 @@ fn failures_survive_a_restart_and_are_durable_before_they_are_acknowledged() {
 fn beside(done: u64) -> (Ledger, Io, Config) {
     let (config, mut io) = (Config::default(), io());
     let mut ledger = ledger(&io, 9);
-    ledger.issue(&io, &config);
+    ledger.requests(&io, &config);
     ledger.holding(said(1, 1, IntervalSet::from(0..20)), &mut io, &config);
     ledger.holding(said(2, 1, IntervalSet::from(20..TASKS)), &mut io, &config);
     for index in 20..20 + done {
@@ -155,7 +155,7 @@ fn a_machine_on_which_all_fails_is_avoided_for_a_while() {
     assert_eq!((ledger.view().placed, ledger.view().unplaced), (15, 20));
     io.now += Duration::from_secs(30);
     ledger.expire(&mut io);
-    ledger.issue(&io, &config);
+    ledger.requests(&io, &config);
     ledger.holding(said(1, 2, IntervalSet::from(5..8)), &mut io, &config);
     assert!(!ledger.placed.contains_key(&contact(1).peer), "nothing is left to it");
     assert_eq!(rests(&io), [AVOID_FIRST, AVOID_FIRST - Duration::from_secs(30)], "told again");
@@ -196,7 +196,7 @@ fn failed_tasks_are_tried_again_on_demand() {
     assert_accounted(&ledger);
     let stored = store(&mut io);
     assert!(!stored.contains_key(&RecordKey::Done(ledger.bag.id, 1)) && stored.len() == 31, "{stored:?}");
-    let requests = ledger.issue(&io, &config);
+    let requests = ledger.requests(&io, &config);
     assert_eq!(requests.iter().map(|request| request.ranges.len()).sum::<u64>(), 10);
     let attempt = requests[0].attempt;
     ledger.holding(said(2, 1, requests[0].ranges.clone()), &mut io, &config);

@@ -1,0 +1,113 @@
+//! Whether a bag may queue here: its manifest is fetched, and judged by the grid's rules and the owner's wishes, before
+//! anything of it does ([`idlewood_scheduler::Effect::Authorise`]).
+
+use std::fs;
+use std::sync::Arc;
+
+use idlewood_overlay::Contact;
+use idlewood_scheduler::{BagHeader, BagId, BlobId, DeclineReason, Event};
+
+use super::driver::{Done, Driver};
+use super::task::{SIGNED_BYTES_MAX, Supplies};
+use crate::grid::Unauthorised;
+use crate::manifest::Manifest;
+use crate::settings::Objection;
+
+impl From<Unauthorised> for DeclineReason {
+    fn from(error: Unauthorised) -> Self {
+        match error {
+            Unauthorised::Signature => Self::Forged,
+            Unauthorised::Role => Self::Role,
+            Unauthorised::Refused(_) => Self::Stranger,
+        }
+    }
+}
+
+impl From<Objection> for DeclineReason {
+    fn from(objection: Objection) -> Self {
+        match objection {
+            Objection::Submitter => Self::Submitter,
+            Objection::Program => Self::Program,
+        }
+    }
+}
+
+impl Supplies {
+    /// The manifest of a bag, from here or from `sources`: signed by a submitter of the grid, and saying what the header says.
+    ///
+    /// # Errors
+    /// Why nothing of the bag may queue here.
+    pub(super) async fn authorise(&self, bag: &BagHeader, sources: &[Contact]) -> Result<Arc<Manifest>, DeclineReason> {
+        let (path, _pin) = self.get(BlobId(bag.id.0), SIGNED_BYTES_MAX, sources).await.map_err(|error| {
+            tracing::info!(bag = %bag.id, %error, "a bag cannot be looked at");
+            DeclineReason::Unavailable
+        })?;
+        let (gate, submitter) = (self.gate.clone(), bag.submitter.peer);
+        let read = tokio::task::spawn_blocking(move || {
+            let bytes = fs::read(path).map_err(|error| {
+                tracing::warn!(%error, "a manifest cannot be read");
+                DeclineReason::Unavailable
+            })?;
+            let (manifest, signed) = Manifest::decode_signed(&bytes).map_err(|_| DeclineReason::Forged)?;
+            gate.authorise(&signed, submitter)?;
+            Ok::<_, DeclineReason>(Arc::new(manifest))
+        });
+        let manifest = read.await.map_err(|_| DeclineReason::Unavailable)??;
+        self.fits(bag, &manifest)?;
+        Ok(manifest)
+    }
+
+    /// Whether a manifest that was authorised is that of this header.
+    fn fits(&self, bag: &BagHeader, manifest: &Manifest) -> Result<(), DeclineReason> {
+        let fits = (manifest.tasks, manifest.submitter) == (bag.tasks, bag.submitter.peer);
+        if fits { Ok(()) } else { Err(DeclineReason::Forged) }
+    }
+
+    /// What the owner, and who was revoked since, have against a bag of the grid.
+    fn wishes(&self, manifest: &Manifest) -> Result<(), DeclineReason> {
+        if self.gate.is_revoked(manifest.submitter) {
+            return Err(DeclineReason::Stranger);
+        }
+        self.owners_objection(manifest).map_or(Ok(()), |objection| Err(objection.into()))
+    }
+}
+
+impl Driver {
+    /// A request for a bag of which nothing is here: may it queue?
+    pub(super) fn authorise(&mut self, bag: BagHeader) {
+        let id = bag.id;
+        if let Some(manifest) = self.manifests.get(id) {
+            let verdict = self.supplies.fits(&bag, &manifest).and_then(|()| self.judge(&manifest));
+            return self.follow_ups.push_back(self.verdict(id, verdict));
+        }
+        let (supplies, sources) = (self.supplies.clone(), self.sources(&bag.submitter));
+        let look = async move { Done::Authorised { bag: id, manifest: supplies.authorise(&bag, &sources).await } };
+        self.jobs.spawn(look, Done::Authorised { bag: id, manifest: Err(DeclineReason::Unavailable) });
+    }
+
+    /// A bag has been looked at.
+    pub(super) fn authorised(&mut self, bag: BagId, manifest: Result<Arc<Manifest>, DeclineReason>) {
+        let verdict = manifest.and_then(|manifest| {
+            self.judge(&manifest)?;
+            self.manifests.remember(bag, manifest);
+            Ok(())
+        });
+        let event = self.verdict(bag, verdict);
+        self.feed(event);
+    }
+
+    fn judge(&self, manifest: &Manifest) -> Result<(), DeclineReason> {
+        let limit = self.owner.settings.get().limits.memory;
+        if limit.is_some_and(|limit| manifest.memory_bytes > limit.0) {
+            return Err(DeclineReason::Size);
+        }
+        self.supplies.wishes(manifest)
+    }
+
+    fn verdict(&self, bag: BagId, verdict: Result<(), DeclineReason>) -> Event {
+        if let Err(reason) = verdict {
+            tracing::info!(%bag, %reason, "tasks of a bag do not queue here");
+        }
+        Event::Authorised { bag, verdict }
+    }
+}

@@ -1,0 +1,255 @@
+//! Results on their way: what leaves this machine together is signed together, and what comes is checked before the peer
+//! hears of it.
+//!
+//! Results of one bag wait until the driver has done what it was woken for, so that many small tasks share a message and a
+//! signature. What a machine signs is in `grid/receipt`; program and inputs are read off the manifest, which both have: where
+//! it has to be fetched first the results are left to the executor's next repetition. Results of this machine's own tasks
+//! never travel; their receipts are signed when somebody asks for them.
+//!
+//! A submitter whose disk lost a bag's manifest cannot check results of it, and takes them as they come.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use idlewood_overlay::{Contact, GridId, PeerId};
+use idlewood_scheduler::{BagId, BlobId, Message, RESULTS_MAX, TaskResult};
+
+use super::driver::{Done, Driver};
+use super::handle::Reply;
+use super::kept::{self, Finished};
+use super::task::SIGNED_BYTES_MAX;
+use super::views::answer;
+use crate::api;
+use crate::grid::{Batch, Ending, Proof, Receipt, Statement};
+use crate::manifest::Manifest;
+
+/// Results that leave when the driver has done what it was woken for.
+#[derive(Debug, Default)]
+pub(super) struct Leaving(BTreeMap<(PeerId, BagId), Parcel>);
+
+#[derive(Debug)]
+struct Parcel {
+    to: Contact,
+    executor: Contact,
+    results: Vec<TaskResult>,
+}
+
+/// What its executor says of a task.
+fn statement(grid: GridId, bag: BagId, manifest: &Manifest, result: &TaskResult) -> Statement {
+    let ending = match result {
+        TaskResult { unfinished: true, .. } => Ending::HandedBack,
+        TaskResult { crashed: true, .. } => Ending::Crashed,
+        TaskResult { success: true, .. } => Ending::Succeeded,
+        _ => Ending::Failed,
+    };
+    Statement {
+        grid,
+        bag: bag.0,
+        index: result.index,
+        attempt: result.attempt,
+        program: manifest.program.blob.0,
+        input: manifest.input_hash(result.index),
+        output: result.output.0,
+        ending,
+        exit_code: result.exit_code,
+        work_kop: (result.work_mops * 1e3) as u64,
+    }
+}
+
+fn statements(grid: GridId, bag: BagId, manifest: &Manifest, results: &[TaskResult]) -> Vec<Statement> {
+    results.iter().map(|result| statement(grid, bag, manifest, result)).collect()
+}
+
+/// Puts what proves it to each result, if this machine signed all of them.
+fn prove(
+    grid: GridId,
+    bag: BagId,
+    manifest: &Manifest,
+    executor: PeerId,
+    results: &mut [TaskResult],
+    signature: Option<&[u8]>,
+) -> bool {
+    let batch = Batch::new(&statements(grid, bag, manifest, results));
+    let signature = signature.and_then(|bytes| <[u8; 64]>::try_from(bytes).ok());
+    let Some(signature) = signature.filter(|signature| batch.is_signed_by(executor, signature)) else { return false };
+    for (position, result) in results.iter_mut().enumerate() {
+        result.receipt = Some(batch.proof(position, signature).encode());
+    }
+    true
+}
+
+impl Driver {
+    /// Sends a message; results wait for others until [`Driver::send_results`].
+    pub(super) fn send(&mut self, to: Contact, message: Message) {
+        let Message::Results { bag, executor, mut results, .. } = message else {
+            return self.net.send(&to, message.encode());
+        };
+        let key = (to.peer, bag);
+        let waiting = self.leaving.0.get(&key).map_or(0, |parcel| parcel.results.len());
+        if waiting + results.len() > RESULTS_MAX
+            && let Some(full) = self.leaving.0.remove(&key)
+        {
+            self.sign_and_send(bag, full);
+        }
+        let parcel = self.leaving.0.entry(key).or_insert_with(|| Parcel { to, executor, results: Vec::new() });
+        parcel.results.append(&mut results);
+    }
+
+    /// Signs and sends the results that wait.
+    pub(super) fn send_results(&mut self) {
+        for ((_, bag), parcel) in std::mem::take(&mut self.leaving.0) {
+            self.sign_and_send(bag, parcel);
+        }
+    }
+
+    fn sign_and_send(&mut self, bag: BagId, parcel: Parcel) {
+        let Parcel { to, executor, results } = parcel;
+        let Some(manifest) = self.manifests.get(bag) else { return self.look_for_manifest(bag, &to) };
+        let batch = Batch::new(&statements(self.grid, bag, &manifest, &results));
+        let signature = Some(self.gate.sign_results(&batch).to_vec());
+        self.net.send(&to, Message::Results { bag, executor, results, signature }.encode());
+    }
+
+    /// The manifest is needed and not at hand.
+    fn look_for_manifest(&mut self, bag: BagId, submitter: &Contact) {
+        let (supplies, sources) = (self.supplies.clone(), self.sources(submitter));
+        let look = async move {
+            let manifest = match supplies.get(BlobId(bag.0), SIGNED_BYTES_MAX, &sources).await {
+                Ok(_pin) => {
+                    let read = tokio::task::spawn_blocking(move || kept::read_manifest(&supplies.blobs, bag));
+                    read.await.unwrap_or_default().map(Arc::new)
+                }
+                Err(error) => {
+                    tracing::info!(%bag, %error, "results wait for their bag's manifest");
+                    None
+                }
+            };
+            Done::ManifestRead { bag, manifest }
+        };
+        self.jobs.spawn(look, Done::ManifestRead { bag, manifest: None });
+    }
+
+    /// A message as the peer may hear it: results of this machine's bags if their executor signed them, each with what
+    /// proves it. `None`: it is not to be heard.
+    pub(super) fn checked(&mut self, from: PeerId, message: Message) -> Option<Message> {
+        let Message::Results { bag, executor, mut results, signature } = message else { return Some(message) };
+        if self.kept.description(bag).is_none() || results.is_empty() {
+            return Some(Message::Results { bag, executor, results, signature });
+        }
+        let Some(manifest) = self.manifests.get(bag) else {
+            let here = self.peer.me().clone();
+            self.look_for_manifest(bag, &here);
+            return None;
+        };
+        if !prove(self.grid, bag, &manifest, from, &mut results, signature.as_deref()) {
+            self.results_unsigned += results.len() as u64;
+            tracing::info!(%bag, ?from, "results that their machine did not sign");
+            return None;
+        }
+        Some(Message::Results { bag, executor, results, signature })
+    }
+
+    /// Answers beside the loop, as for results.
+    pub(super) fn receipts(&mut self, bag: BagId, reply: Reply<Vec<api::Receipt>>) {
+        let finished: Vec<Finished> = self.kept.results(bag).cloned().collect();
+        let (known, blobs) = (self.manifests.get(bag), self.supplies.blobs.clone());
+        let (grid, gate) = (self.grid, self.gate.clone());
+        let read =
+            move || {
+                let manifest = known.or_else(|| kept::read_manifest(&blobs, bag).map(Arc::new));
+                let Some(known) = &manifest else {
+                    let why = format!("the manifest of bag {bag} is missing on this disk");
+                    answer(reply, Err(super::Refusal::Unavailable(why)));
+                    return Done::ManifestRead { bag, manifest };
+                };
+                let (own, others): (Vec<_>, Vec<_>) = finished.into_iter().partition(|done| done.executor == gate.me());
+                let mut receipts = Vec::new();
+                let own_results: Vec<TaskResult> = own.into_iter().map(|done| done.result).collect();
+                for results in own_results.chunks(RESULTS_MAX) {
+                    let said = statements(grid, bag, known, results);
+                    let batch = Batch::new(&said);
+                    let signature = gate.sign_results(&batch);
+                    receipts.extend(said.into_iter().enumerate().map(|(position, said)| {
+                        let index = said.index;
+                        (index, Receipt::new(said, gate.me(), batch.proof(position, signature)))
+                    }));
+                }
+                for Finished { executor, result, .. } in others {
+                    let proof = result.receipt.as_deref().and_then(|bytes| Proof::decode(bytes).ok());
+                    receipts.extend(proof.map(|proof| {
+                        (result.index, Receipt::new(statement(grid, bag, known, &result), executor, proof))
+                    }));
+                }
+                receipts.sort_unstable_by_key(|(index, _)| *index);
+                let views = receipts
+                    .into_iter()
+                    .map(|(index, receipt)| api::Receipt { index, receipt: hex::encode(receipt.encode()) });
+                answer(reply, Ok(views.collect()));
+                Done::ManifestRead { bag, manifest }
+            };
+        self.jobs.spawn_blocking(read, Done::ManifestRead { bag, manifest: None });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use idlewood_scheduler::BlobId;
+    use libp2p::identity::Keypair;
+
+    use super::super::task::tests::manifest;
+    use super::*;
+    use crate::grid::Gate;
+
+    fn result(index: u64) -> TaskResult {
+        TaskResult {
+            index,
+            attempt: 0,
+            success: true,
+            crashed: false,
+            unfinished: false,
+            output: BlobId([index as u8; 32]),
+            output_bytes: 9,
+            work_mops: 2.5,
+            exit_code: Some(0),
+            receipt: Some(vec![1, 2, 3]),
+        }
+    }
+
+    #[test]
+    fn results_are_taken_as_their_machine_signed_them_and_not_otherwise() {
+        let [gate, other] = [(); 2].map(|()| Gate::open(&Keypair::generate_ed25519(), None).expect("alone"));
+        let (grid, bag, manifest) = (GridId([7; 32]), BagId([8; 32]), manifest());
+        let results: Vec<TaskResult> = (0..3).map(result).collect();
+        let signature = gate.sign_results(&Batch::new(&statements(grid, bag, &manifest, &results)));
+        let taken = |change: &dyn Fn(&mut Vec<TaskResult>)| {
+            let mut results = results.clone();
+            change(&mut results);
+            prove(grid, bag, &manifest, gate.me(), &mut results, Some(&signature)).then_some(results)
+        };
+        let proven = taken(&|_| ()).expect("it is signed");
+        for result in proven {
+            let proof = Proof::decode(&result.receipt.clone().expect("it has one")).expect("ours");
+            let receipt = Receipt::new(statement(grid, bag, &manifest, &result), gate.me(), proof);
+            let read = Receipt::verify(&receipt.encode()).expect("it can be checked alone");
+            let said = read.statement;
+            assert_eq!((said.index, said.output, said.work_kop), (result.index, result.output.0, 2500));
+            assert_eq!((said.ending, said.exit_code, said.program), (Ending::Succeeded, Some(0), [3; 32]));
+        }
+        assert!(taken(&|results| results[1].output = BlobId([9; 32])).is_none());
+        assert!(taken(&|results| results[1].success = false).is_none());
+        assert!(taken(&|results| results[1].exit_code = Some(1)).is_none());
+        assert!(taken(&|results| results[1].work_mops = 1.0).is_none());
+        assert!(taken(&|results| results.swap(0, 2)).is_none());
+        assert!(taken(&|results| drop(results.pop())).is_none());
+        let mut results = results;
+        let mut proves = |grid, bag, executor, signature: Option<&[u8]>| {
+            prove(grid, bag, &manifest, executor, &mut results, signature)
+        };
+        assert!(proves(grid, bag, gate.me(), Some(&signature)));
+        assert!(!proves(grid, bag, other.me(), Some(&signature)));
+        assert!(!proves(GridId([1; 32]), bag, gate.me(), Some(&signature)));
+        assert!(!proves(grid, BagId([1; 32]), gate.me(), Some(&signature)));
+        assert!(!proves(grid, bag, gate.me(), None));
+        assert!(!proves(grid, bag, gate.me(), Some(&signature[1..])));
+    }
+}

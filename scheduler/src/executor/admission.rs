@@ -1,0 +1,109 @@
+//! Whether a bag may queue here: asked once, before anything of it is queued, and how much one submitter may have here.
+//!
+//! The driver alone can read a manifest and its signature, and knows its owner's wishes. Until it has answered
+//! ([`Effect::Authorise`]) requests for the bag wait, in memory and few of them: whoever finds no room, or is forgotten by a
+//! restart, is issued again by its submitter. What is not to queue goes back with the reason. A submitter's own machine does
+//! not ask.
+//!
+//! Left out: shares of a machine for several submitters; the quota is there for floods and mistakes, not for fairness.
+
+use super::Executor;
+use crate::bag::{BagId, DeclineReason, Request};
+use crate::config::Config;
+use crate::io::Io;
+use crate::message::Message;
+use crate::peer::Effect;
+use crate::ranges::IntervalSet;
+
+/// Bags that are asked about at the same time, and requests that wait for one of them. Our choice: the first bounds how many
+/// manifests of invented bags are looked for at once.
+const ASKED_MAX: usize = 64;
+const REQUESTS_MAX: usize = 64;
+
+/// Whether two requests speak of the same bag, as far as its manifest tells.
+fn agree(one: &Request, other: &Request) -> bool {
+    (one.bag.submitter.peer, one.bag.tasks) == (other.bag.submitter.peer, other.bag.tasks)
+}
+
+impl Executor {
+    /// A request reached this leaf: it joins the queue, at once if something of its bag is here already, else when the driver
+    /// has authorised the bag.
+    pub(crate) fn accept(&mut self, request: Request, io: &mut Io, config: &Config) {
+        let (id, submitter) = (request.bag.id, request.bag.submitter.peer);
+        if submitter == io.me.peer {
+            return self.queue(request, io, config);
+        }
+        if let Some(held) = self.held.get(&id) {
+            if (held.bag.submitter.peer, held.bag.tasks) == (submitter, request.bag.tasks) {
+                return self.queue(request, io, config);
+            }
+            if held.confirmed {
+                // Its submitter has said otherwise.
+                return;
+            }
+        }
+        let has_room = self.asked.len() < ASKED_MAX;
+        let waiting = match self.asked.get_mut(&id) {
+            Some(waiting) => waiting,
+            None if has_room => self.asked.entry(id).or_default(),
+            None => return,
+        };
+        let same = |known: &Request| (known.number, &known.path) == (request.number, &request.path);
+        if waiting.len() >= REQUESTS_MAX || waiting.iter().any(same) {
+            return;
+        }
+        if waiting.is_empty() {
+            io.effects.push(Effect::Authorise { bag: request.bag.clone() });
+        }
+        waiting.push(request);
+    }
+
+    /// The driver's answer about the bag as the first request for it described it.
+    pub(crate) fn authorised(&mut self, bag: BagId, verdict: Result<(), DeclineReason>, io: &mut Io, config: &Config) {
+        let waiting = self.asked.remove(&bag).unwrap_or_default();
+        let Some(first) = waiting.first().cloned() else { return };
+        let (meant, others): (Vec<Request>, Vec<Request>) =
+            waiting.into_iter().partition(|request| agree(request, &first));
+        match verdict {
+            Ok(()) => meant.into_iter().for_each(|request| self.queue(request, io, config)),
+            Err(reason) => {
+                meant.into_iter().for_each(|request| self.decline(&request, request.ranges.clone(), reason, io));
+                // They may be the bag, and the first an invention.
+                others.into_iter().for_each(|request| self.accept(request, io, config));
+            }
+        }
+    }
+
+    /// These tasks of a request do not queue here; their submitter is told.
+    fn decline(&mut self, request: &Request, ranges: IntervalSet, reason: DeclineReason, io: &mut Io) {
+        self.declined += 1;
+        let message = Message::Decline { bag: request.bag.id, executor: io.me.clone(), ranges, reason };
+        io.send(request.bag.submitter.clone(), message);
+    }
+
+    /// What of a request its submitter's quota leaves room for; the rest is declined.
+    pub(super) fn within_quota(&mut self, mut request: Request, io: &mut Io, config: &Config) -> Option<Request> {
+        let (id, submitter) = (request.bag.id, request.bag.submitter.peer);
+        if submitter == io.me.peer {
+            return Some(request);
+        }
+        let mut bags = 0;
+        let mut work_mops = 0.0;
+        for held in self.held.values().filter(|held| held.bag.submitter.peer == submitter) {
+            bags += u32::from(held.bag.id != id);
+            work_mops += held.unfinished().len() as f64 * held.task_mops();
+        }
+        let room_mops = config.submitter_work_max.as_secs_f64() * self.speed_mops() - work_mops;
+        let known = self.held.get(&id).map(|held| held.ranges()).unwrap_or_default();
+        let mut new = request.ranges.difference(&known);
+        let fit =
+            if bags < config.submitter_bags_max { (room_mops / request.bag.task_mops).max(0.0) as u64 } else { 0 };
+        if new.len() <= fit {
+            return Some(request);
+        }
+        let fitting = new.take_first(fit);
+        self.decline(&request, new.clone(), DeclineReason::Quota, io);
+        request.ranges.subtract(&new);
+        (!fitting.is_empty() || !request.ranges.is_empty()).then_some(request)
+    }
+}
