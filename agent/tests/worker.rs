@@ -92,6 +92,7 @@ impl Setup {
             directory,
             checkpoint: None,
             memory_bytes: mib(64),
+            fixed: None,
             output_bytes: mib(1),
             disk_bytes: mib(1),
             time_limit: Some(PATIENCE),

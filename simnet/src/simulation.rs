@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::{GridId, Node, Time};
-use idlewood_scheduler::{BagId, Submission, TaskId};
+use idlewood_scheduler::{BagId, Replication, Submission, TaskId};
 
 use self::messages::KINDS;
 pub use self::peers::Deed;
@@ -307,6 +307,7 @@ impl Simulation {
             tasks: bag.bag.tasks,
             task_mops: self.around.scenario.declared.then_some(bag.bag.task_mops),
             retries_max: RETRIES_MAX,
+            replication: Replication::default(),
         };
         // It is with a machine that may still accept it, unless that machine has crashed.
         let pending = bag

@@ -92,6 +92,7 @@ impl Prepared {
             env: environment(manifest, task, attempt),
             directory: scratch.0.clone(),
             checkpoint: Some(self.home.checkpoint(task)),
+            fixed: fixed(manifest, task),
             ..self.job.clone()
         };
         Some(Self { job, scratch: Some(scratch), ..self.example() })
@@ -338,6 +339,7 @@ impl Supplies {
             directory: scratch.0.clone(),
             checkpoint: Some(home.checkpoint(task)),
             memory_bytes: manifest.memory_bytes,
+            fixed: fixed(manifest, task),
             output_bytes: STREAM_BYTES_MAX,
             disk_bytes: manifest.disk_bytes.min(self.blobs.kept_bytes().1),
             time_limit: Some(Duration::from_secs(manifest.time_limit_s)),
@@ -346,6 +348,12 @@ impl Supplies {
         let (manifest, pins) = (manifest.clone(), Arc::new(pins));
         Ok(Prepared { job, manifest, scratch: Some(scratch), pins, inputs: laid_out, home })
     }
+}
+
+/// What clock and random numbers come from, where they are to be the same everywhere: what the task is given.
+fn fixed(manifest: &Manifest, task: TaskId) -> Option<u64> {
+    let hash = manifest.deterministic.then(|| manifest.input_hash(task.index))?;
+    hash.first_chunk().map(|first| u64::from_le_bytes(*first))
 }
 
 fn arguments(manifest: &Manifest, task: TaskId) -> Vec<String> {
@@ -359,7 +367,9 @@ fn environment(manifest: &Manifest, task: TaskId, attempt: u32) -> Vec<(String, 
     env.insert("IDLEWOOD_BAG_ID".to_owned(), hex::encode(task.bag.0));
     env.insert("IDLEWOOD_TASK_INDEX".to_owned(), task.index.to_string());
     env.insert("IDLEWOOD_TASK_COUNT".to_owned(), manifest.tasks.to_string());
-    env.insert("IDLEWOOD_ATTEMPT".to_owned(), attempt.to_string());
+    if !manifest.deterministic {
+        env.insert("IDLEWOOD_ATTEMPT".to_owned(), attempt.to_string());
+    }
     env.insert("IDLEWOOD_ENTRY".to_owned(), manifest.entry(task.index).text);
     env.into_iter().collect()
 }
@@ -410,7 +420,12 @@ impl Ended {
 
     /// An output with nothing but its times: whole milliseconds, so that small tasks which end the same way have the
     /// same output, which is one blob.
-    fn times(&self) -> TaskOutput {
+    ///
+    /// Without them where two machines are to have the same output.
+    fn times(&self, job: Option<&Job>) -> TaskOutput {
+        if job.is_some_and(|job| job.fixed.is_some()) {
+            return TaskOutput::default();
+        }
         let rounded = |time: Duration| (time.as_secs_f64() * 1e3).round() / 1e3;
         TaskOutput { cpu_s: rounded(self.cpu), wall_s: rounded(self.wall), ..TaskOutput::default() }
     }
@@ -443,6 +458,7 @@ impl Collected {
 /// blocks nor writes. `None`: [`collect`] has to keep it.
 pub(super) fn collect_known(
     blobs: &Arc<Blobs>,
+    job: &Job,
     success_codes: &[i32],
     ended: &Ended,
     speed_mops: f64,
@@ -452,7 +468,7 @@ pub(super) fn collect_known(
         return None;
     }
     let (exit_code, code) = (Some(code), i32::from(code));
-    let bytes = TaskOutput { exit_code: Some(code), ..ended.times() }.encode();
+    let bytes = TaskOutput { exit_code: Some(code), ..ended.times(Some(job)) }.encode();
     let hash = blake3::hash(&bytes);
     let pin = Pin::new(blobs, hash);
     let outcome = TaskOutcome::Finished {
@@ -474,7 +490,7 @@ pub(super) fn collect(
     ended: &Ended,
     speed_mops: f64,
 ) -> Collected {
-    let mut output = ended.times();
+    let mut output = ended.times(job);
     match &ended.outcome {
         Outcome::Exited { code } => output.exit_code = Some(i32::from(*code)),
         Outcome::Trapped { message } | Outcome::Invalid { message } => output.error = Some(message.clone()),
@@ -607,6 +623,7 @@ pub(super) mod tests {
             disk_bytes: 1 << 20,
             time_limit_s: 60,
             success_codes: vec![0],
+            deterministic: false,
         }
     }
 
@@ -626,6 +643,7 @@ pub(super) mod tests {
             directory: PathBuf::new(),
             checkpoint: None,
             memory_bytes,
+            fixed: None,
             output_bytes: 0,
             disk_bytes: 0,
             time_limit: None,
