@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::{GridId, Node, Time};
-use idlewood_scheduler::{BagId, Replication, Submission, TaskId};
+use idlewood_scheduler::{BagId, Submission, TaskId};
 
 use self::messages::KINDS;
 pub use self::peers::Deed;
@@ -307,7 +307,7 @@ impl Simulation {
             tasks: bag.bag.tasks,
             task_mops: self.around.scenario.declared.then_some(bag.bag.task_mops),
             retries_max: RETRIES_MAX,
-            replication: Replication::default(),
+            replication: self.around.scenario.replication(),
         };
         // It is with a machine that may still accept it, unless that machine has crashed.
         let pending = bag
@@ -436,6 +436,7 @@ impl Simulation {
         let sim_s = self.now.as_secs_f64();
         Report {
             preemptions: counts.preemptions,
+            false_tasks: counts.false_results,
             reclaims: counts.reclaims,
             crashes: counts.crashes,
             leaves: counts.leaves,
