@@ -216,6 +216,25 @@ fn a_task_sees_what_it_is_given_and_nothing_else() {
 }
 
 #[test]
+fn what_is_fixed_is_the_same_in_every_run_and_goes_on() {
+    let says = |fixed| {
+        // A worker of its own, as on another machine.
+        let mut setup = Setup::new(1);
+        let job = Job { fixed, ..setup.job("chance", &[]) };
+        let ended = setup.run(&job);
+        let (code, stdout, _) = exited(&job, &ended);
+        assert_eq!(code, 0, "{stdout}");
+        stdout
+    };
+    assert_ne!(says(None), says(None), "the host's differ");
+    let fixed = says(Some(7));
+    assert_eq!(fixed, says(Some(7)));
+    let words: Vec<&str> = fixed.split_whitespace().collect();
+    assert!(words[0].starts_with("946684800"), "the beginning of 2000: {fixed}");
+    assert_ne!(words[3], says(Some(8)).split_whitespace().last().unwrap(), "{fixed}");
+}
+
+#[test]
 fn exit_codes_come_back() {
     let mut setup = Setup::new(1);
     for (given, code) in [("0", 0), ("1", 1), ("125", 125), ("126", 126), ("255", 255), ("-1", 255), ("256", 0)] {
@@ -1170,7 +1189,7 @@ fn the_committed_modules_can_be_rebuilt() {
     let dir = tempfile::tempdir().unwrap();
     let status = Command::new(tasks_dir().join("build.sh")).arg(dir.path()).status().unwrap();
     assert!(status.success());
-    for name in ["noop", "probe", "spin", "tile"] {
+    for name in ["chance", "noop", "probe", "spin", "tile"] {
         let file = format!("{name}/{name}.wasm");
         let (built, committed) =
             (fs::read(dir.path().join(&file)).unwrap(), fs::read(tasks_dir().join(&file)).unwrap());

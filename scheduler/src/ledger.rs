@@ -4,7 +4,8 @@
 //! later), done, failed, and those of which there are copies: issued (on their way) or placed (on an executor, under a lease). One copy is the rule; a ledger may allow
 //! several, up to its number of replicas, on as many executors. When the last copy is gone, since a lease ends, nobody
 //! accounts for a request in time or an executor no longer lists the task, it returns to unissued and is issued again
-//! at once; this does not count as a failure of the task. The first valid result of a task wins.
+//! at once; this does not count as a failure of the task. The first valid result of a task wins, or, where the bag has a
+//! quorum, what as many machines say alike (`quorum`).
 //!
 //! Everything is in intervals, never in tasks, and what comes with each result or renewal costs no scan of the
 //! executors: the ledger counts the copies of each index, looks first at the executor that speaks, and keeps a moment
