@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use idlewood_scheduler::Replication;
 use serde::{Deserialize, Serialize};
 
 use crate::grid::{Admissions, Role};
@@ -66,6 +67,12 @@ pub struct SubmitRequest {
     pub work_mops: Option<f64>,
     /// Failed tries before a task counts as failed.
     pub retries_max: u32,
+    /// The same clock and random numbers wherever a task runs; implied by replicas.
+    #[serde(default)]
+    pub deterministic: bool,
+    /// How many machines run each task, and how many of them have to say the same.
+    #[serde(default)]
+    pub replication: Replication,
 }
 
 fn disk_bytes_default() -> u64 {
@@ -90,6 +97,8 @@ impl SubmitRequest {
             success_codes: vec![0],
             work_mops: None,
             retries_max: 2,
+            deterministic: false,
+            replication: Replication::default(),
         }
     }
 }
@@ -142,6 +151,12 @@ pub struct Bag {
     pub reissued: u64,
     /// Results that came twice.
     pub duplicates: u64,
+    /// How many machines run each task.
+    #[serde(default)]
+    pub replication: Replication,
+    /// Tasks that were decided though not all machines said the same.
+    #[serde(default)]
+    pub disputed: u64,
     /// Tasks that machines did not queue, and why.
     #[serde(default)]
     pub declined: Vec<Declined>,
@@ -337,6 +352,9 @@ pub struct Status {
     /// Results of this machine's bags that came without a valid signature of the machine that ran them, and were not taken.
     #[serde(default)]
     pub results_unsigned: u64,
+    /// Machines that get nothing from this one, since they said other things than others too often.
+    #[serde(default)]
+    pub distrusted: Vec<String>,
     /// What other agents sent and made no sense.
     pub protocol_errors: u64,
     /// Seconds since the agent started.

@@ -87,6 +87,10 @@ pub struct Manifest {
     pub time_limit_s: u64,
     /// Exit codes that mean success.
     pub success_codes: Vec<i32>,
+    /// The same clock, random numbers and environment for a task wherever it runs, and no times in its output, so that the
+    /// results of two machines can be compared.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deterministic: bool,
 }
 
 fn disk_bytes_default() -> u64 {
@@ -380,6 +384,7 @@ mod tests {
             disk_bytes: 1 << 20,
             time_limit_s: 1,
             success_codes: vec![0],
+            deterministic: false,
         }
     }
 

@@ -18,7 +18,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use blake3::Hash;
-use idlewood_scheduler::BlobId;
+use idlewood_scheduler::{BlobId, REPLICAS_MAX, Replication};
 
 use crate::api::SubmitRequest;
 use crate::manifest::{DISK_BYTES_DEFAULT, Entry, INPUT_BYTES_MAX, Input, is_file_name};
@@ -133,6 +133,7 @@ impl Plan {
             }
         }
         let stem = Path::new(&program.name).file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        let replication = replication(&options);
         let request = SubmitRequest {
             name: options.name.or(stem).unwrap_or_default(),
             tasks: entries.len().max(1) as u64,
@@ -148,6 +149,8 @@ impl Plan {
             success_codes: options.success_codes.unwrap_or_else(|| vec![0]),
             work_mops: options.work,
             retries_max: options.max_retries.unwrap_or(RETRIES_DEFAULT),
+            deterministic: options.deterministic || replication.quorum > 1,
+            replication,
         };
         Ok(Self { request, files: files.0 })
     }
@@ -168,6 +171,13 @@ pub fn fill(template: &str, index: u64, entries: &[Entry]) -> String {
     template.replace("{index}", &index.to_string()).replace("{}", &value)
 }
 
+/// How many machines run each task, as the options say.
+fn replication(options: &Options) -> Replication {
+    let replicas = options.replicas.unwrap_or(1);
+    let quorum = options.quorum.unwrap_or(if replicas > 1 { (replicas / 2 + 1).max(2) } else { 1 });
+    Replication { replicas, quorum, recheck: options.recheck.unwrap_or(0) }
+}
+
 fn check_values(options: &Options) -> Result<(), SubmitError> {
     let wrong = |sentence: String| Err(SubmitError::Value(sentence));
     if options.sources() > 1 {
@@ -184,6 +194,16 @@ fn check_values(options: &Options) -> Result<(), SubmitError> {
     }
     if let Some(size) = options.disk.filter(|size| size.0 < 1 << 16) {
         return wrong(format!("a task needs at least 64K of disk, not {} bytes", size.0));
+    }
+    let replication = replication(options);
+    if !replication.is_valid() || (replication.replicas > 1) != (replication.quorum > 1) {
+        return wrong(format!(
+            "{} replicas with a quorum of {} make no sense: up to {REPLICAS_MAX} replicas, and a quorum from 2 to as many",
+            replication.replicas, replication.quorum
+        ));
+    }
+    if options.recheck.is_some_and(|recheck| recheck == 0 || replication.replicas == 1) {
+        return wrong("--recheck takes 1 or more, and goes with --replicas".to_owned());
     }
     match &options.success_codes {
         Some(codes) if codes.is_empty() => return wrong("no exit code would count as success: name one".to_owned()),

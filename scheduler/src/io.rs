@@ -8,6 +8,7 @@ use crate::bag::BagId;
 use crate::message::Message;
 use crate::peer::{Effect, Notice};
 use crate::record::Change;
+use crate::reputation::Reputations;
 
 /// Names a durable write until the driver says that it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,6 +43,10 @@ pub(crate) struct Io {
     pub(crate) leaves: u64,
     /// Executors of all bags submitted here; one that has tasks of several counts for each.
     pub(crate) placements: u64,
+    /// What bags with a quorum have shown of others.
+    pub(crate) reputations: Reputations,
+    /// Nobody else's: what is checked of machines that are believed alone is drawn with it.
+    pub(crate) secret: u64,
     pub(crate) effects: Vec<Effect>,
     /// Messages of this peer to itself: they never leave the process.
     pub(crate) local: VecDeque<Message>,
@@ -59,6 +64,8 @@ impl Io {
             me,
             leaves: 1,
             placements: 0,
+            reputations: Reputations::default(),
+            secret: 0,
             effects: Vec::new(),
             local: VecDeque::new(),
             next_ticket: 0,

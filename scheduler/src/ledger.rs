@@ -4,7 +4,8 @@
 //! later), done, failed, and those of which there are copies: issued (on their way) or placed (on an executor, under a lease). One copy is the rule; a ledger may allow
 //! several, up to its number of replicas, on as many executors. When the last copy is gone, since a lease ends, nobody
 //! accounts for a request in time or an executor no longer lists the task, it returns to unissued and is issued again
-//! at once; this does not count as a failure of the task. The first valid result of a task wins.
+//! at once; this does not count as a failure of the task. The first valid result of a task wins, or, where the bag has a
+//! quorum, what as many machines say alike (`quorum`).
 //!
 //! Everything is in intervals, never in tasks, and what comes with each result or renewal costs no scan of the
 //! executors: the ledger counts the copies of each index, looks first at the executor that speaks, and keeps a moment
@@ -14,6 +15,7 @@
 mod declined;
 mod failures;
 mod placements;
+mod quorum;
 #[cfg(test)]
 mod tests;
 
@@ -28,6 +30,9 @@ pub(crate) use self::failures::{AVOID_MAX, FAILED_IN_ROW};
 use self::failures::{Failing, Failures};
 use self::placements::Placement;
 pub(crate) use self::placements::{Holding, refuse};
+pub(crate) use self::quorum::Known;
+use self::quorum::Votes;
+pub use self::quorum::{REPLICAS_MAX, Replication};
 use crate::bag::{
     BAG_WORK_MOPS_MAX, BagHeader, CHECKPOINTS_MAX, Checkpoint, DeclineReason, REQUEST_INTERVALS_MAX, Request, TaskId,
     TaskResult, answer_within_ms,
@@ -81,8 +86,10 @@ pub(crate) struct Ledger {
     placed: BTreeMap<PeerId, Placement>,
     /// What machines accounted for once: they may yet have results of it.
     former: BTreeMap<PeerId, IntervalSet>,
-    /// Most copies of one task.
+    /// Most copies of one task, but where votes disagree.
     replicas: usize,
+    replication: Replication,
+    votes: Votes,
     /// At j: the indices that more than j executors hold.
     copies: Vec<IntervalTree>,
     /// Before this moment no lease ends and no request is given up; set to the first such moment whenever it is
@@ -133,6 +140,10 @@ pub struct BagView {
     pub reissued: u64,
     /// Results that came for a task that was over already.
     pub duplicates: u64,
+    /// How many machines run each task.
+    pub replication: Replication,
+    /// Tasks that were decided though not all machines said the same.
+    pub disputed: u64,
     /// Tasks that machines did not queue, by reason.
     pub declined: BTreeMap<DeclineReason, Declines>,
     /// Results that were not taken, since the machine that sent them never had the task.
@@ -152,7 +163,7 @@ impl BagView {
 
 impl Ledger {
     /// A bag just submitted; nothing is issued before [`Ledger::open`].
-    pub(crate) fn new(bag: BagHeader, released: Time, retries_max: u32, io: &Io) -> Self {
+    pub(crate) fn new(bag: BagHeader, released: Time, retries_max: u32, replication: Replication, io: &Io) -> Self {
         let mut unissued = IntervalSet::new();
         unissued.insert(0..bag.tasks);
         Self {
@@ -167,7 +178,9 @@ impl Ledger {
             issued: Vec::new(),
             placed: BTreeMap::new(),
             former: BTreeMap::new(),
-            replicas: 1,
+            replicas: replication.replicas as usize,
+            replication,
+            votes: Votes::default(),
             copies: Vec::new(),
             next_end: None,
             done: IntervalTree::default(),
@@ -232,6 +245,7 @@ impl Ledger {
             retries_max: self.retries_max,
             attempt: self.attempt,
             closed: self.closed.map(|(closing, at)| (closing, io.wall(at))),
+            replication: self.replication,
         }
     }
 
@@ -249,6 +263,8 @@ impl Ledger {
             reissued: self.reissued,
             duplicates: self.duplicates,
             unasked: self.unasked,
+            replication: self.replication,
+            disputed: self.votes.disputed,
             declined: self.declined.reasons.clone(),
             closed: self.closed,
         }
@@ -305,9 +321,17 @@ impl Ledger {
                 // Acknowledged when the output is here.
             } else if !result.success && !self.is_news(executor, &result) {
                 unwanted.insert_index(index);
-            } else if !self.may_end(index, executor.peer, io.now) {
+            } else if !self.may_end(index, executor.peer, io) {
                 self.unasked += 1;
-            } else if !result.success && !result.unfinished && self.counts_and_retries(&result, executor.peer) {
+            } else if self.is_replicated() && result.unfinished {
+                // Whoever hands it back could have made its checkpoint up.
+                self.take_back(index, executor, None, io);
+                unwanted.insert_index(index);
+            } else if !result.success
+                && !result.unfinished
+                && (result.crashed || !self.is_replicated())
+                && self.counts_and_retries(&result, executor.peer)
+            {
                 let until = Some(self.next_try(index, io));
                 self.take_back(index, executor, until, io);
                 retried.insert_index(index);
@@ -316,13 +340,19 @@ impl Ledger {
                     begins_anew.extend(self.forget_checkpoint(index));
                 }
             } else {
+                let decided = if self.is_replicated() {
+                    self.vote(executor, result, io)
+                } else {
+                    Some((result, executor.clone()))
+                };
+                let Some((result, from)) = decided else { continue };
                 io.effects.push(Effect::FetchOutput {
                     task: TaskId { bag: self.bag.id, index },
                     output: result.output,
                     output_bytes: result.output_bytes,
-                    from: executor.clone(),
+                    from: from.clone(),
                 });
-                self.fetching.insert(index, (result, executor.clone()));
+                self.fetching.insert(index, (result, from));
             }
         }
         let bag = self.bag.id;
@@ -412,10 +442,13 @@ impl Ledger {
         let bag = self.bag.id;
         let mut changes: Vec<Change> = has_failed.then(|| self.failures_change(result.index)).into_iter().collect();
         let ack = Message::ResultsAck { bag, indices: IntervalSet::from(result.index..result.index + 1) };
+        let (judged, mut then) = self.judge(&result, executor.peer, io);
+        changes.extend(judged);
         let done = Record::Done { bag, executor: executor.peer, finished: io.wall(io.now), result };
         changes.push(Change::Put(done));
         changes.extend(checkpoint);
-        io.persist(changes, vec![Then::Send(executor, ack)]);
+        then.push(Then::Send(executor, ack));
+        io.persist(changes, then);
         self.close_if_over(io);
     }
 
@@ -436,6 +469,7 @@ impl Ledger {
         self.copies.clear();
         self.next_end = None;
         self.fetching.clear();
+        self.votes.close();
         let bag = self.bag.id;
         let mut changes = vec![Change::Put(self.record(io))];
         changes.extend(self.forget_former());

@@ -18,6 +18,7 @@ pub mod queue;
 pub mod ranges;
 mod recent;
 mod record;
+mod reputation;
 mod router;
 pub mod split;
 pub mod stretch;
@@ -30,8 +31,9 @@ pub use bag::{
 pub use config::Config;
 pub use executor::{HeldView, RunningTask};
 pub use io::Ticket;
-pub use ledger::{BagView, Declines};
+pub use ledger::{BagView, Declines, REPLICAS_MAX, Replication};
 pub use message::{Asker, DecodeError, MESSAGE_BYTES_MAX, Message, RESULTS_MAX};
 pub use peer::{Effect, Event, Notice, Peer, RestoreError, Submission, SubmitError, TaskOutcome};
 pub use record::{Change, Closing, Record, RecordError, RecordKey};
+pub use reputation::Reputation;
 pub use router::{ClimbingRule, Platform};

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use idlewood_overlay::{Contact, GridId, Node, Overlay, PayloadCodec, PeerId, State, Time, WallTime};
+use idlewood_overlay::{Contact, GridId, Node, Overlay, PayloadCodec, PeerId, PositionKey, State, Time, WallTime};
 use serde::{Deserialize, Serialize};
 
 use self::redistribution::Asking;
@@ -19,11 +19,12 @@ use crate::bag::{
 use crate::config::Config;
 use crate::executor::{Executor, HeldView, Lease, RunningTask};
 use crate::io::{Io, Then, Ticket};
-use crate::ledger::{BagView, Holding, Ledger, refuse};
+use crate::ledger::{BagView, Holding, Known, Ledger, REPLICAS_MAX, Replication, refuse};
 use crate::message::Message;
 use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Closing, Record};
+use crate::reputation::Reputation;
 use crate::router::{CLIMBED_MAX, Platform, Router};
 use crate::summary;
 
@@ -38,6 +39,9 @@ pub struct Submission {
     pub task_mops: Option<f64>,
     /// Failed tries a task may have before it counts as failed.
     pub retries_max: u32,
+    /// How many machines run each task.
+    #[serde(default)]
+    pub replication: Replication,
 }
 
 /// How a started task ended.
@@ -264,6 +268,9 @@ pub enum SubmitError {
         "the work of a task must be at least {WORK_MOPS_MIN} Mop, and that of all at most {BAG_WORK_MOPS_MAX:e} Mop"
     )]
     Work,
+    /// No such numbers of replicas.
+    #[error("a task has between 1 and {REPLICAS_MAX} replicas, and a quorum between 1 and that")]
+    Replication,
     /// The same manifest again.
     #[error("this very bag was submitted before")]
     Known,
@@ -291,6 +298,7 @@ pub enum RestoreError {
 /// One machine of the grid.
 pub struct Peer {
     config: Arc<Config>,
+    grid: GridId,
     overlay: Overlay,
     overlay_effects: Vec<idlewood_overlay::Effect>,
     router: Router,
@@ -341,11 +349,18 @@ impl Peer {
                 me.incarnation = me.incarnation.max(last.saturating_add(1));
             }
         }
-        let io = Io::new(now, wall_now, me.clone());
+        let mut io = Io::new(now, wall_now, me.clone());
+        io.secret = seed;
+        for record in &records {
+            if let Record::Reputation { executor, reputation } = record {
+                io.reputations.restore(*executor, *reputation);
+            }
+        }
         let overlay = Overlay::new(config.overlay.clone(), grid, me.clone(), seed, now, REPORTS);
         let mut peer = Self {
             executor: Executor::new(&config),
             config,
+            grid,
             overlay,
             overlay_effects: Vec::new(),
             router: Router::default(),
@@ -372,10 +387,10 @@ impl Peer {
     /// Bags first, then what is over, then what was placed: each step takes its tasks out of the one before.
     fn restore_bags(&mut self, records: &[Record]) {
         for record in records {
-            if let Record::Bag { bag, released, retries_max, attempt, closed } = record {
+            if let Record::Bag { bag, released, retries_max, attempt, closed, replication } = record {
                 let released = self.io.moment(*released);
                 let bag = BagHeader { submitter: self.io.me.clone(), ..bag.clone() };
-                let mut ledger = Ledger::new(bag, released, *retries_max, &self.io);
+                let mut ledger = Ledger::new(bag, released, *retries_max, *replication, &self.io);
                 ledger.restore_attempt(*attempt);
                 if let Some((closing, at)) = closed {
                     ledger.restore_closed(*closing, self.io.moment(*at));
@@ -444,6 +459,7 @@ impl Peer {
                 | Record::Bag { .. }
                 | Record::Placed { .. }
                 | Record::Former { .. }
+                | Record::Reputation { .. }
                 | Record::Failures { .. }
                 | Record::Checkpoint { .. }
                 | Record::Done { .. } => {}
@@ -579,6 +595,9 @@ impl Peer {
             |work: f64| work >= WORK_MOPS_MIN && self.application_size(work, submission.tasks) <= BAG_WORK_MOPS_MAX;
         if submission.task_mops.is_some_and(|work| !sane(work)) {
             return Err(SubmitError::Work);
+        }
+        if !submission.replication.is_valid() {
+            return Err(SubmitError::Replication);
         }
         if self.ledgers.contains_key(&submission.id) {
             return Err(SubmitError::Known);
@@ -757,7 +776,7 @@ impl Peer {
             application_size_mops: self.application_size(task_mops, submission.tasks),
             declared: submission.task_mops.is_some(),
         };
-        let ledger = Ledger::new(bag, self.io.now, submission.retries_max, &self.io);
+        let ledger = Ledger::new(bag, self.io.now, submission.retries_max, submission.replication, &self.io);
         let record = ledger.record(&self.io);
         self.ledgers.insert(submission.id, Box::new(ledger));
         let then = vec![Then::Notify(Notice::BagAccepted(submission.id)), Then::Open(submission.id)];
@@ -851,9 +870,17 @@ impl Peer {
         if !self.is_attached() {
             return;
         }
+        let (grid, overlay, me) = (self.grid, &self.overlay, &self.io.me);
+        let right = |peer| PositionKey::new(grid, peer).0[0] >= 0x80;
+        let known = || {
+            let contacts = overlay.neighbours().chain([me]);
+            contacts.map(|contact| Known { contact: contact.clone(), right: right(contact.peer) }).collect()
+        };
         let mut requests = Vec::new();
         for ledger in self.ledgers.values_mut() {
             requests.append(&mut ledger.issue(&self.io, &self.config));
+            let copies = ledger.copies_due(known, right, &self.io, &self.config);
+            requests.extend(copies.into_iter().map(|(to, request)| (Some(to), request)));
         }
         for (to, request) in requests {
             match to {
@@ -994,6 +1021,11 @@ impl Peer {
     /// Requests, or parts of them, that did not queue here since the start: not authorised, or over a quota.
     pub fn declined_requests(&self) -> u64 {
         self.executor.declined_requests()
+    }
+
+    /// What bags with a quorum have shown of other machines.
+    pub fn reputations(&self) -> impl Iterator<Item = (PeerId, Reputation)> + '_ {
+        self.io.reputations.all()
     }
 
     /// Until when this machine offers nothing, since all fails here that succeeds elsewhere.

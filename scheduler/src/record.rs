@@ -8,13 +8,15 @@ use idlewood_overlay::{Contact, PeerId, WallTime};
 use serde::{Deserialize, Serialize};
 
 use crate::bag::{BagHeader, BagId, Checkpoint, TaskResult};
+use crate::ledger::Replication;
 use crate::ranges::IntervalSet;
+use crate::reputation::Reputation;
 
 /// Version of the encoding below; stands in front of every record.
 ///
 /// What was written by an older version is read, and written in this one when it changes next. Version 1 knew neither
 /// [`Record::Failures`] nor [`TaskResult::crashed`], version 2 no checkpoints, version 3 neither [`Record::Former`]
-/// nor exit codes nor receipts.
+/// nor exit codes, receipts and replicas.
 const RECORD_VERSION: u8 = 4;
 /// The oldest version that can be read.
 const RECORD_VERSION_OLDEST: u8 = 1;
@@ -72,6 +74,16 @@ pub enum Record {
         attempt: u32,
         /// How and when it ended.
         closed: Option<(Closing, WallTime)>,
+        /// How many machines run each task; one, in records before this field.
+        #[serde(default, skip_serializing_if = "Replication::is_none")]
+        replication: Replication,
+    },
+    /// Submitter: what is known of a machine from bags with a quorum.
+    Reputation {
+        /// Which machine.
+        executor: PeerId,
+        /// Its past.
+        reputation: Reputation,
     },
     /// Submitter: what an executor accounts for.
     Placed {
@@ -139,6 +151,8 @@ pub enum RecordKey {
     Bag(BagId),
     /// [`Record::Placed`].
     Placed(BagId, PeerId),
+    /// [`Record::Reputation`].
+    Reputation(PeerId),
     /// [`Record::Former`].
     Former(BagId, PeerId),
     /// [`Record::Done`].
@@ -160,6 +174,7 @@ impl RecordKey {
             Self::Bag(_) => b'b',
             Self::Placed(..) => b'p',
             Self::Former(..) => b'e',
+            Self::Reputation(_) => b'r',
             Self::Done(..) => b'd',
             Self::Failures(..) => b'f',
             Self::Checkpoint(..) => b'c',
@@ -167,6 +182,7 @@ impl RecordKey {
         bytes.push(kind);
         match self {
             Self::Incarnation => {}
+            Self::Reputation(peer) => bytes.extend(peer.0),
             Self::Held(bag) | Self::Bag(bag) => bytes.extend(bag.0),
             Self::Outbox(bag, index)
             | Self::Done(bag, index)
@@ -212,6 +228,7 @@ impl Record {
             Self::Bag { bag, .. } => RecordKey::Bag(bag.id),
             Self::Placed { bag, executor, .. } => RecordKey::Placed(*bag, executor.peer),
             Self::Done { bag, result, .. } => RecordKey::Done(*bag, result.index),
+            Self::Reputation { executor, .. } => RecordKey::Reputation(*executor),
             Self::Former { bag, executor, .. } => RecordKey::Former(*bag, *executor),
             Self::Failures { bag, index, .. } => RecordKey::Failures(*bag, *index),
             Self::Checkpoint { bag, index, .. } => RecordKey::Checkpoint(*bag, *index),

@@ -23,7 +23,7 @@ use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::summary::Summary;
 use idlewood_scheduler::{
     Asker, BagHeader, BagId, BlobId, Change, Checkpoint, Config, DeclineReason, Effect, Event, Message, Path, Peer,
-    Record, Request, Submission, TaskId, TaskOutcome, TaskResult,
+    Record, Replication, Request, Submission, TaskId, TaskOutcome, TaskResult,
 };
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -505,6 +505,9 @@ impl Host {
                     tasks: u64::from(source.byte()) + 1,
                     task_mops: source.maybe(|source| f64::from(source.byte()) + 1.0),
                     retries_max: 2,
+                    replication: [(1, 1, 0), (3, 2, 0), (2, 2, 1), (4, 3, 5)]
+                        .map(|(replicas, quorum, recheck)| Replication { replicas, quorum, recheck })
+                        [usize::from(source.below(4))],
                 };
                 if self.peer.check(&submission).is_ok() {
                     self.give(Event::Submitted(submission));

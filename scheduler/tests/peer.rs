@@ -8,7 +8,7 @@ use idlewood_overlay::{Contact, GridId, Node, PeerId, Side, State, Time, WallTim
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
     Asker, BagHeader, BagId, BlobId, Change, Checkpoint, Config, DeclineReason, Effect, Event, MESSAGE_BYTES_MAX,
-    Message, Notice, Path, Peer, Record, Request, Submission, TaskId, TaskOutcome, TaskResult,
+    Message, Notice, Path, Peer, Record, Replication, Request, Submission, TaskId, TaskOutcome, TaskResult,
 };
 
 const BAG: BagId = BagId([7; 32]);
@@ -213,7 +213,13 @@ fn lease(version: u64, drop: IntervalSet) -> Message {
 #[test]
 fn a_machine_alone_runs_its_own_bag() {
     let mut host = Host::new(1);
-    host.give(Event::Submitted(Submission { id: BAG, tasks: 3, task_mops: Some(1000.0), retries_max: 0 }));
+    host.give(Event::Submitted(Submission {
+        id: BAG,
+        tasks: 3,
+        task_mops: Some(1000.0),
+        retries_max: 0,
+        replication: Replication::default(),
+    }));
     assert_eq!(host.notices, [Notice::BagAccepted(BAG)]);
     for index in 0..3 {
         assert_eq!(host.started.len(), index + 1, "one slot, one task at a time");
@@ -231,7 +237,13 @@ fn a_machine_alone_runs_its_own_bag() {
 #[test]
 fn a_bag_of_unknown_work_is_measured_first() {
     let mut host = Host::new(1);
-    host.give(Event::Submitted(Submission { id: BAG, tasks: 3, task_mops: None, retries_max: 0 }));
+    host.give(Event::Submitted(Submission {
+        id: BAG,
+        tasks: 3,
+        task_mops: None,
+        retries_max: 0,
+        replication: Replication::default(),
+    }));
     assert_eq!((host.measured.as_slice(), host.started.len()), (&[BAG][..], 0));
     host.give(Event::Measured { bag: BAG, task_mops: f64::NAN, result: None });
     assert_eq!(host.started.len(), 1, "whatever was measured, it goes on");
@@ -242,7 +254,13 @@ fn what_was_measured_makes_a_bag_that_others_take() {
     // Dividing the most by the number of tasks, and multiplying again, may round up.
     for tasks in [27, 229_581_046_562] {
         let mut host = Host::new(1);
-        host.give(Event::Submitted(Submission { id: BAG, tasks, task_mops: None, retries_max: 0 }));
+        host.give(Event::Submitted(Submission {
+            id: BAG,
+            tasks,
+            task_mops: None,
+            retries_max: 0,
+            replication: Replication::default(),
+        }));
         host.give(Event::Measured { bag: BAG, task_mops: f64::INFINITY, result: None });
         let bag = host.peer.bag(BAG).unwrap().bag;
         assert!(bag.is_valid() && bag.application_size_mops > 0.99e18, "{bag:?}");
@@ -383,7 +401,13 @@ fn a_submitter_says_where_it_is_with_every_answer() {
         2,
         Message::Holding { bag: BAG, executor: contact(2), version: 1, attempt: 0, ranges: IntervalSet::from(0..1) },
     );
-    host.give(Event::Submitted(Submission { id: BAG, tasks: 3, task_mops: Some(1000.0), retries_max: 0 }));
+    host.give(Event::Submitted(Submission {
+        id: BAG,
+        tasks: 3,
+        task_mops: Some(1000.0),
+        retries_max: 0,
+        replication: Replication::default(),
+    }));
     host.receive(
         2,
         Message::Holding { bag: BAG, executor: contact(2), version: 2, attempt: 0, ranges: IntervalSet::from(0..1) },
@@ -613,7 +637,14 @@ fn a_task_begins_with_the_checkpoint_that_it_came_with_also_after_a_restart() {
 #[test]
 fn a_submitter_knows_after_a_restart_what_its_tasks_go_on_from() {
     let bag = BagHeader { tasks: 3, ..bag(2) };
-    let record = Record::Bag { bag, released: START, retries_max: 0, attempt: 1, closed: None };
+    let record = Record::Bag {
+        bag,
+        released: START,
+        retries_max: 0,
+        attempt: 1,
+        closed: None,
+        replication: Replication::default(),
+    };
     let checkpoint = Record::Checkpoint { bag: BAG, index: 0, checkpoint: KEPT };
     let mut host = Host::restore(2, Config::default(), vec![checkpoint, record]);
     host.pass(seconds(20.0));
@@ -715,7 +746,14 @@ fn a_suspended_machine_hands_back_and_forgets_again_and_again() {
 
 #[test]
 fn a_submitter_that_comes_back_waits_for_its_grid() {
-    let submitted = Record::Bag { bag: bag(2), released: START, retries_max: 1, attempt: 0, closed: None };
+    let submitted = Record::Bag {
+        bag: bag(2),
+        released: START,
+        retries_max: 1,
+        attempt: 0,
+        closed: None,
+        replication: Replication::default(),
+    };
     let config = Config { expects_grid: true, ..Config::default() };
     let mut host = Host::restore(2, config.clone(), vec![submitted]);
     host.pass(config.placement_timeout - seconds(1.0));
@@ -726,7 +764,14 @@ fn a_submitter_that_comes_back_waits_for_its_grid() {
 
 #[test]
 fn what_is_issued_after_a_restart_is_another_attempt() {
-    let submitted = Record::Bag { bag: bag(2), released: START, retries_max: 1, attempt: 4, closed: None };
+    let submitted = Record::Bag {
+        bag: bag(2),
+        released: START,
+        retries_max: 1,
+        attempt: 4,
+        closed: None,
+        replication: Replication::default(),
+    };
     let mut host = Host::restore(2, Config::default(), vec![submitted]);
     host.pass(seconds(1.0));
     host.finish(host.started[0], true);
@@ -741,7 +786,14 @@ fn what_is_issued_after_a_restart_is_another_attempt() {
 #[test]
 fn after_a_sleep_leases_begin_anew() {
     let placed = Record::Placed { bag: BAG, executor: contact(5), ranges: IntervalSet::from(0..100) };
-    let submitted = Record::Bag { bag: bag(1), released: START, retries_max: 1, attempt: 0, closed: None };
+    let submitted = Record::Bag {
+        bag: bag(1),
+        released: START,
+        retries_max: 1,
+        attempt: 0,
+        closed: None,
+        replication: Replication::default(),
+    };
     let mut host = Host::restore(1, Config::default(), vec![submitted, placed]);
     host.now += Duration::from_secs(3600);
     host.give(Event::DeadlineReached);
@@ -757,7 +809,14 @@ fn after_a_sleep_leases_begin_anew() {
 #[test]
 fn a_restarted_submitter_tells_executors_where_it_is() {
     let placed = Record::Placed { bag: BAG, executor: contact(5), ranges: IntervalSet::from(0..100) };
-    let submitted = Record::Bag { bag: bag(1), released: START, retries_max: 1, attempt: 0, closed: None };
+    let submitted = Record::Bag {
+        bag: bag(1),
+        released: START,
+        retries_max: 1,
+        attempt: 0,
+        closed: None,
+        replication: Replication::default(),
+    };
     let host = Host::restore(1, Config::default(), vec![submitted, placed]);
     let told = host.sent.iter().any(|(to, message)| {
         to.peer == PeerId([5; 32]) && matches!(message, Message::Lease { submitter: Some(_), .. })
@@ -839,7 +898,13 @@ fn a_frozen_machine_goes_on_renewing() {
 #[test]
 fn a_retry_on_the_machine_that_failed_is_run_there() {
     let mut host = Host::new(1);
-    host.give(Event::Submitted(Submission { id: BAG, tasks: 1, task_mops: Some(1000.0), retries_max: 1 }));
+    host.give(Event::Submitted(Submission {
+        id: BAG,
+        tasks: 1,
+        task_mops: Some(1000.0),
+        retries_max: 1,
+        replication: Replication::default(),
+    }));
     host.finish(host.started[0], false);
     assert_eq!(host.started.len(), 1, "not at once");
     host.pass(seconds(1.5));
@@ -852,7 +917,13 @@ fn a_retry_on_the_machine_that_failed_is_run_there() {
 #[test]
 fn what_failed_is_tried_again_on_demand_and_what_is_over_can_be_removed() {
     let mut host = Host::new(1);
-    host.give(Event::Submitted(Submission { id: BAG, tasks: 1, task_mops: Some(1000.0), retries_max: 0 }));
+    host.give(Event::Submitted(Submission {
+        id: BAG,
+        tasks: 1,
+        task_mops: Some(1000.0),
+        retries_max: 0,
+        replication: Replication::default(),
+    }));
     host.give(Event::Removed(BAG));
     assert!(host.peer.bag(BAG).is_some(), "it is not over");
     host.finish(host.started[0], false);
@@ -872,7 +943,13 @@ fn queue_and_ledgers_survive_a_leave_and_a_return() {
     let mut host = Host::new(2);
     host.receive(1, request(1, 0, 0..5));
     let own = BagId([8; 32]);
-    host.give(Event::Submitted(Submission { id: own, tasks: 3, task_mops: Some(1000.0), retries_max: 0 }));
+    host.give(Event::Submitted(Submission {
+        id: own,
+        tasks: 3,
+        task_mops: Some(1000.0),
+        retries_max: 0,
+        replication: Replication::default(),
+    }));
     let held = |host: &Host| host.peer.held().iter().map(|held| (held.waiting, held.running)).collect::<Vec<_>>();
     let (before, running) = (held(&host), host.started.clone());
     host.sent.clear();
@@ -910,7 +987,13 @@ fn a_submitter_that_returns_waits_for_its_grid() {
     host.give(Event::Leave);
     host.pass(seconds(5.0));
     host.give(Event::Return);
-    host.give(Event::Submitted(Submission { id: BAG, tasks: 3, task_mops: Some(1000.0), retries_max: 0 }));
+    host.give(Event::Submitted(Submission {
+        id: BAG,
+        tasks: 3,
+        task_mops: Some(1000.0),
+        retries_max: 0,
+        replication: Replication::default(),
+    }));
     let timeout = Config::default().placement_timeout;
     host.pass(timeout - seconds(1.0));
     assert!(host.started.is_empty(), "it must not take everything on itself");
@@ -945,7 +1028,13 @@ fn who_runs_dry_gets_half_of_what_waits_on_the_other_and_an_idle_grid_is_quiet()
         let mut asks = 0;
         talk_and(&mut host, &mut other, 120, |message| asks += u32::from(matches!(message, Message::Ask { .. })));
         assert_eq!(asks, 0, "nothing waits anywhere");
-        let submission = Submission { id: BAG, tasks: 40, task_mops: Some(100_000.0), retries_max: 0 };
+        let submission = Submission {
+            id: BAG,
+            tasks: 40,
+            task_mops: Some(100_000.0),
+            retries_max: 0,
+            replication: Replication::default(),
+        };
         host.give(Event::Submitted(submission));
         talk(&mut host, &mut other, 5);
         let waiting = |host: &Host| host.peer.held().iter().map(|held| held.waiting).sum::<u64>();
@@ -978,7 +1067,13 @@ fn who_runs_dry_gets_half_of_what_waits_on_the_other_and_an_idle_grid_is_quiet()
 fn who_is_clearly_better_off_gets_work_and_who_is_little_better_off_is_quiet() {
     for (levelling, done, moves) in [(true, 10, true), (true, 1, false), (false, 10, false)] {
         let [mut host, mut other] = pair_with(Config { levelling, ..Config::default() });
-        let submission = Submission { id: BAG, tasks: 40, task_mops: Some(100_000.0), retries_max: 0 };
+        let submission = Submission {
+            id: BAG,
+            tasks: 40,
+            task_mops: Some(100_000.0),
+            retries_max: 0,
+            replication: Replication::default(),
+        };
         host.give(Event::Submitted(submission));
         talk(&mut host, &mut other, 5);
         let waiting = |host: &Host| host.peer.held().iter().map(|held| held.waiting).sum::<u64>();
@@ -1082,7 +1177,13 @@ fn results_that_others_follow_are_told_together_the_last_soon_and_failures_at_on
 fn a_submitter_waits_longer_the_more_machines_may_answer() {
     let [mut host, router] = pair();
     assert!(router.peer.overlay_view().hosts_router());
-    host.give(Event::Submitted(Submission { id: BAG, tasks: 40, task_mops: Some(1000.0), retries_max: 0 }));
+    host.give(Event::Submitted(Submission {
+        id: BAG,
+        tasks: 40,
+        task_mops: Some(1000.0),
+        retries_max: 0,
+        replication: Replication::default(),
+    }));
     let (executor, ranges) = (contact(3), IntervalSet::from(0..1));
     host.receive(3, Message::Holding { bag: BAG, executor, version: 1, attempt: 0, ranges });
     // Whatever else was sent is lost; two machines have 80 ms more than the 15 s.
@@ -1247,7 +1348,8 @@ fn one_submitter_has_so_much_work_here_and_the_rest_goes_back() {
 fn what_others_do_not_let_in_ends_on_machines_that_do_and_the_reason_is_told() {
     let [mut host, mut other] = pair();
     other.verdict = Some(Err(DeclineReason::Submitter));
-    let submission = Submission { id: BAG, tasks: 20, task_mops: Some(1000.0), retries_max: 0 };
+    let submission =
+        Submission { id: BAG, tasks: 20, task_mops: Some(1000.0), retries_max: 0, replication: Replication::default() };
     host.give(Event::Submitted(submission));
     let mut asked = 0;
     for _ in 0..200 {

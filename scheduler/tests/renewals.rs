@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use idlewood_overlay::{Contact, GridId, PeerId, Time, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{BagHeader, BagId, Config, Effect, Event, Message, Peer, Record};
+use idlewood_scheduler::{BagHeader, BagId, Config, Effect, Event, Message, Peer, Record, Replication};
 
 const EXECUTORS: u64 = 10_000;
 /// A tenth of the paper's 1 Mb/s.
@@ -43,7 +43,8 @@ impl Submitter {
         let mut records = Vec::new();
         for &id in bags {
             let bag = header(id);
-            records.push(Record::Bag { bag, released: START, retries_max: 1, attempt: 0, closed: None });
+            let replication = Replication::default();
+            records.push(Record::Bag { bag, released: START, retries_max: 1, attempt: 0, closed: None, replication });
             records.extend((1..=EXECUTORS).map(|number| Record::Placed {
                 bag: id,
                 executor: contact(number),

@@ -9,7 +9,7 @@ use idlewood_overlay::{Contact, Node, PeerId, Side, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
     Asker, BagHeader, BagId, BlobId, Checkpoint, Closing, DeclineReason, DecodeError, Message, Path, Record,
-    RecordError, Request, TaskResult,
+    RecordError, Replication, Reputation, Request, TaskResult,
 };
 
 fn contact(byte: u8) -> Contact {
@@ -136,7 +136,14 @@ fn records() -> Vec<Record> {
             checkpoints: BTreeMap::new(),
         },
         Record::Outbox { bag: bag(), released, result: result() },
-        Record::Bag { bag: bag(), released, retries_max: 2, attempt: 3, closed: Some((Closing::Completed, released)) },
+        Record::Bag {
+            bag: bag(),
+            released,
+            retries_max: 2,
+            attempt: 3,
+            closed: Some((Closing::Completed, released)),
+            replication: Replication::default(),
+        },
         Record::Placed { bag: bag().id, executor: contact(2), ranges: IntervalSet::from(0..2) },
         Record::Done { bag: bag().id, executor: PeerId([2; 32]), finished: released, result: result() },
         Record::Former { bag: bag().id, executor: PeerId([2; 32]), ranges: IntervalSet::from(2..3) },
@@ -150,6 +157,21 @@ fn records() -> Vec<Record> {
             checkpoints: BTreeMap::from([(1, checkpoint())]),
         },
         Record::Checkpoint { bag: bag().id, index: 3, checkpoint: checkpoint() },
+        Record::Bag {
+            bag: bag(),
+            released,
+            retries_max: 2,
+            attempt: 3,
+            closed: None,
+            replication: Replication { replicas: 3, quorum: 2, recheck: 20 },
+        },
+        Record::Reputation { executor: PeerId([2; 32]), reputation: Reputation { agreed_in_row: 7, dissents: 1 } },
+        Record::Done {
+            bag: bag().id,
+            executor: PeerId([2; 32]),
+            finished: released,
+            result: TaskResult { exit_code: Some(0), receipt: Some(vec![1, 2]), ..result() },
+        },
     ]
 }
 

@@ -15,7 +15,7 @@ use crate::condition::{Condition, Pause};
 use crate::event_queue::{HostIndex, Key};
 use crate::link::Link;
 use crate::outputs::Outputs;
-use crate::random::{SmallStream, digest};
+use crate::random::{SmallStream, digest, happens};
 use crate::scenario::Scenario;
 use crate::store::Store;
 use crate::workload::{bandwidths_bytes_s, slots, speed_mops};
@@ -64,6 +64,8 @@ pub(crate) struct Host {
     pub(crate) speed_mops: f64,
     pub(crate) churn: Churn,
     pub(crate) owner: Owner,
+    /// Whether it makes results up.
+    pub(crate) lies: bool,
     /// For what it sends.
     pub(crate) network_rng: SmallStream,
     /// For whom it joins through.
@@ -110,6 +112,7 @@ impl Host {
             speed_mops: speed_mops(scenario, index),
             churn: Churn::new(scenario, index),
             owner: Owner::new(scenario, index),
+            lies: happens(&mut SmallStream::new(scenario.seed, "liar", number), scenario.liars_percent),
             network_rng: SmallStream::new(scenario.seed, "network", number),
             contact_rng: SmallStream::new(scenario.seed, "contact", number),
             link: Link::new(bandwidths_bytes_s(scenario, index), scenario.first_arrival()),

@@ -120,6 +120,8 @@ pub struct Report {
     pub mean_stretch: f64,
     /// Largest (C − r)/w' with the effective size w' = a·max(n, machines), in s/Mop.
     pub max_effective_stretch: f64,
+    /// Results that a machine made up and its submitter believed.
+    pub false_tasks: u64,
     /// Tasks frozen for others, each time.
     pub preemptions: u64,
     /// Owners who came back to their machines.
@@ -198,6 +200,7 @@ impl fmt::Display for Report {
         line("bags closed", format!("{} of {}", self.bags_closed, self.scenario.bags))?;
         line("tasks completed", format!("{} of {}", self.completed_tasks, self.accepted_tasks))?;
         line("tasks failed", self.failed_tasks.to_string())?;
+        line("tasks with a false result", self.false_tasks.to_string())?;
         line("tasks lost", self.lost_tasks.to_string())?;
         line("tasks run twice", self.duplicate_tasks.to_string())?;
         line("maximum stretch", format!("{:.4e} s/Mop", self.max_stretch))?;

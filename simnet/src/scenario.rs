@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::Time;
-use idlewood_scheduler::ClimbingRule;
+use idlewood_scheduler::{ClimbingRule, Replication};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::availability::Availability;
@@ -132,6 +132,13 @@ pub struct Scenario {
     pub queue_lost: bool,
     /// Share of sessions that end with a farewell instead of a crash, in percent. Default 0: the harder case.
     pub leave_percent: f64,
+    /// Machines that give a result of their own invention for every task, each another one, in percent, at most 100. Default 0,
+    /// as in the paper.
+    pub liars_percent: f64,
+    /// Machines that run each task, 1 to 8, and how many have to say the same, from 1 to as many. Default 1 and 1.
+    pub replicas: u32,
+    /// See `replicas`.
+    pub quorum: u32,
     /// Seed of all randomness.
     pub seed: u64,
     /// Messages lost, in percent, below 100. Default 0, as in the paper.
@@ -246,6 +253,9 @@ impl Default for Scenario {
             owner_away: Duration::from_secs(2 * 3600),
             queue_lost: false,
             leave_percent: 0.0,
+            liars_percent: 0.0,
+            replicas: 1,
+            quorum: 1,
             seed: 1,
             loss_percent: 0.0,
             latencies: Latencies::default(),
@@ -305,6 +315,8 @@ impl Scenario {
         )?;
         check(self.downtime <= year, "downtime must be at most 366d")?;
         check((0.0..=100.0).contains(&self.leave_percent), "leave_percent must be between 0 and 100")?;
+        check((0.0..=100.0).contains(&self.liars_percent), "liars_percent must be between 0 and 100")?;
+        check(self.replication().is_valid(), "quorum must be between 1 and replicas, and these at most 8")?;
         check((0.0..100.0).contains(&self.loss_percent), "loss must be at least 0 and below 100 percent")?;
         check(self.latency_ms <= 60_000, "latency-ms must be at most 60000")?;
         check(self.jitter_percent <= 100, "jitter_percent must be at most 100")?;
@@ -404,6 +416,11 @@ impl Scenario {
             self.inputs.log = Some(Arc::new(Log::read(path)?));
         }
         Ok(())
+    }
+
+    /// How many machines run each task.
+    pub fn replication(&self) -> Replication {
+        Replication { replicas: self.replicas, quorum: self.quorum, recheck: 0 }
     }
 
     /// How its links behave.

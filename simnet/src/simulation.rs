@@ -307,6 +307,7 @@ impl Simulation {
             tasks: bag.bag.tasks,
             task_mops: self.around.scenario.declared.then_some(bag.bag.task_mops),
             retries_max: RETRIES_MAX,
+            replication: self.around.scenario.replication(),
         };
         // It is with a machine that may still accept it, unless that machine has crashed.
         let pending = bag
@@ -435,6 +436,7 @@ impl Simulation {
         let sim_s = self.now.as_secs_f64();
         Report {
             preemptions: counts.preemptions,
+            false_tasks: counts.false_results,
             reclaims: counts.reclaims,
             crashes: counts.crashes,
             leaves: counts.leaves,

@@ -4,6 +4,8 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::str::FromStr;
 
+use idlewood_scheduler::Replication;
+
 use super::follow::{self, View};
 use super::{Context, receipts, results, ticket};
 use crate::api::{Bag, BagDetail, TaskResult};
@@ -228,6 +230,11 @@ fn description(detail: &BagDetail) -> Vec<(&'static str, String)> {
     ];
     if bag.reissued + bag.duplicates > 0 {
         pairs.push(("repeated", format!("{} issued again, {} results came twice", bag.reissued, bag.duplicates)));
+    }
+    if bag.replication.quorum > 1 {
+        let Replication { replicas, quorum, .. } = bag.replication;
+        let disputed = output::count(bag.disputed, "task");
+        pairs.push(("replicas", format!("{replicas}, of which {quorum} decide; {disputed} disputed")));
     }
     for declined in &bag.declined {
         let tasks = output::count(declined.tasks, "task");

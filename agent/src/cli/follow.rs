@@ -240,6 +240,8 @@ mod tests {
             reissued: 0,
             duplicates: 0,
             unasked: 0,
+            replication: idlewood_scheduler::Replication::default(),
+            disputed: 0,
             declined: Vec::new(),
             work_mops: Some(5.0),
             submitted: "2026-01-02T03:04:05Z".to_owned(),

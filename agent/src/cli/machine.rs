@@ -356,6 +356,7 @@ ON THE LINE  MACHINE                      ADDRESS
             bytes_received: 0,
             requests_refused: 0,
             requests_declined: 0,
+            distrusted: Vec::new(),
             results_unsigned: 0,
             protocol_errors: 0,
             uptime_s: 61.0,

@@ -137,6 +137,7 @@ fn kind(record: &Record) -> &'static str {
         Record::Bag { .. } => "bag",
         Record::Placed { .. } => "placed",
         Record::Former { .. } => "former",
+        Record::Reputation { .. } => "reputation",
         Record::Failures { .. } => "failures",
         Record::Checkpoint { .. } => "checkpoint",
         Record::Done { .. } => "done",

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use blake3::Hash;
+use idlewood_scheduler::Replication;
 
 use super::follow::{self, View};
 use super::{BadUsage, Context};
@@ -136,6 +137,15 @@ fn preview(context: &Context, plan: &Plan) -> io::Result<()> {
     pairs.push(("disk", output::bytes(request.disk_bytes)));
     pairs.push(("time limit", output::duration(request.time_limit_s as f64)));
     pairs.push(("retries", request.retries_max.to_string()));
+    if request.replication.quorum > 1 {
+        let Replication { replicas, quorum, recheck } = request.replication;
+        let recheck =
+            if recheck > 0 { format!(", one task in {recheck} of machines that always agreed") } else { String::new() };
+        pairs.push(("replicas", format!("{replicas}, of which {quorum} decide{recheck}")));
+    }
+    if request.deterministic {
+        pairs.push(("deterministic", "yes".to_owned()));
+    }
     pairs.push(("success codes", codes.join(", ")));
     pairs.push((
         "work",

@@ -144,6 +144,7 @@ impl Kept {
             | Record::Held { .. }
             | Record::Placed { .. }
             | Record::Former { .. }
+            | Record::Reputation { .. }
             | Record::Failures { .. } => {}
         }
     }
@@ -158,7 +159,7 @@ pub(super) fn read_manifest(blobs: &Blobs, bag: BagId) -> Option<Manifest> {
 #[cfg(test)]
 mod tests {
     use idlewood_overlay::Contact;
-    use idlewood_scheduler::{BagHeader, BlobId, Checkpoint, Closing};
+    use idlewood_scheduler::{BagHeader, BlobId, Checkpoint, Closing, Replication};
 
     use super::super::task::tests::manifest;
     use super::*;
@@ -183,7 +184,14 @@ mod tests {
     fn record(id: BagId, closed: Option<(Closing, WallTime)>) -> Record {
         let submitter = Contact { peer: PeerId([1; 32]), incarnation: 1, address: "".into() };
         let bag = BagHeader { id, submitter, tasks: 1, task_mops: 1.0, application_size_mops: 1.0, declared: true };
-        Record::Bag { bag, released: WallTime(0), retries_max: 0, attempt: 0, closed }
+        Record::Bag {
+            bag,
+            released: WallTime(0),
+            retries_max: 0,
+            attempt: 0,
+            closed,
+            replication: Replication::default(),
+        }
     }
 
     #[test]

@@ -180,7 +180,7 @@ impl Driver {
         self.note_start(task.bag, ended.wall);
         self.note_span(task.bag, ended.wall);
         let (blobs, speed_mops) = (self.supplies.blobs.clone(), self.config.speed_mops);
-        let known = task::collect_known(&blobs, &prepared.manifest.success_codes, &ended, speed_mops);
+        let known = task::collect_known(&blobs, &prepared.job, &prepared.manifest.success_codes, &ended, speed_mops);
         if let Some(collected) = known {
             prepared.leave_nothing();
             self.over(task, attempt, collected);

@@ -94,6 +94,7 @@ fn accept(
         disk_bytes: request.disk_bytes,
         time_limit_s: request.time_limit_s,
         success_codes: request.success_codes,
+        deterministic: request.deterministic || request.replication.quorum > 1,
     };
     manifest.validate().map_err(|error| Refusal::Invalid(error.to_string()))?;
     let bytes = gate.sign_manifest(manifest.encode()).map_err(|_| {
@@ -116,7 +117,12 @@ fn accept(
         blobs.make_durable(hash).map_err(unavailable)?;
     }
     blobs.put_durable(&bytes).map_err(unavailable)?;
-    let submission =
-        Submission { id, tasks: request.tasks, task_mops: request.work_mops, retries_max: request.retries_max };
+    let submission = Submission {
+        id,
+        tasks: request.tasks,
+        task_mops: request.work_mops,
+        retries_max: request.retries_max,
+        replication: request.replication,
+    };
     Ok(Accepted { submission, manifest: Arc::new(manifest), pins })
 }

@@ -90,6 +90,7 @@ impl Prepared {
             env: environment(manifest, task, attempt),
             directory: scratch.0.clone(),
             checkpoint: Some(self.home.checkpoint(task)),
+            fixed: fixed(manifest, task),
             ..self.job.clone()
         };
         Some(Self { job, scratch: Some(scratch), ..self.example() })
@@ -336,6 +337,7 @@ impl Supplies {
             directory: scratch.0.clone(),
             checkpoint: Some(home.checkpoint(task)),
             memory_bytes: manifest.memory_bytes,
+            fixed: fixed(manifest, task),
             output_bytes: STREAM_BYTES_MAX,
             disk_bytes: manifest.disk_bytes.min(self.blobs.kept_bytes().1),
             time_limit: Some(Duration::from_secs(manifest.time_limit_s)),
@@ -344,6 +346,12 @@ impl Supplies {
         let (manifest, pins) = (manifest.clone(), Arc::new(pins));
         Ok(Prepared { job, manifest, scratch: Some(scratch), pins, inputs: laid_out, home })
     }
+}
+
+/// What clock and random numbers come from, where they are to be the same everywhere: what the task is given.
+fn fixed(manifest: &Manifest, task: TaskId) -> Option<u64> {
+    let hash = manifest.deterministic.then(|| manifest.input_hash(task.index))?;
+    hash.first_chunk().map(|first| u64::from_le_bytes(*first))
 }
 
 fn arguments(manifest: &Manifest, task: TaskId) -> Vec<String> {
@@ -357,7 +365,9 @@ fn environment(manifest: &Manifest, task: TaskId, attempt: u32) -> Vec<(String, 
     env.insert("IDLEWOOD_BAG_ID".to_owned(), hex::encode(task.bag.0));
     env.insert("IDLEWOOD_TASK_INDEX".to_owned(), task.index.to_string());
     env.insert("IDLEWOOD_TASK_COUNT".to_owned(), manifest.tasks.to_string());
-    env.insert("IDLEWOOD_ATTEMPT".to_owned(), attempt.to_string());
+    if !manifest.deterministic {
+        env.insert("IDLEWOOD_ATTEMPT".to_owned(), attempt.to_string());
+    }
     env.insert("IDLEWOOD_ENTRY".to_owned(), manifest.entry(task.index).text);
     env.into_iter().collect()
 }

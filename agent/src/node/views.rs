@@ -142,6 +142,12 @@ impl Driver {
             bytes_received: counters.bytes_received,
             requests_refused: counters.messages_refused,
             results_unsigned: self.results_unsigned,
+            distrusted: self
+                .peer
+                .reputations()
+                .filter(|(_, known)| known.is_distrusted())
+                .map(|(peer, _)| identity::to_libp2p(peer).to_string())
+                .collect(),
             requests_declined: self.peer.declined_requests(),
             protocol_errors: counters.protocol_errors,
             uptime_s: self.clock.now().as_secs_f64(),
@@ -240,6 +246,8 @@ impl Driver {
             reissued: view.reissued,
             duplicates: view.duplicates,
             unasked: view.unasked,
+            replication: view.replication,
+            disputed: view.disputed,
             declined: view
                 .declined
                 .iter()

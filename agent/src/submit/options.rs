@@ -62,6 +62,18 @@ pub struct Options {
     /// Failed tries that are repeated before a task counts as failed [default: 2]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     pub max_retries: Option<u32>,
+    /// The same clock and random numbers for a task wherever it runs; implied by --replicas
+    #[arg(long, help_heading = "Trust")]
+    pub deterministic: bool,
+    /// Machines that run each task, up to 8, to compare what they say [default: 1]
+    #[arg(long, value_name = "K", help_heading = "Trust")]
+    pub replicas: Option<u32>,
+    /// Results alike that decide [default: more than half of --replicas, at least 2]
+    #[arg(long, value_name = "Q", help_heading = "Trust")]
+    pub quorum: Option<u32>,
+    /// Believe a machine that always agreed with others alone, but for one task in N
+    #[arg(long, value_name = "N", help_heading = "Trust")]
+    pub recheck: Option<u32>,
     /// Exit codes that mean success [default: 0]
     #[arg(long, value_name = "CODES", value_delimiter = ',', help_heading = "Limits")]
     pub success_codes: Option<Vec<i32>>,
@@ -142,6 +154,10 @@ impl Options {
             disk: self.disk.or(spec.disk),
             time_limit: self.time_limit.or(spec.time_limit),
             max_retries: self.max_retries.or(spec.max_retries),
+            deterministic: self.deterministic || spec.deterministic,
+            replicas: self.replicas.or(spec.replicas),
+            quorum: self.quorum.or(spec.quorum),
+            recheck: self.recheck.or(spec.recheck),
             success_codes: self.success_codes.or(spec.success_codes),
             work: self.work.or(spec.work),
             name: self.name.or(spec.name),

@@ -25,6 +25,7 @@ use wasmtime_wasi::{FsPerms, I32Exit, WasiCtxBuilder};
 use super::compile_cache::{self, DISK_BYTES_MAX};
 use super::confine::confine;
 use super::disk::{self, Allowance};
+use super::fixed;
 use super::low;
 use super::output::CappedFile;
 use super::program::{PREVIEW1_MODULE, check_shape, one_line};
@@ -307,6 +308,9 @@ fn present(job: &Job, uses_files: bool, stdout: &CappedFile, stderr: &CappedFile
     let mut wasi = WasiCtxBuilder::new();
     wasi.allow_blocking_current_thread(true).args(&job.args).envs(&job.env);
     wasi.stdout(stdout.clone()).stderr(stderr.clone());
+    if let Some(seed) = job.fixed {
+        fixed::fix(&mut wasi, seed);
+    }
     match &job.stdin {
         Stdin::Empty => {}
         Stdin::Bytes(bytes) => {

@@ -41,13 +41,14 @@
 //! them.
 //!
 //! # Left out
-//! - Clocks and random numbers are the host's; the monotonic clock goes on while a task is frozen.
+//! - Clocks and random numbers are the host's, unless a job wants them fixed (`fixed`); the monotonic clock goes on while a task is frozen.
 //! - No NaN canonicalisation (2.5 times the time): programs that look at NaN bits may differ between machines.
 //!   Relaxed SIMD, which also may, is off.
 
 mod compile_cache;
 mod confine;
 mod disk;
+mod fixed;
 mod inputs;
 mod low;
 mod output;
@@ -106,6 +107,8 @@ pub struct Job {
     pub disk_bytes: u64,
     /// Longest run, not counting frozen time and the compilation; `None`: unlimited.
     pub time_limit: Option<Duration>,
+    /// The same clock and the same random numbers wherever it runs, drawn from this; `None`: the host's.
+    pub fixed: Option<u64>,
     /// Where all of the above lies; a worker runs jobs of one such value only.
     #[serde(skip)]
     pub reach: Arc<Reach>,
@@ -253,6 +256,7 @@ mod tests {
             directory: PathBuf::from("/task"),
             checkpoint: None,
             memory_bytes: 1 << 20,
+            fixed: None,
             output_bytes: 1 << 20,
             disk_bytes: 1 << 20,
             time_limit: None,

@@ -318,6 +318,7 @@ mod tests {
             directory: PathBuf::from("/d"),
             checkpoint: Some(PathBuf::from("/c")),
             memory_bytes: 1,
+            fixed: Some(7),
             output_bytes: 2,
             disk_bytes: 3,
             time_limit: Some(Duration::from_millis(1500)),

@@ -97,6 +97,7 @@ impl Setup {
             directory,
             checkpoint: None,
             memory_bytes: mib(64),
+            fixed: None,
             output_bytes: mib(1),
             disk_bytes: mib(1),
             time_limit: Some(PATIENCE),
@@ -238,6 +239,25 @@ fn a_task_sees_what_it_is_given_and_nothing_else() {
     assert_eq!((code, stdout.as_str(), stderr.as_str()), (0, expected, "and to stderr\n"));
     assert!(!ended.output_truncated);
     assert!(ended.compile > Duration::ZERO && ended.cpu > Duration::ZERO && ended.wall > Duration::ZERO, "{ended:?}");
+}
+
+#[test]
+fn what_is_fixed_is_the_same_in_every_run_and_goes_on() {
+    let says = |fixed| {
+        // A worker of its own, as on another machine.
+        let mut setup = Setup::new(1);
+        let job = Job { fixed, ..setup.job("chance", &[]) };
+        let ended = setup.run(&job);
+        let (code, stdout, _) = exited(&job, &ended);
+        assert_eq!(code, 0, "{stdout}");
+        stdout
+    };
+    assert_ne!(says(None), says(None), "the host's differ");
+    let fixed = says(Some(7));
+    assert_eq!(fixed, says(Some(7)));
+    let words: Vec<&str> = fixed.split_whitespace().collect();
+    assert!(words[0].starts_with("946684800"), "the beginning of 2000: {fixed}");
+    assert_ne!(words[3], says(Some(8)).split_whitespace().last().unwrap(), "{fixed}");
 }
 
 #[test]

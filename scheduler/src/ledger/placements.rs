@@ -18,7 +18,7 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, Node, PeerId, Time};
 
 use super::{Issue, Ledger};
-use crate::bag::{BagId, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request};
+use crate::bag::{BagId, HELD_INTERVALS_MAX};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::message::Message;
@@ -236,7 +236,11 @@ impl Ledger {
     pub(super) fn first_end(&self) -> Option<Time> {
         let issued = self.issued.iter().map(Issue::end);
         let paused = self.pausing.first_key_value().map(|(&until, _)| until);
-        issued.chain(self.placed.values().map(|placement| placement.until)).chain(paused).min()
+        issued
+            .chain(self.placed.values().map(|placement| placement.until))
+            .chain(paused)
+            .chain(self.votes.again_at)
+            .min()
     }
 
     /// Of these indices a copy is gone: those without any other return to be issued again.
@@ -260,6 +264,7 @@ impl Ledger {
             io.persist(vec![Change::Put(placed)], Vec::new());
             if held {
                 self.lose(&again);
+                self.votes.lacking = true;
             }
         }
         let again = self.without_copy(again);
@@ -271,13 +276,13 @@ impl Ledger {
     }
 
     /// Whether a result of this task is taken from there: it is with that machine, or was, or may just have reached it.
-    pub(super) fn may_end(&self, index: u64, executor: PeerId, now: Time) -> bool {
+    pub(super) fn may_end(&self, index: u64, executor: PeerId, io: &Io) -> bool {
         let is_former = |ranges: &IntervalSet| ranges.contains(index);
         let has_it = |placement: &Placement| placement.ranges.contains(index);
         self.placed.get(&executor).is_some_and(has_it)
             || self.former.get(&executor).is_some_and(is_former)
             || !self
-                .gained(executor, &IntervalSet::from(index..index + 1), &IntervalSet::new(), u32::MAX, now)
+                .gained(executor, &IntervalSet::from(index..index + 1), &IntervalSet::new(), u32::MAX, io)
                 .is_empty()
     }
 
@@ -313,15 +318,9 @@ impl Ledger {
     }
 
     /// What this executor, which holds `mine`, newly takes on with these ranges: of what is on its way or to be issued.
-    fn gained(
-        &self,
-        executor: PeerId,
-        ranges: &IntervalSet,
-        mine: &IntervalSet,
-        attempt: u32,
-        now: Time,
-    ) -> IntervalSet {
-        if !self.may_be_held || !self.avoided_for(executor, now).is_zero() {
+    fn gained(&self, executor: PeerId, ranges: &IntervalSet, mine: &IntervalSet, attempt: u32, io: &Io) -> IntervalSet {
+        let is_shunned = self.is_replicated() && io.reputations.of(executor).is_distrusted();
+        if !self.may_be_held || is_shunned || !self.avoided_for(executor, io.now).is_zero() {
             return IntervalSet::new();
         }
         let mut gained = ranges.intersection(&self.unissued);
@@ -329,6 +328,7 @@ impl Ledger {
             gained.extend_with(&ranges.intersection(&issue.ranges));
         }
         gained.subtract(mine);
+        gained.subtract(&self.votes.of(executor, &gained));
         // What it still lists because it failed, and what was meanwhile to be tried again, is not a new placement.
         for range in ranges.ranges() {
             for (&index, failures) in self.failures.range(range) {
@@ -355,7 +355,7 @@ impl Ledger {
             Some(known) => known.ranges.clone(),
             None => IntervalSet::new(),
         };
-        let gained = self.gained(executor.peer, &ranges, &mine, attempt, io.now);
+        let gained = self.gained(executor.peer, &ranges, &mine, attempt, io);
         let lost = mine.difference(&ranges);
         let keep = mine.difference(&lost).union(&gained);
         let message = lease(ranges.difference(&keep));
@@ -364,7 +364,9 @@ impl Ledger {
         self.arrived(&gained);
         self.declined.taken(&gained);
         self.lose(&lost);
+        self.exempt(executor.peer, &gained, io);
         self.gain(gained);
+        self.votes.lacking |= changed;
         self.reissue(lost, io);
         if keep.is_empty() {
             if self.placed.remove(&executor.peer).is_some() {
@@ -400,6 +402,7 @@ impl Ledger {
             let left = placement.ranges.clone();
             let placed = Record::Placed { bag, executor: placement.executor.clone(), ranges: left };
             self.lose(&given);
+            self.votes.lacking = true;
             let former = self.part(executor.peer, &given);
             // Of what has another copy, none is needed.
             let given = self.without_copy(given);
@@ -426,6 +429,8 @@ impl Ledger {
         if self.is_closed() || self.next_end.is_none_or(|next| next > io.now) {
             return;
         }
+        self.votes.lacking = true;
+        self.votes.again_at = self.votes.again_at.filter(|&at| at > io.now);
         self.end_pauses(io.now);
         let (late, issued) = std::mem::take(&mut self.issued).into_iter().partition(|issue| issue.end() <= io.now);
         self.issued = issued;
@@ -443,26 +448,6 @@ impl Ledger {
             }
         }
         self.next_end = self.first_end();
-    }
-
-    /// Requests for one more copy of each of these tasks that is placed, has fewer copies than replicas are allowed,
-    /// and of which none is on its way.
-    #[cfg_attr(not(test), expect(dead_code, reason = "what asks for replicas is yet to come; the ledger holds them"))]
-    pub(super) fn replicate(&mut self, ranges: &IntervalSet, io: &Io, config: &Config) -> Vec<Request> {
-        let mut more = self.copies.first().map_or_else(IntervalSet::new, |placed| placed.intersection(ranges));
-        if let Some(most) = self.copies.get(self.replicas - 1) {
-            more.subtract(&most.intersection(&more));
-        }
-        for issue in &self.issued {
-            more.subtract(&issue.ranges.intersection(&more));
-        }
-        let mut requests = Vec::new();
-        while !more.is_empty() {
-            let part: IntervalSet = more.ranges().take(REQUEST_INTERVALS_MAX).collect();
-            more.subtract(&part);
-            requests.push(self.request(part, None, io, config));
-        }
-        requests
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) fn ledger(io: &Io, retries_max: u32) -> Ledger {
         application_size_mops: 400.0,
         declared: true,
     };
-    let mut ledger = Ledger::new(bag, Time::ZERO, retries_max, io);
+    let mut ledger = Ledger::new(bag, Time::ZERO, retries_max, Replication::default(), io);
     ledger.open();
     ledger
 }
@@ -59,6 +59,27 @@ impl Ledger {
     }
 }
 
+impl Ledger {
+    /// Requests for one more copy of each of these tasks that is placed, has fewer copies than replicas are allowed,
+    /// and of which none is on its way.
+    fn replicate(&mut self, ranges: &IntervalSet, io: &Io, config: &Config) -> Vec<Request> {
+        let mut more = self.copies.first().map_or_else(IntervalSet::new, |placed| placed.intersection(ranges));
+        if let Some(most) = self.copies.get(self.replicas - 1) {
+            more.subtract(&most.intersection(&more));
+        }
+        for issue in &self.issued {
+            more.subtract(&issue.ranges.intersection(&more));
+        }
+        let mut requests = Vec::new();
+        while !more.is_empty() {
+            let part: IntervalSet = more.ranges().take(REQUEST_INTERVALS_MAX).collect();
+            more.subtract(&part);
+            requests.push(self.request(part, None, io, config));
+        }
+        requests
+    }
+}
+
 /// Where every index is, gathered without the ledger's own arithmetic.
 fn places(ledger: &Ledger) -> Vec<u64> {
     let mut all: Vec<u64> = ledger.unissued.indices().collect();
@@ -87,7 +108,8 @@ pub(super) fn assert_accounted(ledger: &Ledger) {
         let pauses = ledger.pausing.values().filter(|ranges| ranges.contains(index)).count();
         let waits = usize::from(unissued.contains(&index)) + pauses;
         assert_eq!(count(&over, index) + waits + usize::from(copies > 0), 1, "index {index}");
-        assert!(copies <= ledger.replicas, "{copies} copies of index {index}");
+        let votes = ledger.votes.count(index);
+        assert!(copies <= ledger.replicas + votes, "{copies} copies of index {index}");
         for level in 0..5 {
             let counted = ledger.copies.get(level).is_some_and(|tree| tree.contains(index));
             assert_eq!(counted, held > level, "index {index} at level {level}");

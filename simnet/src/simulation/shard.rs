@@ -142,6 +142,8 @@ pub(super) struct Counts {
     pub(super) crashes: u64,
     pub(super) leaves: u64,
     pub(super) preemptions: u64,
+    /// Journalled results that a machine made up.
+    pub(super) false_results: u64,
     pub(super) reclaims: u64,
     pub(super) messages_lost: u64,
     pub(super) messages_in_vain: u64,
@@ -158,6 +160,7 @@ impl Counts {
         self.crashes += other.crashes;
         self.leaves += other.leaves;
         self.preemptions += other.preemptions;
+        self.false_results += other.false_results;
         self.reclaims += other.reclaims;
         self.messages_lost += other.messages_lost;
         self.messages_in_vain += other.messages_in_vain;

@@ -23,6 +23,7 @@ impl Shard {
         for change in changes {
             if let Change::Put(StoreRecord::Done { bag, result, .. }) = change {
                 let task = TaskId { bag, index: result.index };
+                self.counts.false_results += u64::from(result.success && result.output != output_of(task, None));
                 let has_output = self.host(host).store.has_fetched(task);
                 self.tell(host, News::Journalled { task, success: result.success, has_output });
             }
@@ -35,12 +36,13 @@ impl Shard {
     pub(super) fn end_run(&mut self, host: HostIndex, place: u32, serial: u64, around: &Surroundings) {
         let machine = self.host_mut(host);
         let Some(run) = machine.finish(place, serial) else { return };
+        let liar = machine.lies.then_some(host);
         machine.store.produce(run.task);
         self.tell(host, News::Finished(run.task));
         let outcome = TaskOutcome::Finished {
             success: true,
             crashed: false,
-            output: output_of(run.task),
+            output: output_of(run.task, liar),
             output_bytes: around.scenario.output_bytes,
             work_mops: run.work_mops,
             exit_code: None,
@@ -134,10 +136,13 @@ impl Shard {
     }
 }
 
-/// The content address of a simulated output.
-fn output_of(task: TaskId) -> BlobId {
+/// The content address of a simulated output, or of what this machine says instead.
+fn output_of(task: TaskId, liar: Option<HostIndex>) -> BlobId {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&task.bag.0);
     hasher.update(&task.index.to_le_bytes());
+    liar.iter().for_each(|liar| {
+        hasher.update(&liar.to_le_bytes());
+    });
     BlobId(*hasher.finalize().as_bytes())
 }

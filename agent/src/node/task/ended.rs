@@ -50,7 +50,12 @@ impl Ended {
 
     /// An output with nothing but its times: whole milliseconds, so that small tasks which end the same way have the
     /// same output, which is one blob.
-    fn times(&self) -> TaskOutput {
+    ///
+    /// Without them where two machines are to have the same output.
+    fn times(&self, job: Option<&Job>) -> TaskOutput {
+        if job.is_some_and(|job| job.fixed.is_some()) {
+            return TaskOutput::default();
+        }
         let rounded = |time: Duration| (time.as_secs_f64() * 1e3).round() / 1e3;
         TaskOutput { cpu_s: rounded(self.cpu), wall_s: rounded(self.wall), ..TaskOutput::default() }
     }
@@ -83,6 +88,7 @@ impl Collected {
 /// blocks nor writes. `None`: [`collect`] has to keep it.
 pub(in crate::node) fn collect_known(
     blobs: &Arc<Blobs>,
+    job: &Job,
     success_codes: &[i32],
     ended: &Ended,
     speed_mops: f64,
@@ -92,7 +98,7 @@ pub(in crate::node) fn collect_known(
         return None;
     }
     let (exit_code, code) = (Some(code), i32::from(code));
-    let bytes = TaskOutput { exit_code: Some(code), ..ended.times() }.encode();
+    let bytes = TaskOutput { exit_code: Some(code), ..ended.times(Some(job)) }.encode();
     let hash = blake3::hash(&bytes);
     let pin = Pin::new(blobs, hash);
     let outcome = TaskOutcome::Finished {
@@ -114,7 +120,7 @@ pub(in crate::node) fn collect(
     ended: &Ended,
     speed_mops: f64,
 ) -> Collected {
-    let mut output = ended.times();
+    let mut output = ended.times(job);
     match &ended.outcome {
         Outcome::Exited { code } => output.exit_code = Some(i32::from(*code)),
         Outcome::Trapped { message } | Outcome::Invalid { message } => output.error = Some(message.clone()),

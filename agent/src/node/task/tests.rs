@@ -27,6 +27,7 @@ pub(in crate::node) fn manifest() -> Manifest {
         disk_bytes: 1 << 20,
         time_limit_s: 60,
         success_codes: vec![0],
+        deterministic: false,
     }
 }
 
@@ -46,6 +47,7 @@ pub(in crate::node) fn prepared(memory_bytes: u64) -> Prepared {
         directory: PathBuf::new(),
         checkpoint: None,
         memory_bytes,
+        fixed: None,
         output_bytes: 0,
         disk_bytes: 0,
         time_limit: None,

@@ -1,0 +1,346 @@
+//! Tests of replicas and quorums, with machines that lie.
+
+use super::super::tests::{TASKS, assert_accounted, contact, io, ledger, result, said};
+use super::*;
+use crate::bag::BlobId;
+use crate::peer::Effect;
+
+const TRUTH: u8 = 1;
+
+/// Machines that run what they are given at once, some of which lie.
+struct Machines {
+    ledger: Ledger,
+    io: Io,
+    config: Config,
+    /// What each says came out, by number from 1.
+    say: Vec<u8>,
+    held: BTreeMap<u8, IntervalSet>,
+    version: u64,
+    /// Whom the tree finds next.
+    next: u8,
+    /// Runs of tasks.
+    ran: u64,
+}
+
+impl Machines {
+    fn new(replication: Replication, say: &[u8]) -> Self {
+        let mut io = io();
+        io.secret = 5;
+        Self::with(replication, say, io)
+    }
+
+    fn with(replication: Replication, say: &[u8], io: Io) -> Self {
+        let mut ledger = ledger(&io, 2);
+        (ledger.replication, ledger.replicas) = (replication, replication.replicas as usize);
+        let (config, held) = (Config::default(), BTreeMap::new());
+        Self { ledger, io, config, say: say.to_vec(), held, version: 0, next: 0, ran: 0 }
+    }
+
+    fn machines(&self) -> u8 {
+        self.say.len() as u8
+    }
+
+    /// Odd ones are in one half, even ones in the other.
+    fn right(peer: PeerId) -> bool {
+        peer.0[0].is_multiple_of(2)
+    }
+
+    fn give(&mut self, machine: u8, ranges: &IntervalSet) {
+        self.held.entry(machine).or_default().extend_with(ranges);
+        self.speak(machine);
+    }
+
+    fn speak(&mut self, machine: u8) {
+        self.version += 1;
+        let held = self.held.get(&machine).cloned().unwrap_or_default();
+        self.ledger.holding(said(machine, self.version, held), &mut self.io, &self.config);
+        let dropped = self.io.effects.drain(..).filter_map(|effect| match effect {
+            Effect::Send { to, message: Message::Lease { drop, .. } } if to.peer == contact(machine).peer => Some(drop),
+            _ => None,
+        });
+        let dropped: Vec<IntervalSet> = dropped.collect();
+        dropped.iter().for_each(|drop| self.held.entry(machine).or_default().subtract(drop));
+    }
+
+    /// The copies that go out, and to whom.
+    fn copies(&mut self) -> Vec<(u8, IntervalSet)> {
+        let known = (1..=self.machines())
+            .map(|number| Known { contact: contact(number), right: Self::right(contact(number).peer) })
+            .collect();
+        let copies = self.ledger.copies_due(|| known, Self::right, &self.io, &self.config);
+        assert_accounted(&self.ledger);
+        copies.into_iter().map(|(to, request)| (to.peer.0[0], request.ranges)).collect()
+    }
+
+    /// Everything that is issued arrives; what goes through the tree in shares of `share` tasks.
+    fn place(&mut self, share: u64) {
+        loop {
+            let mut issued = self.ledger.requests(&self.io, &self.config);
+            let copies = self.copies();
+            if issued.is_empty() && copies.is_empty() {
+                return;
+            }
+            for mut ranges in issued.drain(..).map(|request| request.ranges) {
+                while !ranges.is_empty() {
+                    let part = ranges.take_first(share);
+                    self.next = self.next % self.machines() + 1;
+                    self.give(self.next, &part);
+                }
+            }
+            for (to, ranges) in copies {
+                self.give(to, &ranges);
+            }
+        }
+    }
+
+    fn says(&self, machine: u8, index: u64) -> TaskResult {
+        let content = self.say[usize::from(machine) - 1];
+        TaskResult { output: BlobId([content; 32]), ..result(index, true) }
+    }
+
+    /// A machine says what came of a task, and the submitter fetches what it wants.
+    fn end(&mut self, machine: u8, index: u64) {
+        self.ran += 1;
+        let result = self.says(machine, index);
+        self.ledger.results(&contact(machine), vec![result], &mut self.io, &self.config);
+        let is_fetched = self.io.effects.drain(..).any(|effect| matches!(effect, Effect::FetchOutput { .. }));
+        if is_fetched {
+            self.ledger.fetched(index, true, &mut self.io);
+        }
+    }
+
+    /// Runs the bag to its end; what was recorded of each task.
+    fn run(&mut self, share: u64) -> BTreeMap<u64, u8> {
+        let mut recorded = BTreeMap::new();
+        let mut told: BTreeSet<(u8, u64)> = BTreeSet::new();
+        for _ in 0..10_000 {
+            self.place(share);
+            let over = |ledger: &Ledger, index| ledger.done.contains(index) || ledger.failed.contains(index);
+            let next = self.held.iter().find_map(|(&machine, held)| {
+                let index =
+                    held.indices().find(|&index| !told.contains(&(machine, index)) && !over(&self.ledger, index));
+                index.map(|index| (machine, index))
+            });
+            let Some((machine, index)) = next else {
+                // Nothing to do but wait.
+                let Some(deadline) = self.ledger.deadline().filter(|_| !self.ledger.is_closed()) else { break };
+                self.io.now = deadline.max(self.io.now);
+                for machine in 1..=self.machines() {
+                    self.speak(machine);
+                }
+                self.ledger.expire(&mut self.io);
+                continue;
+            };
+            told.insert((machine, index));
+            self.ran += 1;
+            let said = self.says(machine, index);
+            self.ledger.results(&contact(machine), vec![said], &mut self.io, &self.config);
+            let wanted = self.io.effects.drain(..).find_map(|effect| match effect {
+                Effect::FetchOutput { output, from, .. } => Some((output, from)),
+                _ => None,
+            });
+            if let Some((output, from)) = wanted {
+                assert_eq!(output.0[0], self.say[usize::from(from.peer.0[0]) - 1], "from one that has it");
+                recorded.insert(index, output.0[0]);
+                self.ledger.fetched(index, true, &mut self.io);
+                if self.ledger.is_closed() {
+                    break;
+                }
+                assert_accounted(&self.ledger);
+            }
+        }
+        recorded
+    }
+}
+
+fn replication(replicas: u32, quorum: u32, recheck: u32) -> Replication {
+    let replication = Replication { replicas, quorum, recheck };
+    assert!(replication.is_valid());
+    replication
+}
+
+#[test]
+fn nonsense_is_no_replication() {
+    for (replicas, quorum) in [(0, 0), (1, 0), (1, 2), (2, 3), (9, 2)] {
+        assert!(!Replication { replicas, quorum, recheck: 0 }.is_valid(), "{quorum} of {replicas}");
+    }
+}
+
+#[test]
+fn copies_go_to_other_machines_and_first_to_the_other_half() {
+    let mut machines = Machines::new(replication(3, 2, 0), &[TRUTH; 6]);
+    machines.ledger.issue(&machines.io, &machines.config);
+    machines.give(1, &IntervalSet::from(0..TASKS));
+    let second = machines.copies();
+    assert!(second.iter().all(|(to, _)| to % 2 == 0), "{second:?}");
+    let all: u64 = second.iter().map(|(_, ranges)| ranges.len()).sum();
+    assert!(all == TASKS && second.iter().all(|(_, ranges)| ranges.len() <= TASKS / 2), "shared out: {second:?}");
+    assert!(machines.copies().is_empty(), "they are on their way");
+    for (to, ranges) in second.clone() {
+        machines.give(to, &ranges);
+    }
+    let third = machines.copies();
+    for (to, ranges) in &third {
+        assert_ne!(*to, 1);
+        let other = second.iter().find(|(other, _)| other == to);
+        assert!(other.is_none_or(|(_, second)| second.intersection(ranges).is_empty()), "{to} has a copy already");
+        machines.give(*to, ranges);
+    }
+    assert_eq!(third.iter().map(|(_, ranges)| ranges.len()).sum::<u64>(), TASKS);
+    assert!(machines.copies().is_empty(), "three are enough");
+    assert_eq!(machines.ledger.view().placed, TASKS);
+}
+
+#[test]
+fn one_word_decides_nothing_and_two_alike_do() {
+    let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH, 9, TRUTH]);
+    machines.ledger.issue(&machines.io, &machines.config);
+    machines.give(1, &IntervalSet::from(0..TASKS));
+    for _ in 0..3 {
+        machines.end(1, 7);
+    }
+    assert_eq!(machines.ledger.view().done, 0, "the same machine again is one vote");
+    // A second one, which says something else; then a third is asked.
+    let copies = machines.copies();
+    assert!(copies.iter().any(|(to, ranges)| *to == 2 && ranges.contains(7)), "{copies:?}");
+    copies.into_iter().for_each(|(to, ranges)| machines.give(to, &ranges));
+    machines.end(2, 7);
+    assert_eq!(machines.ledger.view().done, 0);
+    let copies = machines.copies();
+    assert_eq!(copies, [(3, IntervalSet::from(7..8))]);
+    machines.give(3, &IntervalSet::from(7..8));
+    machines.end(3, 7);
+    let view = machines.ledger.view();
+    assert_eq!((view.done, view.disputed), (1, 1));
+    let dissents = |number: u8| machines.io.reputations.of(contact(number).peer).dissents;
+    assert_eq!([1, 2, 3].map(dissents), [0, 1, 0]);
+    assert_accounted(&machines.ledger);
+}
+
+#[test]
+fn the_majority_wins_whoever_lies() {
+    for (replicas, quorum) in [(2, 2), (3, 2), (5, 3)] {
+        // A third lie, each its own lie.
+        let say = [TRUTH, 90, TRUTH, TRUTH, 91, TRUTH, TRUTH, 92, TRUTH];
+        let mut machines = Machines::new(replication(replicas, quorum, 0), &say);
+        let recorded = machines.run(5);
+        assert_eq!(recorded.len() as u64, TASKS);
+        assert!(recorded.values().all(|&content| content == TRUTH), "{quorum} of {replicas}: {recorded:?}");
+        let view = machines.ledger.view();
+        assert_eq!((view.done, view.failed), (TASKS, 0), "{quorum} of {replicas}");
+        assert!(view.disputed > 0, "{view:?}");
+        for (number, content) in (1..).zip(say) {
+            let dissents = machines.io.reputations.of(contact(number).peer).dissents;
+            assert!(if content == TRUTH { dissents == 0 } else { dissents > 0 }, "machine {number}: {dissents}");
+        }
+    }
+    // Without a quorum the first word counts.
+    let mut machines = Machines::new(Replication::default(), &[90, TRUTH]);
+    assert!(machines.run(5).values().any(|&content| content == 90));
+}
+
+#[test]
+fn who_dissents_again_and_again_gets_nothing() {
+    let say = [TRUTH, 90, TRUTH, TRUTH];
+    let mut machines = Machines::new(replication(2, 2, 0), &say);
+    machines.run(2);
+    assert!(machines.io.reputations.of(contact(2).peer).is_distrusted());
+    // Also of the next bag, and in another life.
+    let mut later = io();
+    machines.io.reputations.all().for_each(|(peer, known)| later.reputations.restore(peer, known));
+    let mut machines = Machines::with(replication(2, 2, 0), &say, later);
+    machines.run(2);
+    assert_eq!(machines.ledger.view().disputed, 0);
+    assert!(machines.held.get(&2).is_none_or(IntervalSet::is_empty), "{:?}", machines.held);
+}
+
+#[test]
+fn machines_that_always_agreed_are_believed_but_for_some_tasks() {
+    let clean = |numbers: &[u8]| {
+        let mut io = io();
+        io.secret = 5;
+        for &number in numbers {
+            for _ in 0..crate::reputation::CLEAN_AFTER {
+                io.reputations.note(contact(number).peer, true);
+            }
+        }
+        io
+    };
+    let mut all = Machines::with(replication(2, 2, 0), &[TRUTH; 4], clean(&[1, 2, 3, 4]));
+    assert_eq!((all.run(5).len() as u64, all.ran), (TASKS, 2 * TASKS), "without a word about it all are checked");
+    let mut some = Machines::with(replication(2, 2, 5), &[TRUTH; 4], clean(&[1, 2, 3, 4]));
+    assert_eq!(some.run(5).len() as u64, TASKS);
+    let checked = some.ran - TASKS;
+    assert!((2..=20).contains(&checked), "{checked} of {TASKS} are checked");
+    // Strangers are not believed.
+    let mut strangers = Machines::new(replication(2, 2, 5), &[TRUTH; 4]);
+    strangers.run(5);
+    assert!(strangers.ran > TASKS + 20, "{}", strangers.ran);
+    // One that begins to lie is found out, and not believed again.
+    let mut liar = Machines::with(replication(2, 2, 2), &[90, TRUTH, TRUTH, TRUTH], clean(&[1, 2, 3, 4]));
+    liar.run(5);
+    let known = liar.io.reputations.of(contact(1).peer);
+    assert!(known.dissents > 0 && !known.is_clean(), "{known:?}");
+}
+
+#[test]
+fn where_nobody_agrees_the_task_fails_and_nobody_is_blamed() {
+    let say: Vec<u8> = (100..120).collect();
+    let mut machines = Machines::new(replication(2, 2, 0), &say);
+    machines.ledger.issue(&machines.io, &machines.config);
+    let mut ended = 0;
+    for machine in 1..=20 {
+        machines.held.insert(machine, IntervalSet::from(0..1));
+        machines.ledger.votes.lacking = true;
+        machines.ledger.unissued.insert_index(0);
+        machines.end(machine, 0);
+        ended += 1;
+        if machines.ledger.view().failed == 1 {
+            break;
+        }
+    }
+    assert_eq!(ended, VOTES_MAX);
+    assert_eq!(machines.io.reputations.all().count(), 0);
+}
+
+#[test]
+fn a_failure_is_a_vote_like_any_other() {
+    let mut machines = Machines::new(replication(3, 2, 0), &[TRUTH; 3]);
+    machines.ledger.issue(&machines.io, &machines.config);
+    for machine in 1..=3 {
+        let copies = if machine == 1 { vec![(1, IntervalSet::from(0..TASKS))] } else { machines.copies() };
+        copies.into_iter().for_each(|(to, ranges)| machines.give(to, &ranges));
+    }
+    let fail = |machines: &mut Machines, machine: u8, index: u64| {
+        let failed = TaskResult { success: false, ..machines.says(machine, index) };
+        machines.ledger.results(&contact(machine), vec![failed], &mut machines.io, &machines.config);
+        if machines.io.effects.drain(..).any(|effect| matches!(effect, Effect::FetchOutput { .. })) {
+            machines.ledger.fetched(index, true, &mut machines.io);
+        }
+    };
+    // One liar fails nothing; two machines that fail alike do, without further tries.
+    fail(&mut machines, 1, 3);
+    machines.end(2, 3);
+    machines.end(3, 3);
+    assert_eq!((machines.ledger.view().done, machines.ledger.view().failed), (1, 0));
+    assert_eq!(machines.io.reputations.of(contact(1).peer).dissents, 1);
+    fail(&mut machines, 1, 4);
+    fail(&mut machines, 2, 4);
+    assert_eq!((machines.ledger.view().done, machines.ledger.view().failed), (1, 1));
+}
+
+#[test]
+fn too_few_machines_decide_nothing_and_wait() {
+    let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH]);
+    machines.ledger.issue(&machines.io, &machines.config);
+    machines.give(1, &IntervalSet::from(0..TASKS));
+    assert!(machines.copies().is_empty());
+    assert!(machines.ledger.deadline().is_some(), "and looks again later");
+    machines.end(1, 0);
+    assert_eq!(machines.ledger.view().done, 0);
+    machines.say.push(TRUTH);
+    machines.io.now = machines.ledger.deadline().expect("as above");
+    machines.ledger.expire(&mut machines.io);
+    let copies = machines.copies();
+    assert!(matches!(&copies[..], [(2, ranges)] if ranges.len() == TASKS), "{copies:?}");
+}
