@@ -17,9 +17,6 @@ use crate::record::{Change, Record, RecordKey};
 /// A submitter's link takes one word of each machine in this part of the period in which all of them speak once: 1 Mb/s, the
 /// paper's, takes some 600 words a second, and the period has a 25th of a second for each.
 const LINK_SHARE: u32 = 25;
-/// Machines of the same speed end their last tasks of a bag in the same moment. Each tells of its last at a moment of its own within
-/// this part of the bag's age, which lengthens no bag's stretch by more than that. Our choice.
-const LAST_SHARE: u32 = 200;
 
 /// When a machine speaks of a bag, so that not all take its submitter's link at once: once in a period, at a moment of
 /// its own.
@@ -47,11 +44,6 @@ impl Pace {
     /// Whether whatever is to be said is said at once.
     pub(super) fn is_none(&self) -> bool {
         self.period.is_zero()
-    }
-
-    /// The own moment of a shorter time than the period.
-    fn within(&self, time: Duration) -> Duration {
-        self.period.min(time).mul_f64(self.share)
     }
 
     /// The next own moment.
@@ -316,17 +308,10 @@ impl Held {
         }
         self.checkpoints.remove(&result.index);
         self.kept.remove_index(result.index);
-        // While more is to come here, this was not the last of the bag: it can wait, and be told together with others. The
-        // last may end the bag, which then is so much later.
+        // While more is to come here, this was not the last of the bag: it can wait, and be told together with others.
         let is_last = self.unfinished_is_empty();
-        let takes_a_link = self.bag.submitter.peer != io.me.peer;
-        let own_moment = match is_last {
-            false => self.pace.next(io.now),
-            true if takes_a_link => io.now + self.pace.within(io.now.since(self.released) / LAST_SHARE),
-            true => io.now,
-        };
-        let can_wait = result.success && !self.pace.is_none() && own_moment > io.now;
-        let due = if can_wait { own_moment } else { io.now + self.results_wait };
+        let can_wait = result.success && !self.pace.is_none() && !is_last;
+        let due = if can_wait { self.pace.next(io.now) } else { io.now + self.results_wait };
         self.results_due = if self.outbox.is_empty() || is_last { due } else { due.min(self.results_due) };
         self.outbox.insert(result.index, result.clone());
         let (bag, released) = (self.bag.id, io.wall(self.released));
