@@ -71,6 +71,9 @@ impl Ledger {
         let mut back = IntervalSet::new();
         for issue in self.issued.iter_mut().filter(|issue| issue.to.is_none_or(|to| to == executor)) {
             let part = issue.ranges.intersection(ranges);
+            if !part.is_empty() {
+                issue.unheard_until = None;
+            }
             issue.ranges.subtract(&part);
             back.extend_with(&part);
         }

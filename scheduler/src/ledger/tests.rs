@@ -146,7 +146,12 @@ fn nobody_holds_what_was_never_issued() {
 #[test]
 fn what_nobody_answers_to_is_issued_again_long_before_all_must_have_answered() {
     let config = Config::default();
-    for (answered, ends_s) in [(false, 15), (true, 15 + TASKS / 25 + 1)] {
+    let answers: [Option<fn(&mut Ledger, &mut Io, &Config)>; 3] = [
+        None,
+        Some(|ledger, io, config| ledger.holding(said(1, 1, IntervalSet::from(0..1)), io, config)),
+        Some(|ledger, io, _| ledger.declined(PeerId([1; 32]), &IntervalSet::from(0..1), DeclineReason::Quota, io)),
+    ];
+    for answer in answers {
         let mut io = io();
         io.leaves = 10_000;
         let mut ledger = ledger(&io, 1);
@@ -154,19 +159,19 @@ fn what_nobody_answers_to_is_issued_again_long_before_all_must_have_answered() {
         let (to, request) = &requests[0];
         assert!(requests.len() == 1 && to.is_none());
         assert!(request.leads && request.answer_within_ms == TASKS as u32 * 40);
-        if answered {
-            ledger.holding(said(1, 1, IntervalSet::from(0..1)), &mut io, &config);
+        if let Some(answer) = answer {
+            answer(&mut ledger, &mut io, &config);
         }
-        let left = TASKS - u64::from(answered);
-        io.now = Time::ZERO + Duration::from_secs(15) - Duration::from_micros(1);
-        ledger.expire(&mut io);
-        assert_eq!(ledger.issued[0].ranges.len(), left);
-        io.now = Time::ZERO + Duration::from_secs(15);
-        ledger.expire(&mut io);
-        assert_eq!(ledger.unissued.len(), if answered { 0 } else { TASKS });
-        io.now = Time::ZERO + Duration::from_secs(ends_s);
-        ledger.expire(&mut io);
-        assert_eq!(ledger.unissued.len(), left);
+        let left = TASKS - u64::from(answer.is_some());
+        let on_their_way = |ledger: &Ledger| ledger.issued.iter().map(|issue| issue.ranges.len()).sum::<u64>();
+        let mut at = |micros: u64| {
+            io.now = Time::ZERO + Duration::from_micros(micros);
+            ledger.expire(&mut io);
+            on_their_way(&ledger)
+        };
+        assert_eq!(at(14_999_999), left);
+        assert_eq!(at(15_000_000), if answer.is_some() { left } else { 0 });
+        assert_eq!(at(15_000_000 + TASKS * 40_000), 0);
     }
 }
 
