@@ -109,6 +109,8 @@ struct Torture<'a> {
     agents: Vec<Agent>,
     /// Acknowledged, and by whom.
     bags: Vec<(usize, String)>,
+    /// Workers of agents that were killed, and when each was started.
+    orphans: Vec<(u32, Option<String>)>,
     report: Report,
 }
 
@@ -153,7 +155,8 @@ pub fn run(options: &Options) -> Result<Report, String> {
     }
     let disk = SmallDisk::mount(&agents[0].dir);
     let report = Report { small_disk: disk.is_some(), ..Report::default() };
-    let mut torture = Torture { options, dice: Dice(options.seed), agents, bags: Vec::new(), report };
+    let mut torture =
+        Torture { options, dice: Dice(options.seed), agents, bags: Vec::new(), orphans: Vec::new(), report };
     let result = torture
         .form_grid()
         .and_then(|()| torture.torment())
@@ -255,6 +258,7 @@ impl Torture<'_> {
         let Some(mut process) = agent.process.take() else { return };
         agent.continue_at = None;
         agent.restart_at = Some(Instant::now() + pause);
+        self.orphans.extend(children(process.id()).into_iter().map(|worker| (worker, started(worker))));
         // Fails where it has ended by itself, which is found out elsewhere.
         if process.kill().is_ok() && process.wait().is_ok() {
             self.count("agents killed");
@@ -539,6 +543,20 @@ impl Torture<'_> {
                 return Err(format!("agent {number} has {kinds:?} on disk, of bags with {tasks} tasks, all over"));
             }
         }
+        self.judge_orphans()
+    }
+
+    /// No worker outlives its agent.
+    fn judge_orphans(&self) -> Result<(), String> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        // Its number may be another process's by now.
+        let is_there = |(worker, began): &&(u32, Option<String>)| began.is_some() && started(*worker) == *began;
+        while let Some((worker, _)) = self.orphans.iter().find(is_there) {
+            if Instant::now() > deadline {
+                return Err(format!("worker {worker} has outlived its agent, which was killed"));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
         Ok(())
     }
 
@@ -559,6 +577,14 @@ fn signal(pid: u32, name: &str) {
     if let Err(error) = status {
         eprintln!("no signals can be sent: {error}");
     }
+}
+
+/// When a process was started, in ticks since the start of the machine; `None` where there is none, or it is dead.
+fn started(pid: u32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let is_dead = matches!(fields.next()?, "Z" | "X");
+    (!is_dead).then(|| fields.nth(18).map(str::to_owned))?
 }
 
 fn children(pid: u32) -> Vec<u32> {

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
-use rustix::process::{Resource, Rlimit, Signal};
+use rustix::process::{Resource, Rlimit};
 use wasmtime::{Engine, InstancePre, Linker, Module, ResourceLimiter, Store, Trap};
 use wasmtime_wasi::cli::InputFile;
 use wasmtime_wasi::p1::{self, WasiP1Ctx};
@@ -53,9 +53,6 @@ fn serve() -> anyhow::Result<()> {
     use anyhow::Context as _;
     use std::os::fd::AsFd as _;
 
-    // Before the greeting: should the agent die in between, its pipe ends, and we with it.
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
-        .context("cannot tie the worker to its agent (prctl PR_SET_PDEATHSIG)")?;
     // A session of its own: the terminal's Ctrl-C is for the agent, and signals to the group reach all of the worker.
     rustix::process::setsid().context("cannot leave the agent's session (setsid)")?;
     let input = io::stdin();

@@ -497,6 +497,18 @@ fn workers_run_behind_everything_else() {
 #[ignore = "run by another test"]
 fn agent_to_be_killed() {
     let mut setup = Setup::new(2);
+    let frozen = std::env::var("FROZEN").unwrap_or_default();
+    if frozen == "at birth" {
+        let job = setup.job("noop", &[]);
+        setup.pool.start(0, &job).unwrap();
+        let begin = Instant::now();
+        while setup.pool.worker_pids().is_empty() {
+            assert!(begin.elapsed() < PATIENCE, "no worker is started");
+            std::hint::spin_loop();
+        }
+        setup.pool.freeze();
+        return tell_and_wait(&setup);
+    }
     setup.warm();
     let spinning = setup.job("probe", &["spin", "1000000"]);
     setup.pool.start(0, &spinning).unwrap();
@@ -504,9 +516,14 @@ fn agent_to_be_killed() {
     setup.pool.start(1, &idle).unwrap();
     assert_eq!(setup.next().0, 1);
     wait_until(|| setup.pool.worker_pids().len() == 2);
-    if std::env::var_os("FROZEN").is_some() {
+    if !frozen.is_empty() {
         setup.pool.freeze();
     }
+    tell_and_wait(&setup);
+}
+
+/// Says which workers there are, and waits to be killed.
+fn tell_and_wait(setup: &Setup) {
     for pid in setup.pool.worker_pids() {
         println!("\nworker {pid}");
     }
@@ -517,12 +534,10 @@ fn agent_to_be_killed() {
 
 #[test]
 fn no_worker_outlives_its_agent() {
-    for frozen in [false, true] {
+    for (frozen, workers) in [("", 2), ("at work", 2), ("at birth", 1)] {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "agent_to_be_killed", "--ignored", "--nocapture"]).stdout(Stdio::piped());
-        if frozen {
-            command.env("FROZEN", "1");
-        }
+        command.env("FROZEN", frozen);
         let mut agent = command.spawn().unwrap();
         let (mut pids, mut directory) = (Vec::new(), None);
         for line in BufReader::new(agent.stdout.take().unwrap()).lines() {
@@ -535,7 +550,7 @@ fn no_worker_outlives_its_agent() {
                 break;
             }
         }
-        assert_eq!(pids.len(), 2);
+        assert_eq!(pids.len(), workers);
         assert!(pids.iter().all(|pid| !is_dead(*pid)));
         agent.kill().unwrap();
         agent.wait().unwrap();

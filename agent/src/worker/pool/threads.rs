@@ -1,7 +1,7 @@
 //! What the threads do: one for each slot, which starts, hears and reaps its worker, and the timer.
 
 use std::io::{self, BufReader, Read as _};
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::sync::{MutexGuard, PoisonError};
@@ -257,6 +257,7 @@ impl Shared {
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]).env_clear();
         command.stdin(line.theirs.try_clone()?).stdout(Stdio::piped()).stderr(Stdio::piped());
+        die_with_this_thread(&mut command);
         let mut child = command.spawn()?;
         let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
             return Err(io::Error::other("the worker has no pipes"));
@@ -455,6 +456,18 @@ impl Shared {
             Err(error) => format!("the worker process is lost: {error}"),
         };
         (words, cpu)
+    }
+}
+
+/// Ties a process to the thread that starts it: it is killed when that ends. From its birth on, since a worker that is
+/// frozen before it could say so itself would stand still for ever once the agent is killed.
+#[allow(unsafe_code)]
+fn die_with_this_thread(command: &mut Command) {
+    let tie = || Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?);
+    // SAFETY: between fork and exec it only makes a system call, and allocates nothing. Should the agent die before that,
+    // the line to it ends, and so does the worker.
+    unsafe {
+        command.pre_exec(tie);
     }
 }
 
