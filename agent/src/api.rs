@@ -165,6 +165,9 @@ pub struct Bag {
     pub unasked: u64,
     /// Work of one task, in Mop; null until measured.
     pub work_mops: Option<f64>,
+    /// Mean work of the tasks that succeeded, in Mop, since the agent's start; null before the first.
+    #[serde(default)]
+    pub measured_mops: Option<f64>,
     /// When it was submitted.
     pub submitted: String,
     /// When it ended.
@@ -284,6 +287,9 @@ pub struct Held {
     pub running: u64,
     /// Finished, not acknowledged by the submitter.
     pub unacknowledged: u64,
+    /// How many times their declared work its tasks take here, where that is far more; else 1.
+    #[serde(default)]
+    pub times_declared: f64,
 }
 
 /// `GET /v1/status`.

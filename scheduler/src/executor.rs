@@ -19,6 +19,7 @@
 mod admission;
 mod giving;
 mod held;
+mod rating;
 mod schedule;
 #[cfg(test)]
 mod tests;
@@ -155,6 +156,8 @@ pub struct HeldView {
     pub frozen: u64,
     /// Tasks finished whose result the submitter has not acknowledged.
     pub unacknowledged: u64,
+    /// How many times their declared work its tasks take here, where that is far more; else 1.
+    pub times_declared: f64,
 }
 
 impl Executor {
@@ -421,6 +424,7 @@ impl Executor {
                 let speaks = !success && !held.agreed;
                 self.version += u64::from(speaks);
                 held.finished(result, speaks.then_some(self.version), io, config);
+                self.rate(task.bag, io.now);
             }
             TaskOutcome::NotStarted { retry_after } => {
                 held.waiting.insert_index(task.index);
@@ -503,6 +507,7 @@ impl Executor {
 
     /// Does what is due: renewals, repetitions, handing back.
     pub(crate) fn tick(&mut self, io: &mut Io, config: &Config) {
+        self.rate_what_runs(io.now);
         self.vacate_if_due(io, config);
         self.take_back_offers(io);
         if self.resting_until.is_some_and(|until| until <= io.now) {
@@ -675,7 +680,7 @@ impl Executor {
             let offered = (!held.offered.is_empty()).then_some(held.offered_until);
             [holding, results, unblocked, offered]
         });
-        held.chain([self.vacate_at, self.resting_until]).flatten().min()
+        held.chain([self.vacate_at, self.resting_until, self.rating_due(io.now)]).flatten().min()
     }
 
     /// What has begun, by worker.
@@ -712,6 +717,7 @@ impl Executor {
             running: held.running.len(),
             frozen: self.frozen_of(held.bag.id),
             unacknowledged: held.outbox.len() as u64,
+            times_declared: held.times_declared,
         });
         views.collect()
     }

@@ -140,6 +140,8 @@ pub struct BagView {
     pub reissued: u64,
     /// Results that came for a task that was over already.
     pub duplicates: u64,
+    /// Mean work of the tasks that succeeded, in Mop; 0 before the first, and of this life only.
+    pub measured_mops: f64,
     /// How many machines run each task.
     pub replication: Replication,
     /// Tasks that were decided though not all machines said the same.
@@ -263,6 +265,7 @@ impl Ledger {
             reissued: self.reissued,
             duplicates: self.duplicates,
             unasked: self.unasked,
+            measured_mops: if self.measured.0 > 0 { self.measured.1 / self.measured.0 as f64 } else { 0.0 },
             replication: self.replication,
             disputed: self.votes.disputed,
             declined: self.declined.reasons.clone(),

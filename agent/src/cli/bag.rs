@@ -247,6 +247,13 @@ fn description(detail: &BagDetail) -> Vec<(&'static str, String)> {
     let work = bag
         .work_mops
         .map_or_else(|| "not measured yet".to_owned(), |work| format!("{} Mop per task", output::number(work)));
+    let took = bag.measured_mops.zip(bag.work_mops).filter(|(took, said)| *took > 3.0 * said);
+    let work = match took {
+        Some((took, _)) => {
+            format!("{work}, but they take {} Mop: machines give them later deadlines", output::number(took))
+        }
+        None => work,
+    };
     pairs.push(("work", work));
     if let Some(stretch) = bag.stretch {
         pairs.push(("stretch", format!("{} s/Mop", output::number(stretch))));

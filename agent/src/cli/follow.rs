@@ -244,6 +244,7 @@ mod tests {
             disputed: 0,
             declined: Vec::new(),
             work_mops: Some(5.0),
+            measured_mops: None,
             submitted: "2026-01-02T03:04:05Z".to_owned(),
             finished: None,
             elapsed_s: 10.0,

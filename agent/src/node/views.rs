@@ -106,6 +106,7 @@ impl Driver {
             waiting: held.waiting,
             running: held.running,
             unacknowledged: held.unacknowledged,
+            times_declared: held.times_declared,
         });
         api::Status {
             peer: identity::to_libp2p(self.peer.me().peer).to_string(),
@@ -258,6 +259,7 @@ impl Driver {
                 })
                 .collect(),
             work_mops: measured.then_some(view.bag.task_mops),
+            measured_mops: (view.measured_mops > 0.0).then_some(view.measured_mops),
             submitted: self.wall(view.released),
             finished: view.closed.map(|(_, at)| self.wall(at)),
             elapsed_s,

@@ -80,6 +80,8 @@ pub(super) struct Held {
     untold: IntervalSet,
     /// Number and summed work of the tasks finished here.
     pub(super) finished: (u64, f64),
+    /// How many times its declared work a task takes, where that is far more (`rating`); else 1.
+    pub(super) times_declared: f64,
     /// Not startable before then: its program could not be had.
     pub(super) blocked_until: Time,
     /// Tasks in a row that could not be started.
@@ -114,6 +116,7 @@ impl Held {
             outbox: BTreeMap::new(),
             untold: IntervalSet::new(),
             finished: (0, 0.0),
+            times_declared: 1.0,
             blocked_until: Time::ZERO,
             not_started: 0,
             version: 0,
@@ -161,7 +164,7 @@ impl Held {
     pub(super) fn task_mops(&self) -> f64 {
         match self.finished {
             (count, sum) if !self.bag.declared && count > 0 => (sum / count as f64).max(WORK_MOPS_MIN),
-            _ => self.bag.task_mops,
+            _ => self.bag.task_mops * self.times_declared,
         }
     }
 
@@ -169,7 +172,7 @@ impl Held {
     pub(super) fn entry(&self, task_mops: f64, left: f64) -> Entry {
         Entry {
             release_s: self.released.as_secs_f64(),
-            application_size_mops: self.bag.application_size_mops,
+            application_size_mops: self.bag.application_size_mops * self.times_declared,
             task_mops,
             left,
         }
