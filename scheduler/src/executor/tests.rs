@@ -618,9 +618,10 @@ fn understated(declared: bool) -> (Executor, Io) {
         let (tasks, application_size_mops) = (2, 2.0 * task_mops);
         let bag = BagHeader { id, submitter, tasks, task_mops, application_size_mops, declared };
         let (ranges, age, path) = (IntervalSet::from(0..tasks), Duration::ZERO, Path::default());
-        let (number, attempt, climbed, answer_within_ms) = (1, 0, 0, 0);
+        let (number, attempt, climbed, answer_within_ms, leads) = (1, 0, 0, 0, true);
         let checkpoints = Box::default();
-        let request = Request { bag, number, attempt, ranges, age, path, climbed, answer_within_ms, checkpoints };
+        let request =
+            Request { bag, number, attempt, ranges, age, path, climbed, answer_within_ms, leads, checkpoints };
         executor.queue(request, &mut io, &config);
     }
     all_durable(&mut io);

@@ -145,13 +145,12 @@ fn nobody_holds_what_was_never_issued() {
 
 #[test]
 fn what_nobody_answers_to_is_issued_again_long_before_all_must_have_answered() {
+    type Answer = fn(&mut Ledger, &mut Io);
     let config = Config::default();
-    let answers: [Option<fn(&mut Ledger, &mut Io, &Config)>; 3] = [
-        None,
-        Some(|ledger, io, config| ledger.holding(said(1, 1, IntervalSet::from(0..1)), io, config)),
-        Some(|ledger, io, _| ledger.declined(PeerId([1; 32]), &IntervalSet::from(0..1), DeclineReason::Quota, io)),
-    ];
-    for answer in answers {
+    let holding: Answer = |ledger, io| ledger.holding(said(1, 1, IntervalSet::from(0..1)), io, &Config::default());
+    let declining: Answer =
+        |ledger, io| ledger.declined(PeerId([1; 32]), &IntervalSet::from(0..1), DeclineReason::Quota, io);
+    for answer in [None, Some(holding), Some(declining)] {
         let mut io = io();
         io.leaves = 10_000;
         let mut ledger = ledger(&io, 1);
@@ -160,7 +159,7 @@ fn what_nobody_answers_to_is_issued_again_long_before_all_must_have_answered() {
         assert!(requests.len() == 1 && to.is_none());
         assert!(request.leads && request.answer_within_ms == TASKS as u32 * 40);
         if let Some(answer) = answer {
-            answer(&mut ledger, &mut io, &config);
+            answer(&mut ledger, &mut io);
         }
         let left = TASKS - u64::from(answer.is_some());
         let on_their_way = |ledger: &Ledger| ledger.issued.iter().map(|issue| issue.ranges.len()).sum::<u64>();

@@ -1,0 +1,265 @@
+//! What a driver tells a peer, and what a peer orders its driver to do.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use idlewood_overlay::{Contact, PeerId};
+use serde::{Deserialize, Serialize};
+
+use crate::bag::{
+    BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, BlobId, Checkpoint, DeclineReason, TaskId, TaskResult,
+};
+use crate::io::Ticket;
+use crate::ledger::{REPLICAS_MAX, Replication};
+use crate::message::Message;
+use crate::queue::WORK_MOPS_MIN;
+use crate::ranges::IntervalSet;
+use crate::record::Change;
+
+/// A bag to be submitted from this machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Submission {
+    /// Hash of its manifest.
+    pub id: BagId,
+    /// Number of tasks, at least 1.
+    pub tasks: u64,
+    /// Work of one task in Mop; `None`: the driver measures it ([`Effect::MeasureTask`]).
+    pub task_mops: Option<f64>,
+    /// Failed tries a task may have before it counts as failed.
+    pub retries_max: u32,
+    /// How many machines run each task.
+    #[serde(default)]
+    pub replication: Replication,
+}
+
+/// How a started task ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TaskOutcome {
+    /// It ran, well or not.
+    Finished {
+        /// Whether its exit code is among those the bag declares as success.
+        success: bool,
+        /// Whether its worker died under it, which may be this machine's fault.
+        crashed: bool,
+        /// Everything it produced; already durable on this machine.
+        output: BlobId,
+        /// Size of that blob.
+        output_bytes: u64,
+        /// Work it turned out to be, in Mop.
+        work_mops: f64,
+        /// Its exit code; `None` where it did not end by itself.
+        exit_code: Option<u8>,
+    },
+    /// Its program or input could not be had; the bag is left alone for a while.
+    NotStarted {
+        /// How long.
+        retry_after: Duration,
+    },
+    /// The driver stopped it, as told or not.
+    Stopped,
+}
+
+/// A fact that reached this peer.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A first contact answered: join through it.
+    Bootstrap(Contact),
+    /// A message arrived; `from` is authenticated by the transport.
+    Received {
+        /// Who sent it.
+        from: PeerId,
+        /// What was sent.
+        message: Message,
+    },
+    /// The transport could not deliver to this peer, or lost its connection.
+    ConnectionLost(PeerId),
+    /// A write is durable.
+    Persisted(Ticket),
+    /// The user submits a bag.
+    Submitted(Submission),
+    /// The first task of a bag was run to see how long it takes.
+    Measured {
+        /// Which bag.
+        bag: BagId,
+        /// Work of one task, in Mop.
+        task_mops: f64,
+        /// Its result where it ran to the end.
+        result: Option<TaskResult>,
+    },
+    /// The user gives up a bag.
+    Cancelled(BagId),
+    /// The user wants the failed tasks of a bag to be tried again.
+    RerunFailed(BagId),
+    /// The user needs nothing of a bag any more; ignored unless it is over.
+    Removed(BagId),
+    /// The answer to [`Effect::Authorise`]: tasks of the bag may queue here, or why not.
+    Authorised {
+        /// Which bag.
+        bag: BagId,
+        /// Whether they may.
+        verdict: Result<(), DeclineReason>,
+    },
+    /// A worker is free again.
+    TaskEnded {
+        /// Which task it had.
+        task: TaskId,
+        /// How that ended.
+        outcome: TaskOutcome,
+    },
+    /// These tasks, which began here in an earlier life, left checkpoints.
+    CheckpointsFound {
+        /// Of which bag.
+        bag: BagId,
+        /// Which tasks.
+        tasks: IntervalSet,
+    },
+    /// The answer to [`Effect::KeepCheckpoints`]; those that have none are not named.
+    CheckpointsKept {
+        /// Of which bag.
+        bag: BagId,
+        /// What is durable on this machine for each task; `None`: it has a checkpoint that cannot travel.
+        checkpoints: BTreeMap<u64, Option<Checkpoint>>,
+    },
+    /// The output of a result is here, durable, or could not be had.
+    Fetched {
+        /// Whose output.
+        task: TaskId,
+        /// Whether it is here.
+        here: bool,
+    },
+    /// The owner of the machine is back.
+    OwnerReturned,
+    /// The owner of the machine is away.
+    OwnerLeft,
+    /// What has not begun, or is frozen for others, goes back at once, if the owner is there, and not after the vacate time.
+    Vacate,
+    /// From now on that is so long after the owner's return.
+    VacatesAfter(Duration),
+    /// Leave the grid in good order. Bags and tasks stay.
+    Leave,
+    /// Back after a leave, in a newer life with the same bags and tasks. Ignored unless it left.
+    Return,
+    /// [`Peer::deadline`] has come.
+    DeadlineReached,
+}
+
+/// An order to the driver.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Send a message. It may be lost.
+    Send {
+        /// To whom.
+        to: Contact,
+        /// What.
+        message: Message,
+    },
+    /// Write all of this or nothing, durably, then say so with [`Event::Persisted`].
+    Persist {
+        /// Names the write.
+        ticket: Ticket,
+        /// What changes.
+        changes: Vec<Change>,
+    },
+    /// Look whether a bag may queue here: whether its manifest is signed by a submitter of the grid, says what this header
+    /// says, and is what the owner lets run. [`Event::Authorised`] follows; nothing of it queues before.
+    Authorise {
+        /// The bag as a request describes it, which anybody may have written.
+        bag: BagHeader,
+    },
+    /// Run a task; [`Event::TaskEnded`] follows.
+    StartTask {
+        /// On which worker, below [`Config::places`]; it has no task.
+        place: u32,
+        /// Which task.
+        task: TaskId,
+        /// 0 for the first try.
+        attempt: u32,
+        /// Its bag, whose submitter has the manifest.
+        bag: BagHeader,
+        /// What it goes on from, unless it has been at work here since; the submitter has it.
+        checkpoint: Option<Checkpoint>,
+    },
+    /// Stop a task, frozen or not; [`Event::TaskEnded`] follows.
+    StopTask {
+        /// On which worker.
+        place: u32,
+        /// Which task.
+        task: TaskId,
+    },
+    /// Freeze a task: its worker keeps it, and others run meanwhile. It may end all the same, if it just did.
+    FreezeTask {
+        /// On which worker.
+        place: u32,
+        /// Which task.
+        task: TaskId,
+    },
+    /// Let a task that [`Effect::FreezeTask`] froze go on where it stopped.
+    ThawTask {
+        /// On which worker.
+        place: u32,
+        /// Which task.
+        task: TaskId,
+    },
+    /// Keep, durably, what those of these tasks that do not run go on from; [`Event::CheckpointsKept`] follows unless there
+    /// is nothing to tell.
+    KeepCheckpoints {
+        /// Of which bag.
+        bag: BagId,
+        /// Which tasks: they have begun, and are on no machine but this.
+        tasks: IntervalSet,
+    },
+    /// Freeze all tasks at once: the owner is back. Nothing is started, frozen or thawed until [`Effect::ResumeTasks`].
+    SuspendTasks,
+    /// Let them go on, but for those that [`Effect::FreezeTask`] froze.
+    ResumeTasks,
+    /// Run the first task of a bag for a while to see how long it takes; [`Event::Measured`] follows.
+    MeasureTask {
+        /// Which bag.
+        bag: BagId,
+    },
+    /// Get the output of a task and keep it durably; [`Event::Fetched`] follows.
+    FetchOutput {
+        /// Whose output.
+        task: TaskId,
+        /// Its content address.
+        output: BlobId,
+        /// Its size.
+        output_bytes: u64,
+        /// Who has it.
+        from: Contact,
+    },
+    /// News.
+    Notify(Notice),
+}
+
+/// What a driver's user may want to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// A submission is durable.
+    BagAccepted(BagId),
+    /// Every task of a bag is over, or it was cancelled; durable.
+    BagClosed(BagId),
+    /// This peer is a member of the grid.
+    Joined,
+    /// This peer has left the grid.
+    Left,
+}
+
+/// Why a submission is refused. Nothing was changed.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum SubmitError {
+    /// No tasks, or too many.
+    #[error("a bag has between 1 and {BAG_TASKS_MAX} tasks, not {0}")]
+    Tasks(u64),
+    /// Not a number to compute with.
+    #[error(
+        "the work of a task must be at least {WORK_MOPS_MIN} Mop, and that of all at most {BAG_WORK_MOPS_MAX:e} Mop"
+    )]
+    Work,
+    /// No such numbers of replicas.
+    #[error("a task has between 1 and {REPLICAS_MAX} replicas, and a quorum between 1 and that")]
+    Replication,
+    /// The same manifest again.
+    #[error("this very bag was submitted before")]
+    Known,
+}

@@ -1,0 +1,167 @@
+//! A peer from what it had persisted.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use idlewood_overlay::{Contact, GridId, Overlay, Time, WallTime};
+
+use super::{Asking, Effect, Peer, REPORTS};
+use crate::bag::BagHeader;
+use crate::config::Config;
+use crate::executor::Executor;
+use crate::io::Io;
+use crate::ledger::Ledger;
+use crate::record::{Change, Record};
+use crate::router::Router;
+
+/// Why a peer cannot be rebuilt.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The settings make no sense.
+    #[error("{0}")]
+    Config(String),
+}
+
+impl Peer {
+    /// Rebuilds a peer from what it had persisted; a new peer has no records.
+    ///
+    /// Peers with the same `config` can share it. `me.incarnation` is what the driver knows (wall-clock milliseconds); it is raised above the persisted one, and
+    /// made durable by the first effects. `wall_now` turns recorded wall-clock times into ages.
+    ///
+    /// # Errors
+    /// [`RestoreError`] when `config` makes no sense.
+    pub fn restore(
+        config: impl Into<Arc<Config>>,
+        grid: GridId,
+        mut me: Contact,
+        seed: u64,
+        now: Time,
+        wall_now: WallTime,
+        records: impl IntoIterator<Item = Record>,
+    ) -> Result<Self, RestoreError> {
+        let config = config.into();
+        config.validate().map_err(RestoreError::Config)?;
+        let records: Vec<Record> = records.into_iter().collect();
+        for record in &records {
+            if let Record::Incarnation(last) = record {
+                me.incarnation = me.incarnation.max(last.saturating_add(1));
+            }
+        }
+        let mut io = Io::new(now, wall_now, me.clone());
+        io.secret = seed;
+        for record in &records {
+            if let Record::Reputation { executor, reputation } = record {
+                io.reputations.restore(*executor, *reputation);
+            }
+        }
+        let overlay = Overlay::new(config.overlay.clone(), grid, me.clone(), seed, now, REPORTS);
+        let mut peer = Self {
+            executor: Executor::new(&config),
+            config,
+            grid,
+            overlay,
+            overlay_effects: Vec::new(),
+            router: Router::default(),
+            cut_off: Vec::new(),
+            ledgers: BTreeMap::new(),
+            io,
+            summary_earliest: now,
+            summary_latest: now,
+            router_changed: false,
+            router_earliest: now,
+            alone_until: None,
+            asking: Asking::new(now),
+            executor_due: None,
+            executor_touched: true,
+            deadline: Some(now),
+        };
+        peer.alone_until = peer.config.expects_grid.then(|| now + peer.config.placement_timeout);
+        peer.restore_bags(&records);
+        peer.restore_tasks(records);
+        peer.io.persist(vec![Change::Put(Record::Incarnation(me.incarnation))], Vec::new());
+        Ok(peer)
+    }
+
+    /// Bags first, then what is over, then what was placed: each step takes its tasks out of the one before.
+    fn restore_bags(&mut self, records: &[Record]) {
+        for record in records {
+            if let Record::Bag { bag, released, retries_max, attempt, closed, replication } = record {
+                let released = self.io.moment(*released);
+                let bag = BagHeader { submitter: self.io.me.clone(), ..bag.clone() };
+                let mut ledger = Ledger::new(bag, released, *retries_max, *replication, &self.io);
+                ledger.restore_attempt(*attempt);
+                if let Some((closing, at)) = closed {
+                    ledger.restore_closed(*closing, self.io.moment(*at));
+                }
+                ledger.open();
+                if !ledger.is_measured() && !ledger.is_closed() {
+                    self.io.effects.push(Effect::MeasureTask { bag: ledger.header().id });
+                }
+                self.ledgers.insert(ledger.header().id, Box::new(ledger));
+            }
+        }
+        for record in records {
+            if let Record::Done { bag, result, .. } = record
+                && let Some(ledger) = self.ledgers.get_mut(bag)
+            {
+                ledger.restore_done(result);
+            }
+        }
+        for record in records {
+            if let Record::Failures { bag, index, count, crashed_on, next_attempt } = record
+                && let Some(ledger) = self.ledgers.get_mut(bag)
+            {
+                ledger.restore_failures(*index, *count, crashed_on.clone(), *next_attempt);
+            }
+        }
+        for record in records {
+            if let Record::Checkpoint { bag, index, checkpoint } = record
+                && let Some(ledger) = self.ledgers.get_mut(bag)
+            {
+                ledger.restore_checkpoint(*index, *checkpoint);
+            }
+        }
+        for record in records {
+            if let Record::Placed { bag, executor, ranges } = record
+                && let Some(ledger) = self.ledgers.get_mut(bag)
+            {
+                ledger.restore_placed(executor.clone(), ranges, &mut self.io, &self.config);
+            }
+            if let Record::Former { bag, executor, ranges } = record
+                && let Some(ledger) = self.ledgers.get_mut(bag)
+            {
+                ledger.restore_former(*executor, ranges.clone());
+            }
+        }
+        for ledger in self.ledgers.values_mut() {
+            ledger.close_if_over(&mut self.io);
+            ledger.issue_anew(&mut self.io);
+            ledger.greet(&mut self.io, &self.config);
+        }
+    }
+
+    fn restore_tasks(&mut self, records: Vec<Record>) {
+        for record in records {
+            match record {
+                Record::Held { bag, released, attempt, attempts, ranges, checkpoints } => {
+                    let released = self.io.moment(released);
+                    let attempts = attempts.unwrap_or_else(|| BTreeMap::from([(attempt, ranges.clone())]));
+                    let attempts = (attempt, &attempts);
+                    self.executor.restore_held(bag, released, attempts, &ranges, checkpoints, &self.config);
+                }
+                Record::Outbox { bag, released, result } => {
+                    let released = self.io.moment(released);
+                    self.executor.restore_result(bag, released, result, &self.config);
+                }
+                Record::Incarnation(_)
+                | Record::Bag { .. }
+                | Record::Placed { .. }
+                | Record::Former { .. }
+                | Record::Reputation { .. }
+                | Record::Failures { .. }
+                | Record::Checkpoint { .. }
+                | Record::Done { .. } => {}
+            }
+        }
+    }
+}
