@@ -320,7 +320,9 @@ impl Ledger {
     /// What this executor, which holds `mine`, newly takes on with these ranges: of what is on its way or to be issued.
     fn gained(&self, executor: PeerId, ranges: &IntervalSet, mine: &IntervalSet, attempt: u32, io: &Io) -> IntervalSet {
         let is_shunned = self.is_replicated() && io.reputations.of(executor).is_distrusted();
-        if !self.may_be_held || is_shunned || !self.avoided_for(executor, io.now).is_zero() {
+        // Nothing of a bag is issued before it is measured, whatever life of this machine that was.
+        let is_issued = self.may_be_held && self.is_measured();
+        if !is_issued || is_shunned || !self.avoided_for(executor, io.now).is_zero() {
             return IntervalSet::new();
         }
         let mut gained = ranges.intersection(&self.unissued);

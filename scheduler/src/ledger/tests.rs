@@ -141,6 +141,12 @@ fn nobody_holds_what_was_never_issued() {
     ledger.restore_attempt(0);
     ledger.holding(said(1, 1, IntervalSet::from(0..10)), &mut io, &config);
     assert_eq!(ledger.view().placed, 10);
+    // Nor was anything issued of a bag that is not measured.
+    let mut ledger = self::ledger(&io, 1);
+    ledger.bag.task_mops = 0.0;
+    ledger.restore_attempt(2);
+    ledger.holding(said(1, 1, IntervalSet::from(0..10)), &mut io, &config);
+    assert_eq!(ledger.view().placed, 0);
 }
 
 #[test]
