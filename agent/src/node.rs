@@ -166,10 +166,11 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     };
     let workers = pool(config.places() as usize, worker_sender)?;
     let measurer = pool(1, measure_sender)?;
-    let fetcher = Fetcher::new(blobs.clone(), net.clone());
+    let [fetcher, manifest_fetcher] = [(); 2].map(|()| Fetcher::new(blobs.clone(), net.clone()));
     let supplies = task::Supplies {
         blobs: blobs.clone(),
         fetcher,
+        manifest_fetcher,
         gate: gate.clone(),
         bags: Arc::new(Mutex::new(settings.get().bags.clone())),
         homes: Arc::new(homes::Homes::new(scratch, checkpoints)),

@@ -329,6 +329,10 @@ impl Ledger {
             } else if self.is_replicated() && result.unfinished {
                 // Whoever hands it back could have made its checkpoint up.
                 self.take_back(index, executor, None, io);
+                if let Some(placement) = self.placed.get_mut(&executor.peer) {
+                    // What it has said on the way here may still list the task.
+                    placement.withdrawn = true;
+                }
                 unwanted.insert_index(index);
             } else if !result.success
                 && !result.unfinished

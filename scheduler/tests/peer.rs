@@ -1365,3 +1365,16 @@ fn what_others_do_not_let_in_ends_on_machines_that_do_and_the_reason_is_told() {
     assert!(asked <= 10, "it was asked {asked} times");
     assert!(other.started.is_empty());
 }
+
+#[test]
+fn a_request_that_invents_a_bag_of_the_receiver_is_nothing() {
+    let mut host = Host::new(2);
+    let Message::Request { request, .. } = request(1, 0, 0..5) else { unreachable!() };
+    let request = Request { bag: BagHeader { submitter: contact(2), ..request.bag.clone() }, ..request };
+    host.receive(1, Message::Request { request, node: Node::Leaf, climbing: false });
+    assert!(
+        host.peer.held().is_empty() && host.started.is_empty() && host.persisted.len() == 1,
+        "{:?}",
+        host.persisted
+    );
+}

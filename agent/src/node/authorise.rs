@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::time::Duration;
 
 use idlewood_overlay::Contact;
 use idlewood_scheduler::{BagHeader, BagId, BlobId, DeclineReason, Event};
@@ -12,6 +13,9 @@ use super::task::{SIGNED_BYTES_MAX, Supplies};
 use crate::grid::Unauthorised;
 use crate::manifest::Manifest;
 use crate::settings::Objection;
+
+/// How long a manifest is waited for: its submitter counts a request that nobody speaks of after 15 s as lost.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl From<Unauthorised> for DeclineReason {
     fn from(error: Unauthorised) -> Self {
@@ -38,7 +42,13 @@ impl Supplies {
     /// # Errors
     /// Why nothing of the bag may queue here.
     pub(super) async fn authorise(&self, bag: &BagHeader, sources: &[Contact]) -> Result<Arc<Manifest>, DeclineReason> {
-        let (path, _pin) = self.get(BlobId(bag.id.0), SIGNED_BYTES_MAX, sources).await.map_err(|error| {
+        // With slots of their own: whoever invents bags and gives their manifests slowly keeps nobody from their files.
+        let get = self.get_by(&self.manifest_fetcher, BlobId(bag.id.0), SIGNED_BYTES_MAX, sources);
+        let got = tokio::time::timeout(LOOK_TIMEOUT, get).await.map_err(|_| {
+            tracing::info!(bag = %bag.id, "the manifest of a bag comes too slowly");
+            DeclineReason::Unavailable
+        })?;
+        let (path, _pin) = got.map_err(|error| {
             tracing::info!(bag = %bag.id, %error, "a bag cannot be looked at");
             DeclineReason::Unavailable
         })?;

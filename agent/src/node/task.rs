@@ -39,6 +39,8 @@ const CHECKPOINT_TRIES: u32 = 3;
 pub(super) struct Supplies {
     pub(super) blobs: Arc<Blobs>,
     pub(super) fetcher: Fetcher,
+    /// For bags of which nothing is here yet.
+    pub(super) manifest_fetcher: Fetcher,
     /// Whose bags run here.
     pub(super) gate: Arc<Gate>,
     /// What the owner says to that; the driver keeps it as it is set.
@@ -188,9 +190,20 @@ impl Supplies {
         bytes_max: u64,
         sources: &[Contact],
     ) -> Result<(PathBuf, Pin), PrepareError> {
+        self.get_by(&self.fetcher, blob, bytes_max, sources).await
+    }
+
+    /// The same by one of the fetchers.
+    pub(super) async fn get_by(
+        &self,
+        fetcher: &Fetcher,
+        blob: BlobId,
+        bytes_max: u64,
+        sources: &[Contact],
+    ) -> Result<(PathBuf, Pin), PrepareError> {
         let hash = Hash::from_bytes(blob.0);
         let pin = Pin::new(&self.blobs, hash);
-        let fetched = self.fetcher.fetch(hash, bytes_max, sources.to_vec()).await;
+        let fetched = fetcher.fetch(hash, bytes_max, sources.to_vec()).await;
         Ok((fetched.context("a blob is not to be had")?, pin))
     }
 

@@ -19,6 +19,8 @@ use crate::ranges::IntervalSet;
 /// manifests of invented bags are looked for at once.
 const ASKED_MAX: usize = 64;
 const REQUESTS_MAX: usize = 64;
+/// Of these bags, those that name one and the same submitter: anybody can invent bags.
+const ASKED_OF_ONE_MAX: usize = 16;
 
 /// Whether two requests speak of the same bag, as far as its manifest tells.
 fn agree(one: &Request, other: &Request) -> bool {
@@ -42,7 +44,9 @@ impl Executor {
                 return;
             }
         }
-        let has_room = self.asked.len() < ASKED_MAX;
+        let of_one = self.asked.values().flat_map(|waiting| waiting.first());
+        let of_one = of_one.filter(|request| request.bag.submitter.peer == submitter).count();
+        let has_room = self.asked.len() < ASKED_MAX && of_one < ASKED_OF_ONE_MAX;
         let waiting = match self.asked.get_mut(&id) {
             Some(waiting) => waiting,
             None if has_room => self.asked.entry(id).or_default(),

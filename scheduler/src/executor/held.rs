@@ -301,8 +301,8 @@ impl Held {
         io.persist_held(self.bag.id, vec![change], vec![Then::Send(to, message)]);
     }
 
-    /// A task ran to its end, or goes back with a checkpoint: its submitter hears of it once that is durable; before, with a number for that, of what is
-    /// held.
+    /// A task ran to its end, or goes back with a checkpoint: its submitter hears of it once that is durable; before, with a
+    /// number for that, of what is held.
     pub(super) fn finished(&mut self, result: TaskResult, version: Option<u64>, io: &mut Io, config: &Config) {
         if !result.unfinished {
             self.not_started = 0;

@@ -78,12 +78,15 @@ impl Ledger {
             back.extend_with(&part);
         }
         self.issued.retain(|issue| !issue.ranges.is_empty());
+        if !back.is_empty() {
+            let declines = self.declined.reasons.entry(reason).or_insert(Declines { tasks: 0, last: executor });
+            *declines = Declines { tasks: declines.tasks + back.len(), last: executor };
+        }
+        // Of what has another copy one more goes out when its time comes.
         let back = self.without_copy(back);
         if back.is_empty() {
             return;
         }
-        let declines = self.declined.reasons.entry(reason).or_insert(Declines { tasks: 0, last: executor });
-        *declines = Declines { tasks: declines.tasks + back.len(), last: executor };
         let again = back.intersection(&self.declined.once);
         self.declined.twice.extend_with(&again);
         self.declined.once.extend_with(&back);

@@ -80,7 +80,15 @@ impl Ledger {
     pub(super) fn is_news(&self, executor: &Contact, result: &TaskResult) -> bool {
         let counted = self.failures.get(&result.index).map_or(0, |failures| failures.next_attempt);
         let placement = self.placed.get(&executor.peer);
-        placement.is_some_and(|placement| placement.ranges.contains(result.index)) && result.attempt >= counted
+        // What failed elsewhere says nothing of a copy.
+        let is_later = self.is_replicated() || result.attempt >= counted;
+        placement.is_some_and(|placement| placement.ranges.contains(result.index)) && is_later
+    }
+
+    /// Whether a machine that speaks of this attempt may still list the task because it failed there, and was to be tried
+    /// again meanwhile: that is no new placement. Where there are copies only the machine that it crashed on does.
+    pub(super) fn is_stale(failures: &Failures, executor: PeerId, attempt: u32, is_replicated: bool) -> bool {
+        attempt < failures.next_attempt && (!is_replicated || failures.crashed_on.contains(&executor))
     }
 
     /// What an executor says of an attempt that was issued before now is of no account any more.

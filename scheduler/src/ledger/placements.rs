@@ -269,6 +269,8 @@ impl Ledger {
         }
         let again = self.without_copy(again);
         match until {
+            // The machine may have a copy again, as another attempt.
+            Some(_) if again.is_empty() && self.is_replicated() => self.next_attempt(&again, io),
             _ if again.is_empty() => {}
             Some(until) => self.pause(&again, until, io),
             None => self.next_attempt(&again, io),
@@ -331,10 +333,9 @@ impl Ledger {
         }
         gained.subtract(mine);
         gained.subtract(&self.votes.of(executor, &gained));
-        // What it still lists because it failed, and what was meanwhile to be tried again, is not a new placement.
         for range in ranges.ranges() {
             for (&index, failures) in self.failures.range(range) {
-                if attempt < failures.next_attempt {
+                if Self::is_stale(failures, executor, attempt, self.is_replicated()) {
                     gained.remove_index(index);
                 }
             }

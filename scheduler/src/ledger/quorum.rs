@@ -170,7 +170,8 @@ impl Ledger {
         }
         // Nobody can tell what is right.
         let Vote { executor, result } = votes[own].clone();
-        Some((TaskResult { success: false, ..result }, executor))
+        // It says something else than its machine has signed.
+        Some((TaskResult { success: false, exit_code: None, receipt: None, ..result }, executor))
     }
 
     /// A task is decided: who agreed and who dissented; what is to be written, and whom to tell that it is over.

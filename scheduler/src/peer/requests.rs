@@ -14,6 +14,11 @@ impl Peer {
     /// A request reached this machine's leaf or router.
     pub(super) fn request(&mut self, request: Request, node: Node, climbing: bool) {
         self.executor_touched = true;
+        let (bag, submitter) = (request.bag.id, request.bag.submitter.peer);
+        if submitter == self.io.me.peer && !self.ledgers.contains_key(&bag) {
+            // Somebody made it up: what is submitted here is known here.
+            return;
+        }
         if node == Node::Router && climbing && !self.overlay.hosts_router() && !self.is_alone() {
             // It was meant for a router that has moved since: where this leaf hangs now, there is one.
             self.enter(request);

@@ -25,8 +25,8 @@ pub enum RestoreError {
 impl Peer {
     /// Rebuilds a peer from what it had persisted; a new peer has no records.
     ///
-    /// Peers with the same `config` can share it. `me.incarnation` is what the driver knows (wall-clock milliseconds); it is raised above the persisted one, and
-    /// made durable by the first effects. `wall_now` turns recorded wall-clock times into ages.
+    /// Peers with the same `config` can share it. `me.incarnation` is what the driver knows (wall-clock milliseconds); it is
+    /// raised above the persisted one, and made durable by the first effects. `wall_now` turns recorded wall-clock times into ages.
     ///
     /// # Errors
     /// [`RestoreError`] when `config` makes no sense.

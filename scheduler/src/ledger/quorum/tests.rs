@@ -1,5 +1,6 @@
 //! Tests of replicas and quorums, with machines that lie.
 
+use super::super::Holding;
 use super::super::tests::{TASKS, assert_accounted, contact, io, ledger, result, said};
 use super::*;
 use crate::bag::BlobId;
@@ -343,4 +344,40 @@ fn too_few_machines_decide_nothing_and_wait() {
     machines.ledger.expire(&mut machines.io);
     let copies = machines.copies();
     assert!(matches!(&copies[..], [(2, ranges)] if ranges.len() == TASKS), "{copies:?}");
+}
+
+#[test]
+fn a_crash_of_one_copy_ends_no_other_and_makes_room_for_one_more() {
+    let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 4]);
+    machines.ledger.issue(&machines.io, &machines.config);
+    machines.give(1, &IntervalSet::from(0..TASKS));
+    for (to, ranges) in machines.copies() {
+        machines.give(to, &ranges);
+    }
+    let crash = |machines: &mut Machines, index| {
+        let crash = TaskResult { crashed: true, ..result(index, false) };
+        machines.ledger.results(&contact(2), vec![crash], &mut machines.io, &machines.config);
+        machines.held.entry(2).or_default().remove_index(index);
+        machines.copies()
+    };
+    assert!(machines.held[&2].contains(0) && machines.held[&2].contains(1), "{:?}", machines.held);
+    // Those that were given fewest come first: the machine that it crashed on is among them, then the other.
+    assert_eq!(crash(&mut machines, 0), [(2, IntervalSet::from(0..1))]);
+    assert_eq!(crash(&mut machines, 1), [(4, IntervalSet::from(1..2))]);
+    machines.give(4, &IntervalSet::from(1..2));
+    assert!(machines.held[&4].contains(1), "a copy like any other, of whatever attempt");
+    for (attempt, is_kept) in [(0, false), (machines.ledger.attempt, true)] {
+        machines.version += 1;
+        let ranges = machines.held[&2].union(&IntervalSet::from(0..1));
+        let holding = Holding { attempt, ..said(2, machines.version, ranges) };
+        machines.ledger.holding(holding, &mut machines.io, &machines.config);
+        let is_held = machines.ledger.placed[&contact(2).peer].ranges.contains(0);
+        assert_eq!(is_held, is_kept, "attempt {attempt}: what crashed there is no new placement, what came since is");
+    }
+    assert_accounted(&machines.ledger);
+    // The first copy fails by itself: a vote, which stays until there is a decision.
+    machines.io.effects.clear();
+    let fails = TaskResult { output: BlobId([9; 32]), ..result(0, false) };
+    machines.ledger.results(&contact(1), vec![fails], &mut machines.io, &machines.config);
+    assert_eq!((machines.ledger.votes.count(0), &machines.io.effects[..]), (1, &[][..]));
 }
