@@ -37,9 +37,13 @@ pub struct BagRecord {
     pub closed: Option<Time>,
     /// When its last task was delivered or failed for good.
     pub completed: Option<Time>,
+    /// When its last task had run to its end for the first time, wherever that was and whoever knew of it.
+    pub ended: Option<Time>,
     /// Its tasks by index.
     pub tasks: Vec<TaskRecord>,
     open: u64,
+    /// Tasks that never ran to their end.
+    running: u64,
 }
 
 impl BagRecord {
@@ -71,11 +75,13 @@ impl Record {
             .map(|bag| BagRecord {
                 tasks: vec![TaskRecord::default(); bag.tasks as usize],
                 open: bag.tasks,
+                running: bag.tasks,
                 bag,
                 submitted: None,
                 accepted: None,
                 closed: None,
                 completed: None,
+                ended: None,
             })
             .collect();
         Self { open: bags.len(), bags, numbers, without_output: 0 }
@@ -124,8 +130,16 @@ impl Record {
     }
 
     /// An execution ran to its end.
-    pub fn finished(&mut self, task: TaskId) {
-        self.task(task).finished += 1;
+    pub fn finished(&mut self, task: TaskId, now: Time) {
+        let record = self.task(task);
+        record.finished += 1;
+        let is_first = record.finished == 1;
+        let number = self.number(task.bag);
+        let bag = &mut self.bags[number];
+        bag.running -= u64::from(is_first);
+        if is_first && bag.running == 0 {
+            bag.ended = Some(now);
+        }
     }
 
     /// A result became durable in the journal of `host`; `has_output`: and its output is there.
@@ -191,5 +205,17 @@ mod tests {
         record.closed(id, now);
         record.closed(id, now);
         assert_eq!(record.open_bags(), 0);
+    }
+
+    #[test]
+    fn a_bag_has_ended_when_each_of_its_tasks_ran_once_whoever_knows_of_it() {
+        let id = BagId([7; 32]);
+        let mut record = Record::new(vec![Bag { id, arrival: Time::ZERO, tasks: 2, task_mops: 4.0 }]);
+        let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
+        for (index, seconds, ended) in [(0, 1, None), (0, 2, None), (1, 3, Some(at(3))), (1, 4, Some(at(3)))] {
+            record.finished(TaskId { bag: id, index }, at(seconds));
+            assert_eq!(record.bags()[0].ended, ended);
+        }
+        assert_eq!(record.bags()[0].completed, None);
     }
 }

@@ -86,6 +86,9 @@ fn stretches(measure: Measure, instance: &Instance, simulation: &Simulation, val
     values.push(("unfinished_bags".to_owned(), ours.iter().filter(|completed| completed.is_none()).count() as f64));
     // A bag that is not complete counts with the time so far.
     let ours: Vec<Option<Time>> = ours.into_iter().map(|completed| completed.or(Some(end))).collect();
+    // The others' bags are complete when the last task ends, whoever knows of it.
+    let ended = simulation.record().bags().iter().map(|bag| bag.ended.or(Some(end)));
+    let ended: Vec<Option<Time>> = ended.collect();
     let rivals = [
         ("mincent", schedule(instance, Policy::MinCent)),
         ("mincent_plus", schedule(instance, Policy::MinCentPlus { frozen_max: FROZEN_MAX })),
@@ -106,6 +109,12 @@ fn stretches(measure: Measure, instance: &Instance, simulation: &Simulation, val
             push(&format!("ratio_{name}"), largest / their_largest);
             push(&format!("mean_ratio_{name}"), mean / their_mean);
             push(&format!("max_stretch_{name}"), their_largest);
+        }
+        let (last_largest, last_mean) = summary(&ended);
+        for (name, completed) in &rivals {
+            let (their_largest, their_mean) = summary(completed);
+            push(&format!("ended_ratio_{name}"), last_largest / their_largest);
+            push(&format!("ended_mean_ratio_{name}"), last_mean / their_mean);
         }
         let bound = offline_bound(instance, &instance.sizes(measure));
         push("ratio_offline", largest / bound);

@@ -133,7 +133,7 @@ impl World {
                 News::Accepted(bag) => self.record.accepted(bag, at),
                 News::Closed(bag) => self.record.closed(bag, at),
                 News::Started(task) => self.record.started(task),
-                News::Finished(task) => self.record.finished(task),
+                News::Finished(task) => self.record.finished(task, at),
                 News::Journalled { task, success, has_output } => {
                     self.record.journalled(task, host, success, has_output, at);
                 }
