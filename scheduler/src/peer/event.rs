@@ -139,7 +139,7 @@ pub enum Event {
     Leave,
     /// Back after a leave, in a newer life with the same bags and tasks. Ignored unless it left.
     Return,
-    /// [`Peer::deadline`] has come.
+    /// [`crate::Peer::deadline`] has come.
     DeadlineReached,
 }
 
@@ -168,7 +168,7 @@ pub enum Effect {
     },
     /// Run a task; [`Event::TaskEnded`] follows.
     StartTask {
-        /// On which worker, below [`Config::places`]; it has no task.
+        /// On which worker, below [`crate::Config::places`]; it has no task.
         place: u32,
         /// Which task.
         task: TaskId,
