@@ -147,7 +147,39 @@ pub struct TaskResult {
     pub receipt: Option<Vec<u8>>,
 }
 
+/// What a task that ran came to, well or not.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Finished {
+    /// Whether its exit code is among those the bag declares as success.
+    pub success: bool,
+    /// Whether its worker died under it, which may be this machine's fault.
+    pub crashed: bool,
+    /// Everything it produced; already durable on this machine.
+    pub output: BlobId,
+    /// Size of that blob.
+    pub output_bytes: u64,
+    /// Work it turned out to be, in Mop.
+    pub work_mops: f64,
+    /// Its exit code; `None` where it did not end by itself.
+    pub exit_code: Option<u8>,
+}
+
 impl TaskResult {
+    /// Of a task that ran, not signed yet.
+    pub fn of(index: u64, attempt: u32, finished: Finished) -> Self {
+        let Finished { success, crashed, output, output_bytes, work_mops, exit_code } = finished;
+        let (unfinished, receipt) = (false, None);
+        Self { index, attempt, success, crashed, unfinished, output, output_bytes, work_mops, exit_code, receipt }
+    }
+
+    /// Of a task that is handed back before its end with what it had.
+    pub(crate) fn unfinished(index: u64, attempt: u32, checkpoint: Checkpoint) -> Self {
+        let Checkpoint { blob: output, bytes: output_bytes } = checkpoint;
+        let (success, crashed, work_mops, exit_code) = (false, false, 0.0, None);
+        let finished = Finished { success, crashed, output, output_bytes, work_mops, exit_code };
+        Self { unfinished: true, ..Self::of(index, attempt, finished) }
+    }
+
     /// Whether what a remote peer sent can be used for a bag of `tasks` tasks.
     pub fn is_valid(&self, tasks: u64) -> bool {
         self.index < tasks

@@ -401,24 +401,12 @@ impl Executor {
         let as_expected = self.ends_as_expected(&running, io.now);
         let Some(held) = self.held.get_mut(&task.bag) else { return };
         held.running.remove_index(task.index);
-        let finished = matches!(outcome, TaskOutcome::Finished { .. });
+        let finished = matches!(outcome, TaskOutcome::Finished(_));
         self.changed |= !(finished && as_expected) || held.unfinished_is_empty();
         match outcome {
-            TaskOutcome::Finished { success, crashed, output, output_bytes, work_mops, exit_code } => {
-                let (index, attempt) = (task.index, running.attempt);
-                let (unfinished, receipt) = (false, None);
-                let result = TaskResult {
-                    index,
-                    attempt,
-                    success,
-                    crashed,
-                    unfinished,
-                    output,
-                    output_bytes,
-                    work_mops,
-                    exit_code,
-                    receipt,
-                };
+            TaskOutcome::Finished(finished) => {
+                let success = finished.success;
+                let result = TaskResult::of(task.index, running.attempt, finished);
                 self.failed_in_row = if success { 0 } else { self.failed_in_row.saturating_add(1) };
                 // Only of what is placed here is a failure believed.
                 let speaks = !success && !held.agreed;
@@ -618,20 +606,7 @@ impl Executor {
             if let Some(place) = place {
                 io.effects.push(Effect::StopTask { place: place as u32, task: TaskId { bag, index } });
             }
-            let (success, crashed, unfinished, work_mops, exit_code, receipt) = (false, false, true, 0.0, None, None);
-            let Checkpoint { blob: output, bytes: output_bytes } = *checkpoint;
-            let result = TaskResult {
-                index,
-                attempt,
-                success,
-                crashed,
-                unfinished,
-                output,
-                output_bytes,
-                work_mops,
-                exit_code,
-                receipt,
-            };
+            let result = TaskResult::unfinished(index, attempt, *checkpoint);
             // As of a failure, only of what is placed here is it believed.
             self.version += u64::from(!held.agreed);
             held.finished(result, (!held.agreed).then_some(self.version), io, config);

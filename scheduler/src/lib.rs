@@ -25,7 +25,7 @@ pub mod stretch;
 pub mod summary;
 
 pub use bag::{
-    AGE_MAX, BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, BlobId, Checkpoint, DeclineReason, Path,
+    AGE_MAX, BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, BlobId, Checkpoint, DeclineReason, Finished, Path,
     REQUEST_INTERVALS_MAX, Request, TaskId, TaskResult,
 };
 pub use config::Config;

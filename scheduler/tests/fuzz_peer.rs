@@ -22,8 +22,8 @@ use idlewood_overlay::{
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::summary::Summary;
 use idlewood_scheduler::{
-    Asker, BagHeader, BagId, BlobId, Change, Checkpoint, Config, DeclineReason, Effect, Event, Message, Path, Peer,
-    Record, Replication, Request, Submission, TaskId, TaskOutcome, TaskResult,
+    Asker, BagHeader, BagId, BlobId, Change, Checkpoint, Config, DeclineReason, Effect, Event, Finished, Message, Path,
+    Peer, Record, Replication, Request, Submission, TaskId, TaskOutcome, TaskResult,
 };
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -332,14 +332,14 @@ impl Source<'_> {
         match self.below(4) {
             0 => TaskOutcome::Stopped,
             1 => TaskOutcome::NotStarted { retry_after: Duration::from_secs(u64::from(self.byte())) },
-            _ => TaskOutcome::Finished {
+            _ => TaskOutcome::Finished(Finished {
                 success: self.flag(),
                 crashed: self.flag(),
                 output: BlobId([1; 32]),
                 output_bytes: 1,
                 work_mops: f64::from(self.byte()),
                 exit_code: self.flag().then_some(0),
-            },
+            }),
         }
     }
 }

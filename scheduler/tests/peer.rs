@@ -7,8 +7,9 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, GridId, Node, PeerId, Side, State, Time, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
-    Asker, BagHeader, BagId, BlobId, Change, Checkpoint, Config, DeclineReason, Effect, Event, MESSAGE_BYTES_MAX,
-    Message, Notice, Path, Peer, Record, Replication, Request, Submission, TaskId, TaskOutcome, TaskResult,
+    Asker, BagHeader, BagId, BlobId, Change, Checkpoint, Config, DeclineReason, Effect, Event, Finished,
+    MESSAGE_BYTES_MAX, Message, Notice, Path, Peer, Record, Replication, Request, Submission, TaskId, TaskOutcome,
+    TaskResult,
 };
 
 const BAG: BagId = BagId([7; 32]);
@@ -39,6 +40,11 @@ struct Host {
     /// Whose checkpoints were asked for, and what tasks that were started go on from.
     asked: Vec<(BagId, IntervalSet)>,
     going_on: BTreeMap<u64, Checkpoint>,
+}
+
+/// A bag as its submitter keeps it while it is open.
+fn submitted(bag: BagHeader, retries_max: u32, attempt: u32) -> Record {
+    Record::Bag { bag, released: START, retries_max, attempt, closed: None, replication: Replication::default() }
 }
 
 impl Host {
@@ -127,14 +133,14 @@ impl Host {
     }
 
     fn finish(&mut self, task: TaskId, success: bool) {
-        let outcome = TaskOutcome::Finished {
+        let outcome = TaskOutcome::Finished(Finished {
             success,
             crashed: false,
             output: BlobId([1; 32]),
             output_bytes: 1,
             work_mops: 1000.0,
             exit_code: Some(0),
-        };
+        });
         self.give(Event::TaskEnded { task, outcome });
     }
 
@@ -637,14 +643,7 @@ fn a_task_begins_with_the_checkpoint_that_it_came_with_also_after_a_restart() {
 #[test]
 fn a_submitter_knows_after_a_restart_what_its_tasks_go_on_from() {
     let bag = BagHeader { tasks: 3, ..bag(2) };
-    let record = Record::Bag {
-        bag,
-        released: START,
-        retries_max: 0,
-        attempt: 1,
-        closed: None,
-        replication: Replication::default(),
-    };
+    let record = submitted(bag, 0, 1);
     let checkpoint = Record::Checkpoint { bag: BAG, index: 0, checkpoint: KEPT };
     let mut host = Host::restore(2, Config::default(), vec![checkpoint, record]);
     host.pass(seconds(20.0));
@@ -746,14 +745,7 @@ fn a_suspended_machine_hands_back_and_forgets_again_and_again() {
 
 #[test]
 fn a_submitter_that_comes_back_waits_for_its_grid() {
-    let submitted = Record::Bag {
-        bag: bag(2),
-        released: START,
-        retries_max: 1,
-        attempt: 0,
-        closed: None,
-        replication: Replication::default(),
-    };
+    let submitted = submitted(bag(2), 1, 0);
     let config = Config { expects_grid: true, ..Config::default() };
     let mut host = Host::restore(2, config.clone(), vec![submitted]);
     host.pass(config.placement_timeout - seconds(1.0));
@@ -764,14 +756,7 @@ fn a_submitter_that_comes_back_waits_for_its_grid() {
 
 #[test]
 fn what_is_issued_after_a_restart_is_another_attempt() {
-    let submitted = Record::Bag {
-        bag: bag(2),
-        released: START,
-        retries_max: 1,
-        attempt: 4,
-        closed: None,
-        replication: Replication::default(),
-    };
+    let submitted = submitted(bag(2), 1, 4);
     let mut host = Host::restore(2, Config::default(), vec![submitted]);
     host.pass(seconds(1.0));
     host.finish(host.started[0], true);
@@ -786,14 +771,7 @@ fn what_is_issued_after_a_restart_is_another_attempt() {
 #[test]
 fn after_a_sleep_leases_begin_anew() {
     let placed = Record::Placed { bag: BAG, executor: contact(5), ranges: IntervalSet::from(0..100) };
-    let submitted = Record::Bag {
-        bag: bag(1),
-        released: START,
-        retries_max: 1,
-        attempt: 0,
-        closed: None,
-        replication: Replication::default(),
-    };
+    let submitted = submitted(bag(1), 1, 0);
     let mut host = Host::restore(1, Config::default(), vec![submitted, placed]);
     host.now += Duration::from_secs(3600);
     host.give(Event::DeadlineReached);
@@ -809,14 +787,7 @@ fn after_a_sleep_leases_begin_anew() {
 #[test]
 fn a_restarted_submitter_tells_executors_where_it_is() {
     let placed = Record::Placed { bag: BAG, executor: contact(5), ranges: IntervalSet::from(0..100) };
-    let submitted = Record::Bag {
-        bag: bag(1),
-        released: START,
-        retries_max: 1,
-        attempt: 0,
-        closed: None,
-        replication: Replication::default(),
-    };
+    let submitted = submitted(bag(1), 1, 0);
     let host = Host::restore(1, Config::default(), vec![submitted, placed]);
     let told = host.sent.iter().any(|(to, message)| {
         to.peer == PeerId([5; 32]) && matches!(message, Message::Lease { submitter: Some(_), .. })

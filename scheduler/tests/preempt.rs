@@ -9,8 +9,8 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, GridId, Node, PeerId, Time, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
-    BagHeader, BagId, BlobId, Change, Config, Effect, Event, Message, Path, Peer, Record, RecordKey, Request, TaskId,
-    TaskOutcome,
+    BagHeader, BagId, BlobId, Change, Config, Effect, Event, Finished, Message, Path, Peer, Record, RecordKey, Request,
+    TaskId, TaskOutcome,
 };
 use proptest::prelude::*;
 
@@ -235,14 +235,14 @@ impl Machine {
     fn finish(&mut self, task: TaskId) {
         assert!(self.finished.insert(task), "{task:?} ran twice");
         self.log.push(format!("end {}.{}", task.bag.0[0], task.index));
-        let outcome = TaskOutcome::Finished {
+        let outcome = TaskOutcome::Finished(Finished {
             success: true,
             crashed: false,
             output: BlobId([1; 32]),
             output_bytes: 1,
             work_mops: 1.0,
             exit_code: Some(0),
-        };
+        });
         self.give(Event::TaskEnded { task, outcome });
         let acknowledged =
             Message::ResultsAck { bag: task.bag, indices: IntervalSet::from(task.index..task.index + 1) };

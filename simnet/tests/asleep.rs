@@ -1,13 +1,16 @@
 //! Laptops sleep, for an hour and for three days, and clocks jump: no task is lost, and a submitter that slept does not
 //! issue everything again.
 
+mod steps;
+
 use std::ops::Range;
 use std::time::Duration;
 
-use idlewood_overlay::Time;
 use idlewood_simnet::condition::Pause;
 use idlewood_simnet::event_queue::HostIndex;
 use idlewood_simnet::{Scenario, Simulation};
+
+use self::steps::{delivered, step_until};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -24,17 +27,6 @@ fn in_mid_bag(seed: u64) -> (Simulation, HostIndex) {
     let (submitter, _) = simulation.record().bags()[0].submitted.expect("it was submitted");
     assert!(delivered(&simulation) < 20, "the bag is over too soon");
     (simulation, submitter)
-}
-
-#[track_caller]
-fn step_until(simulation: &mut Simulation, reached: impl Fn(&Simulation) -> bool) {
-    while !reached(simulation) {
-        assert!(simulation.step(Time::MAX), "it never came to that");
-    }
-}
-
-fn delivered(simulation: &Simulation) -> usize {
-    simulation.record().accepted_tasks().filter(|task| task.delivered).count()
 }
 
 /// Everything ends, each task once; how many were run again, and issued again.

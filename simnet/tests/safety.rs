@@ -2,11 +2,14 @@
 //!
 //! A failure prints the scenario's seed; `simnet run` with the same parameters repeats it.
 
+mod steps;
+
 use std::time::Duration;
 
-use idlewood_overlay::Time;
 use idlewood_simnet::condition::Pause;
 use idlewood_simnet::{Report, Scenario, Simulation};
+
+use self::steps::{delivered, step_until};
 
 /// Small enough for many seeds, with more bags than a machine has slots. Every such run ends within hours: what is
 /// not done after two days counts as lost.
@@ -32,18 +35,6 @@ fn assert_complete(simulation: &Simulation, report: &Report) {
     assert_eq!(report.bags_closed, u64::from(report.scenario.bags), "open: {report:?}");
     assert_eq!(report.completed_tasks, report.accepted_tasks, "{report:?}");
     assert_eq!(simulation.record().without_output, 0, "journalled before its output was there: {report:?}");
-}
-
-/// Lets everything happen until `reached` holds.
-#[track_caller]
-fn step_until(simulation: &mut Simulation, reached: impl Fn(&Simulation) -> bool) {
-    while !reached(simulation) {
-        assert!(simulation.step(Time::MAX), "it never came to that");
-    }
-}
-
-fn delivered(simulation: &Simulation) -> usize {
-    simulation.record().accepted_tasks().filter(|task| task.delivered).count()
 }
 
 #[test]

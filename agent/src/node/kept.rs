@@ -159,7 +159,7 @@ pub(super) fn read_manifest(blobs: &Blobs, bag: BagId) -> Option<Manifest> {
 #[cfg(test)]
 mod tests {
     use idlewood_overlay::Contact;
-    use idlewood_scheduler::{BagHeader, BlobId, Checkpoint, Closing, Replication};
+    use idlewood_scheduler::{BagHeader, BlobId, Checkpoint, Closing, Finished, Replication};
 
     use super::super::task::tests::manifest;
     use super::*;
@@ -168,6 +168,11 @@ mod tests {
     /// Blobs of 100 bytes, ten of which fit.
     fn store(blobs: &Blobs, content: u8) -> BlobId {
         BlobId(*blobs.put_bytes(&[content; 100]).expect("there is room").as_bytes())
+    }
+
+    fn result(index: u64, output: BlobId) -> TaskResult {
+        let (success, crashed, output_bytes, work_mops, exit_code) = (true, false, 100, 1.0, None);
+        TaskResult::of(index, 0, Finished { success, crashed, output, output_bytes, work_mops, exit_code })
     }
 
     fn is_here(blobs: &Blobs, blob: BlobId) -> bool {
@@ -240,21 +245,7 @@ mod tests {
         let mut kept = Kept::restore(&blobs, &[]);
         kept.learn(bag, Some(&manifest));
         for (index, output) in [(0, first), (1, second)] {
-            let (attempt, success, crashed, output_bytes, work_mops) = (0, false, false, 100, 1.0);
-            let unfinished = false;
-            let (exit_code, receipt) = (None, None);
-            let result = TaskResult {
-                index,
-                attempt,
-                success,
-                crashed,
-                unfinished,
-                output,
-                output_bytes,
-                work_mops,
-                exit_code,
-                receipt,
-            };
+            let result = result(index, output);
             kept.apply(&Change::Put(Record::Done { bag, executor: PeerId([1; 32]), finished: WallTime(0), result }));
         }
         kept.apply(&Change::Put(record(bag, Some((Closing::Completed, WallTime(1))))));
@@ -300,18 +291,7 @@ mod tests {
         let bag = BagId([7; 32]);
         let Record::Bag { bag: header, .. } = record(bag, None) else { unreachable!("it is a bag") };
         let outbox = |output| {
-            let result = TaskResult {
-                index: 3,
-                attempt: 0,
-                success: true,
-                crashed: false,
-                unfinished: false,
-                output,
-                output_bytes: 100,
-                work_mops: 1.0,
-                exit_code: None,
-                receipt: None,
-            };
+            let result = result(3, output);
             Change::Put(Record::Outbox { bag: header.clone(), released: WallTime(0), result })
         };
         let (first, second) = (store(&blobs, 1), store(&blobs, 2));

@@ -132,20 +132,8 @@ impl Driver {
             TaskOutcome::NotStarted { .. } => self.could_not_measure(bag),
             // The bag is closed, or the agent ends.
             TaskOutcome::Stopped => self.finish_measurement(bag, None),
-            TaskOutcome::Finished { success, crashed, output, output_bytes, work_mops, exit_code } => {
-                let (index, attempt, unfinished, receipt) = (0, 0, false, None);
-                let result = TaskResult {
-                    index,
-                    attempt,
-                    success,
-                    crashed,
-                    unfinished,
-                    output,
-                    output_bytes,
-                    work_mops,
-                    exit_code,
-                    receipt,
-                };
+            TaskOutcome::Finished(finished) => {
+                let result = TaskResult::of(0, 0, finished);
                 self.finish_measurement(bag, Some((cpu, result)));
             }
         }

@@ -376,7 +376,7 @@ impl Driver {
         }
         self.runs.collecting.remove(&task);
         let is_held = self.runs.kits.get(&task.bag).is_some_and(|kit| kit.held.contains(task.index));
-        if is_held && matches!(collected.outcome, TaskOutcome::Finished { .. }) {
+        if is_held && matches!(collected.outcome, TaskOutcome::Finished(_)) {
             self.runs.finished.insert(task, (attempt, collected));
         }
     }

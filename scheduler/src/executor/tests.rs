@@ -6,7 +6,7 @@ use idlewood_overlay::WallTime;
 use proptest::prelude::*;
 
 use super::*;
-use crate::bag::{BlobId, Path};
+use crate::bag::{BlobId, Finished, Path};
 use crate::message::Asker;
 use crate::queue::Entry;
 use crate::summary::{STRETCH_COUNT, STRETCHES, Summary};
@@ -168,14 +168,14 @@ fn finished_tasks_correct_a_work_that_nobody_declared() {
         executor.dispatch(&mut io);
         let task = TaskId { bag: BagId([number; 32]), index: 0 };
         let output = crate::bag::BlobId([1; 32]);
-        let outcome = TaskOutcome::Finished {
+        let outcome = TaskOutcome::Finished(Finished {
             success: true,
             crashed: false,
             output,
             output_bytes: 1,
             work_mops: 2.9e5,
             exit_code: None,
-        };
+        });
         executor.ended(task, outcome, &mut io, &config);
         assert_eq!(executor.load(io.now, |_| true).0.entries[0].task_mops, expected);
     }
@@ -242,14 +242,14 @@ impl Machine {
             let Some((at, task)) = next.min().filter(|(at, _)| *at <= end) else { break };
             self.io.now = at.max(now);
             let output = crate::bag::BlobId([1; 32]);
-            let outcome = TaskOutcome::Finished {
+            let outcome = TaskOutcome::Finished(Finished {
                 success: true,
                 crashed: false,
                 output,
                 output_bytes: 1,
                 work_mops: 1.0,
                 exit_code: None,
-            };
+            });
             self.executor.ended(task, outcome, &mut self.io, &self.config);
             let indices = IntervalSet::from(task.index..task.index + 1);
             self.executor.acknowledged(PeerId([1; 32]), task.bag, &indices, &mut self.io, &self.config);
@@ -452,14 +452,14 @@ fn only_what_time_alone_does_not_tell_is_news() {
         io.now += Duration::from_secs(ran_s);
         let task = TaskId { bag: BagId([1; 32]), index: 0 };
         let work_mops = 1e5;
-        let outcome = TaskOutcome::Finished {
+        let outcome = TaskOutcome::Finished(Finished {
             success: true,
             crashed: false,
             output: BlobId([1; 32]),
             output_bytes: 1,
             work_mops,
             exit_code: None,
-        };
+        });
         executor.ended(task, outcome, &mut io, &config);
         executor.dispatch(&mut io);
         assert_eq!(executor.changed, is_news, "after {ran_s} s of 100");
@@ -516,8 +516,14 @@ fn a_machine_rests_when_it_is_told_to_and_all_has_failed() {
         executor.dispatch(&mut io);
         let task = executor.places.iter().flatten().find(|running| running.runs()).expect("one runs").task;
         let (output, success) = (BlobId([1; 32]), false);
-        let outcome =
-            TaskOutcome::Finished { success, crashed: false, output, output_bytes: 1, work_mops: 1e5, exit_code: None };
+        let outcome = TaskOutcome::Finished(Finished {
+            success,
+            crashed: false,
+            output,
+            output_bytes: 1,
+            work_mops: 1e5,
+            exit_code: None,
+        });
         executor.ended(task, outcome, &mut io, &config);
         all_durable(&mut io);
     }
@@ -594,14 +600,14 @@ fn an_attempt_is_that_of_the_tasks_it_came_with() {
         let (task, attempt) = (running.task, running.attempt);
         seen.push((task.index, attempt));
         let output = BlobId([1; 32]);
-        let finished = TaskOutcome::Finished {
+        let finished = TaskOutcome::Finished(Finished {
             success: true,
             crashed: false,
             output,
             output_bytes: 1,
             work_mops: 1e3,
             exit_code: None,
-        };
+        });
         executor.ended(task, finished, &mut io, &config);
         all_durable(&mut io);
         executor.dispatch(&mut io);

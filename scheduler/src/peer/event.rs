@@ -7,7 +7,7 @@ use idlewood_overlay::{Contact, PeerId};
 use serde::{Deserialize, Serialize};
 
 use crate::bag::{
-    BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, BlobId, Checkpoint, DeclineReason, TaskId, TaskResult,
+    BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, BlobId, Checkpoint, DeclineReason, Finished, TaskId, TaskResult,
 };
 use crate::io::Ticket;
 use crate::ledger::{REPLICAS_MAX, Replication};
@@ -36,20 +36,7 @@ pub struct Submission {
 #[derive(Clone, Debug, PartialEq)]
 pub enum TaskOutcome {
     /// It ran, well or not.
-    Finished {
-        /// Whether its exit code is among those the bag declares as success.
-        success: bool,
-        /// Whether its worker died under it, which may be this machine's fault.
-        crashed: bool,
-        /// Everything it produced; already durable on this machine.
-        output: BlobId,
-        /// Size of that blob.
-        output_bytes: u64,
-        /// Work it turned out to be, in Mop.
-        work_mops: f64,
-        /// Its exit code; `None` where it did not end by itself.
-        exit_code: Option<u8>,
-    },
+    Finished(Finished),
     /// Its program or input could not be had; the bag is left alone for a while.
     NotStarted {
         /// How long.

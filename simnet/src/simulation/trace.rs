@@ -78,7 +78,7 @@ impl Trace<'_> {
             }
             Event::TaskEnded { task, outcome } => {
                 self.letter(match outcome {
-                    TaskOutcome::Finished { .. } => b'F',
+                    TaskOutcome::Finished(_) => b'F',
                     TaskOutcome::NotStarted { .. } => b'N',
                     TaskOutcome::Stopped => b'S',
                 });

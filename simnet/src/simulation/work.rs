@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use idlewood_overlay::PeerId;
-use idlewood_scheduler::{BlobId, Change, Event, Record as StoreRecord, TaskId, TaskOutcome};
+use idlewood_scheduler::{BlobId, Change, Event, Finished, Record as StoreRecord, TaskId, TaskOutcome};
 
 use super::Surroundings;
 use super::shard::{Fetch, LOCAL_DELAY, Occurrence, Shard};
@@ -39,14 +39,14 @@ impl Shard {
         let liar = machine.lies.then_some(host);
         machine.store.produce(run.task);
         self.tell(host, News::Finished(run.task));
-        let outcome = TaskOutcome::Finished {
+        let outcome = TaskOutcome::Finished(Finished {
             success: true,
             crashed: false,
             output: output_of(run.task, liar),
             output_bytes: around.scenario.output_bytes,
             work_mops: run.work_mops,
             exit_code: None,
-        };
+        });
         self.give(host, Event::TaskEnded { task: run.task, outcome }, around);
     }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use idlewood_scheduler::{BlobId, TaskOutcome};
+use idlewood_scheduler::{BlobId, Finished, TaskOutcome};
 use serde_bytes::ByteBuf;
 
 use super::{PrepareError, RETRY_AFTER, STREAM_BYTES_MAX};
@@ -101,14 +101,14 @@ pub(in crate::node) fn collect_known(
     let bytes = TaskOutput { exit_code: Some(code), ..ended.times(Some(job)) }.encode();
     let hash = blake3::hash(&bytes);
     let pin = Pin::new(blobs, hash);
-    let outcome = TaskOutcome::Finished {
+    let outcome = TaskOutcome::Finished(Finished {
         success: success_codes.contains(&code),
         crashed: false,
         output: BlobId(*hash.as_bytes()),
         output_bytes: bytes.len() as u64,
         work_mops: ended.work_mops(speed_mops),
         exit_code,
-    };
+    });
     blobs.is_durable(hash).then_some(Collected { outcome, pin: Some(pin) })
 }
 
@@ -169,14 +169,14 @@ pub(in crate::node) fn collect(
     }
     match kept {
         Ok(hash) => Collected {
-            outcome: TaskOutcome::Finished {
+            outcome: TaskOutcome::Finished(Finished {
                 success,
                 crashed: matches!(ended.outcome, Outcome::WorkerDied { .. }),
                 output: BlobId(*hash.as_bytes()),
                 output_bytes: bytes.len() as u64,
                 work_mops: ended.work_mops(speed_mops),
                 exit_code: if let Outcome::Exited { code } = ended.outcome { Some(code) } else { None },
-            },
+            }),
             pin: Some(pin),
         },
         Err(error) => {

@@ -1,7 +1,7 @@
 use std::path::Path;
 
 use idlewood_overlay::PeerId;
-use idlewood_scheduler::{BagId, TaskOutcome};
+use idlewood_scheduler::{BagId, Finished, TaskOutcome};
 use serde_bytes::ByteBuf;
 
 use super::ended::{LEFT_OUT_MAX, encode_within, read_outputs};
@@ -83,7 +83,8 @@ fn whoever_is_over_a_limit_fails_with_its_name_and_what_to_change() {
     let error_of = |outcome: Outcome, output_truncated: bool| {
         let (wall, cpu, untouched) = (Duration::ZERO, Duration::ZERO, false);
         let ended = Ended { outcome, wall, cpu, output_truncated, untouched };
-        let TaskOutcome::Finished { success: false, output, .. } = collect(&blobs, None, &[0], &ended, 1.0).outcome
+        let TaskOutcome::Finished(Finished { success: false, output, .. }) =
+            collect(&blobs, None, &[0], &ended, 1.0).outcome
         else {
             panic!("it succeeds");
         };
@@ -108,14 +109,14 @@ fn an_output_is_pinned_until_its_record_is() {
     let ended =
         Ended { outcome, wall: Duration::ZERO, cpu: Duration::from_secs(2), output_truncated: false, untouched: false };
     let collected = collect(&blobs, None, &[0, 3], &ended, 10.0);
-    let TaskOutcome::Finished {
+    let TaskOutcome::Finished(Finished {
         success: true,
         crashed: false,
         output,
         output_bytes,
         work_mops: 20.0,
         exit_code: Some(3),
-    } = collected.outcome
+    }) = collected.outcome
     else {
         panic!("{collected:?}")
     };
@@ -139,7 +140,7 @@ fn what_no_machine_can_start_is_not_tried_again() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let blobs = blobs(dir.path(), 1000);
     let failed = not_prepared(&blobs, PrepareError::Never("no".to_owned()), 1.0);
-    assert!(matches!(failed.outcome, TaskOutcome::Finished { success: false, .. }), "{failed:?}");
+    assert!(matches!(failed.outcome, TaskOutcome::Finished(Finished { success: false, .. })), "{failed:?}");
     let later = not_prepared(&blobs, anyhow::anyhow!("not now").into(), 1.0);
     assert!(matches!(later.outcome, TaskOutcome::NotStarted { .. }), "{later:?}");
 }

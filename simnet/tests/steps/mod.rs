@@ -1,0 +1,17 @@
+//! A simulation until something has happened.
+
+use idlewood_overlay::Time;
+use idlewood_simnet::Simulation;
+
+/// Lets everything happen until `reached` holds.
+#[track_caller]
+pub(crate) fn step_until(simulation: &mut Simulation, reached: impl Fn(&Simulation) -> bool) {
+    while !reached(simulation) {
+        assert!(simulation.step(Time::MAX), "it never came to that");
+    }
+}
+
+/// Tasks whose results their submitter has.
+pub(crate) fn delivered(simulation: &Simulation) -> usize {
+    simulation.record().accepted_tasks().filter(|task| task.delivered).count()
+}
