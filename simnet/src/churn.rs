@@ -58,14 +58,17 @@ impl Churn {
     /// That of machine number `host`.
     pub fn new(scenario: &Scenario, host: u32) -> Self {
         let mut rng = SmallStream::new(scenario.seed, "churn", u64::from(host));
-        let share_up = match scenario.sessions {
+        let is_steady = host < scenario.steady();
+        let (sessions, session) =
+            if is_steady { (Sessions::Exponential, None) } else { (scenario.sessions, scenario.churn) };
+        let share_up = match sessions {
             Sessions::Desktops => quantile(&DESKTOP_SHARE_UP, rng.random()),
             Sessions::Exponential | Sessions::Servers | Sessions::Trace => 1.0,
         };
         let machines = |trace: &Arc<Availability>| (Arc::clone(trace), host as usize % trace.machines().len());
         let mut churn = Self {
-            sessions: scenario.sessions,
-            session: scenario.churn,
+            sessions,
+            session,
             downtime: scenario.downtime,
             leave_percent: scenario.leave_percent,
             share_up,
@@ -258,6 +261,16 @@ mod tests {
         assert!((mean_h / DESKTOP_SESSION_MEAN_H - 1.0).abs() < 0.03, "{mean_h}");
         let absent = (0..400).filter(|&host| Churn::new(&scenario, host).absence() > Duration::ZERO).count();
         assert!((220..300).contains(&absent), "{absent} of 400 are down at the beginning");
+    }
+
+    #[test]
+    fn steady_machines_never_go_down() {
+        let scenario = Scenario { sessions: Sessions::Desktops, nodes: 30, steady_percent: 5.0, ..Scenario::default() };
+        let stays = |host| {
+            let mut churn = Churn::new(&scenario, host);
+            churn.absence() == Duration::ZERO && churn.session().is_none() && churn.share_up() == 1.0
+        };
+        assert_eq!((0..30).filter(|&host| stays(host)).collect::<Vec<_>>(), [0, 1]);
     }
 
     #[test]

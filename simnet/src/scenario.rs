@@ -132,6 +132,9 @@ pub struct Scenario {
     pub queue_lost: bool,
     /// Share of sessions that end with a farewell instead of a crash, in percent. Default 0: the harder case.
     pub leave_percent: f64,
+    /// Share of machines that never go down, in percent; where it is above 0, bags are submitted from these alone, and there is
+    /// at least one. Default 0: whoever submits comes and goes like all others.
+    pub steady_percent: f64,
     /// Machines that give a result of their own invention for every task, each another one, in percent, at most 100. Default 0,
     /// as in the paper.
     pub liars_percent: f64,
@@ -253,6 +256,7 @@ impl Default for Scenario {
             owner_away: Duration::from_secs(2 * 3600),
             queue_lost: false,
             leave_percent: 0.0,
+            steady_percent: 0.0,
             liars_percent: 0.0,
             replicas: 1,
             quorum: 1,
@@ -315,6 +319,7 @@ impl Scenario {
         )?;
         check(self.downtime <= year, "downtime must be at most 366d")?;
         check((0.0..=100.0).contains(&self.leave_percent), "leave_percent must be between 0 and 100")?;
+        check((0.0..=100.0).contains(&self.steady_percent), "steady_percent must be between 0 and 100")?;
         check((0.0..=100.0).contains(&self.liars_percent), "liars_percent must be between 0 and 100")?;
         check(self.replication().is_valid(), "quorum must be between 1 and replicas, and these at most 8")?;
         check((0.0..100.0).contains(&self.loss_percent), "loss must be at least 0 and below 100 percent")?;
@@ -447,6 +452,11 @@ impl Scenario {
     /// Machines start within this time.
     pub fn start_window(&self) -> Duration {
         self.start_turn(self.nodes).max(Duration::from_secs(1))
+    }
+
+    /// How many machines never go down; they are the first.
+    pub fn steady(&self) -> u32 {
+        (f64::from(self.nodes) * self.steady_percent / 100.0).ceil() as u32
     }
 
     /// The first moment at which a bag can arrive.

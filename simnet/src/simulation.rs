@@ -141,7 +141,8 @@ impl Simulation {
             scenario,
         };
         let Scenario { nodes, seed, .. } = around.scenario;
-        let mut world = World::new(nodes, SmallStream::new(seed, "submitter", 0), Record::new(Vec::new()));
+        let desks = if around.scenario.steady() > 0 { around.scenario.steady() } else { nodes };
+        let mut world = World::new(nodes, desks, SmallStream::new(seed, "submitter", 0), Record::new(Vec::new()));
         for (host, at) in workload::starts(&around.scenario) {
             world.plan(at, Act::Start(host));
         }

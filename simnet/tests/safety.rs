@@ -72,6 +72,17 @@ fn nothing_is_lost_when_machines_leave_in_good_order() {
     assert!(report.leaves > 5 && report.crashes == 0, "{report:?}");
 }
 
+#[test]
+fn where_some_machines_are_steady_bags_come_from_them_alone() {
+    let steady = Scenario { steady_percent: 20.0, bags: 6, ..restless(8, 1) };
+    let mut simulation = Simulation::new(steady).expect("a valid scenario");
+    let report = simulation.run(|_| ());
+    assert_complete(&simulation, &report);
+    let from: Vec<_> =
+        simulation.record().bags().iter().filter_map(|bag| bag.submitted).map(|(host, _)| host).collect();
+    assert!(from.len() == 6 && from.contains(&0) && from.contains(&1) && from.iter().all(|&host| host < 2), "{from:?}");
+}
+
 /// Everything that can be the matter with links and machines, at once and in turn.
 #[test]
 fn nothing_is_lost_whatever_is_the_matter() {

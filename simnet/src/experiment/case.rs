@@ -157,6 +157,8 @@ fn scale(mut case: Case) -> Case {
 
 /// Coefficient of variation of the tasks of a bag on a production grid (`DEFAULTS.md`).
 const GRID_TASK_CV: f64 = 0.45;
+/// Machines that stay while the others come and go, from which bags come: a central scheduler is never away either.
+const STEADY_PERCENT: f64 = 5.0;
 /// Of the grid's speed.
 const LOADS: [f64; 2] = [0.7, 0.95];
 
@@ -203,7 +205,7 @@ const ABLATIONS: [Variant; 9] = [
 
 fn desktops(paper: &Case) -> Vec<Case> {
     let mut cases = Vec::new();
-    for machines in ["stay", "desktop"] {
+    for machines in ["stay", "desktop", "desktop_attended"] {
         for sizes in ["log_uniform", "empirical"] {
             for load in LOADS {
                 let is_first = cases.is_empty();
@@ -218,11 +220,14 @@ fn desktops(paper: &Case) -> Vec<Case> {
 
 fn desktop(paper: &Case, machines: &str, sizes: &str, load: f64, (variant, change): &Variant) -> Case {
     let mut case = paper.clone();
-    let comes_and_goes = machines == "desktop";
+    let comes_and_goes = machines != "stay";
     case.measure = Measure::Dedicated;
     case.scenario.load = Some(load);
     if comes_and_goes {
         case.scenario.sessions = Sessions::Desktops;
+    }
+    if machines == "desktop_attended" {
+        case.scenario.steady_percent = STEADY_PERCENT;
     }
     if sizes == "empirical" {
         case.scenario.workload = Workload::Desktops;

@@ -57,6 +57,8 @@ pub(super) struct World {
     up: Vec<HostIndex>,
     places: Vec<u32>,
     submitter_rng: SmallStream,
+    /// Where users sit: at the machines below this number.
+    desks: HostIndex,
     pub(super) record: Record,
 }
 
@@ -64,9 +66,10 @@ pub(super) struct World {
 const NOWHERE: u32 = u32::MAX;
 
 impl World {
-    pub(super) fn new(hosts: u32, submitter_rng: SmallStream, record: Record) -> Self {
+    /// Users sit at the first `desks` of the hosts.
+    pub(super) fn new(hosts: u32, desks: HostIndex, submitter_rng: SmallStream, record: Record) -> Self {
         let places = vec![NOWHERE; hosts as usize];
-        Self { plans: BTreeSet::new(), up: Vec::new(), places, submitter_rng, record }
+        Self { plans: BTreeSet::new(), up: Vec::new(), places, submitter_rng, desks, record }
     }
 
     /// Plans something.
@@ -109,7 +112,8 @@ impl World {
 
     /// Where the next user sits.
     pub(super) fn submitter(&mut self) -> Option<HostIndex> {
-        (!self.up.is_empty()).then(|| self.up[self.submitter_rng.random_range(0..self.up.len())])
+        let seats: Vec<HostIndex> = self.up.iter().copied().filter(|&host| host < self.desks).collect();
+        (!seats.is_empty()).then(|| seats[self.submitter_rng.random_range(0..seats.len())])
     }
 
     /// Takes in what shards have to tell, and empties it.
@@ -152,7 +156,7 @@ mod tests {
         let at = Time::from_micros;
         let down = |micros, host| Item { at: at(micros), host, news: News::Down { until: at(50) } };
         let world = |mut shards: Vec<Vec<Item>>| {
-            let mut world = World::new(6, SmallStream::new(1, "submitter", 0), Record::new(Vec::new()));
+            let mut world = World::new(6, 6, SmallStream::new(1, "submitter", 0), Record::new(Vec::new()));
             (0..6).for_each(|host| world.started(host));
             world.hear(shards.iter_mut());
             assert!(shards.iter().all(Vec::is_empty));
