@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use crate::link::{Prefixes, Slot, refit};
-use crate::message::{Handover, HandoverChild, Payload, PayloadCodec};
+use crate::message::{Handover, HandoverChild, Load, PayloadCodec};
 use crate::overlay::Overlay;
 use crate::{Body, Member, PeerId, Time};
 
@@ -95,7 +95,7 @@ impl Overlay {
         if self.tree.slots[side as usize].is_some() {
             return;
         }
-        let bytes = (self.codec.unpack)(None, &child.load.bytes).unwrap_or_default();
+        let bytes = child.load.clone().unpack(None, &self.codec).unwrap_or_default();
         self.tree.generation += 1;
         self.news.children = true;
         self.counters.children_handed += 1;
@@ -106,7 +106,7 @@ impl Overlay {
             tree,
             prefixes,
             // The child tells a new parent its payload whole; until then no difference may lead on from this one.
-            load: Payload { version: 0, base: None, bytes },
+            load: Load { version: 0, bytes },
             generation: self.tree.generation,
             heard: self.now,
             told: (0, None),

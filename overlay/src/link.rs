@@ -5,7 +5,7 @@
 //! −1 the node is the root. The parent accepts a child only if the two agree on the gap between them (*fencing*).
 //! Each accepted link strictly shortens the prefix (I4), so accepted links never form a cycle, whatever changes.
 
-use crate::message::{COUNT_MAX, Payload, PayloadCodec, Subtree};
+use crate::message::{COUNT_MAX, Load, Payload, PayloadCodec, Subtree};
 use crate::{GridId, Member, Node, Side, Time};
 
 /// Every so many payloads one travels whole, so that whatever went wrong with a difference ends. Our choice.
@@ -125,7 +125,7 @@ pub(crate) struct Slot {
     pub(crate) version: u64,
     pub(crate) tree: Subtree,
     pub(crate) prefixes: Prefixes,
-    pub(crate) load: Payload,
+    pub(crate) load: Load,
     /// Changes with the child and with its payload.
     pub(crate) generation: u64,
     pub(crate) heard: Time,
@@ -151,14 +151,15 @@ impl Slot {
         if load.version <= self.load.version {
             return Ok(false);
         }
-        let whole = match load.base {
+        let version = load.version;
+        let bytes = match load.base {
             // Bytes that are nothing are as good as none.
-            None => (codec.unpack)(None, &load.bytes).unwrap_or_default(),
+            None => load.unpack(None, codec).unwrap_or_default(),
             // The answer says what we hold.
             Some(base) if base != self.load.version => return Ok(false),
-            Some(_) => (codec.unpack)(Some(&self.load.bytes), &load.bytes).ok_or(())?,
+            Some(_) => load.unpack(Some(&self.load.bytes), codec).ok_or(())?,
         };
-        self.load = Payload { version: load.version, base: None, bytes: whole };
+        self.load = Load { version, bytes };
         Ok(true)
     }
 
@@ -186,13 +187,13 @@ pub(crate) struct Uplink {
     /// The same of the last news of the root.
     pub(crate) root_edition: (u64, u32),
     /// The newest payload published; version 0 is none.
-    pub(crate) load: Payload,
+    pub(crate) load: Load,
     /// Version of the payload that the parent holds.
     pub(crate) load_acked: u64,
     /// The payload that went out last, whole, in case that it is acknowledged.
-    pub(crate) load_sent: Payload,
+    pub(crate) load_sent: Load,
     /// The payload that the parent holds, where we still know it: what the next one may be told the difference to.
-    pub(crate) load_base: Option<Payload>,
+    pub(crate) load_base: Option<Load>,
     /// Differences sent since a whole payload.
     pub(crate) differences: u32,
     /// The rate limit lets no payload pass before.
@@ -216,9 +217,9 @@ impl Uplink {
             parent_depth: None,
             depth_edition: (0, 0),
             root_edition: (0, 0),
-            load: Payload::default(),
+            load: Load::default(),
             load_acked: 0,
-            load_sent: Payload::default(),
+            load_sent: Load::default(),
             load_base: None,
             differences: 0,
             load_after: now,
@@ -264,10 +265,7 @@ impl Uplink {
     pub(crate) fn send_load(&mut self, codec: &PayloadCodec) -> Payload {
         self.load_sent.clone_from(&self.load);
         let base = self.load_base.as_ref().filter(|_| self.differences + 1 < WHOLE_EVERY);
-        let difference = base.and_then(|base| {
-            let bytes = (codec.pack)(Some(&base.bytes), &self.load.bytes)?;
-            Some(Payload { version: self.load.version, base: Some(base.version), bytes })
-        });
+        let difference = base.and_then(|base| self.load.packed_against(Some(base), codec));
         self.differences = if difference.is_some() { self.differences + 1 } else { 0 };
         difference.unwrap_or_else(|| self.load.packed(codec))
     }

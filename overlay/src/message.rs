@@ -156,8 +156,8 @@ pub struct Subtree {
     pub height: u32,
 }
 
-/// What the layer above sends along.
-#[derive(Default, Clone, Debug, PartialEq, Eq)]
+/// What the layer above sends along, as it travels.
+#[derive(Default, Clone, Debug)]
 pub struct Payload {
     /// Rises with every payload that the node publishes, within one life of the sender; never 0.
     pub version: u64,
@@ -165,12 +165,51 @@ pub struct Payload {
     pub base: Option<u64>,
     /// Opaque here.
     pub bytes: Vec<u8>,
+    /// What `bytes` come to when they are unpacked, where that is known: in a value that reaches another peer without having
+    /// been bytes, as in a simulation. Nothing else differs by it.
+    unpacked: Option<Arc<[u8]>>,
 }
 
+impl PartialEq for Payload {
+    fn eq(&self, other: &Self) -> bool {
+        (self.version, self.base, &self.bytes) == (other.version, other.base, &other.bytes)
+    }
+}
+
+impl Eq for Payload {}
+
 impl Payload {
-    /// As it travels to one that knows no earlier one.
-    pub(crate) fn packed(&self, codec: &PayloadCodec) -> Self {
-        Self { version: self.version, base: None, bytes: (codec.pack)(None, &self.bytes).unwrap_or_default() }
+    /// As it was received.
+    pub fn new(version: u64, base: Option<u64>, bytes: Vec<u8>) -> Self {
+        Self { version, base, bytes, unpacked: None }
+    }
+
+    /// The unpacked payload: the difference to `base` added to that, or the whole. None where that leads to nothing.
+    pub(crate) fn unpack(self, base: Option<&[u8]>, codec: &PayloadCodec) -> Option<Arc<[u8]>> {
+        self.unpacked.or_else(|| (codec.unpack)(base, &self.bytes).map(Arc::from))
+    }
+}
+
+/// A payload as a machine keeps it.
+#[derive(Default, Clone, Debug)]
+pub(crate) struct Load {
+    /// Of the payload; 0 is none.
+    pub(crate) version: u64,
+    /// Unpacked.
+    pub(crate) bytes: Arc<[u8]>,
+}
+
+impl Load {
+    /// As it travels to one that knows no earlier one; empty where it cannot.
+    pub(crate) fn packed(&self, codec: &PayloadCodec) -> Payload {
+        self.packed_against(None, codec).unwrap_or_else(|| Payload::new(self.version, None, Vec::new()))
+    }
+
+    /// As it travels to one that holds `base`.
+    pub(crate) fn packed_against(&self, base: Option<&Self>, codec: &PayloadCodec) -> Option<Payload> {
+        let bytes = (codec.pack)(base.map(|base| &*base.bytes), &self.bytes)?;
+        let (base, unpacked) = (base.map(|base| base.version), Some(Arc::clone(&self.bytes)));
+        Some(Payload { version: self.version, base, bytes, unpacked })
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::link::{Prefixes, Refused, Slot, Span, Uplink, fence};
-use crate::message::{COUNT_MAX, HEIGHT_MAX, Payload};
+use crate::message::{COUNT_MAX, HEIGHT_MAX, Load, Payload};
 use crate::overlay::{NODES, Overlay, SIDES};
 use crate::{Body, GridId, Member, Node, PeerId, Report, ReportAck, RootInfo, Side, State, Subtree, Verdict};
 
@@ -185,7 +185,7 @@ impl Overlay {
         self.tree.changed |= node == Node::Leaf;
         self.tree.stirred = true;
         let uplink = &mut self.tree.uplinks[node as usize];
-        uplink.load = Payload { version: uplink.load.version + 1, base: None, bytes };
+        uplink.load = Load { version: uplink.load.version + 1, bytes: bytes.into() };
         if uplink.acked.is_some() {
             uplink.next = uplink.next.min(uplink.load_after.max(self.now));
         }
@@ -366,7 +366,7 @@ impl Overlay {
                     version,
                     tree,
                     prefixes,
-                    load: Payload::default(),
+                    load: Load::default(),
                     generation: self.tree.generation,
                     heard: self.now,
                     told: (0, None),

@@ -186,7 +186,7 @@ list!(
         out.serialize_element(&value.base)?;
         out.serialize_element(&Flat(&value.bytes[..]))?;
     },
-    |list| Self { version: next(list)?, base: next(list)?, bytes: flat(list)? }
+    |list| Self::new(next(list)?, next(list)?, flat(list)?)
 );
 
 list!(

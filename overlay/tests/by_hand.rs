@@ -151,7 +151,7 @@ fn what_is_handed_over_replaces_no_child() {
         node: Node::Leaf,
         version: 1 << 40,
         tree,
-        load: Payload { version: 1 << 40, base: None, bytes: b"forged".to_vec() },
+        load: Payload::new(1 << 40, None, b"forged".to_vec()),
     };
     let leaf =
         Subtree { span: Span { lo: None, l: me.clone(), r: me.clone(), ro: Some(other.clone()) }, count: 1, height: 0 };

@@ -153,17 +153,17 @@ fn a_difference_that_leads_nowhere_is_answered_by_asking_for_the_whole() {
         (answers.collect::<Vec<_>>(), counted)
     };
     // It holds versions 1 (of the start) and 2.
-    let broken = Payload { version: 9, base: Some(2), bytes: vec![] };
+    let broken = Payload::new(9, Some(2), vec![]);
     let (answers, counted) = ask(&mut world, &sender, broken);
     assert!(matches!(answers[..], [Verdict::Linked { load: 0, .. }]), "{answers:?}");
     assert_eq!(counted, 1);
     let other = (CODEC.pack)(Some(b"something else"), b"something").unwrap();
-    let (answers, counted) = ask(&mut world, &sender, Payload { version: 9, base: Some(8), bytes: other });
+    let (answers, counted) = ask(&mut world, &sender, Payload::new(9, Some(8), other));
     assert!(matches!(answers[..], [Verdict::Linked { load: 2, .. }]), "{answers:?}");
     assert_eq!(counted, 1);
     assert_eq!(held(&world), before);
     // A base that is not older than what it leads to is no message at all.
-    let (answers, _) = ask(&mut world, &sender, Payload { version: 9, base: Some(9), bytes: vec![0] });
+    let (answers, _) = ask(&mut world, &sender, Payload::new(9, Some(9), vec![0]));
     assert_eq!(answers, []);
 }
 
@@ -221,7 +221,7 @@ fn a_parent_keeps_the_newer_of_two_payloads() {
     let (before, sender) = (held(&world), world.machines[child].overlay.as_ref().unwrap().me().clone());
     let structure = version(&mut world, child);
     for older in 1..5 {
-        let load = Payload { version: older, base: None, bytes: b"older".to_vec() };
+        let load = Payload::new(older, None, b"older".to_vec());
         let report = Report { node: Node::Leaf, version: structure, tree: None, load: Some(load), root: 0 };
         let message = world::message(&sender, Body::Report(report));
         world.feed(parent, Event::Received { from: sender.peer.into(), message });

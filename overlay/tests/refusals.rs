@@ -141,13 +141,13 @@ fn any_subtree() -> impl Strategy<Value = Subtree> {
 
 fn any_handed() -> impl Strategy<Value = HandoverChild> {
     let node = prop_oneof![Just(Node::Leaf), Just(Node::Router)];
-    let load = (0..3_u64).prop_map(|version| Payload { version, base: None, bytes: vec![7] });
+    let load = (0..3_u64).prop_map(|version| Payload::new(version, None, vec![7]));
     (any_contact(), node, 0..4_u64, any_subtree(), load)
         .prop_map(|(contact, node, version, tree, load)| HandoverChild { contact, node, version, tree, load })
 }
 
 fn any_report() -> impl Strategy<Value = Report> {
-    let load = (0..3_u64).prop_map(|version| Payload { version, base: None, bytes: vec![7] });
+    let load = (0..3_u64).prop_map(|version| Payload::new(version, None, vec![7]));
     let node = prop_oneof![Just(Node::Leaf), Just(Node::Router)];
     (node, 0..4_u64, prop::option::of(any_subtree()), prop::option::of(load), any::<u32>())
         .prop_map(|(node, version, tree, load, root)| Report { node, version, tree: tree.map(Box::new), load, root })

@@ -442,7 +442,7 @@ fn a_forged_handover_changes_no_child() {
                 node: if l == r { Node::Leaf } else { Node::Router },
                 version: 1 << 40,
                 tree: Subtree { span, count: if l == r { 1 } else { 1_000 }, height: u32::from(l != r) },
-                load: Payload { version: 1 << 40, base: None, bytes: b"forged".to_vec() },
+                load: Payload::new(1 << 40, None, b"forged".to_vec()),
             };
             for sender in [&pred, &succ, &stranger] {
                 let body = Body::Handover(Handover { children: vec![child.clone(), child.clone()] });

@@ -20,7 +20,7 @@ fn every_body() -> Vec<Body> {
         node: Node::Router,
         version: 3,
         tree: Some(Box::new(Subtree { span: span.clone(), count: 2, height: 1 })),
-        load: Some(Payload { version: 1, base: None, bytes: vec![5] }),
+        load: Some(Payload::new(1, None, vec![5])),
         root: 7,
     };
     let ack = |verdict, root| Body::ReportAck(ReportAck { node: Node::Leaf, version: 3, verdict, root, edition: 4 });
@@ -31,11 +31,7 @@ fn every_body() -> Vec<Body> {
         Body::Found { nonce: 1, near: vec![contact(1)] },
         Body::Report(report.clone()),
         Body::Report(Report { tree: None, load: None, ..report.clone() }),
-        Body::Report(Report {
-            tree: None,
-            load: Some(Payload { version: 2, base: Some(1), bytes: vec![6] }),
-            ..report
-        }),
+        Body::Report(Report { tree: None, load: Some(Payload::new(2, Some(1), vec![6])), ..report }),
         ack(Verdict::Linked { load: 1, depth: Some(2) }, Some(root.clone())),
         ack(Verdict::Unknown, None),
         ack(Verdict::Refused { pred: None, succ: Some(contact(2)) }, None),
@@ -50,7 +46,7 @@ fn every_body() -> Vec<Body> {
                 node: Node::Router,
                 version: 3,
                 tree: Subtree { span, count: 2, height: 1 },
-                load: Payload { version: 2, base: None, bytes: vec![5] },
+                load: Payload::new(2, None, vec![5]),
             }],
         }),
     ]

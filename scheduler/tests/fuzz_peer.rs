@@ -189,7 +189,7 @@ impl Source<'_> {
     }
 
     fn load(&mut self) -> Payload {
-        Payload { version: self.number(), base: self.maybe(Self::number), bytes: self.payload() }
+        Payload::new(self.number(), self.maybe(Self::number), self.payload())
     }
 
     fn subtree(&mut self) -> Subtree {

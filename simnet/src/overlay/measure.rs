@@ -71,7 +71,7 @@ mod tests {
         };
         let span = Span { lo: None, l: contact(1), r: contact(2), ro: Some(contact(number)) };
         let tree = Subtree { span, count: number, height: digest };
-        let load = Payload { version: number, base: Some(number), bytes: vec![1; number.min(300) as usize] };
+        let load = Payload::new(number, Some(number), vec![1; number.min(300) as usize]);
         let child =
             HandoverChild { contact: contact(number), node, version: number, tree: tree.clone(), load: load.clone() };
         let (tree, load) = (Some(Box::new(tree)), Some(load));
