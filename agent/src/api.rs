@@ -415,6 +415,8 @@ pub struct InvitationView {
 pub struct RevokeRequest {
     /// The machine: its id, or the end of it if it is connected.
     pub peer: String,
+    /// What opens the grid's key, where an administrator is revoked and it is sealed.
+    pub passphrase: Option<String>,
 }
 
 /// A machine that was revoked.

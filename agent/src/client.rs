@@ -240,8 +240,8 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn revoke(&self, peer: &str) -> Result<api::RevokedView, ClientError> {
-        self.post("/v1/grid/revoke", &api::RevokeRequest { peer: peer.to_owned() }, ANSWER_WAIT)
+    pub fn revoke(&self, request: &api::RevokeRequest) -> Result<api::RevokedView, ClientError> {
+        self.post("/v1/grid/revoke", request, ANSWER_WAIT)
     }
 
     /// `HEAD /v1/blobs/{hash}`: whether the agent has it already.

@@ -41,6 +41,9 @@ const LATE: Duration = Duration::from_millis(250);
 const PAUSE: Duration = Duration::from_secs(2);
 /// Lifeguard's bound of local health.
 const SLOWNESS_MAX: u32 = 8;
+/// How many times more machines than the neighbours suggest are believed in. Our choice: that few neighbours stand so far
+/// apart by chance happens nowhere (the odds are e to the minus of it for one alone).
+const COUNT_DOUBT: f64 = 64.0;
 
 /// The overlay of one peer. Deterministic: the same seed and events give the same effects, and so does a copy.
 #[derive(Clone, Debug)]
@@ -469,6 +472,20 @@ impl Overlay {
     /// The leaf set: predecessors, then successors, nearest first.
     pub fn neighbours(&self) -> impl Iterator<Item = &Contact> {
         self.near().map(|contact| &**contact)
+    }
+
+    /// How many machines there are, by the root's word as far as it is likely: one child of one router can claim any number,
+    /// but how close the neighbours stand tells about how many there can be.
+    pub fn likely_count(&self) -> u64 {
+        let told = self.root().map_or(1, |root| root.count);
+        let heads = || self.near().map(|contact| contact.key(self.grid).head());
+        let (Some(first), Some(last)) = (heads().min(), heads().max()) else { return told };
+        let me = self.me.key(self.grid).head();
+        let span = last.max(me) - first.min(me);
+        // That many in so much of the line, as many elsewhere.
+        let estimate = heads().count() as f64 * (u64::MAX as f64 / span.max(1) as f64);
+        // The cast saturates.
+        told.min((estimate * COUNT_DOUBT) as u64)
     }
 
     pub(crate) fn pred(&self) -> Option<&Member> {

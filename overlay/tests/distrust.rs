@@ -182,6 +182,20 @@ fn a_child_that_claims_the_most_there_is_does_not_silence_its_parent() {
     let reported: Vec<_> = reported.collect();
     assert!(reported.iter().any(|tree| tree.height == 256), "it passes on what it was told: {reported:?}");
     assert!(reported.iter().all(|tree| tree.count <= 1 << 40 && tree.height <= 256), "{reported:?}");
+    // What nobody can know better is passed on; who reckons with it asks the neighbours how close they stand.
+    world.run_for(SECOND * 2);
+    let told = in_line(&world).into_iter().map(|index| overlay(&world, index));
+    let deceived: Vec<_> = told.filter(|overlay| overlay.root().is_some_and(|root| root.count > 1 << 30)).collect();
+    assert!(deceived.len() > 20, "{} believe it", deceived.len());
+    assert!(deceived.iter().all(|overlay| (40..100_000).contains(&overlay.likely_count())));
+}
+
+#[test]
+fn the_likely_count_is_the_true_one_where_nobody_lies() {
+    for machines in [1, 2, 3, 7, 40] {
+        let world = started(164, machines);
+        assert!((0..machines).all(|index| overlay(&world, index).likely_count() == machines as u64), "{machines}");
+    }
 }
 
 /// It asks for the whole report with each answer; reports keep their distance.

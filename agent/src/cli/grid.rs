@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use serde::Serialize;
 
 use super::{BadUsage, Context};
-use crate::api::{InvitationView, InviteRequest};
+use crate::api::{InvitationView, InviteRequest, RevokeRequest};
 use crate::clock::iso_s;
 use crate::grid::{self, Invitation, Membership, MembershipError, Role, now_s};
 use crate::identity;
@@ -45,8 +45,8 @@ pub(super) enum GridCommand {
         /// How many machines may join with it
         #[arg(long, value_name = "N", default_value_t = 1)]
         uses: u32,
-        /// How long certificates are valid; they are renewed in their second half by any admin [default: 30d, of
-        /// admins 365d]
+        /// How long certificates are valid; they are renewed in their second half by any admin, those of
+        /// admins by whoever has the grid's key [default: 30d, of admins 365d]
         #[arg(long, value_name = "DURATION")]
         lifetime: Option<Span>,
         /// The passphrase of the grid's key, where admins are invited and it is sealed
@@ -62,6 +62,9 @@ pub(super) enum GridCommand {
     Revoke {
         /// The machine's id, or the end of it if it is connected to this one
         peer: String,
+        /// The passphrase of the grid's key, where an admin is thrown out and it is sealed
+        #[arg(long, value_name = "FILE")]
+        passphrase_file: Option<PathBuf>,
     },
     /// The grid of this machine: its name and id, this machine's certificate, admins, invitations, revocations
     Show,
@@ -80,8 +83,9 @@ pub(super) fn run(context: &Context, command: GridCommand) -> anyhow::Result<Exi
             invite(context, &InviteRequest { role, valid_s, uses, lifetime_s, passphrase })
         }
         GridCommand::Join { token } => join(context, &token),
-        GridCommand::Revoke { peer } => {
-            let revoked = context.client()?.revoke(&peer)?;
+        GridCommand::Revoke { peer, passphrase_file } => {
+            let passphrase = passphrase_file.map(passphrase).transpose()?;
+            let revoked = context.client()?.revoke(&RevokeRequest { peer, passphrase })?;
             print(context, &revoked, |out| {
                 writeln!(out, "revoked {}; the machines of the grid tell each other", output::printable(&revoked.peer))
             })
@@ -136,7 +140,7 @@ impl GridJson {
         let machine = |peer| identity::to_libp2p(peer).to_string();
         let chain = membership.chain();
         let own = &chain.own.terms;
-        let is_revoked = |peer| membership.revocations().contains(peer);
+        let is_revoked = |peer, role| membership.revocations().revokes(peer, role);
         Ok(Self {
             name: membership.name().to_owned(),
             id: hex::encode(membership.grid().0),

@@ -57,7 +57,7 @@ async fn invite(State(gate): State<Arc<Gate>>, body: Result<Bytes, BytesRejectio
 async fn revoke(State(gate): State<Arc<Gate>>, body: Result<Bytes, BytesRejection>) -> Answer<RevokedView> {
     let request: RevokeRequest = parse(body)?;
     let peer = named(&gate, &request.peer)?;
-    beside(move || gate.revoke(peer)).await?;
+    beside(move || gate.revoke(peer, request.passphrase.as_deref().map(str::as_bytes))).await?;
     Ok(Json(RevokedView { peer: identity::to_libp2p(peer).to_string() }))
 }
 

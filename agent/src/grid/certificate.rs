@@ -7,7 +7,7 @@
 //! Left out: not valid before (a machine whose clock is slow would turn everybody away; a certificate is issued to be
 //! used at once).
 
-use std::fmt;
+use std::{fmt, iter};
 
 use idlewood_overlay::{GridId, PeerId};
 use libp2p::identity::ed25519;
@@ -259,7 +259,7 @@ impl Chain {
         grid: GridId,
         peer: PeerId,
         now_s: u64,
-        is_revoked: impl Fn(PeerId) -> bool,
+        is_revoked: impl Fn(PeerId, Role) -> bool,
     ) -> Result<(), Refused> {
         let own = &self.own;
         if own.terms.grid != grid {
@@ -289,9 +289,9 @@ impl Chain {
     ///
     /// # Errors
     /// [`Refused::Revoked`] or [`Refused::Expired`].
-    pub fn still_valid(&self, now_s: u64, is_revoked: impl Fn(PeerId) -> bool) -> Result<(), Refused> {
-        let admin = self.admin.as_ref().map(|admin| admin.terms.peer);
-        if is_revoked(self.own.terms.peer) || admin.is_some_and(is_revoked) {
+    pub fn still_valid(&self, now_s: u64, is_revoked: impl Fn(PeerId, Role) -> bool) -> Result<(), Refused> {
+        let mut all = iter::once(&self.own).chain(&self.admin).map(|certificate| &certificate.terms);
+        if all.any(|terms| is_revoked(terms.peer, terms.role)) {
             return Err(Refused::Revoked);
         }
         if self.expires_s() <= now_s {

@@ -56,7 +56,7 @@ fn signed_manifest() -> SignedManifest {
 const NOW_S: u64 = 1_801_000_000;
 
 fn verdict(chain: &Chain, who: u8) -> Result<(), Refused> {
-    chain.verify(grid(), peer(who), NOW_S, |_| false)
+    chain.verify(grid(), peer(who), NOW_S, |_, _| false)
 }
 
 #[test]
@@ -110,12 +110,12 @@ fn every_rule_of_a_chain_has_its_refusal() {
     let good = chain();
     assert_eq!(verdict(&good, 4), Err(Refused::NotTheirs), "a stolen certificate");
     let other = grid_id(&key(8).public().to_bytes());
-    assert_eq!(good.verify(other, peer(3), NOW_S, |_| false), Err(Refused::WrongGrid));
-    let revoked = |who: u8| good.verify(grid(), peer(3), NOW_S, move |asked| asked == peer(who));
+    assert_eq!(good.verify(other, peer(3), NOW_S, |_, _| false), Err(Refused::WrongGrid));
+    let revoked = |who: u8| good.verify(grid(), peer(3), NOW_S, move |asked, _| asked == peer(who));
     assert_eq!(revoked(3), Err(Refused::Revoked));
     assert_eq!(revoked(2), Err(Refused::Revoked), "with the administrator falls what it certified");
     assert_eq!(revoked(5), Ok(()));
-    let at = |now_s| good.verify(grid(), peer(3), now_s, |_| false);
+    let at = |now_s| good.verify(grid(), peer(3), now_s, |_, _| false);
     assert_eq!((at(1_802_591_999), at(1_802_592_000)), (Ok(()), Err(Refused::Expired)));
 
     let short = Certificate::issue(Terms { expires_s: NOW_S, ..terms(2, Role::Admin) }, &key(1));
@@ -199,10 +199,37 @@ fn of_too_many_revocations_the_oldest_go() {
     assert!(!known.insert(revocation(7)), "is known");
     assert!(known.insert(revocation(9_000)));
     assert_eq!(known.len(), REVOCATIONS_MAX);
-    assert!(!known.contains(revocation(0).peer) && known.contains(revocation(9_000).peer));
+    assert!(!known.revokes(revocation(0).peer, Role::Member) && known.revokes(revocation(9_000).peer, Role::Member));
     let mut old = revocation(9_001);
     old.when_s = 1;
     assert!(!known.insert(old), "older than all others");
+}
+
+#[test]
+fn whoever_revokes_most_pushes_out_nothing_but_that() {
+    let revocation = |by: u8, number: u64, when_s: u64| {
+        let mut name = [by; 32];
+        name[..8].copy_from_slice(&number.to_be_bytes());
+        let admin = (by > 0).then(|| Certificate { terms: terms(by, Role::Admin), ..admin() });
+        Revocation {
+            peer: PeerId(name),
+            when_s,
+            issuer: [by; 32],
+            admin,
+            ..Revocation::issue(grid(), peer(3), 0, &key(1), None)
+        }
+    };
+    let mut known = Revocations::default();
+    let true_ones = [revocation(0, 1, 5), revocation(0, 2, 5), revocation(1, 1, 5)];
+    for it in &true_ones {
+        assert!(known.insert(it.clone()));
+    }
+    for number in 0..2 * REVOCATIONS_MAX as u64 {
+        known.insert(revocation(2, number, u64::MAX - number));
+    }
+    assert_eq!(known.len(), REVOCATIONS_MAX);
+    assert!(known.insert(revocation(1, 2, 6)) && known.insert(revocation(0, 3, 6)), "there is room for others");
+    assert!(true_ones.iter().all(|it| known.revokes(it.peer, Role::Member)));
 }
 
 proptest! {

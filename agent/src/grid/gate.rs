@@ -96,8 +96,8 @@ pub enum GateError {
     /// Its certificate is not valid any more.
     #[error("this machine's certificate is not valid any more: {0}")]
     Invalid(Refused),
-    /// Only the grid's key makes administrators.
-    #[error("only the machine that made the grid can invite admins: the grid's key is there")]
+    /// Only the grid's key makes administrators, and ends them.
+    #[error("only the machine that made the grid can invite or revoke admins: the grid's key is there")]
     NoGridKey,
     /// The grid's key.
     #[error(transparent)]
@@ -323,7 +323,7 @@ impl Gate {
     fn admit_at(&self, peer: PeerId, hello: &message::Hello, now_s: u64) -> Result<(), Refused> {
         let chain = Chain::decode(&hello.chain)?;
         let mut state = self.state();
-        chain.verify(self.grid, peer, now_s, |peer| state.is_revoked(peer))?;
+        chain.verify(self.grid, peer, now_s, |peer, role| state.is_revoked(peer, role))?;
         let digest = hello.digest;
         let gossip_left = state.admitted.get(&peer).map_or(GOSSIP_BURST, |before| before.gossip_left);
         state.admitted.insert(peer, Admitted { chain, digest, since_s: now_s, gossip_left, gossip_at_s: now_s });
@@ -338,7 +338,7 @@ impl Gate {
     fn objection_at(&self, peer: PeerId, now_s: u64) -> Option<Refused> {
         let state = self.state();
         let Some(admitted) = state.admitted.get(&peer) else { return Some(Refused::Malformed) };
-        admitted.chain.still_valid(now_s, |peer| state.is_revoked(peer)).err()
+        admitted.chain.still_valid(now_s, |peer, role| state.is_revoked(peer, role)).err()
     }
 
     /// What a machine that is connected may do.
@@ -381,8 +381,28 @@ impl Gate {
 }
 
 impl State {
-    fn is_revoked(&self, peer: PeerId) -> bool {
-        self.membership.as_ref().is_some_and(|membership| membership.revocations.contains(peer))
+    fn is_revoked(&self, peer: PeerId, role: Role) -> bool {
+        self.membership.as_ref().is_some_and(|membership| membership.revocations.revokes(peer, role))
+    }
+
+    /// What a machine is, as far as that is known here.
+    fn known_role(&self, peer: PeerId) -> Role {
+        let is_known = self.membership.as_ref().is_some_and(|membership| membership.admins.contains_key(&peer));
+        let own = Some(&self.chain).filter(|chain| chain.own.terms.peer == peer);
+        let chain = own.or_else(|| Some(&self.admitted.get(&peer)?.chain));
+        if is_known { Role::Admin } else { chain.map_or(Role::Member, |chain| chain.own.terms.role) }
+    }
+
+    /// Opens the grid's key, until the agent ends.
+    fn open_grid_key(&mut self, grid: GridId, passphrase: Option<&[u8]>) -> Result<(), GateError> {
+        let Some(membership) = &self.membership else { return Err(GateError::NoGrid) };
+        if self.grid_key.is_none() {
+            if key::is_sealed(&membership.directory)?.is_none() {
+                return Err(GateError::NoGridKey);
+            }
+            self.grid_key = Some(key::load(&membership.directory, grid, passphrase)?);
+        }
+        Ok(())
     }
 
     fn check_admin(&self, gate: &Gate, now_s: u64) -> Result<(), GateError> {
@@ -393,7 +413,9 @@ impl State {
         if role != Role::Admin {
             return Err(GateError::NotAdmin(role));
         }
-        self.chain.verify(gate.grid, gate.me, now_s, |peer| self.is_revoked(peer)).map_err(GateError::Invalid)
+        self.chain
+            .verify(gate.grid, gate.me, now_s, |peer, role| self.is_revoked(peer, role))
+            .map_err(GateError::Invalid)
     }
 
     /// Addresses for others: loopback ones only where there are no others.

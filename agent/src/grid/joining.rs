@@ -89,7 +89,7 @@ fn keep(
 fn check(machine: &Keypair, invitation: &Invitation, welcome: &Welcome) -> Result<(Chain, Certificate), Refused> {
     let me = identity::peer_id(machine).ok_or(Malformed)?;
     let chain = Chain::decode(&welcome.chain)?;
-    chain.verify(invitation.grid, me, now_s(), |_| false)?;
+    chain.verify(invitation.grid, me, now_s(), |_, _| false)?;
     let issuer = Certificate::decode(&welcome.issuer)?;
     issuer.verify_admin(invitation.grid)?;
     if issuer.terms.peer != invitation.issuer {

@@ -1,7 +1,9 @@
 //! Revocations: machines that are machines of the grid no more, whatever their certificates say.
 //!
 //! They are a set that only grows, spread from machine to machine: two that connect compare digests of theirs, and what
-//! is new to one of them it passes on. The first that is known of a machine counts. Bytes: `docs/formats.md`.
+//! is new to one of them it passes on. The first that is known of a machine counts, and one by the grid's key before all
+//! others. An administrator cannot throw out administrators: only the grid's key does, so that whoever holds that has the
+//! last word. Bytes: `docs/formats.md`.
 //!
 //! Left out: taking a revocation back (a machine that was revoked by mistake joins with a new key).
 
@@ -12,7 +14,7 @@ use libp2p::identity::ed25519;
 use serde::{Deserialize, Serialize};
 
 use super::canonical::{self, Malformed, grid_id};
-use super::certificate::{CERTIFICATE_BYTES_MAX, Certificate, Refused};
+use super::certificate::{CERTIFICATE_BYTES_MAX, Certificate, Refused, Role};
 
 /// What precedes a revocation's body when it is signed.
 const DOMAIN: &[u8] = b"idlewood revocation v1";
@@ -24,7 +26,8 @@ const VERSION: u8 = 1;
 pub const REVOCATION_BYTES_MAX: usize = CERTIFICATE_BYTES_MAX + 224;
 
 /// Revocations that are kept. Our choice: far more machines than a grid loses between two terms of its certificates.
-/// Of too many those with the oldest date go, whose certificates have expired by then.
+/// Of too many the oldest of whoever signed most go, whose certificates have expired by then; those by the grid's key last.
+/// So an administrator that revokes whatever it can think of pushes out nothing but that.
 pub const REVOCATIONS_MAX: usize = 4096;
 
 /// One of them.
@@ -124,25 +127,38 @@ pub struct Revocations {
 }
 
 impl Revocations {
-    /// Whether `peer` is revoked.
-    pub fn contains(&self, peer: PeerId) -> bool {
-        self.by_peer.contains_key(&peer)
+    /// Whether a certificate of `peer` for this role counts no more.
+    pub fn revokes(&self, peer: PeerId, role: Role) -> bool {
+        self.by_peer.get(&peer).is_some_and(|known| known.admin.is_none() || role != Role::Admin)
     }
 
-    /// Adds a verified one; whether it was news.
+    /// Whether it says more than what is known.
+    pub(super) fn is_news(&self, revocation: &Revocation) -> bool {
+        let known = self.by_peer.get(&revocation.peer);
+        known.is_none_or(|known| known.admin.is_some() && revocation.admin.is_none())
+    }
+
+    /// Adds a verified one; whether it was news, and there was room.
     pub fn insert(&mut self, revocation: Revocation) -> bool {
-        let peer = revocation.peer;
-        if self.contains(peer) {
+        if !self.is_news(&revocation) {
             return false;
         }
+        let peer = revocation.peer;
         self.by_peer.insert(peer, revocation);
-        if self.by_peer.len() > REVOCATIONS_MAX
-            && let Some(oldest) = self.by_peer.values().min_by_key(|known| (known.when_s, known.peer)).map(|it| it.peer)
-        {
-            self.by_peer.remove(&oldest);
-            return oldest != peer;
+        if self.by_peer.len() <= REVOCATIONS_MAX {
+            return true;
         }
-        true
+        let mut counts: BTreeMap<(bool, [u8; 32]), usize> = BTreeMap::new();
+        for known in self.by_peer.values() {
+            *counts.entry((known.admin.is_some(), known.issuer)).or_default() += 1;
+        }
+        let most = counts.into_iter().max_by_key(|&((is_admin, issuer), count)| (is_admin, count, issuer));
+        let theirs = self.by_peer.values().filter(|known| most.is_some_and(|((_, issuer), _)| known.issuer == issuer));
+        let Some(oldest) = theirs.min_by_key(|known| (known.when_s, known.peer)).map(|known| known.peer) else {
+            return true;
+        };
+        self.by_peer.remove(&oldest);
+        oldest != peer
     }
 
     /// How many there are.
@@ -160,11 +176,11 @@ impl Revocations {
         self.by_peer.values()
     }
 
-    /// Equal for equal sets of machines.
+    /// Equal where the same machines are revoked, by the grid's key or not.
     pub fn digest(&self) -> [u8; 16] {
         let mut hasher = blake3::Hasher::new();
-        for peer in self.by_peer.keys() {
-            hasher.update(&peer.0);
+        for (peer, known) in &self.by_peer {
+            hasher.update(&peer.0).update(&[u8::from(known.admin.is_none())]);
         }
         let mut digest = [0; 16];
         digest.copy_from_slice(&hasher.finalize().as_bytes()[..16]);

@@ -53,7 +53,7 @@ impl Asking {
 impl Peer {
     /// The root has news.
     pub(super) fn note_root(&mut self) {
-        self.io.leaves = self.overlay.root().map_or(1, |root| root.count);
+        self.io.leaves = self.overlay.likely_count();
         let platform = self.platform();
         self.asking.longest_wait_s = platform.longest_wait_s;
         self.asking.maximum_stretch = platform.maximum_stretch;

@@ -48,7 +48,7 @@ impl Gate {
             return Ok(());
         }
         let state = self.state();
-        let is_revoked = |peer| state.is_revoked(peer);
+        let is_revoked = |peer, role| state.is_revoked(peer, role);
         let judge =
             |chain: &Chain| chain.verify(self.grid, submitter, now_s, is_revoked).map(|()| chain.own.terms.role);
         let shown = Chain::decode(&signed.chain).map_err(Refused::from).and_then(|chain| judge(&chain));
@@ -65,6 +65,7 @@ impl Gate {
 
     /// Whether a machine was revoked.
     pub fn is_revoked(&self, peer: PeerId) -> bool {
-        self.state().is_revoked(peer)
+        let state = self.state();
+        state.is_revoked(peer, state.known_role(peer))
     }
 }

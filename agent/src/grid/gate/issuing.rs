@@ -9,12 +9,15 @@ use tracing::{debug, info, warn};
 use super::super::certificate::{Certificate, Chain, Refused, Role, Terms};
 use super::super::invitation::{ADDRESSES_MAX, Invitation};
 use super::super::membership::{INVITATIONS_MAX, Invited, USES_MAX, fits_invitation};
-use super::super::{key, message};
+use super::super::message;
 use super::{Gate, GateError, Offer, RenewFrom, State, now_s};
 use crate::identity;
 
 /// Longest lifetime of a certificate and of an invitation.
 const SPAN_MAX: Duration = Duration::from_secs(10 * 366 * 86_400);
+
+/// The part of a lifetime by which clocks may differ where a renewal is due.
+const RENEWAL_SLACK: u64 = 20;
 
 /// Between two tries to renew: a twentieth of the lifetime, within these.
 const RENEWAL_RETRY_S: (u64, u64) = (1, 3_600);
@@ -45,13 +48,10 @@ impl Gate {
         }
         let mut state = self.state();
         state.check_admin(self, now_s)?;
-        let State { membership: Some(membership), grid_key, .. } = &mut *state else { return Err(GateError::NoGrid) };
-        if role == Role::Admin && grid_key.is_none() {
-            if key::is_sealed(&membership.directory)?.is_none() {
-                return Err(GateError::NoGridKey);
-            }
-            *grid_key = Some(key::load(&membership.directory, self.grid, passphrase)?);
+        if role == Role::Admin {
+            state.open_grid_key(self.grid, passphrase)?;
         }
+        let Some(membership) = &mut state.membership else { return Err(GateError::NoGrid) };
         membership.invitations.retain(|invited| invited.expires_s > now_s);
         if membership.invitations.len() >= INVITATIONS_MAX {
             return Err(GateError::Terms("too many invitations are open: wait until some have expired"));
@@ -86,7 +86,7 @@ impl Gate {
 
     pub(super) fn welcome_at(&self, guest: PeerId, secret: &[u8], now_s: u64) -> Result<message::Welcome, Refused> {
         let mut state = self.state();
-        if state.is_revoked(guest) {
+        if state.is_revoked(guest, Role::Member) {
             return Err(Refused::Revoked);
         }
         let secret_hash = blake3::hash(secret);
@@ -146,13 +146,18 @@ impl Gate {
         Some(from)
     }
 
-    /// A new certificate for a machine that is connected, with the role, nonce and lifetime of its present one.
+    /// A new certificate for a machine that is connected, with the role, nonce and lifetime of its present one, once that is
+    /// due: what an administrator certifies in the first half falls with it, whomever the machine asks meanwhile.
     pub(super) fn renew(&self, peer: PeerId, now_s: u64) -> Result<Chain, Refused> {
         let state = self.state();
         let admitted = state.admitted.get(&peer).ok_or(Refused::NotInvited)?;
-        admitted.chain.verify(self.grid, peer, now_s, |peer| state.is_revoked(peer))?;
+        admitted.chain.verify(self.grid, peer, now_s, |peer, role| state.is_revoked(peer, role))?;
         let Terms { role, issued_s, expires_s, nonce, .. } = admitted.chain.own.terms;
-        state.issue(self, peer, role, expires_s - issued_s, nonce, now_s)
+        let lifetime_s = expires_s - issued_s;
+        if now_s.saturating_sub(issued_s) < lifetime_s / 2 - lifetime_s / RENEWAL_SLACK {
+            return Err(Refused::CannotIssue);
+        }
+        state.issue(self, peer, role, lifetime_s, nonce, now_s)
     }
 
     /// Takes the answer to a request for renewal.
@@ -176,7 +181,7 @@ impl Gate {
     pub(super) fn adopt(&self, bytes: &[u8], now_s: u64) -> anyhow::Result<()> {
         let chain = Chain::decode(bytes)?;
         let mut state = self.state();
-        chain.verify(self.grid, self.me, now_s, |peer| state.is_revoked(peer))?;
+        chain.verify(self.grid, self.me, now_s, |peer, role| state.is_revoked(peer, role))?;
         let (new, old) = (&chain.own.terms, &state.chain.own.terms);
         anyhow::ensure!((new.role, new.nonce) == (old.role, old.nonce), "it is not the old one renewed");
         anyhow::ensure!(chain.expires_s() > state.chain.expires_s(), "it does not last longer");

@@ -19,26 +19,36 @@ pub(super) const GOSSIP_BURST: f64 = 64.0;
 const GOSSIP_PER_S: f64 = 1.0;
 
 impl Gate {
-    /// Revokes a machine for good.
+    /// Revokes a machine for good. The passphrase opens the grid's key, which it takes for administrators, until the agent
+    /// ends.
     ///
     /// # Errors
     /// When this machine may not, or it cannot be written down.
-    pub fn revoke(&self, peer: PeerId) -> Result<(), GateError> {
-        self.revoke_at(peer, now_s())
+    pub fn revoke(&self, peer: PeerId, passphrase: Option<&[u8]>) -> Result<(), GateError> {
+        self.revoke_at(peer, passphrase, now_s())
     }
 
-    pub(super) fn revoke_at(&self, peer: PeerId, now_s: u64) -> Result<(), GateError> {
+    pub(super) fn revoke_at(&self, peer: PeerId, passphrase: Option<&[u8]>, now_s: u64) -> Result<(), GateError> {
         if peer == self.me {
             return Err(GateError::Oneself);
         }
         let mut state = self.state();
         state.check_admin(self, now_s)?;
-        if state.is_revoked(peer) {
+        let role = state.known_role(peer);
+        if state.is_revoked(peer, role) {
             return Err(GateError::RevokedAlready);
         }
-        let admin = Some(state.chain.own.clone());
-        let revocation = Revocation::issue(self.grid, peer, now_s, &self.machine, admin);
+        if role == Role::Admin {
+            state.open_grid_key(self.grid, passphrase)?;
+        }
+        let revocation = match &state.grid_key {
+            Some(key) => Revocation::issue(self.grid, peer, now_s, key, None),
+            None => Revocation::issue(self.grid, peer, now_s, &self.machine, Some(state.chain.own.clone())),
+        };
         state.take_revocations(vec![revocation])?;
+        if !state.is_revoked(peer, role) {
+            return Err(GateError::Terms("there are too many revocations for this one to be kept"));
+        }
         drop(state);
         self.changed.notify_one();
         Ok(())
@@ -119,12 +129,12 @@ impl Gate {
         let mut state = self.state();
         let mut news = Vec::new();
         for revocation in revocations {
-            if state.is_revoked(revocation.peer) {
+            if !state.membership.as_ref().is_some_and(|membership| membership.revocations.is_news(&revocation)) {
                 continue;
             }
             revocation.verify(self.grid)?;
             // Whoever was revoked has nothing to say any more.
-            if state.is_revoked(PeerId(revocation.issuer)) {
+            if state.is_revoked(PeerId(revocation.issuer), Role::Admin) {
                 continue;
             }
             news.push(revocation);
@@ -132,7 +142,10 @@ impl Gate {
         for (certificate, address) in admins {
             let peer = certificate.terms.peer;
             certificate.verify_admin(self.grid)?;
-            if state.is_revoked(peer) || address.parse::<Multiaddr>().is_err() || !fits_invitation(&address) {
+            if state.is_revoked(peer, Role::Admin)
+                || address.parse::<Multiaddr>().is_err()
+                || !fits_invitation(&address)
+            {
                 continue;
             }
             // Where an administrator listens it knows best itself.
@@ -165,7 +178,9 @@ impl State {
     pub(super) fn take_revocations(&mut self, revocations: Vec<Revocation>) -> Result<(), MembershipError> {
         let Some(membership) = &mut self.membership else { return Ok(()) };
         for revocation in revocations {
-            membership.admins.remove(&revocation.peer);
+            if revocation.admin.is_none() {
+                membership.admins.remove(&revocation.peer);
+            }
             if membership.revocations.insert(revocation.clone()) {
                 self.news.push(revocation);
             }

@@ -65,6 +65,10 @@ fn offer(role: Role, uses: u32) -> Offer {
     Offer { role, valid: 7 * DAY, uses, lifetime: 30 * DAY }
 }
 
+fn an_admin(creator: &Machine) -> Admin {
+    Admin { certificate: creator.gate.state().chain.own.clone(), address: "/ip4/127.0.0.1/tcp/1".to_owned() }
+}
+
 fn any_peer() -> PeerId {
     identity::peer_id(&Keypair::generate_ed25519()).unwrap()
 }
@@ -148,7 +152,7 @@ fn only_admins_invite_and_only_the_grids_key_makes_admins() {
     let submitter = Machine::guest(&creator, Role::Submitter, NOW_S);
     let invite = |machine: &Machine, role| machine.gate.invite_at(offer(role, 1), None, NOW_S);
     assert!(matches!(invite(&submitter, Role::Member), Err(GateError::NotAdmin(Role::Submitter))));
-    assert!(matches!(submitter.gate.revoke_at(creator.peer(), NOW_S), Err(GateError::NotAdmin(_))));
+    assert!(matches!(submitter.gate.revoke_at(creator.peer(), None, NOW_S), Err(GateError::NotAdmin(_))));
     let admin = Machine::guest(&creator, Role::Admin, NOW_S);
     assert!(matches!(invite(&admin, Role::Admin), Err(GateError::NoGridKey)));
     let member = Machine::guest(&admin, Role::Member, NOW_S);
@@ -268,9 +272,9 @@ fn a_revocation_spreads_and_survives_restarts() {
         assert_eq!(meet(&bad, other, NOW_S), [Ok(()); 2]);
     }
     assert_eq!(meet(&creator, &near, NOW_S), [Ok(()); 2]);
-    creator.gate.revoke_at(bad.peer(), NOW_S).unwrap();
-    assert!(matches!(creator.gate.revoke_at(bad.peer(), NOW_S), Err(GateError::RevokedAlready)));
-    assert!(matches!(creator.gate.revoke_at(creator.peer(), NOW_S), Err(GateError::Oneself)));
+    creator.gate.revoke_at(bad.peer(), None, NOW_S).unwrap();
+    assert!(matches!(creator.gate.revoke_at(bad.peer(), None, NOW_S), Err(GateError::RevokedAlready)));
+    assert!(matches!(creator.gate.revoke_at(creator.peer(), None, NOW_S), Err(GateError::Oneself)));
     assert_eq!(creator.gate.objection_at(bad.peer(), NOW_S), Some(Refused::Revoked), "while it is connected");
     // To those that are connected it goes at once, and from them on.
     let news = creator.gate.news();
@@ -300,19 +304,78 @@ fn who_was_revoked_neither_joins_nor_revokes_nor_renews() {
     let member = Machine::guest(&admin, Role::Member, NOW_S);
     assert_eq!(meet(&creator, &member, NOW_S), [Ok(()); 2]);
     assert_eq!(meet(&creator, &admin, NOW_S), [Ok(()); 2]);
-    creator.gate.revoke_at(admin.peer(), NOW_S).unwrap();
+    creator.gate.revoke_at(admin.peer(), None, NOW_S).unwrap();
     assert_eq!(creator.gate.objection_at(member.peer(), NOW_S), Some(Refused::Revoked), "what it certified falls too");
     let invitation = creator.gate.invite_at(offer(Role::Member, 5), None, NOW_S).unwrap();
     assert_eq!(creator.gate.welcome_at(admin.peer(), &invitation.secret, NOW_S).unwrap_err(), Refused::Revoked);
     // The administrator does not know yet, and revokes somebody.
     let victim = any_peer();
-    admin.gate.revoke_at(victim, NOW_S).unwrap();
+    admin.gate.revoke_at(victim, None, NOW_S).unwrap();
     let other = Machine::guest(&creator, Role::Member, NOW_S);
     assert_eq!(meet(&creator, &other, NOW_S), [Ok(()); 2]);
     creator.gate.hear_at(other.peer(), &admin.gate.news()[0], NOW_S).unwrap();
-    assert!(!creator.gate.state().is_revoked(victim), "a revoked administrator has nothing to say");
+    assert!(!creator.gate.state().is_revoked(victim, Role::Member), "a revoked administrator has nothing to say");
     let answer = creator.gate.hear_at(member.peer(), &Gossip::Renew.encode(), NOW_S).unwrap();
     assert_eq!(message::Renewal::decode(&answer).unwrap(), message::Renewal(Err(Refused::Revoked)));
+}
+
+#[test]
+fn administrators_are_revoked_by_the_grids_key_alone() {
+    let creator = Machine::creator(None);
+    let [bad, good] = [(); 2].map(|()| Machine::guest(&creator, Role::Admin, NOW_S));
+    let member = Machine::guest(&good, Role::Member, NOW_S);
+    for other in [&creator, &good, &member] {
+        assert_eq!(meet(&bad, other, NOW_S), [Ok(()); 2]);
+    }
+    assert_eq!(meet(&creator, &member, NOW_S), [Ok(()); 2]);
+    assert!(matches!(bad.gate.revoke_at(creator.peer(), None, NOW_S), Err(GateError::NoGridKey)));
+    assert!(matches!(bad.gate.revoke_at(good.peer(), None, NOW_S), Err(GateError::NoGridKey)));
+    // By hand, and itself, so that the word is taken.
+    let own = bad.gate.state().chain.own.clone();
+    let key = bad.key.clone().try_into_ed25519().unwrap();
+    let by_hand = |peer| Revocation::issue(creator.gate.grid, peer, NOW_S, &key, Some(own.clone()));
+    let revocations = [&creator, &good, &bad].map(|machine| by_hand(machine.peer())).to_vec();
+    let words = Gossip::News { revocations, admins: Vec::new() }.encode();
+    for other in [&creator, &good, &member] {
+        other.gate.hear_at(bad.peer(), &words, NOW_S).unwrap();
+    }
+    for machine in [&creator, &good] {
+        assert_eq!(member.gate.admit_at(machine.peer(), &machine.gate.hello(), NOW_S), Ok(()));
+    }
+    assert_eq!(creator.gate.objection_at(member.peer(), NOW_S), None, "what a good one certified stands");
+    creator.gate.news();
+    creator.gate.revoke_at(bad.peer(), None, NOW_S).unwrap();
+    member.gate.hear_at(creator.peer(), &creator.gate.news()[0], NOW_S).unwrap();
+    let member = member.restarted();
+    assert_eq!(member.gate.admit_at(bad.peer(), &bad.gate.hello(), NOW_S), Err(Refused::Revoked));
+    assert_eq!(creator.gate.admit_at(bad.peer(), &bad.gate.hello(), NOW_S), Err(Refused::Revoked));
+}
+
+#[test]
+fn a_sealed_key_revokes_administrators_with_its_passphrase() {
+    let creator = Machine::creator(Some(b"open"));
+    let invitation = creator.gate.invite_at(offer(Role::Admin, 1), Some(b"open"), NOW_S).unwrap();
+    let admin = any_peer();
+    creator.gate.welcome_at(admin, &invitation.secret, NOW_S).unwrap();
+    let creator = creator.restarted();
+    creator.gate.state().membership.as_mut().unwrap().admins.insert(admin, an_admin(&creator));
+    assert!(matches!(creator.gate.revoke_at(admin, None, NOW_S), Err(GateError::Key(_))));
+    assert!(matches!(creator.gate.revoke_at(admin, Some(b"shut"), NOW_S), Err(GateError::Key(_))));
+    creator.gate.revoke_at(admin, Some(b"open"), NOW_S).unwrap();
+    assert!(creator.gate.state().is_revoked(admin, Role::Admin));
+}
+
+#[test]
+fn nothing_is_renewed_before_it_is_due() {
+    let creator = Machine::creator(None);
+    let admin = Machine::guest(&creator, Role::Admin, NOW_S);
+    let member = Machine::guest(&admin, Role::Member, NOW_S);
+    assert_eq!(meet(&creator, &member, NOW_S), [Ok(()); 2]);
+    let half = 15 * 86_400;
+    for (after_s, is_due) in [(0, false), (half - 2 * 86_400, false), (half, true)] {
+        let answer = creator.gate.hear_at(member.peer(), &Gossip::Renew.encode(), NOW_S + after_s).unwrap();
+        assert_eq!(message::Renewal::decode(&answer).unwrap().0.is_ok(), is_due, "after {after_s} s");
+    }
 }
 
 #[test]
@@ -331,7 +394,7 @@ fn forged_news_and_too_much_of_it_are_refused() {
     let own = member.gate.state().chain.own.clone();
     let words = Gossip::News { revocations: Vec::new(), admins: vec![(own, "/ip4/127.0.0.1/tcp/1".into())] }.encode();
     assert_eq!(creator.gate.hear_at(member.peer(), &words, NOW_S), Err(Refused::Forged), "it is no administrator");
-    assert!(!creator.gate.state().is_revoked(victim));
+    assert!(!creator.gate.state().is_revoked(victim, Role::Member));
     assert_eq!(creator.gate.hear_at(member.peer(), &[0; 100_000], NOW_S), Err(Refused::Malformed));
     assert!(creator.gate.hear_at(any_peer(), &Gossip::Renew.encode(), NOW_S).is_err(), "is not connected");
 
@@ -438,7 +501,7 @@ fn bags_run_for_submitters_only() {
     here.gate.admit_at(submitter.peer(), &hello, late).unwrap();
     assert_eq!(judge(&signed, &submitter, late), Ok(()));
 
-    creator.gate.revoke_at(submitter.peer(), NOW_S).unwrap();
+    creator.gate.revoke_at(submitter.peer(), None, NOW_S).unwrap();
     assert_eq!(meet(&creator, &here, NOW_S), [Ok(()); 2]);
     gossip(&creator, &here, NOW_S);
     assert_eq!(judge(&signed, &submitter, NOW_S), Err(Unauthorised::Refused(Refused::Revoked)));
