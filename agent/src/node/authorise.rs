@@ -32,6 +32,7 @@ impl From<Objection> for DeclineReason {
         match objection {
             Objection::Submitter => Self::Submitter,
             Objection::Program => Self::Program,
+            Objection::Native => Self::Native,
         }
     }
 }

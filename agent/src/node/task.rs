@@ -46,6 +46,8 @@ pub(super) struct Supplies {
     /// What the owner says to that; the driver keeps it as it is set.
     pub(super) bags: Arc<Mutex<Bags>>,
     pub(super) homes: Arc<Homes>,
+    /// Whether this system can confine native programs as far as the owner asks for.
+    pub(super) confines_natives: bool,
 }
 
 /// A task with everything it needs. Dropping it removes its directory, which blocks.
@@ -258,13 +260,9 @@ impl Supplies {
         Preparation { manifest: Some(manifest), result }
     }
 
-    /// Why tasks of a bag that was authorised once do not begin any more, or not here. Nothing is said against this
-    /// machine's own.
+    /// Why tasks of a bag that was authorised once do not begin any more, or not here.
     pub(super) fn objection(&self, manifest: &Manifest) -> Option<PrepareError> {
-        if manifest.submitter == self.gate.me() {
-            return None;
-        }
-        if self.gate.is_revoked(manifest.submitter) {
+        if manifest.submitter != self.gate.me() && self.gate.is_revoked(manifest.submitter) {
             return Some(PrepareError::Never(Unauthorised::Refused(Refused::Revoked).to_string()));
         }
         let objection = self.owners_objection(manifest)?;
@@ -272,11 +270,19 @@ impl Supplies {
         Some(anyhow::Error::from(objection).into())
     }
 
-    /// What the owner has against a bag; nothing against this machine's own.
+    /// What the owner has against a bag; nothing against this machine's own, unless it is native.
     pub(super) fn owners_objection(&self, manifest: &Manifest) -> Option<Objection> {
+        if manifest.native && !self.runs_natives() {
+            return Some(Objection::Native);
+        }
         let bags = self.bags.lock().unwrap_or_else(PoisonError::into_inner);
         let program = Hash::from_bytes(manifest.program.blob.0);
         bags.objection(manifest.submitter, program).filter(|_| manifest.submitter != self.gate.me())
+    }
+
+    /// Whether native programs run here, now.
+    pub(super) fn runs_natives(&self) -> bool {
+        self.confines_natives && self.bags.lock().unwrap_or_else(PoisonError::into_inner).native
     }
 
     /// Lays out what a task goes on from, unless it has been at work here since.
@@ -354,6 +360,7 @@ impl Supplies {
             output_bytes: STREAM_BYTES_MAX,
             disk_bytes: manifest.disk_bytes.min(self.blobs.kept_bytes().1),
             time_limit: Some(Duration::from_secs(manifest.time_limit_s)),
+            native: manifest.native,
             reach: home.reach.clone(),
         };
         let (manifest, pins) = (manifest.clone(), Arc::new(pins));

@@ -21,6 +21,8 @@ pub struct Bags {
     pub allow_programs: Vec<Program>,
     /// Programs that may not.
     pub deny_programs: Vec<Program>,
+    /// Whether native programs may run, in a sandbox with one wall fewer than WebAssembly has; the machine's own, too.
+    pub native: bool,
     /// Most work of one submitter that waits and runs here, by the time the machine takes for it.
     #[serde(deserialize_with = "work")]
     pub work_per_submitter: Span,
@@ -33,6 +35,7 @@ impl Default for Bags {
             deny_submitters: Vec::new(),
             allow_programs: Vec::new(),
             deny_programs: Vec::new(),
+            native: false,
             work_per_submitter: Span(Config::default().submitter_work_max),
         }
     }
@@ -67,6 +70,9 @@ pub enum Objection {
     /// bags.deny_programs or bags.allow_programs.
     #[error("the owner does not let its program run here")]
     Program,
+    /// bags.native, or the system confines no native programs.
+    #[error("no native programs run here (bags.native is not set, or the system cannot confine them)")]
+    Native,
 }
 
 impl Bags {

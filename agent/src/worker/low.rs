@@ -15,6 +15,17 @@ const IO_WHO_PROCESS: libc::c_int = 1;
 /// needed for correctness.
 pub(super) fn keep_low() {
     lower_thread();
+    lower_process();
+}
+
+/// The same for who watches what it starts: behind everything else on the machine, but ahead of that, which lowers itself
+/// further ([`lower_thread`]).
+pub(super) fn keep_watch() {
+    report([("nice", rustix::process::nice(19).map(drop).map_err(io::Error::from))]);
+    lower_process();
+}
+
+fn lower_process() {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     report([
         ("core dump size", no_core_dumps()),
@@ -24,7 +35,7 @@ pub(super) fn keep_low() {
 }
 
 /// The part that is this thread's alone, and is inherited.
-fn lower_thread() {
+pub(super) fn lower_thread() {
     report([
         ("nice", rustix::process::nice(19).map(drop).map_err(io::Error::from)),
         ("SCHED_IDLE", use_idle_processor_time()),

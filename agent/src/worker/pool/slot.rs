@@ -58,6 +58,8 @@ pub(super) struct Serves {
     /// The program's.
     pub(super) hash: [u8; 32],
     pub(super) reach: Arc<Reach>,
+    /// It runs one job, and none after it: what that started goes with the worker.
+    pub(super) native: bool,
 }
 
 #[derive(Debug)]
@@ -190,6 +192,9 @@ impl Slot {
                 if self.handed.is_empty() {
                     self.signal(Signal::KILL);
                 }
+                return;
+            }
+            if next.serves.native && !self.handed.is_empty() {
                 return;
             }
             match next.packet.send(&line.ours) {
