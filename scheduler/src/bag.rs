@@ -217,7 +217,9 @@ pub enum DeclineReason {
     #[serde(rename = "p")]
     Program,
     /// Native programs, which the owner has not let run, or the system cannot confine.
-    #[error("the machine runs no native programs: its owner has not set bags.native, or its system cannot confine them")]
+    #[error(
+        "the machine runs no native programs: its owner has not set bags.native, or its system cannot confine them"
+    )]
     #[serde(rename = "n")]
     Native,
     /// One task needs more than the owner gives to all.

@@ -35,9 +35,9 @@ impl Driver {
             let why = format!("{ACCEPTING_MAX} submissions are being taken already: submit it again in a moment");
             return answer(reply, Err(Refusal::Unavailable(why)));
         }
-        if request.native && request.work_mops.is_none() && !self.supplies.runs_natives() {
-            let why = "no native programs run on this machine, so that its first task cannot show how long one takes: \
-                       say it with --work, or let them run (bags.native = true)";
+        if request.native && request.work_mops.is_none() && !self.supplies.confines_natives {
+            let why = "no native program can be confined on this machine (idlewood doctor says why), so that the first task \
+                       cannot show how long one takes: say it with --work";
             return answer(reply, Err(Refusal::Conflict(why.to_owned())));
         }
         self.accepting += 1;

@@ -270,19 +270,15 @@ impl Supplies {
         Some(anyhow::Error::from(objection).into())
     }
 
-    /// What the owner has against a bag; nothing against this machine's own, unless it is native.
+    /// What the owner has against a bag; nothing against this machine's own, unless it is native and the system cannot
+    /// confine that.
     pub(super) fn owners_objection(&self, manifest: &Manifest) -> Option<Objection> {
-        if manifest.native && !self.runs_natives() {
+        if manifest.native && !self.confines_natives {
             return Some(Objection::Native);
         }
         let bags = self.bags.lock().unwrap_or_else(PoisonError::into_inner);
         let program = Hash::from_bytes(manifest.program.blob.0);
-        bags.objection(manifest.submitter, program).filter(|_| manifest.submitter != self.gate.me())
-    }
-
-    /// Whether native programs run here, now.
-    pub(super) fn runs_natives(&self) -> bool {
-        self.confines_natives && self.bags.lock().unwrap_or_else(PoisonError::into_inner).native
+        bags.objection(manifest.submitter, program, manifest.native).filter(|_| manifest.submitter != self.gate.me())
     }
 
     /// Lays out what a task goes on from, unless it has been at work here since.

@@ -68,7 +68,7 @@ fn serve() -> anyhow::Result<()> {
     let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
     anyhow::ensure!(parent == i32::try_from(hello.agent_pid).ok(), "the agent is gone");
     match hello.role {
-        Role::Native => low::keep_watch(),
+        Role::Native => low::lower_process(),
         Role::Compile { .. } | Role::Run { .. } => low::keep_low(),
     }
     disk::outlive_large_files().context("cannot ignore a signal (SIGXFSZ)")?;

@@ -18,14 +18,9 @@ pub(super) fn keep_low() {
     lower_process();
 }
 
-/// The same for who watches what it starts: behind everything else on the machine, but ahead of that, which lowers itself
-/// further ([`lower_thread`]).
-pub(super) fn keep_watch() {
-    report([("nice", rustix::process::nice(19).map(drop).map_err(io::Error::from))]);
-    lower_process();
-}
-
-fn lower_process() {
+/// The part without that, for who watches over what it starts, which lowers itself ([`lower_thread`]): however many these are,
+/// and however busy the machine is, it comes to its turn.
+pub(super) fn lower_process() {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     report([
         ("core dump size", no_core_dumps()),

@@ -210,7 +210,16 @@ fn execute(job: &Job, namespaces: bool, output_truncated: &mut bool) -> Result<E
     let begin = First { job, program, stdin, stdout: stdout_of_task, stderr: stderr_of_task, report: report_of_first };
     let first = fork(begin, namespaces).map_err(|error| no_process(&error))?;
     let mut streams = [Stream::of(stdout, job.stdout_path(), job), Stream::of(stderr, job.stderr_path(), job)];
-    let end = watch(job, first, &mut streams, report);
+    if let Some(verdict) = watch(job, first, &mut streams, &report)? {
+        // The agent ends all of them at one blow. From here they would go one by one, and others come meanwhile.
+        return Ok(verdict);
+    }
+    let end = match protocol::read::<End>(&mut File::from(report), END_BYTES_MAX) {
+        Ok(Some(end)) => end,
+        Ok(None) | Err(_) => {
+            End::Trapped { message: "was ended from outside, perhaps because memory ran out".to_owned() }
+        }
+    };
     // In namespaces all others end with it. It was not reaped yet, so that the number is its own.
     rustix::process::kill_process(first, Signal::KILL).map_err(|errno| no_process(&errno.into()))?;
     rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(first), WaitOptions::empty()))
@@ -225,7 +234,7 @@ fn execute(job: &Job, namespaces: bool, output_truncated: &mut bool) -> Result<E
     let over =
         Allowance::of(job).exceeded().map_err(|error| unable(&job.directory, "look at a task's files", &error))?;
     drop(checkpoint);
-    Ok(over.map_or(end?, |limit_bytes| End::OverDisk { limit_bytes }))
+    Ok(over.map_or(end, |limit_bytes| End::OverDisk { limit_bytes }))
 }
 
 fn no_process(error: &io::Error) -> End {
@@ -316,19 +325,18 @@ impl Stream {
     }
 }
 
-/// Takes what the task writes and looks at what it takes, until it is over, or to be ended.
-fn watch(job: &Job, first: Pid, streams: &mut [Stream; 2], report: OwnedFd) -> Result<End, End> {
-    let mut report = File::from(report);
+/// Takes what the task writes and looks at what it takes until it is over, or (how) to be ended.
+fn watch(job: &Job, first: Pid, streams: &mut [Stream; 2], report: &OwnedFd) -> Result<Option<End>, End> {
     let mut next_look = Instant::now();
     loop {
         let now = Instant::now();
         if now >= next_look {
-            if let Some(end) = Taken::by(first.as_raw_nonzero().get().unsigned_abs()).verdict(job) {
-                return Ok(end);
+            if let Some(verdict) = Taken::by(first.as_raw_nonzero().get().unsigned_abs()).verdict(job) {
+                return Ok(Some(verdict));
             }
             next_look = now + LOOK_INTERVAL;
         }
-        let mut waits = vec![PollFd::new(&report, PollFlags::IN)];
+        let mut waits = vec![PollFd::new(report, PollFlags::IN)];
         let pipes = streams.iter().filter_map(|stream| stream.pipe.as_ref());
         waits.extend(pipes.map(|pipe| PollFd::new(pipe, PollFlags::IN)));
         let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(LOOK_INTERVAL.subsec_nanos()) };
@@ -339,13 +347,7 @@ fn watch(job: &Job, first: Pid, streams: &mut [Stream; 2], report: OwnedFd) -> R
         let is_over = !waits[0].revents().is_empty();
         streams.iter_mut().for_each(Stream::take);
         if is_over {
-            return match protocol::read::<End>(&mut report, END_BYTES_MAX) {
-                Ok(Some(end)) => Ok(end),
-                Ok(None) | Err(_) => {
-                    let message = "was ended from outside, perhaps because memory ran out".to_owned();
-                    Ok(End::Trapped { message })
-                }
-            };
+            return Ok(None);
         }
     }
 }
