@@ -208,7 +208,8 @@ fn execute(job: &Job, namespaces: bool, output_truncated: &mut bool) -> Result<E
     let (report, report_of_first) = pipe(PipeFlags::empty())?;
     let stdin = open_stdin(&job.stdin)?;
     let begin = First { job, program, stdin, stdout: stdout_of_task, stderr: stderr_of_task, report: report_of_first };
-    let first = fork(begin, namespaces).map_err(|error| no_process(&error))?;
+    let forked = fork(begin, [stdout, stderr, report], namespaces).map_err(|error| no_process(&error))?;
+    let (first, [stdout, stderr, report]) = forked;
     let mut streams = [Stream::of(stdout, job.stdout_path(), job), Stream::of(stderr, job.stderr_path(), job)];
     if let Some(verdict) = watch(job, first, &mut streams, &report)? {
         // The agent ends all of them at one blow. From here they would go one by one, and others come meanwhile.
@@ -363,18 +364,21 @@ struct First<'a> {
     report: OwnedFd,
 }
 
-/// Starts the first process.
+/// Starts the first process. What is the worker's alone is closed there: else it would be who still reads what the program
+/// writes, and who still waits for the end when the worker is gone.
 #[allow(unsafe_code)]
-fn fork(first: First, namespaces: bool) -> io::Result<Pid> {
+fn fork<const N: usize>(first: First, ours: [OwnedFd; N], namespaces: bool) -> io::Result<(Pid, [OwnedFd; N])> {
     // SAFETY: this process has one thread, so that the child has all there is, and may do as it likes. It does not return.
     match unsafe { libc::fork() } {
         0 => {
+            drop(ours);
             let body = std::panic::AssertUnwindSafe(|| first.run(namespaces));
             let code = i32::from(std::panic::catch_unwind(body).is_err());
             // SAFETY: ends the process, and runs no code of ours in it.
             unsafe { libc::_exit(code) }
         }
-        pid => Pid::from_raw(pid).filter(|_| pid > 0).ok_or_else(io::Error::last_os_error),
+        pid if pid > 0 => Ok((Pid::from_raw(pid).ok_or(Errno::CHILD)?, ours)),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

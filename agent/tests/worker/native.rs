@@ -220,7 +220,7 @@ fn the_limits_hold_for_native_programs() {
     assert!(code != 0 && stderr.contains("memory"), "{code} {stderr}");
     let hoard = "for i in 1 2 3 4; do dd if=/dev/zero bs=30M | sleep 1000 & done; wait";
     trapped(&setup.outcome_of_script(hoard), "memory");
-    let flood = setup.script("yes", &[]);
+    let flood = setup.script("exec yes", &[]);
     let ended = setup.run(&flood);
     trapped(&ended.outcome, "signal 13");
     assert!(ended.output_truncated);
