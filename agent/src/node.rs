@@ -147,6 +147,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
         peer: id,
         incarnation: u64::try_from(wall.0 / 1000).unwrap_or(0),
         address: address.to_string().into(),
+        nonce: gate.nonce_of(id).map(Box::new),
     };
     let records = read_records(&opened.records)?;
     let kept = kept::Kept::restore(&blobs, &records);

@@ -17,7 +17,7 @@ const START: WallTime = WallTime(1_700_000_000_000_000);
 const SUBMITTER: PeerId = PeerId([1; 32]);
 
 fn contact(number: u8) -> Contact {
-    Contact { peer: PeerId([number; 32]), incarnation: 1, address: "/a".into() }
+    Contact { peer: PeerId([number; 32]), incarnation: 1, address: "/a".into(), nonce: None }
 }
 
 fn seconds(seconds: f64) -> Duration {

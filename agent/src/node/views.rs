@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use idlewood_overlay::{Contact, Node, PositionKey, State, Time};
+use idlewood_overlay::{Contact, Node, State, Time};
 use idlewood_scheduler::{BagId, BagView, Closing, Event};
 
 use super::Refusal;
@@ -181,7 +181,7 @@ impl Driver {
         neighbours[..below].reverse();
         api::Peers {
             me: peer_view(overlay.me()),
-            position: hex::encode(PositionKey::new(self.grid, overlay.me().peer).0),
+            position: hex::encode(overlay.me().key(self.grid).0),
             is_root: overlay.is_root(),
             root: overlay.root().map(|root| peer_view(&root.contact)),
             depth: overlay.depth(node),
