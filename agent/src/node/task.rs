@@ -209,28 +209,6 @@ impl Supplies {
         Ok((fetched.context("a blob is not to be had")?, pin))
     }
 
-    /// The manifest of a bag, from here or from `sources`, if its submitter may submit.
-    async fn manifest(&self, bag: &BagHeader, sources: &[Contact]) -> Result<Manifest, PrepareError> {
-        let (path, _pin) = self.get(BlobId(bag.id.0), SIGNED_BYTES_MAX, sources).await?;
-        let (gate, submitter) = (self.gate.clone(), bag.submitter.peer);
-        let read = tokio::task::spawn_blocking(move || {
-            let bytes = fs::read(path).context("cannot read the manifest")?;
-            let never = |error: String| PrepareError::Never(error);
-            let (manifest, signed) = Manifest::decode_signed(&bytes).map_err(|error| never(error.to_string()))?;
-            match gate.authorise(&signed, submitter) {
-                Ok(()) => Ok(manifest),
-                // It may have been renewed, and tell so when it is connected.
-                Err(error @ Unauthorised::Refused(Refused::Expired)) => Err(anyhow::Error::from(error).into()),
-                Err(error) => Err(never(error.to_string())),
-            }
-        });
-        let manifest = read.await.context("cannot read the manifest")??;
-        if manifest.tasks != bag.tasks || manifest.submitter != bag.submitter.peer {
-            return Err(PrepareError::Never("the bag's manifest does not fit its request".to_owned()));
-        }
-        Ok(manifest)
-    }
-
     /// Gets everything that a task needs, its manifest too unless that is `known`.
     pub(super) async fn prepare(
         &self,
@@ -243,9 +221,9 @@ impl Supplies {
     ) -> Preparation {
         let manifest = match known {
             Some(manifest) => manifest,
-            None => match self.manifest(bag, sources).await {
+            None => match self.manifest(&self.fetcher, bag, sources).await {
                 Ok(manifest) => Arc::new(manifest),
-                Err(error) => return Preparation { manifest: None, result: Err(error) },
+                Err(error) => return Preparation { manifest: None, result: Err(error.into()) },
             },
         };
         if let Some(error) = self.objection(&manifest) {

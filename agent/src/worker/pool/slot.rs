@@ -250,3 +250,21 @@ impl Slot {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However long its task may take, a program has to be compiled, or loaded, in this time.
+    #[test]
+    fn who_gets_ready_has_two_minutes() {
+        let mut slot = Slot::default();
+        let serves = Serves { hash: [1; 32], reach: Arc::default(), native: false };
+        let begin = Instant::now();
+        slot.starts(None, Line::new().expect("a pair of sockets"), serves);
+        let deadline = slot.deadline().expect("it is not waited for without end");
+        assert!(deadline >= begin + PREPARE_LIMIT && deadline <= Instant::now() + PREPARE_LIMIT);
+        assert_eq!(PREPARE_LIMIT, Duration::from_secs(120));
+        assert!(slot.running.as_ref().is_some_and(|running| running.preparing));
+    }
+}
