@@ -70,6 +70,9 @@ pub struct SubmitRequest {
     /// The same clock and random numbers wherever a task runs; implied by replicas.
     #[serde(default)]
     pub deterministic: bool,
+    /// The program is native: it runs where owners let such programs run.
+    #[serde(default)]
+    pub native: bool,
     /// How many machines run each task, and how many of them have to say the same.
     #[serde(default)]
     pub replication: Replication,
@@ -98,6 +101,7 @@ impl SubmitRequest {
             work_mops: None,
             retries_max: 2,
             deterministic: false,
+            native: false,
             replication: Replication::default(),
         }
     }
@@ -157,6 +161,9 @@ pub struct Bag {
     /// Tasks that were decided though not all machines said the same.
     #[serde(default)]
     pub disputed: u64,
+    /// Why no task of it can be decided as the grid is now; null where they can.
+    #[serde(default)]
+    pub undecidable: Option<String>,
     /// Tasks that machines did not queue, and why.
     #[serde(default)]
     pub declined: Vec<Declined>,

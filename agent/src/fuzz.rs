@@ -1,10 +1,12 @@
 //! Hostile bytes for decoders: mutations of what they read every day, for the tests of all modules that have one.
 //!
-//! Everybody runs a few thousand of them, always the same. A run of some minutes for each decoder:
-//! `IDLEWOOD_FUZZ_SECONDS=600 cargo test --release -p idlewood --lib mutations -- --nocapture`;
-//! `IDLEWOOD_FUZZ_SEED` picks another sequence. What fails is printed, and belongs among the seeds of its test.
+//! Everybody runs a few thousand of them, always the same. A run of some minutes for each decoder, all at the same time:
+//! `IDLEWOOD_FUZZ_SECONDS=600 cargo test --release -p idlewood --lib mutations -- --nocapture --test-threads=64`;
+//! `IDLEWOOD_FUZZ_SEED` picks another sequence. What fails is written to `tests/corpus/` (`<decoder>/crash-…`), where the
+//! everyday run finds it. `IDLEWOOD_FUZZ_KEEP=1` adds a few of those that were accepted.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rand::rngs::ChaCha8Rng;
@@ -16,14 +18,39 @@ const INPUTS: u64 = 3000;
 const BYTES_MAX: usize = 20_000;
 const POOL_MAX: usize = 500;
 
-/// Feeds `target` with mutations of `seeds`, and of what it accepted of them (that is what it returns).
+/// Of these so many are kept when somebody asks for it, none longer than so many bytes.
+const KEEP: usize = 6;
+const KEEP_BYTES_MAX: usize = 1500;
+
+/// The committed inputs of a decoder.
+fn corpus_directory(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(name.replace(' ', "-"))
+}
+
+fn corpus(name: &str) -> Vec<Vec<u8>> {
+    let Ok(entries) = std::fs::read_dir(corpus_directory(name)) else { return Vec::new() };
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("it is ours").path()).collect();
+    paths.sort();
+    paths.into_iter().map(|path| std::fs::read(path).expect("it is ours")).collect()
+}
+
+fn keep(name: &str, kind: &str, bytes: &[u8]) {
+    let directory = corpus_directory(name);
+    let file = directory.join(format!("{kind}-{}", &blake3::hash(bytes).to_hex()[..12]));
+    std::fs::create_dir_all(directory).and_then(|()| std::fs::write(file, bytes)).expect("a directory of ours");
+}
+
+/// Feeds `target` with what is kept for it, and with mutations of that, of `seeds`, and of what it accepted of them (that is
+/// what it returns).
 pub(crate) fn mutations(name: &str, seeds: Vec<Vec<u8>>, target: impl Fn(&[u8]) -> bool) {
     let number = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().expect("a number"));
     let (seconds, seed) = (number("IDLEWOOD_FUZZ_SECONDS"), number("IDLEWOOD_FUZZ_SEED").unwrap_or(1));
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let begin = Instant::now();
     let (mut pool, mut inputs, mut accepted) = (seeds, 0, 0);
     assert!(pool.iter().all(|seed| target(seed)), "{name}: what it starts from is good");
+    // Some of it was a crash, and is refused now.
+    pool.extend(corpus(name).into_iter().filter(|kept| target(kept)));
+    let begin = Instant::now();
     while seconds.map_or(inputs < INPUTS, |seconds| begin.elapsed() < Duration::from_secs(seconds)) {
         let mut bytes = pool[rng.random_range(0..pool.len())].clone();
         mutate(&mut rng, &mut bytes, &pool);
@@ -36,10 +63,16 @@ pub(crate) fn mutations(name: &str, seeds: Vec<Vec<u8>>, target: impl Fn(&[u8]) 
             }
             Err(failure) => {
                 println!("{name}, seed {seed}, input {inputs}: {}", hex::encode(&bytes));
+                keep(name, "crash", &bytes);
                 resume_unwind(failure);
             }
         }
         inputs += 1;
+    }
+    if std::env::var_os("IDLEWOOD_FUZZ_KEEP").is_some() {
+        let short: Vec<_> = pool.iter().filter(|bytes| bytes.len() <= KEEP_BYTES_MAX && target(bytes)).collect();
+        // The latest were mutated most.
+        short.iter().rev().take(KEEP).for_each(|bytes| keep(name, "case", bytes));
     }
     println!("{name}: seed {seed}, {inputs} inputs, of which {accepted} accepted");
 }

@@ -66,7 +66,7 @@ pub struct Manifest {
     pub nonce: u64,
     /// Number of tasks.
     pub tasks: u64,
-    /// The WebAssembly module.
+    /// The WebAssembly module, or where [`Manifest::native`] says so what a system executes.
     pub program: Input,
     /// Arguments after the program's name; `{}` stands for the entry, `{index}` for the task's index.
     pub args: Vec<String>,
@@ -91,6 +91,9 @@ pub struct Manifest {
     /// results of two machines can be compared.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deterministic: bool,
+    /// The program runs on machines whose owner lets native programs run, and whose system can execute it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub native: bool,
 }
 
 fn disk_bytes_default() -> u64 {
@@ -385,6 +388,7 @@ mod tests {
             time_limit_s: 1,
             success_codes: vec![0],
             deterministic: false,
+            native: false,
         }
     }
 

@@ -263,7 +263,7 @@ pub struct NetHandle {
 pub fn named_contact(address: &Multiaddr) -> Option<Contact> {
     let (socket, peer) = reach::parse(address).ok()?;
     let peer = identity::from_libp2p(&peer?)?;
-    Some(Contact { peer, incarnation: 0, address: reach::multiaddr(socket).to_string().into() })
+    Some(Contact { peer, incarnation: 0, address: reach::multiaddr(socket).to_string().into(), nonce: None })
 }
 
 /// Binds the listen addresses and starts the network task.

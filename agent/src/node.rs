@@ -49,7 +49,7 @@ use crate::net::{self, NetConfig, NetEvent};
 use crate::owner::{Probe, Watch};
 use crate::settings::Current;
 use crate::store::{StateLock, Store};
-use crate::worker::{Pool, PoolConfig, gaps};
+use crate::worker::{Pool, PoolConfig, gaps, native_gap};
 use crate::{control, identity, speed, suspend};
 
 /// Questions and events that may wait for the driver.
@@ -147,6 +147,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
         peer: id,
         incarnation: u64::try_from(wall.0 / 1000).unwrap_or(0),
         address: address.to_string().into(),
+        nonce: gate.nonce_of(id).map(Box::new),
     };
     let records = read_records(&opened.records)?;
     let kept = kept::Kept::restore(&blobs, &records);
@@ -159,6 +160,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     let strict = settings.get().limits.strict_sandbox;
     let checkpoints = directory.join("checkpoints");
     check_sandbox(&[scratch.clone(), checkpoints.clone()], strict)?;
+    let confines_natives = confines_natives(strict, settings.get().bags.native);
     let pool = |slots: usize, events| {
         let cache_dir = directory.join("modules");
         let config = PoolConfig { command: worker_command()?, slots, cache_dir, strict, events };
@@ -174,6 +176,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
         gate: gate.clone(),
         bags: Arc::new(Mutex::new(settings.get().bags.clone())),
         homes: Arc::new(homes::Homes::new(scratch, checkpoints)),
+        confines_natives,
     };
     let (commands, command_receiver) = mpsc::channel(COMMANDS_MAX);
     let handle = NodeHandle::new(commands);
@@ -221,6 +224,22 @@ fn check_sandbox(directories: &[PathBuf], strict: bool) -> anyhow::Result<()> {
         tracing::warn!(remedy, "the sandbox around tasks is incomplete: {}", gap.what);
     }
     Ok(())
+}
+
+/// Whether native programs can run here at all: with all that confines other programs, and under the strict sandbox in
+/// namespaces of their own. What is missing is said where somebody `wants` them to run.
+fn confines_natives(strict: bool, wants: bool) -> bool {
+    let (files_and_calls, namespaces) = (gaps(&[]), native_gap());
+    let confines = files_and_calls.is_empty() && !(strict && namespaces.is_some());
+    for gap in files_and_calls.into_iter().chain(namespaces).filter(|_| wants) {
+        let remedy = gap.remedy;
+        if confines {
+            tracing::warn!(remedy, "the sandbox around native programs is incomplete: {}", gap.what);
+        } else {
+            tracing::warn!(remedy, "no native programs run here: {}", gap.what);
+        }
+    }
+    confines
 }
 
 /// Creates and checks the state directory, readable by its user only.

@@ -29,6 +29,7 @@
 //! deny_submitters = []         # ids of machines whose bags may not
 //! allow_programs = []          # BLAKE3 of programs that may run here, in hex; none: all
 //! deny_programs = []           # of those that may not
+//! native = false               # whether native programs may run (submit --native); only where they can be confined
 //! work_per_submitter = "90d"   # most work of one submitter here, by the time it takes this machine; at the next start
 //! ```
 //!

@@ -116,7 +116,7 @@ impl Plan {
         check_values(&options)?;
         let mut files = Files::default();
         let path = options.program.as_ref().ok_or(SubmitError::NoProgram)?;
-        let program = files.add_program(path)?;
+        let program = files.add_program(path, options.native)?;
         let entries = entries(&options, stdin, &mut files)?;
         let mut shared = Shared::default();
         for path in &options.input {
@@ -150,6 +150,7 @@ impl Plan {
             work_mops: options.work,
             retries_max: options.max_retries.unwrap_or(RETRIES_DEFAULT),
             deterministic: options.deterministic || replication.quorum > 1,
+            native: options.native,
             replication,
         };
         Ok(Self { request, files: files.0 })
@@ -298,7 +299,7 @@ impl Files {
         self.insert(path, hasher.finalize(), bytes)
     }
 
-    fn add_program(&mut self, path: &Path) -> Result<Input, SubmitError> {
+    fn add_program(&mut self, path: &Path, native: bool) -> Result<Input, SubmitError> {
         let (mut file, _) = open("program", path)?;
         let mut module = Vec::new();
         file.read_to_end(&mut module).map_err(|source| SubmitError::File {
@@ -306,7 +307,24 @@ impl Files {
             path: path.to_owned(),
             source,
         })?;
-        check_program(&module).map_err(|source| SubmitError::Program { path: path.to_owned(), source })?;
+        match (native, module.first_chunk()) {
+            (false, _) => {
+                check_program(&module).map_err(|source| SubmitError::Program { path: path.to_owned(), source })?;
+            }
+            (true, Some(b"\0asm")) => {
+                return Err(SubmitError::Value(format!(
+                    "{} is WebAssembly: submit it without --native",
+                    path.display()
+                )));
+            }
+            (true, Some(b"\x7fELF" | [b'#', b'!', ..])) => {}
+            (true, _) => {
+                let path = path.display();
+                return Err(SubmitError::Value(format!(
+                    "{path} cannot be executed: a native program is an executable (ELF), or a script that begins with #!"
+                )));
+            }
+        }
         self.insert(path, blake3::hash(&module), module.len() as u64)
     }
 

@@ -82,7 +82,7 @@ impl Fingers {
         if let Some(known) = self.list.iter_mut().find(|known| known.is(contact.peer)) {
             known.heard_s = heard_s;
             if known.contact != *contact {
-                known.contact = contact.clone();
+                (known.contact, known.head) = (contact.clone(), head);
             }
             return;
         }
@@ -236,7 +236,7 @@ mod tests {
     fn those_heard_of_are_bounded_and_each_is_kept_once_as_it_was_last_spoken_of() {
         let mut fingers = Fingers::new(key(0), 1);
         let contact = |byte: u8, incarnation| -> Member {
-            Contact { peer: PeerId([byte; 32]), incarnation, address: "".into() }.into()
+            Contact { peer: PeerId([byte; 32]), incarnation, address: "".into(), nonce: None }.into()
         };
         (0..200).for_each(|byte| fingers.hear_of(&contact(byte, 2), usize::from(byte)));
         assert_eq!(fingers.heard_of().len(), HEARD_OF_MAX);

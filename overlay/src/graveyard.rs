@@ -207,7 +207,7 @@ mod tests {
     use crate::Contact;
 
     fn contact(byte: u8, incarnation: u64) -> Member {
-        Contact { peer: PeerId([byte; 32]), incarnation, address: "".into() }.into()
+        Contact { peer: PeerId([byte; 32]), incarnation, address: "".into(), nonce: None }.into()
     }
 
     #[test]
@@ -228,7 +228,7 @@ mod tests {
         let (mut stones, mut graveyard) = (Tombstones::default(), Graveyard::new(2));
         for number in 0..TOMBSTONES_MAX as u32 * 2 {
             let peer = PeerId(*blake3::hash(&number.to_le_bytes()).as_bytes());
-            let contact: Member = Contact { peer, incarnation: 1, address: "".into() }.into();
+            let contact: Member = Contact { peer, incarnation: 1, address: "".into(), nonce: None }.into();
             stones.set(&contact, Time::from_micros(i64::from(number)), false);
             stones.set_candidate(&contact, Time::from_micros(i64::from(number)));
         }

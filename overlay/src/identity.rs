@@ -48,14 +48,17 @@ impl fmt::Debug for GridId {
 pub struct PositionKey(#[serde(with = "serde_bytes")] pub [u8; 32]);
 
 impl PositionKey {
-    /// The key of a peer in a grid: BLAKE3(domain ‖ grid id ‖ peer id).
-    ///
-    /// The nonce of the peer's certificate joins the hash once there are certificates; until then it is empty.
+    /// The key of a peer without a certificate in a grid: as [`Contact::key`], with an empty nonce.
     pub fn new(grid: GridId, peer: PeerId) -> Self {
+        Self::with_nonce(grid, peer, &[])
+    }
+
+    fn with_nonce(grid: GridId, peer: PeerId, nonce: &[u8]) -> Self {
         let mut hasher = blake3::Hasher::new();
         hasher.update(POSITION_DOMAIN);
         hasher.update(&grid.0);
         hasher.update(&peer.0);
+        hasher.update(nonce);
         Self(*hasher.finalize().as_bytes())
     }
 
@@ -99,6 +102,10 @@ impl fmt::Debug for PositionKey {
     }
 }
 
+/// What the issuer of a peer's certificate drew for its place on the line. Without it who can make many keys would choose
+/// the one whose hash suits them, the root's for instance.
+pub type Nonce = [u8; 16];
+
 /// How to speak of and reach a peer.
 ///
 /// Two contacts of one peer differ by incarnation: the higher one is the newer life of that machine.
@@ -111,9 +118,19 @@ pub struct Contact {
     /// Where to dial, in the driver's own notation: a multiaddress for the agent, the number of the machine in simnet.
     /// Empty where there is none to tell.
     pub address: Box<str>,
+    /// Of the peer's certificate; `None` where there are no certificates, or it is not known. Of who speaks to us it is what
+    /// the transport has seen; of others it is hearsay until they speak. It decides places only, and so travels in the
+    /// overlay's own messages and nowhere else.
+    #[serde(skip)]
+    pub nonce: Option<Box<Nonce>>,
 }
 
 impl Contact {
+    /// The place of this peer on the line of `grid`: BLAKE3(domain ‖ grid id ‖ peer id ‖ nonce).
+    pub fn key(&self, grid: GridId) -> PositionKey {
+        PositionKey::with_nonce(grid, self.peer, self.nonce.as_deref().map_or(&[], |nonce| nonce))
+    }
+
     /// Whether what a remote peer sent can be used at all.
     pub fn is_valid(&self) -> bool {
         self.address.len() <= ADDRESS_BYTES_MAX
@@ -142,8 +159,8 @@ struct Shared {
 impl Member {
     /// The place of this peer on the line of `grid`.
     pub fn key(&self, grid: GridId) -> PositionKey {
-        let (known, key) = self.0.place.get_or_init(|| (grid, PositionKey::new(grid, self.peer)));
-        if *known == grid { *key } else { PositionKey::new(grid, self.peer) }
+        let (known, key) = self.0.place.get_or_init(|| (grid, self.0.contact.key(grid)));
+        if *known == grid { *key } else { self.0.contact.key(grid) }
     }
 }
 
@@ -156,7 +173,7 @@ impl From<Contact> for Member {
 impl From<PeerId> for Member {
     /// Of whom nothing but the identity is known.
     fn from(peer: PeerId) -> Self {
-        Contact { peer, incarnation: 0, address: "".into() }.into()
+        Contact { peer, incarnation: 0, address: "".into(), nonce: None }.into()
     }
 }
 

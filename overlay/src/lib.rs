@@ -33,7 +33,7 @@ mod tree;
 mod wire;
 
 pub use config::Config;
-pub use identity::{ADDRESS_BYTES_MAX, Contact, GridId, Member, PeerId, PositionKey};
+pub use identity::{ADDRESS_BYTES_MAX, Contact, GridId, Member, Nonce, PeerId, PositionKey};
 pub use inspect::Sizes;
 pub use link::Span;
 pub use message::{

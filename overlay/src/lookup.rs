@@ -156,9 +156,21 @@ impl Lookup {
         !self.nearest_places().into_iter().flatten().any(waits) && !self.candidates.iter().any(awaits)
     }
 
-    /// Whether the peer at `key` was asked; it has answered now.
-    pub(crate) fn answered(&mut self, key: &PositionKey) -> bool {
-        let Ok(place) = self.place(key) else { return false };
+    /// Whether the peer at `key` was asked; it has answered now. Where it was taken to stand elsewhere, by a nonce that is not
+    /// its own, it moves to its place.
+    pub(crate) fn answered(&mut self, key: &PositionKey, sender: &Member) -> bool {
+        let place = match self.place(key) {
+            Ok(place) => place,
+            Err(_) => {
+                let Some(wrong) = self.candidates.iter().position(|other| other.contact.peer == sender.peer) else {
+                    return false;
+                };
+                let candidate = Candidate { key: *key, contact: sender.clone(), ..self.candidates.remove(wrong) };
+                let place = self.place(key).unwrap_or_else(|place| place);
+                self.candidates.insert(place, candidate);
+                place
+            }
+        };
         let was_asked = matches!(self.candidates[place].status, Status::Asked { .. });
         if was_asked {
             self.candidates[place].status = Status::Answered;
@@ -383,7 +395,7 @@ impl Overlay {
 
     pub(crate) fn on_found(&mut self, sender: &Member, nonce: u32, near: Vec<Member>) {
         let Some(lookup) = self.line.lookup.as_mut().filter(|lookup| lookup.nonce == nonce) else { return };
-        if !lookup.answered(&sender.key(self.grid)) {
+        if !lookup.answered(&sender.key(self.grid), sender) {
             return;
         }
         for contact in near {
@@ -429,13 +441,26 @@ mod tests {
         seed(&mut lookup, 10);
         assert_eq!(ask(&mut lookup), [10]);
         assert!(!lookup.is_done());
-        assert!(lookup.answered(&PositionKey([10; 32])));
+        assert!(lookup.answered(&PositionKey([10; 32]), &peer(10).into()));
         [50, 90, 120, 200].iter().for_each(|byte| add(&mut lookup, *byte));
         assert_eq!(ask(&mut lookup), [90, 120]);
-        assert!(lookup.answered(&PositionKey([120; 32])));
+        assert!(lookup.answered(&PositionKey([120; 32]), &peer(120).into()));
         assert!(!lookup.is_done());
-        assert!(lookup.answered(&PositionKey([90; 32])));
+        assert!(lookup.answered(&PositionKey([90; 32]), &peer(90).into()));
         assert!(lookup.is_done());
+    }
+
+    /// It answers as who it is, which is not who it was said to be.
+    #[test]
+    fn one_that_was_said_to_stand_elsewhere_moves_to_its_place() {
+        let mut lookup = Lookup::new(PositionKey([100; 32]), 1, true);
+        lookup.seed(PositionKey([99; 32]), peer(10).into());
+        add(&mut lookup, 90);
+        assert_eq!(ask(&mut lookup), [10]);
+        assert!(lookup.answered(&PositionKey([10; 32]), &peer(10).into()));
+        assert!(!lookup.answered(&PositionKey([11; 32]), &peer(11).into()), "nobody asked it");
+        assert_eq!(ask(&mut lookup), [90], "it is not the nearest any more");
+        assert_eq!(lookup.candidates.iter().map(|other| other.key.0[0]).collect::<Vec<_>>(), [10, 90]);
     }
 
     #[test]
@@ -444,7 +469,7 @@ mod tests {
         [10, 90, 200].iter().for_each(|byte| seed(&mut lookup, *byte));
         assert_eq!(ask(&mut lookup), [10, 90, 200]);
         for byte in [90, 200] {
-            assert!(lookup.answered(&PositionKey([byte; 32])));
+            assert!(lookup.answered(&PositionKey([byte; 32]), &peer(byte).into()));
         }
         assert!(!lookup.is_done());
         lookup.expire(Time::from_micros(500_000), Duration::from_millis(500));
@@ -457,12 +482,12 @@ mod tests {
         [80, 90, 120].iter().for_each(|byte| add(&mut lookup, *byte));
         assert_eq!(ask(&mut lookup), [90], "the nearer side first");
         assert_eq!(ask(&mut lookup), [0; 0], "while it may still answer");
-        assert!(lookup.answered(&PositionKey([90; 32])) && !lookup.is_done());
+        assert!(lookup.answered(&PositionKey([90; 32]), &peer(90).into()) && !lookup.is_done());
         add(&mut lookup, 99);
         assert_eq!(ask(&mut lookup), [99]);
         lookup.expire(Time::from_micros(500_000), Duration::from_millis(500));
         assert_eq!(ask(&mut lookup), [120], "one that is late is not waited for");
-        assert!(lookup.answered(&PositionKey([120; 32])) && lookup.is_done());
+        assert!(lookup.answered(&PositionKey([120; 32]), &peer(120).into()) && lookup.is_done());
     }
 
     #[test]

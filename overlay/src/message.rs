@@ -322,6 +322,10 @@ impl Digest {
         self.add(contact.incarnation);
         self.add(contact.address.len() as u64);
         contact.address.bytes().for_each(|byte| self.add(u64::from(byte)));
+        if let Some(nonce) = &contact.nonce {
+            let (words, _) = nonce.as_chunks::<8>();
+            words.iter().for_each(|word| self.add(u64::from_le_bytes(*word)));
+        }
     }
 
     /// Never 0. Short, since every heartbeat carries some: where two contents happen to look the same, the next change

@@ -385,14 +385,15 @@ impl Overlay {
             return Some(if says(&from, &address) {
                 from
             } else {
-                Contact { peer: from.peer, incarnation, address }.into()
+                Contact { incarnation, address, ..(*from).clone() }.into()
             });
         }
         let known = self.known_contact(from.peer).or_else(|| self.line.fingers.get(from.peer))?;
-        Some(if says(known, &known.address) {
+        // What we know may be hearsay, and its nonce a lie.
+        Some(if says(known, &known.address) && known.nonce == from.nonce {
             known.clone()
         } else {
-            Contact { peer: from.peer, incarnation, address: known.address.clone() }.into()
+            Contact { incarnation, address: known.address.clone(), ..(*from).clone() }.into()
         })
     }
 

@@ -1,7 +1,7 @@
 //! How messages look as bytes: positions instead of names.
 //!
 //! Most messages are heartbeats, and names would be most of their bytes. So a message is a list of values in a fixed
-//! order, what is said begins with a number that says which it is, and a contact is three values. Other places
+//! order, what is said begins with a number that says which it is, and a contact is three values, or four. Other places
 //! where a contact is stored keep its names.
 
 use std::fmt;
@@ -19,14 +19,28 @@ struct Flat<T>(T);
 
 impl Serialize for Flat<&Member> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        (&self.0.peer, self.0.incarnation, &self.0.address).serialize(serializer)
+        let Contact { peer, incarnation, address, nonce } = &**self.0;
+        match nonce {
+            None => (peer, incarnation, address).serialize(serializer),
+            Some(nonce) => (peer, incarnation, address, serde_bytes::Bytes::new(&**nonce)).serialize(serializer),
+        }
     }
 }
 
 impl<'de> Deserialize<'de> for Flat<Member> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let (peer, incarnation, address) = Deserialize::deserialize(deserializer)?;
-        Ok(Self(Contact { peer, incarnation, address }.into()))
+        deserializer.deserialize_seq(List::<ContactList>(PhantomData)).map(|list| Self(list.0.into()))
+    }
+}
+
+/// Three values, or four where there is a nonce: none costs nothing.
+struct ContactList(Contact);
+
+impl FromList for ContactList {
+    fn from_list<'de, A: SeqAccess<'de>>(list: &mut A) -> Result<Self, A::Error> {
+        let (peer, incarnation, address) = (next(list)?, next(list)?, next(list)?);
+        let nonce: Option<serde_bytes::ByteArray<16>> = list.next_element()?;
+        Ok(Self(Contact { peer, incarnation, address, nonce: nonce.map(|nonce| Box::new(nonce.into_array())) }))
     }
 }
 

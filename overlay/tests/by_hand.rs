@@ -20,7 +20,7 @@ struct Pair {
 }
 
 fn contact(byte: u8) -> Member {
-    Contact { peer: PeerId([byte; 32]), incarnation: 1, address: "".into() }.into()
+    Contact { peer: PeerId([byte; 32]), incarnation: 1, address: "".into(), nonce: None }.into()
 }
 
 impl Pair {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::{
-    Body, Config, Contact, Event, GridId, Handover, HandoverChild, Leave, Member, Message, Node, Overlay,
+    Body, Config, Contact, Effect, Event, GridId, Handover, HandoverChild, Leave, Member, Message, Node, Overlay,
     PAYLOAD_BYTES_MAX, Payload, PayloadCodec, PeerId, PositionKey, Report, ReportAck, RootInfo, Span, State, Subtree,
     Time, Verdict,
 };
@@ -17,7 +17,7 @@ use world::{GRID, World};
 const SECOND: Duration = Duration::from_secs(1);
 
 fn contact(byte: u8, incarnation: u64) -> Contact {
-    Contact { peer: PeerId([byte; 32]), incarnation, address: "".into() }
+    Contact { peer: PeerId([byte; 32]), incarnation, address: "".into(), nonce: None }
 }
 
 fn alone() -> Overlay {
@@ -224,4 +224,44 @@ proptest! {
         }
         world.settle(SECOND * 90).map_err(TestCaseError::fail)?;
     }
+}
+
+/// A nonce decides where a peer stands; that of hearsay makes us ask, and what its own certificate says makes it stand.
+#[test]
+fn nobody_stands_where_others_say() {
+    let certified = |byte: u8, nonce: u8| Contact { nonce: Some(Box::new([nonce; 16])), ..contact(byte, 1) };
+    let me = certified(1, 1);
+    let mut overlay = Overlay::new(Config::default(), GRID, me.clone(), 1, Time::ZERO, PayloadCodec::WHOLE);
+    assert_eq!(overlay.me().key(GRID), me.key(GRID));
+    assert_ne!(me.key(GRID), PositionKey::new(GRID, me.peer), "the nonce counts");
+    let answer = |overlay: &mut Overlay, as_who: &Contact, effects: Vec<Effect>| {
+        let asked = effects.into_iter().find_map(|effect| match effect {
+            Effect::Send { to, message: Message { body: Body::Ping { nonce, .. }, .. } } if to.peer == as_who.peer => {
+                Some(nonce)
+            }
+            _ => None,
+        });
+        let body = Body::Ack { nonce: asked.expect("it is asked"), mine: 0, set: None, ask: 0 };
+        let mut effects = Vec::new();
+        let from = Member::from(Contact { incarnation: 0, ..as_who.clone() });
+        // Nothing is said that would replace what is known of it.
+        let message = Message { address: None, ..world::message(as_who, body) };
+        overlay.handle(Time::ZERO, Event::Received { from, message }, &mut effects);
+        effects
+    };
+    let mut effects = Vec::new();
+    // The first contact is known by its name alone.
+    overlay.handle(Time::ZERO, Event::Bootstrap(contact(2, 0)), &mut effects);
+    let friend = certified(2, 2);
+    answer(&mut overlay, &friend, effects);
+    let (truth, lie) = (certified(3, 3), certified(3, 99));
+    let mut effects = Vec::new();
+    let hint = world::message(&friend, Body::Hint(vec![lie.clone().into()]));
+    overlay.handle(Time::ZERO, Event::Received { from: friend.clone().into(), message: hint }, &mut effects);
+    answer(&mut overlay, &truth, effects);
+    let mut expected = [friend.key(GRID), truth.key(GRID)];
+    let mut stand: Vec<PositionKey> = overlay.neighbours().map(|neighbour| neighbour.key(GRID)).collect();
+    stand.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(stand, expected);
 }

@@ -223,7 +223,7 @@ fn a_join_at_the_roots_gap_moves_the_root_or_its_child() {
 /// Two strangers, one given as the other's contact: neither learns anything of the other.
 #[test]
 fn the_grids_of_strangers_never_merge() {
-    let contact = |byte| Contact { peer: PeerId([byte; 32]), incarnation: 1, address: "".into() };
+    let contact = |byte| Contact { peer: PeerId([byte; 32]), incarnation: 1, address: "".into(), nonce: None };
     let grids = [GRID, GridId([8; 32])];
     let mut overlays = [0_u8, 1].map(|side| {
         let grid = grids[usize::from(side)];
@@ -292,7 +292,7 @@ fn forged_incarnations_lock_nobody_out() {
     let (liar, victim) = (me(&world, 1), me(&world, 5));
     let stranger = PeerId([77; 32]);
     let forged = [u64::MAX, u64::MAX - 1, 1 << 60].into_iter().flat_map(|incarnation| {
-        let of = |peer| Member::from(Contact { peer, incarnation, address: "".into() });
+        let of = |peer| Member::from(Contact { peer, incarnation, address: "".into(), nonce: None });
         [of(victim.peer), of(stranger)]
     });
     let forged: Vec<_> = forged.collect();
@@ -319,8 +319,8 @@ fn forged_incarnations_lock_nobody_out() {
 /// Each lie makes it rise, up to a bound that follows from its own clock.
 #[test]
 fn what_a_peer_rises_to_is_bounded() {
-    let me = Contact { peer: PeerId([1; 32]), incarnation: 1_790_000_000_000, address: "".into() };
-    let liar = Contact { peer: PeerId([2; 32]), incarnation: 1, address: "".into() };
+    let me = Contact { peer: PeerId([1; 32]), incarnation: 1_790_000_000_000, address: "".into(), nonce: None };
+    let liar = Contact { peer: PeerId([2; 32]), incarnation: 1, address: "".into(), nonce: None };
     let mut overlay = Overlay::new(Config::default(), GRID, me.clone(), 1, Time::ZERO, PayloadCodec::WHOLE);
     let mut lie = |lead: u64| {
         let known = Contact { incarnation: overlay.me().incarnation.saturating_add(lead), ..me.clone() };
@@ -434,7 +434,8 @@ fn a_forged_handover_changes_no_child() {
         };
         let before = seen(&world);
         let (pred, succ) = (me(&world, line[place - 1]), me(&world, line[place + 1]));
-        let stranger: Member = Contact { peer: PeerId([99; 32]), incarnation: 1, address: "".into() }.into();
+        let stranger: Member =
+            Contact { peer: PeerId([99; 32]), incarnation: 1, address: "".into(), nonce: None }.into();
         for (l, r) in [(&pred, &me(&world, index)), (&succ, &succ), (&stranger, &stranger)] {
             let span = Span { lo: Some(pred.clone()), l: l.clone(), r: r.clone(), ro: Some(succ.clone()) };
             let child = HandoverChild {

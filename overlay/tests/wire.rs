@@ -9,7 +9,7 @@ use idlewood_overlay::{
 };
 
 fn contact(byte: u8) -> Member {
-    Contact { peer: PeerId([byte; 32]), incarnation: u64::from(byte), address: "/a".into() }.into()
+    Contact { peer: PeerId([byte; 32]), incarnation: u64::from(byte), address: "/a".into(), nonce: None }.into()
 }
 
 fn every_body() -> Vec<Body> {
@@ -49,6 +49,8 @@ fn every_body() -> Vec<Body> {
                 load: Payload::new(2, None, vec![5]),
             }],
         }),
+        // One with a certificate, and one without.
+        Body::Hint(vec![Contact { nonce: Some(Box::new([7; 16])), ..(*contact(1)).clone() }.into(), contact(2)]),
     ]
 }
 

@@ -12,7 +12,12 @@ const START: WallTime = WallTime(1_700_000_000_000_000);
 fn contact(number: u64) -> Contact {
     let mut peer = [0; 32];
     peer[..8].copy_from_slice(&number.to_le_bytes());
-    Contact { peer: PeerId(peer), incarnation: 1, address: "/ip4/192.168.100.100/udp/40000/quic-v1".into() }
+    Contact {
+        peer: PeerId(peer),
+        incarnation: 1,
+        address: "/ip4/192.168.100.100/udp/40000/quic-v1".into(),
+        nonce: None,
+    }
 }
 
 fn resident_bytes() -> u64 {

@@ -216,6 +216,12 @@ pub enum DeclineReason {
     #[error("the owner does not let its program run here")]
     #[serde(rename = "p")]
     Program,
+    /// Native programs, which the owner has not let run, or the system cannot confine.
+    #[error(
+        "the machine runs no native programs: its owner has not set bags.native, or its system cannot confine them"
+    )]
+    #[serde(rename = "n")]
+    Native,
     /// One task needs more than the owner gives to all.
     #[error("a task needs more memory than there is for tasks here")]
     #[serde(rename = "l")]

@@ -34,7 +34,7 @@ mod short {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Contact, D::Error> {
         let (peer, incarnation, address): (PeerId, u64, Box<str>) = Deserialize::deserialize(deserializer)?;
-        Ok(Contact { peer, incarnation, address })
+        Ok(Contact { peer, incarnation, address, nonce: None })
     }
 
     /// Where there may be none.
@@ -53,7 +53,7 @@ mod short {
             deserializer: D,
         ) -> Result<Option<Contact>, D::Error> {
             let values: Option<(PeerId, u64, Box<str>)> = Deserialize::deserialize(deserializer)?;
-            Ok(values.map(|(peer, incarnation, address)| Contact { peer, incarnation, address }))
+            Ok(values.map(|(peer, incarnation, address)| Contact { peer, incarnation, address, nonce: None }))
         }
     }
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use idlewood_overlay::{Contact, GridId, Node, Overlay, PayloadCodec, PeerId, PositionKey, Time};
+use idlewood_overlay::{Contact, GridId, Node, Nonce, Overlay, PayloadCodec, PeerId, Time};
 
 pub use self::event::{Effect, Event, Notice, Submission, SubmitError, TaskOutcome};
 use self::redistribution::Asking;
@@ -36,6 +36,8 @@ pub(crate) const REPORTS: PayloadCodec = PayloadCodec { pack: summary::pack, unp
 /// A leaf that works its queue off offers more again as time passes: it says so after this share of the time that the
 /// queue takes, but not later than that. What it said before stays a lower bound.
 const REFRESH_SHARE: u32 = 8;
+/// Most nonces that are kept. Our choice: more than machines that are connected.
+const CERTIFIED_MAX: usize = 4096;
 const REFRESH_MAX: Duration = Duration::from_secs(300);
 
 /// One machine of the grid.
@@ -44,6 +46,8 @@ pub struct Peer {
     grid: GridId,
     overlay: Overlay,
     overlay_effects: Vec<idlewood_overlay::Effect>,
+    /// Nonces of those who spoke to us lately.
+    certified: BTreeMap<PeerId, Nonce>,
     router: Router,
     /// Requests that climb and wait until this router is below the root again, and until when.
     cut_off: Vec<(Time, Request)>,
@@ -67,6 +71,12 @@ pub struct Peer {
     deadline: Option<Time>,
 }
 
+/// A peer that speaks to us, as the transport knows it.
+fn contact_of(certified: &BTreeMap<PeerId, Nonce>, peer: PeerId) -> Contact {
+    let nonce = certified.get(&peer).map(|nonce| Box::new(*nonce));
+    Contact { peer, incarnation: 0, address: "".into(), nonce }
+}
+
 impl Peer {
     /// Feeds one event; appends effects in the order they must be carried out.
     ///
@@ -78,6 +88,7 @@ impl Peer {
         match event {
             Event::Bootstrap(contact) => self.overlay(idlewood_overlay::Event::Bootstrap(contact)),
             Event::Received { from, message } => self.receive(from, message),
+            Event::Certified { peer, nonce } => self.certified(peer, nonce),
             Event::ConnectionLost(peer) => self.overlay(idlewood_overlay::Event::ConnectionLost(peer)),
             Event::Persisted(ticket) => {
                 if let Some(bag) = self.io.persisted(ticket) {
@@ -210,10 +221,26 @@ impl Peer {
         self.overlay.handle(self.io.now, event, &mut self.overlay_effects);
     }
 
+    /// Whoever is forgotten here is told of again before it speaks.
+    fn certified(&mut self, peer: PeerId, nonce: Nonce) {
+        if self.certified.len() >= CERTIFIED_MAX && !self.certified.contains_key(&peer) {
+            self.certified.pop_first();
+        }
+        self.certified.insert(peer, nonce);
+    }
+
+    /// Whether the nonce of this peer is known; see [`Event::Certified`].
+    pub fn is_certified(&self, peer: PeerId) -> bool {
+        self.certified.contains_key(&peer)
+    }
+
     fn receive(&mut self, from: PeerId, message: Message) {
         self.executor_touched |= !matches!(message, Message::Overlay(_));
         match message {
-            Message::Overlay(message) => self.overlay(idlewood_overlay::Event::Received { from: from.into(), message }),
+            Message::Overlay(message) => {
+                let from = contact_of(&self.certified, from).into();
+                self.overlay(idlewood_overlay::Event::Received { from, message });
+            }
             Message::Request { request, node, climbing } => self.request(request, node, climbing),
             Message::Holding { bag, executor, version, attempt, ranges } if executor.peer == from => {
                 match self.ledgers.get_mut(&bag) {
@@ -391,8 +418,11 @@ impl Peer {
         if !self.is_attached() {
             return;
         }
-        let (grid, overlay, me) = (self.grid, &self.overlay, &self.io.me);
-        let right = |peer| PositionKey::new(grid, peer).0[0] >= 0x80;
+        let (grid, overlay, me, certified) = (self.grid, &self.overlay, &self.io.me, &self.certified);
+        let right = |peer| {
+            let key = if peer == me.peer { me.key(grid) } else { contact_of(certified, peer).key(grid) };
+            key.0[0] >= 0x80
+        };
         let known = || {
             let contacts = overlay.neighbours().chain([me]);
             contacts.map(|contact| Known { contact: contact.clone(), right: right(contact.peer) }).collect()

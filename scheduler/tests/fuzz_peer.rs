@@ -107,7 +107,7 @@ impl Source<'_> {
 
     fn contact(&mut self) -> Contact {
         let address = if self.flag() { "/a" } else { "/ip4/10.0.0.1/tcp/1" };
-        Contact { peer: self.peer(), incarnation: self.number(), address: address.into() }
+        Contact { peer: self.peer(), incarnation: self.number(), address: address.into(), nonce: None }
     }
 
     fn member(&mut self) -> Member {
@@ -365,7 +365,7 @@ fn config() -> Config {
 }
 
 fn restored(now: Time, records: impl IntoIterator<Item = Record>) -> Peer {
-    let me = Contact { peer: PeerId([ME; 32]), incarnation: 3, address: "/a".into() };
+    let me = Contact { peer: PeerId([ME; 32]), incarnation: 3, address: "/a".into(), nonce: None };
     Peer::restore(config(), GRID, me, 1, now, START, records).expect("what it wrote it can read")
 }
 
@@ -704,7 +704,7 @@ fn a_flood_of_invented_bags_fills_neither_memory_nor_disk() {
         let (mut id, mut peer) = ([0; 32], [5; 32]);
         id[..4].copy_from_slice(&number.to_le_bytes());
         peer[..4].copy_from_slice(&submitter.to_le_bytes());
-        let submitter = Contact { peer: PeerId(peer), incarnation: 1, address: "/a".into() };
+        let submitter = Contact { peer: PeerId(peer), incarnation: 1, address: "/a".into(), nonce: None };
         let (tasks, task_mops) = (10, 100.0);
         let bag =
             BagHeader { id: BagId(id), submitter, tasks, task_mops, application_size_mops: 1000.0, declared: true };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use idlewood_overlay::{Contact, GridId, Node, PeerId, Side, State, Time, WallTime};
+use idlewood_overlay::{Body, Contact, GridId, Node, PeerId, Side, State, Time, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
     Asker, BagHeader, BagId, BlobId, Change, Checkpoint, Config, DeclineReason, Effect, Event, Finished,
@@ -17,7 +17,7 @@ const START: WallTime = WallTime(1_700_000_000_000_000);
 const SUBMITTER: PeerId = PeerId([1; 32]);
 
 fn contact(number: u8) -> Contact {
-    Contact { peer: PeerId([number; 32]), incarnation: 1, address: "/a".into() }
+    Contact { peer: PeerId([number; 32]), incarnation: 1, address: "/a".into(), nonce: None }
 }
 
 fn seconds(seconds: f64) -> Duration {
@@ -1348,4 +1348,37 @@ fn a_request_that_invents_a_bag_of_the_receiver_is_nothing() {
         "{:?}",
         host.persisted
     );
+}
+
+/// A machine stands where its certificate says, as the driver has told before it spoke.
+#[test]
+fn what_a_certificate_says_decides_where_its_machine_stands() {
+    let mut host = Host::new(1);
+    let (other, nonce) = (contact(2), [7; 16]);
+    host.give(Event::Bootstrap(other.clone()));
+    let ping = host.sent.iter().find_map(|(_, message)| match message {
+        Message::Overlay(idlewood_overlay::Message { body: Body::Ping { nonce, .. }, .. }) => Some(*nonce),
+        _ => None,
+    });
+    assert!(!host.peer.is_certified(other.peer));
+    host.give(Event::Certified { peer: other.peer, nonce });
+    assert!(host.peer.is_certified(other.peer));
+    host.receive(
+        2,
+        Message::Overlay(idlewood_overlay::Message {
+            grid: GridId([9; 32]).tag(),
+            incarnation: other.incarnation,
+            address: Some(other.address.clone()),
+            body: Body::Ack { nonce: ping.expect("it is asked"), mine: 0, set: None, ask: 0 },
+        }),
+    );
+    let certified = Contact { nonce: Some(Box::new(nonce)), ..other };
+    assert_eq!(host.peer.overlay_view().neighbours().collect::<Vec<_>>(), [&certified]);
+    // Of whom it is told most lately it knows.
+    for number in 0..5000_u32 {
+        let mut peer = [9; 32];
+        peer[..4].copy_from_slice(&number.to_le_bytes());
+        host.give(Event::Certified { peer: PeerId(peer), nonce });
+        assert!(host.peer.is_certified(PeerId(peer)));
+    }
 }

@@ -18,7 +18,7 @@ const START: WallTime = WallTime(1_700_000_000_000_000);
 const SPEED_MOPS: f64 = 1000.0;
 
 fn contact(number: u8) -> Contact {
-    Contact { peer: PeerId([number; 32]), incarnation: 1, address: "/a".into() }
+    Contact { peer: PeerId([number; 32]), incarnation: 1, address: "/a".into(), nonce: None }
 }
 
 fn bag_id(number: u8) -> BagId {

@@ -17,7 +17,7 @@ fn contact(number: u64) -> Contact {
     let mut peer = [0; 32];
     peer[..8].copy_from_slice(&number.to_be_bytes());
     let address = format!("/ip4/10.{}.{}.{}/tcp/40113", number >> 16, number >> 8 & 255, number & 255);
-    Contact { peer: PeerId(peer), incarnation: 1_763_677_000_000 + number, address: address.into() }
+    Contact { peer: PeerId(peer), incarnation: 1_763_677_000_000 + number, address: address.into(), nonce: None }
 }
 
 /// A submitter whose bags have a task on each executor, and what goes over its link.

@@ -13,7 +13,7 @@ use idlewood_scheduler::{
 };
 
 fn contact(byte: u8) -> Contact {
-    Contact { peer: PeerId([byte; 32]), incarnation: u64::from(byte), address: "/a".into() }
+    Contact { peer: PeerId([byte; 32]), incarnation: u64::from(byte), address: "/a".into(), nonce: None }
 }
 
 fn bag() -> BagHeader {

@@ -154,7 +154,7 @@ impl Host {
     /// How others reach it, as far as a stranger knows. Its address is its number: nothing dials it, but messages
     /// are as long as with addresses.
     pub(crate) fn contact(&self) -> Contact {
-        Contact { peer: self.id, incarnation: 0, address: self.index.to_string().into() }
+        Contact { peer: self.id, incarnation: 0, address: self.index.to_string().into(), nonce: None }
     }
 
     /// The machine is switched on; its peer knows what is on the disk. `expects_grid`: it will be given a contact.

@@ -236,6 +236,9 @@ fn description(detail: &BagDetail) -> Vec<(&'static str, String)> {
         let disputed = output::count(bag.disputed, "task");
         pairs.push(("replicas", format!("{replicas}, of which {quorum} decide; {disputed} disputed")));
     }
+    if let Some(why) = &bag.undecidable {
+        pairs.push(("undecidable", why.clone()));
+    }
     for declined in &bag.declined {
         let tasks = output::count(declined.tasks, "task");
         pairs.push(("declined", format!("{tasks}, last by {}: {}", declined.machine, declined.reason)));

@@ -114,6 +114,10 @@ fn find_rest(context: &Context) -> Vec<Finding> {
     if sandbox.is_empty() {
         sandbox.push(Finding::works("sandbox", "closes files, network and other processes to workers"));
     }
+    sandbox.push(match worker::native_gap() {
+        None => Finding::works("native programs", "have namespaces of their own, where bags.native lets them run"),
+        Some(gap) => Finding::fails("native programs", Unavailable::new(gap.what, gap.remedy)),
+    });
     let battery = match power::on_battery(Path::new(power::POWER_SUPPLY)) {
         Ok(true) => Finding::works("battery", "the machine runs on it"),
         Ok(false) => Finding::works("battery", "the machine is plugged in"),

@@ -242,6 +242,7 @@ mod tests {
             unasked: 0,
             replication: idlewood_scheduler::Replication::default(),
             disputed: 0,
+            undecidable: None,
             declined: Vec::new(),
             work_mops: Some(5.0),
             measured_mops: None,

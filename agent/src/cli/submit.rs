@@ -146,6 +146,9 @@ fn preview(context: &Context, plan: &Plan) -> io::Result<()> {
     if request.deterministic {
         pairs.push(("deterministic", "yes".to_owned()));
     }
+    if request.native {
+        pairs.push(("native", "yes: where owners let native programs run".to_owned()));
+    }
     pairs.push(("success codes", codes.join(", ")));
     pairs.push((
         "work",

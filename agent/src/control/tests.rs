@@ -234,3 +234,39 @@ fn refusals_become_statuses() {
         assert_eq!((failure.status.as_u16(), failure.sentence), (status, sentence()));
     }
 }
+
+fn read<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    parse(Ok(Bytes::copy_from_slice(bytes))).ok()
+}
+
+/// Whoever has the token may say anything.
+#[test]
+fn mutations_of_what_is_asked_of_the_agent() {
+    use crate::api::{InviteRequest, RevokeRequest, SubmitRequest};
+    use crate::fuzz::mutations;
+    use crate::manifest::{Entry, Input};
+    use idlewood_scheduler::BlobId;
+
+    let input = |name: &str| Input { name: name.to_owned(), blob: BlobId([1; 32]), bytes: 1 };
+    let mut request = SubmitRequest::plain("bag", 2, input("p.wasm"), vec!["{}".to_owned()]);
+    request.entries = vec![Entry { text: "a".to_owned(), input: Some(input("own")) }, Entry::default()];
+    request.env.insert("KEY".to_owned(), "{index}".to_owned());
+    mutations("control submit", vec![serde_json::to_vec(&request).unwrap()], |bytes| {
+        let Some(request) = read::<SubmitRequest>(bytes) else { return false };
+        // A client that writes what was read says the same.
+        let written = serde_json::to_vec(&request).unwrap();
+        let again = read::<SubmitRequest>(&written).expect("it was read before");
+        assert_eq!(serde_json::to_vec(&again).unwrap(), written);
+        true
+    });
+    mutations("control pause", vec![br#"{"for_s":90.5}"#.to_vec()], |bytes| {
+        let Some(request) = read::<PauseRequest>(bytes) else { return false };
+        assert!(pause_span(&request).is_err() || request.for_s.is_none_or(|seconds| seconds > 0.0));
+        true
+    });
+    let invite = br#"{"role":"member","valid_s":60.0,"uses":1,"lifetime_s":86400.0,"passphrase":"x"}"#.to_vec();
+    mutations("control invite", vec![invite], |bytes| read::<InviteRequest>(bytes).is_some());
+    mutations("control revoke", vec![br#"{"peer":"12D3KooW"}"#.to_vec()], |bytes| {
+        read::<RevokeRequest>(bytes).is_some()
+    });
+}

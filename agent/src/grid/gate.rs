@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use idlewood_overlay::{Contact, GridId, PeerId};
+use idlewood_overlay::{Contact, GridId, Nonce, PeerId};
 use libp2p::Multiaddr;
 use libp2p::identity::{Keypair, ed25519};
 use serde::{Deserialize, Serialize};
@@ -346,6 +346,15 @@ impl Gate {
         self.state().admitted.get(&peer).map(|admitted| admitted.chain.own.terms.role)
     }
 
+    /// The nonce in the certificate of this machine, or of one that is connected.
+    pub fn nonce_of(&self, peer: PeerId) -> Option<Nonce> {
+        let state = self.state();
+        if peer == self.me() {
+            return Some(state.chain.own.terms.nonce);
+        }
+        state.admitted.get(&peer).map(|admitted| admitted.chain.own.terms.nonce)
+    }
+
     /// Forgets machines that are not connected, except those that were let in just now: theirs is on its way.
     pub(crate) fn keep(&self, is_connected: impl Fn(PeerId) -> bool) {
         let now_s = now_s();
@@ -370,7 +379,12 @@ impl Gate {
         let Some(membership) = &state.membership else { return Vec::new() };
         let reachable = membership.admins.iter().filter(|(_, admin)| !admin.address.is_empty());
         reachable
-            .map(|(peer, admin)| Contact { peer: *peer, incarnation: 0, address: admin.address.as_str().into() })
+            .map(|(peer, admin)| Contact {
+                peer: *peer,
+                incarnation: 0,
+                address: admin.address.as_str().into(),
+                nonce: None,
+            })
             .collect()
     }
 

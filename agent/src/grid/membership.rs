@@ -465,3 +465,33 @@ fn decode_invitations(bytes: &[u8]) -> Result<Vec<Invited>, Malformed> {
 pub(super) fn fits_invitation(address: &str) -> bool {
     address.len() <= invitation::ADDRESS_BYTES_MAX
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is on the disk may be what somebody put there.
+    #[test]
+    fn mutations_of_what_is_on_disk_of_a_grid() {
+        use crate::fuzz::mutations;
+
+        let key: ed25519::Keypair = ed25519::SecretKey::try_from_bytes([3; 32]).expect("32 bytes").into();
+        let peer = PeerId(key.public().to_bytes());
+        let grid = grid_id(&peer.0);
+        let nonce = [5; 16];
+        let terms = Terms { grid, peer, role: Role::Admin, issued_s: 1_800_000_000, expires_s: 1_802_592_000, nonce };
+        let certificate = Certificate::issue(terms, &key);
+        let chain = Chain { own: certificate.clone(), admin: None };
+        let known = vec![(Bytes(certificate.encode()), "/ip4/192.0.2.7/tcp/4001".to_owned())];
+        let fields = MembershipFields(VERSION, "home".to_owned(), Bytes(chain.encode()), known);
+        mutations("membership file", vec![canonical::encode(&fields)], |bytes| decode_membership(bytes).is_ok());
+        let revocation = Revocation::issue(grid, PeerId([9; 32]), 1_800_000_500, &key, None);
+        let fields = RevocationsFields(VERSION, vec![Bytes(revocation.encode())]);
+        mutations("revocations file", vec![canonical::encode(&fields)], |bytes| {
+            decode_revocations(bytes, grid).is_ok()
+        });
+        let invited = (Bytes32([1; 32]), Role::Member.code(), 1_800_000_000, 3, 86_400, vec![Bytes32([2; 32])]);
+        let fields = InvitationsFields(VERSION, vec![invited]);
+        mutations("invitations file", vec![canonical::encode(&fields)], |bytes| decode_invitations(bytes).is_ok());
+    }
+}

@@ -380,7 +380,12 @@ impl Task {
                 let dialled = dialled.map(|(socket, _)| reach::multiaddr(socket));
                 let address = dialled.or_else(|| self.addresses.of(peer).first().cloned());
                 if let Some(address) = address.as_ref().filter(|_| is_found) {
-                    self.emit(NetEvent::Found(Contact { peer, incarnation: 0, address: address.to_string().into() }));
+                    self.emit(NetEvent::Found(Contact {
+                        peer,
+                        incarnation: 0,
+                        address: address.to_string().into(),
+                        nonce: None,
+                    }));
                 }
                 self.emit(NetEvent::Connected { peer, address });
             }

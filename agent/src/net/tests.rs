@@ -75,7 +75,7 @@ impl Node {
         let (net, mut events) = super::start_within(limits, config, blobs.clone()).unwrap();
         let Some(NetEvent::Listening(address)) = events.recv().await else { panic!("not listening") };
         assert!(parse_address(&address).unwrap().0.port() != 0);
-        let contact = Contact { peer, incarnation: 1, address: address.to_string().into() };
+        let contact = Contact { peer, incarnation: 1, address: address.to_string().into(), nonce: None };
         Self { net, events, contact, gate, blobs, _dir: dir }
     }
 
@@ -235,7 +235,7 @@ async fn a_source_that_lies_or_is_gone_is_passed_over() {
     let path = liar.blobs.path(hash).unwrap();
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, vec![6; 400_000]).unwrap();
-    let gone = Contact { peer: PeerId([3; 32]), incarnation: 1, address: "/ip4/127.0.0.1/tcp/1".into() };
+    let gone = Contact { peer: PeerId([3; 32]), incarnation: 1, address: "/ip4/127.0.0.1/tcp/1".into(), nonce: None };
     let fetcher = Fetcher::new(target.blobs.clone(), target.net.clone());
 
     let error = fetcher.fetch(hash, 1 << 20, vec![gone.clone(), liar.contact.clone()]).await.unwrap_err();
@@ -396,7 +396,7 @@ async fn garbage_answers_are_refused() {
             }
         }
     });
-    let contact = Contact { peer, incarnation: 0, address: told.await.unwrap().to_string().into() };
+    let contact = Contact { peer, incarnation: 0, address: told.await.unwrap().to_string().into(), nonce: None };
     for offset in [0, 300, 70_000, u64::MAX] {
         let reply = timeout(WAIT, node.net.chunk(&contact, blake3::hash(b"x"), offset)).await.unwrap();
         assert!(reply.is_err(), "{reply:?}");
@@ -420,7 +420,7 @@ async fn what_fails_together_is_reported_once() {
             break address;
         }
     };
-    let contact = Contact { peer, incarnation: 0, address: address.to_string().into() };
+    let contact = Contact { peer, incarnation: 0, address: address.to_string().into(), nonce: None };
     for _ in 0..20 {
         node.net.send(&contact, vec![1]);
     }
@@ -474,7 +474,8 @@ async fn without_a_grid_nothing_but_loopback_is_listened_on_or_dialled() {
     }
     for (index, address) in ["/ip4/192.0.2.1/tcp/4001", "", "nonsense", "/ip4/127.0.0.1/udp/1"].into_iter().enumerate()
     {
-        let contact = Contact { peer: PeerId([index as u8 + 1; 32]), incarnation: 1, address: address.into() };
+        let contact =
+            Contact { peer: PeerId([index as u8 + 1; 32]), incarnation: 1, address: address.into(), nonce: None };
         node.net.send(&contact, vec![1]);
         assert_eq!(node.unreachable().await, contact.peer, "{address}");
     }

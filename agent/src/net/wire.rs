@@ -202,6 +202,10 @@ impl request_response::Codec for Codec {
 
 #[cfg(test)]
 mod tests {
+    use std::future::Future as _;
+    use std::pin::Pin;
+    use std::task::{Context, Poll, Waker};
+
     use super::*;
 
     #[test]
@@ -253,6 +257,48 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Gives so many bytes, and then neither more nor an end.
+    struct Slow(usize);
+
+    impl AsyncRead for Slow {
+        fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+            let given = self.0.min(buffer.len());
+            self.0 -= given;
+            buffer[..given].fill(0);
+            if given == 0 { Poll::Pending } else { Poll::Ready(Ok(given)) }
+        }
+    }
+
+    #[test]
+    fn half_received_frames_take_so_much_memory_together_and_no_more() {
+        let codec = Codec { traffic: Arc::default() };
+        let half = FRAME_BYTES_MAX / 2;
+        let mut context = Context::from_waker(Waker::noop());
+        let mut begin = |held: &mut Vec<_>| {
+            // Each on a connection of its own: they share what is counted.
+            let codec = codec.clone();
+            let mut reading = Box::pin(async move { codec.read::<_, Request>(&mut Slow(half)).await });
+            let polled = reading.as_mut().poll(&mut context);
+            let is_refused = match polled {
+                Poll::Pending => false,
+                Poll::Ready(result) => {
+                    assert!(result.unwrap_err().to_string().contains("at once"));
+                    true
+                }
+            };
+            held.push(reading);
+            is_refused
+        };
+        let mut held = Vec::new();
+        let refused = (0..READING_BYTES_MAX / half + 2).position(|_| begin(&mut held)).expect("there is a limit");
+        assert!(refused >= READING_BYTES_MAX / half / 2, "{refused} are no flood");
+        assert!(codec.traffic.reading.load(Ordering::Relaxed) <= READING_BYTES_MAX + FRAME_BYTES_MAX);
+        held.truncate(refused / 2);
+        assert!(!begin(&mut held), "who gives up makes room");
+        held.clear();
+        assert_eq!(codec.traffic.reading.load(Ordering::Relaxed), 0);
     }
 
     #[test]

@@ -5,12 +5,14 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use idlewood_overlay::Contact;
 use idlewood_scheduler::{BagHeader, BagId, BlobId, DeclineReason, Event};
 
 use super::driver::{Done, Driver};
-use super::task::{SIGNED_BYTES_MAX, Supplies};
-use crate::grid::Unauthorised;
+use super::task::{PrepareError, SIGNED_BYTES_MAX, Supplies};
+use crate::fetch::Fetcher;
+use crate::grid::{Refused, Unauthorised};
 use crate::manifest::Manifest;
 use crate::settings::Objection;
 
@@ -32,6 +34,44 @@ impl From<Objection> for DeclineReason {
         match objection {
             Objection::Submitter => Self::Submitter,
             Objection::Program => Self::Program,
+            Objection::Native => Self::Native,
+        }
+    }
+}
+
+/// Why there is no manifest of a bag that can be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoManifest {
+    /// It cannot be had, or read, here and now.
+    #[error(transparent)]
+    Unavailable(PrepareError),
+    /// It is not one, or not that of the bag.
+    #[error("{0}")]
+    Forged(String),
+    /// Who signed it may not submit.
+    #[error(transparent)]
+    Unauthorised(#[from] Unauthorised),
+}
+
+impl From<NoManifest> for DeclineReason {
+    fn from(error: NoManifest) -> Self {
+        match error {
+            NoManifest::Unavailable(_) => Self::Unavailable,
+            NoManifest::Forged(_) => Self::Forged,
+            NoManifest::Unauthorised(error) => error.into(),
+        }
+    }
+}
+
+impl From<NoManifest> for PrepareError {
+    fn from(error: NoManifest) -> Self {
+        match error {
+            NoManifest::Unavailable(error) => error,
+            // It may have been renewed, and tell so when it is connected.
+            NoManifest::Unauthorised(error @ Unauthorised::Refused(Refused::Expired)) => {
+                anyhow::Error::from(error).into()
+            }
+            error @ (NoManifest::Forged(_) | NoManifest::Unauthorised(_)) => Self::Never(error.to_string()),
         }
     }
 }
@@ -40,37 +80,50 @@ impl Supplies {
     /// The manifest of a bag, from here or from `sources`: signed by a submitter of the grid, and saying what the header says.
     ///
     /// # Errors
+    /// Why nothing of the bag may run here.
+    pub(super) async fn manifest(
+        &self,
+        fetcher: &Fetcher,
+        bag: &BagHeader,
+        sources: &[Contact],
+    ) -> Result<Manifest, NoManifest> {
+        let unavailable = |error: anyhow::Error| NoManifest::Unavailable(error.into());
+        let got = self.get_by(fetcher, BlobId(bag.id.0), SIGNED_BYTES_MAX, sources).await;
+        let (path, _pin) = got.map_err(NoManifest::Unavailable)?;
+        let (gate, submitter) = (self.gate.clone(), bag.submitter.peer);
+        let read = tokio::task::spawn_blocking(move || {
+            let bytes = fs::read(path).context("cannot read the manifest").map_err(unavailable)?;
+            let read = Manifest::decode_signed(&bytes).map_err(|error| NoManifest::Forged(error.to_string()))?;
+            let (manifest, signed) = read;
+            gate.authorise(&signed, submitter)?;
+            Ok::<_, NoManifest>(manifest)
+        });
+        let manifest = read.await.context("cannot read the manifest").map_err(unavailable)??;
+        if fits(bag, &manifest) {
+            Ok(manifest)
+        } else {
+            Err(NoManifest::Forged("the bag's manifest does not fit its request".to_owned()))
+        }
+    }
+
+    /// The manifest of a bag of which nothing is here: it is not waited for long.
+    ///
+    /// # Errors
     /// Why nothing of the bag may queue here.
     pub(super) async fn authorise(&self, bag: &BagHeader, sources: &[Contact]) -> Result<Arc<Manifest>, DeclineReason> {
         // With slots of their own: whoever invents bags and gives their manifests slowly keeps nobody from their files.
-        let get = self.get_by(&self.manifest_fetcher, BlobId(bag.id.0), SIGNED_BYTES_MAX, sources);
-        let got = tokio::time::timeout(LOOK_TIMEOUT, get).await.map_err(|_| {
-            tracing::info!(bag = %bag.id, "the manifest of a bag comes too slowly");
-            DeclineReason::Unavailable
-        })?;
-        let (path, _pin) = got.map_err(|error| {
-            tracing::info!(bag = %bag.id, %error, "a bag cannot be looked at");
-            DeclineReason::Unavailable
-        })?;
-        let (gate, submitter) = (self.gate.clone(), bag.submitter.peer);
-        let read = tokio::task::spawn_blocking(move || {
-            let bytes = fs::read(path).map_err(|error| {
-                tracing::warn!(%error, "a manifest cannot be read");
-                DeclineReason::Unavailable
-            })?;
-            let (manifest, signed) = Manifest::decode_signed(&bytes).map_err(|_| DeclineReason::Forged)?;
-            gate.authorise(&signed, submitter)?;
-            Ok::<_, DeclineReason>(Arc::new(manifest))
-        });
-        let manifest = read.await.map_err(|_| DeclineReason::Unavailable)??;
-        self.fits(bag, &manifest)?;
-        Ok(manifest)
-    }
-
-    /// Whether a manifest that was authorised is that of this header.
-    fn fits(&self, bag: &BagHeader, manifest: &Manifest) -> Result<(), DeclineReason> {
-        let fits = (manifest.tasks, manifest.submitter) == (bag.tasks, bag.submitter.peer);
-        if fits { Ok(()) } else { Err(DeclineReason::Forged) }
+        let get = self.manifest(&self.manifest_fetcher, bag, sources);
+        match tokio::time::timeout(LOOK_TIMEOUT, get).await {
+            Ok(Ok(manifest)) => Ok(Arc::new(manifest)),
+            Ok(Err(error)) => {
+                tracing::info!(bag = %bag.id, %error, "a bag cannot be looked at");
+                Err(error.into())
+            }
+            Err(_) => {
+                tracing::info!(bag = %bag.id, "the manifest of a bag comes too slowly");
+                Err(DeclineReason::Unavailable)
+            }
+        }
     }
 
     /// What the owner, and who was revoked since, have against a bag of the grid.
@@ -82,12 +135,17 @@ impl Supplies {
     }
 }
 
+/// Whether a manifest is that of this header.
+fn fits(bag: &BagHeader, manifest: &Manifest) -> bool {
+    (manifest.tasks, manifest.submitter) == (bag.tasks, bag.submitter.peer)
+}
+
 impl Driver {
     /// A request for a bag of which nothing is here: may it queue?
     pub(super) fn authorise(&mut self, bag: BagHeader) {
         let id = bag.id;
         if let Some(manifest) = self.manifests.get(id) {
-            let verdict = self.supplies.fits(&bag, &manifest).and_then(|()| self.judge(&manifest));
+            let verdict = if fits(&bag, &manifest) { self.judge(&manifest) } else { Err(DeclineReason::Forged) };
             return self.follow_ups.push_back(self.verdict(id, verdict));
         }
         let (supplies, sources) = (self.supplies.clone(), self.sources(&bag.submitter));

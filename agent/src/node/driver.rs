@@ -450,6 +450,12 @@ impl Driver {
             NetEvent::Received { from, bytes } => match Message::decode(&bytes) {
                 Ok(message) => {
                     if let Some(message) = self.checked(from, message) {
+                        match self.gate.nonce_of(from) {
+                            Some(nonce) => self.feed(Event::Certified { peer: from, nonce }),
+                            // Its connection has ended meanwhile. Where it stands is known, or it is not heard.
+                            None if self.peer.is_certified(from) => {}
+                            None => return,
+                        }
                         self.feed(Event::Received { from, message });
                     }
                 }

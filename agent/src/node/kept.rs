@@ -187,7 +187,7 @@ mod tests {
     }
 
     fn record(id: BagId, closed: Option<(Closing, WallTime)>) -> Record {
-        let submitter = Contact { peer: PeerId([1; 32]), incarnation: 1, address: "".into() };
+        let submitter = Contact { peer: PeerId([1; 32]), incarnation: 1, address: "".into(), nonce: None };
         let bag = BagHeader { id, submitter, tasks: 1, task_mops: 1.0, application_size_mops: 1.0, declared: true };
         Record::Bag {
             bag,

@@ -77,7 +77,7 @@ mod tests {
 
     fn contact(port: u16) -> Contact {
         let peer = identity::peer_id(&Keypair::generate_ed25519()).expect("an Ed25519 key");
-        Contact { peer, incarnation: 0, address: format!("/ip4/127.0.0.1/tcp/{port}").into() }
+        Contact { peer, incarnation: 0, address: format!("/ip4/127.0.0.1/tcp/{port}").into(), nonce: None }
     }
 
     #[test]

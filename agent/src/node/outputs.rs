@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     fn wanted(index: u64) -> Wanted {
-        let from = Contact { peer: PeerId([1; 32]), incarnation: 1, address: "".into() };
+        let from = Contact { peer: PeerId([1; 32]), incarnation: 1, address: "".into(), nonce: None };
         Wanted { task: TaskId { bag: BagId([2; 32]), index }, output: BlobId([3; 32]), output_bytes: 1, from }
     }
 

@@ -35,6 +35,11 @@ impl Driver {
             let why = format!("{ACCEPTING_MAX} submissions are being taken already: submit it again in a moment");
             return answer(reply, Err(Refusal::Unavailable(why)));
         }
+        if request.native && request.work_mops.is_none() && !self.supplies.confines_natives {
+            let why = "no native program can be confined on this machine (idlewood doctor says why), so that the first task \
+                       cannot show how long one takes: say it with --work";
+            return answer(reply, Err(Refusal::Conflict(why.to_owned())));
+        }
         self.accepting += 1;
         let (blobs, gate, me) = (self.supplies.blobs.clone(), self.gate.clone(), self.peer.me().peer);
         let take = async move {
@@ -95,6 +100,7 @@ fn accept(
         time_limit_s: request.time_limit_s,
         success_codes: request.success_codes,
         deterministic: request.deterministic || request.replication.quorum > 1,
+        native: request.native,
     };
     manifest.validate().map_err(|error| Refusal::Invalid(error.to_string()))?;
     let bytes = gate.sign_manifest(manifest.encode()).map_err(|_| {

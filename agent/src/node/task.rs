@@ -46,6 +46,8 @@ pub(super) struct Supplies {
     /// What the owner says to that; the driver keeps it as it is set.
     pub(super) bags: Arc<Mutex<Bags>>,
     pub(super) homes: Arc<Homes>,
+    /// Whether this system can confine native programs as far as the owner asks for.
+    pub(super) confines_natives: bool,
 }
 
 /// A task with everything it needs. Dropping it removes its directory, which blocks.
@@ -207,28 +209,6 @@ impl Supplies {
         Ok((fetched.context("a blob is not to be had")?, pin))
     }
 
-    /// The manifest of a bag, from here or from `sources`, if its submitter may submit.
-    async fn manifest(&self, bag: &BagHeader, sources: &[Contact]) -> Result<Manifest, PrepareError> {
-        let (path, _pin) = self.get(BlobId(bag.id.0), SIGNED_BYTES_MAX, sources).await?;
-        let (gate, submitter) = (self.gate.clone(), bag.submitter.peer);
-        let read = tokio::task::spawn_blocking(move || {
-            let bytes = fs::read(path).context("cannot read the manifest")?;
-            let never = |error: String| PrepareError::Never(error);
-            let (manifest, signed) = Manifest::decode_signed(&bytes).map_err(|error| never(error.to_string()))?;
-            match gate.authorise(&signed, submitter) {
-                Ok(()) => Ok(manifest),
-                // It may have been renewed, and tell so when it is connected.
-                Err(error @ Unauthorised::Refused(Refused::Expired)) => Err(anyhow::Error::from(error).into()),
-                Err(error) => Err(never(error.to_string())),
-            }
-        });
-        let manifest = read.await.context("cannot read the manifest")??;
-        if manifest.tasks != bag.tasks || manifest.submitter != bag.submitter.peer {
-            return Err(PrepareError::Never("the bag's manifest does not fit its request".to_owned()));
-        }
-        Ok(manifest)
-    }
-
     /// Gets everything that a task needs, its manifest too unless that is `known`.
     pub(super) async fn prepare(
         &self,
@@ -241,9 +221,9 @@ impl Supplies {
     ) -> Preparation {
         let manifest = match known {
             Some(manifest) => manifest,
-            None => match self.manifest(bag, sources).await {
+            None => match self.manifest(&self.fetcher, bag, sources).await {
                 Ok(manifest) => Arc::new(manifest),
-                Err(error) => return Preparation { manifest: None, result: Err(error) },
+                Err(error) => return Preparation { manifest: None, result: Err(error.into()) },
             },
         };
         if let Some(error) = self.objection(&manifest) {
@@ -258,13 +238,9 @@ impl Supplies {
         Preparation { manifest: Some(manifest), result }
     }
 
-    /// Why tasks of a bag that was authorised once do not begin any more, or not here. Nothing is said against this
-    /// machine's own.
+    /// Why tasks of a bag that was authorised once do not begin any more, or not here.
     pub(super) fn objection(&self, manifest: &Manifest) -> Option<PrepareError> {
-        if manifest.submitter == self.gate.me() {
-            return None;
-        }
-        if self.gate.is_revoked(manifest.submitter) {
+        if manifest.submitter != self.gate.me() && self.gate.is_revoked(manifest.submitter) {
             return Some(PrepareError::Never(Unauthorised::Refused(Refused::Revoked).to_string()));
         }
         let objection = self.owners_objection(manifest)?;
@@ -272,11 +248,15 @@ impl Supplies {
         Some(anyhow::Error::from(objection).into())
     }
 
-    /// What the owner has against a bag; nothing against this machine's own.
+    /// What the owner has against a bag; nothing against this machine's own, unless it is native and the system cannot
+    /// confine that.
     pub(super) fn owners_objection(&self, manifest: &Manifest) -> Option<Objection> {
+        if manifest.native && !self.confines_natives {
+            return Some(Objection::Native);
+        }
         let bags = self.bags.lock().unwrap_or_else(PoisonError::into_inner);
         let program = Hash::from_bytes(manifest.program.blob.0);
-        bags.objection(manifest.submitter, program).filter(|_| manifest.submitter != self.gate.me())
+        bags.objection(manifest.submitter, program, manifest.native).filter(|_| manifest.submitter != self.gate.me())
     }
 
     /// Lays out what a task goes on from, unless it has been at work here since.
@@ -354,6 +334,7 @@ impl Supplies {
             output_bytes: STREAM_BYTES_MAX,
             disk_bytes: manifest.disk_bytes.min(self.blobs.kept_bytes().1),
             time_limit: Some(Duration::from_secs(manifest.time_limit_s)),
+            native: manifest.native,
             reach: home.reach.clone(),
         };
         let (manifest, pins) = (manifest.clone(), Arc::new(pins));

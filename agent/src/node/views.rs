@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use idlewood_overlay::{Contact, Node, PositionKey, State, Time};
+use idlewood_overlay::{Contact, Node, State, Time};
 use idlewood_scheduler::{BagId, BagView, Closing, Event};
 
 use super::Refusal;
@@ -12,6 +12,7 @@ use super::kept::{self, Finished};
 use crate::api;
 use crate::clock::{iso, iso_s};
 use crate::identity;
+use crate::output;
 use crate::policy::{Orders, Pause, Reason};
 
 /// Answers a question. Whoever asked may be gone, which is fine.
@@ -181,7 +182,7 @@ impl Driver {
         neighbours[..below].reverse();
         api::Peers {
             me: peer_view(overlay.me()),
-            position: hex::encode(PositionKey::new(self.grid, overlay.me().peer).0),
+            position: hex::encode(overlay.me().key(self.grid).0),
             is_root: overlay.is_root(),
             root: overlay.root().map(|root| peer_view(&root.contact)),
             depth: overlay.depth(node),
@@ -249,6 +250,7 @@ impl Driver {
             unasked: view.unasked,
             replication: view.replication,
             disputed: view.disputed,
+            undecidable: self.undecidable(view),
             declined: view
                 .declined
                 .iter()
@@ -266,6 +268,18 @@ impl Driver {
             first_start_s: self.first_starts.get(&view.bag.id).map(|at| at.since(view.released).as_secs_f64()),
             stretch: measured.then(|| elapsed_s / view.bag.application_size_mops),
         }
+    }
+
+    /// Whether an open bag wants more machines to say the same than there are.
+    fn undecidable(&self, view: &BagView) -> Option<String> {
+        let machines = self.peer.overlay_view().root().map_or(1, |root| root.count);
+        let quorum = u64::from(view.replication.quorum);
+        (view.closed.is_none() && quorum > machines).then(|| {
+            let grid = output::count(machines, "machine");
+            format!(
+                "{quorum} machines have to say the same and the grid has {grid}: nothing is decided until more join"
+            )
+        })
     }
 
     fn bag_detail(&self, view: BagView) -> Result<api::BagDetail, Refusal> {

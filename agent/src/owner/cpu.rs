@@ -68,19 +68,12 @@ fn read(proc: &Path, agent: u32, workers: &[u32]) -> Result<Times, Unavailable> 
         .map_err(|error| Unavailable::new(format!("cannot read {}: {error}", path.display()), "mount /proc"))?;
     let (total, busy) = parse_stat(&text)
         .ok_or_else(|| Unavailable::new(format!("{} has no line for all processors", path.display()), "mount /proc"))?;
-    let of = |pid: u32| {
-        let path = proc.join(pid.to_string()).join("stat");
-        let text = std::fs::read_to_string(&path)?;
-        parse_pid_stat(&text).ok_or_else(|| io::Error::other("it has no times"))
-    };
+    let stat = |pid: u32| std::fs::read_to_string(proc.join(pid.to_string()).join("stat"));
+    let of = |pid: u32| parse_pid_stat(&stat(pid)?).ok_or_else(|| io::Error::other("it has no times"));
     let own = |error: io::Error| Unavailable::new(format!("cannot read this agent's times: {error}"), "mount /proc");
     let (user, system) = of(agent).map_err(own)?;
-    let workers = workers.iter().map(|&worker| match of(worker) {
-        // In user mode it is at low priority, and does not count anyway.
-        Ok((_, system)) => system,
-        // It has just ended, and used nothing more.
-        Err(_) => 0,
-    });
+    // In user mode they are at low priority, and do not count anyway. One that has just ended used nothing more.
+    let workers = workers.iter().map(|&worker| stat(worker).ok().and_then(|text| parse_system(&text)).unwrap_or(0));
     let own = user + system + workers.sum::<u64>();
     Ok(Times { total, busy, own })
 }
@@ -93,6 +86,13 @@ fn parse_stat(text: &str) -> Option<(u64, u64)> {
     let at = |index: usize| fields.get(index).copied().unwrap_or(0);
     let busy = at(0) + at(2) + at(5) + at(6);
     (fields.len() >= 4).then(|| (busy + at(1) + at(3) + at(4) + at(7), busy))
+}
+
+/// System ticks from `/proc/PID/stat`, with those of children that have ended: native programs may start many short ones.
+fn parse_system(text: &str) -> Option<u64> {
+    let (_, fields) = text.rsplit_once(") ")?;
+    let fields: Vec<&str> = fields.split(' ').skip(11).take(4).collect();
+    Some(fields.get(1)?.parse::<u64>().ok()? + fields.get(3)?.parse::<u64>().ok()?)
 }
 
 /// User and system ticks from `/proc/PID/stat`, whose second field is a name in parentheses that may hold anything.
@@ -124,6 +124,7 @@ ctxt 201736548
         assert_eq!(parse_stat("cpu0 1 2 3 4\n"), None);
         assert_eq!(parse_stat("cpu  1 2 3\n"), None, "cut off");
         assert_eq!(parse_pid_stat(PID_STAT), Some((123, 45)));
+        assert_eq!(parse_system(PID_STAT), Some(45 + 7), "what its children used in the kernel, too");
         assert_eq!(parse_pid_stat("4711 (a"), None);
         assert_eq!(parse_pid_stat(""), None);
         let here = std::fs::read_to_string("/proc/stat").expect("this system has it");

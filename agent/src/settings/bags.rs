@@ -21,6 +21,8 @@ pub struct Bags {
     pub allow_programs: Vec<Program>,
     /// Programs that may not.
     pub deny_programs: Vec<Program>,
+    /// Whether native programs may run, in a sandbox with one wall fewer than WebAssembly has.
+    pub native: bool,
     /// Most work of one submitter that waits and runs here, by the time the machine takes for it.
     #[serde(deserialize_with = "work")]
     pub work_per_submitter: Span,
@@ -33,6 +35,7 @@ impl Default for Bags {
             deny_submitters: Vec::new(),
             allow_programs: Vec::new(),
             deny_programs: Vec::new(),
+            native: false,
             work_per_submitter: Span(Config::default().submitter_work_max),
         }
     }
@@ -67,11 +70,17 @@ pub enum Objection {
     /// bags.deny_programs or bags.allow_programs.
     #[error("the owner does not let its program run here")]
     Program,
+    /// bags.native, or the system confines no native programs.
+    #[error("no native programs run here (bags.native is not set, or the system cannot confine them)")]
+    Native,
 }
 
 impl Bags {
-    /// What the owner has against a bag.
-    pub fn objection(&self, submitter: PeerId, program: Hash) -> Option<Objection> {
+    /// What the owner has against a bag, native or not.
+    pub fn objection(&self, submitter: PeerId, program: Hash, native: bool) -> Option<Objection> {
+        if native && !self.native {
+            return Some(Objection::Native);
+        }
         let (submitter, program) = (Machine(submitter), Program(program));
         let is_allowed = |allowed: bool, nobody_named: bool| allowed || nobody_named;
         if self.deny_submitters.contains(&submitter)
@@ -131,18 +140,29 @@ mod tests {
         let [one, other] = [(); 2].map(|()| identity::peer_id(&Keypair::generate_ed25519()).unwrap());
         let (good, bad) = (blake3::hash(b"good"), blake3::hash(b"bad"));
         let all = Bags::default();
-        assert_eq!(all.objection(one, good), None);
+        assert_eq!(all.objection(one, good, false), None);
+        assert_eq!(all.objection(one, good, true), Some(Objection::Native));
+        assert_eq!(Bags { native: true, ..Bags::default() }.objection(one, good, true), None);
         let denied = Bags { deny_submitters: vec![Machine(one)], ..Bags::default() };
-        assert_eq!(denied.objection(one, good), Some(Objection::Submitter));
-        assert_eq!(denied.objection(other, good), None);
+        assert_eq!(denied.objection(one, good, false), Some(Objection::Submitter));
+        assert_eq!(denied.objection(other, good, false), None);
         let allowed = Bags { allow_submitters: vec![Machine(one)], ..Bags::default() };
-        assert_eq!((allowed.objection(one, bad), allowed.objection(other, bad)), (None, Some(Objection::Submitter)));
+        assert_eq!(
+            (allowed.objection(one, bad, false), allowed.objection(other, bad, false)),
+            (None, Some(Objection::Submitter))
+        );
         let both = Bags { allow_submitters: vec![Machine(one)], ..denied };
-        assert_eq!(both.objection(one, good), Some(Objection::Submitter));
+        assert_eq!(both.objection(one, good, false), Some(Objection::Submitter));
         let programs = Bags { deny_programs: vec![Program(bad)], ..Bags::default() };
-        assert_eq!((programs.objection(one, good), programs.objection(one, bad)), (None, Some(Objection::Program)));
+        assert_eq!(
+            (programs.objection(one, good, false), programs.objection(one, bad, false)),
+            (None, Some(Objection::Program))
+        );
         let programs = Bags { allow_programs: vec![Program(good)], ..Bags::default() };
-        assert_eq!((programs.objection(one, good), programs.objection(one, bad)), (None, Some(Objection::Program)));
+        assert_eq!(
+            (programs.objection(one, good, false), programs.objection(one, bad, false)),
+            (None, Some(Objection::Program))
+        );
     }
 
     #[test]

@@ -32,3 +32,20 @@ pub(super) fn decode<'a>(key: &[u8], record: &'a [u8]) -> Option<&'a [u8]> {
     let (sum, value) = rest.split_first_chunk::<CHECKSUM_BYTES>()?;
     (*version == FRAME_VERSION && *sum == checksum(key, value)).then_some(value)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing but what was written for this key is read, and it is what was written.
+    #[test]
+    fn mutations_of_records_on_disk() {
+        let (key, other) = (b"key".as_slice(), b"kez".as_slice());
+        crate::fuzz::mutations("record", vec![encode(key, b"a value"), encode(key, b"")], |record| {
+            let Some(value) = decode(key, record) else { return false };
+            assert_eq!(encode(key, value), record);
+            assert_eq!(decode(other, record), None);
+            true
+        });
+    }
+}

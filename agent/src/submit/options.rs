@@ -28,6 +28,9 @@ pub struct Options {
     /// The program: a WebAssembly module (WASI preview 1)
     #[arg(long, value_name = "FILE.wasm")]
     pub program: Option<PathBuf>,
+    /// The program is native (an executable or a script), for machines whose owners let such programs run (bags.native)
+    #[arg(long)]
+    pub native: bool,
     /// One task per number: 5, 0-99, 0-99:10, 1,3,7-9
     #[arg(long, value_name = "RANGE", group = "source", help_heading = "Tasks")]
     pub array: Option<Numbers>,
@@ -143,6 +146,7 @@ impl Options {
         let pick = |own: Vec<PathBuf>, other| if own.is_empty() { other } else { own };
         Self {
             program: self.program.or(spec.program),
+            native: self.native || spec.native,
             array: self.array.or(source.array),
             each_line: self.each_line.or(source.each_line),
             glob: self.glob.or(source.glob),

@@ -7,7 +7,7 @@
 //! One that was told to compile compiles one program, says that it has, and ends. One that runs tasks loads its program
 //! and takes jobs, one at a time, until the input ends; it reports on its standard output (`protocol`). It takes a job
 //! only when it begins it: what is still in the socket the agent can take back. A task gets a fresh instance and memory of
-//! its own.
+//! its own. One for a native program starts it, in a process that confines itself, and watches it (`native`).
 
 use std::fs::{self, File};
 use std::io;
@@ -27,6 +27,7 @@ use super::confine::confine;
 use super::disk::{self, Allowance};
 use super::fixed;
 use super::low;
+use super::native;
 use super::output::CappedFile;
 use super::program::{PREVIEW1_MODULE, check_shape, one_line};
 use super::protocol::{self, End, FromWorker, Hello, Report, Role};
@@ -66,12 +67,18 @@ fn serve() -> anyhow::Result<()> {
     let hello: Hello = protocol::decode_packet(hello).context(by_hand)?;
     let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
     anyhow::ensure!(parent == i32::try_from(hello.agent_pid).ok(), "the agent is gone");
-    low::keep_low();
+    match hello.role {
+        Role::Native => low::lower_process(),
+        Role::Compile { .. } | Role::Run { .. } => low::keep_low(),
+    }
     disk::outlive_large_files().context("cannot ignore a signal (SIGXFSZ)")?;
     if let Role::Compile { .. } = hello.role {
         let most = |bytes| Rlimit { current: Some(bytes), maximum: Some(bytes) };
         rustix::process::setrlimit(Resource::As, most(COMPILE_BYTES_MAX)).context("no limit of memory")?;
         rustix::process::setrlimit(Resource::Fsize, most(DISK_BYTES_MAX)).context("no limit of file sizes")?;
+    }
+    if hello.role == Role::Native {
+        return serve_native(&hello, &input, &mut output, &mut packet);
     }
     for gap in confine(&hello.readable, &hello.writable) {
         anyhow::ensure!(!hello.strict, "{}, and the owner asked for all of the sandbox; {}", gap.what, gap.remedy);
@@ -85,6 +92,7 @@ fn serve() -> anyhow::Result<()> {
             return say_ready(&mut output, compiled).map(drop);
         }
         Role::Run { artefact } => artefact,
+        Role::Native => anyhow::bail!("that was seen to above"),
     };
     let loaded = worker.load(&artefact);
     let Some(program) = say_ready(&mut output, loaded)? else { return Ok(()) };
@@ -97,6 +105,26 @@ fn serve() -> anyhow::Result<()> {
         let report = worker.run(&job, &program);
         say(&mut output, &FromWorker::Done(number, report))?;
     }
+}
+
+/// Runs the one job of a native program, and waits for its end.
+fn serve_native(hello: &Hello, input: &io::Stdin, output: &mut File, packet: &mut [u8]) -> anyhow::Result<()> {
+    let gap = native::enter_namespaces().err();
+    if let Some(error) = &gap {
+        let gap = native::no_namespaces(error);
+        anyhow::ensure!(!hello.strict, "{}, and the owner asked for all of the sandbox; {}", gap.what, gap.remedy);
+        eprintln!("{}", gap.what);
+    }
+    say(output, &FromWorker::Ready { cpu: cpu_time() })?;
+    let (job, beside) = protocol::receive(input, packet)?;
+    if job.is_empty() {
+        return Ok(());
+    }
+    let (number, job) = protocol::decode_job(job, beside)?;
+    say(output, &FromWorker::Done(number, native::run(&job, gap.is_none())))?;
+    // The agent ends the whole group.
+    protocol::receive(input, packet)?;
+    Ok(())
 }
 
 /// Says how the preparation went, and passes on what came of it.
@@ -286,7 +314,7 @@ fn limit_files(job: &Job, bytes_max: Option<u64>) -> Result<(), End> {
     disk::limit_files(bytes_max).map_err(|error| unable(&job.directory, "limit the size of files", &error))
 }
 
-fn unable(path: &Path, what: &str, error: &io::Error) -> End {
+pub(super) fn unable(path: &Path, what: &str, error: &io::Error) -> End {
     End::CouldNotStart { message: format!("cannot {what} ({}): {error}", path.display()) }
 }
 
@@ -334,7 +362,7 @@ fn present(job: &Job, uses_files: bool, stdout: &CappedFile, stderr: &CappedFile
 }
 
 /// A task's checkpoint, which no other worker has until this is dropped, or this process dies.
-struct Checkpoint<'a> {
+pub(super) struct Checkpoint<'a> {
     path: &'a Path,
     // Closing it gives the lock back.
     _directory: File,
@@ -342,7 +370,7 @@ struct Checkpoint<'a> {
 
 impl<'a> Checkpoint<'a> {
     /// Makes and locks it, if the task can get at it.
-    fn of(job: &'a Job, uses_files: bool) -> Result<Option<Self>, End> {
+    pub(super) fn of(job: &'a Job, uses_files: bool) -> Result<Option<Self>, End> {
         let Some(path) = job.checkpoint.as_deref().filter(|_| uses_files) else { return Ok(None) };
         let failed = |error: io::Error| unable(path, "keep the checkpoint", &error);
         fs::create_dir_all(path).map_err(failed)?;
@@ -391,7 +419,7 @@ fn end_of(error: &wasmtime::Error) -> End {
 }
 
 /// Processor time of this process since its start.
-fn cpu_time() -> Duration {
+pub(super) fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

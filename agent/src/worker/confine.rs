@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, Ruleset, RulesetAttr, RulesetCreatedAttr, Scope,
@@ -111,6 +111,7 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_unshare,
     libc::SYS_open_tree,
     libc::SYS_move_mount,
+    libc::SYS_mount_setattr,
     libc::SYS_fsopen,
     libc::SYS_fsmount,
     libc::SYS_fspick,
@@ -152,6 +153,60 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_modify_ldt,
 ];
 
+/// Those of them that are for who may start programs.
+const PROCESSES: &[i64] = &[
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_fork,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_vfork,
+];
+
+/// Those that are for who sees no other processes, and no other files that can be changed.
+const WITH_NAMESPACES: &[i64] = &[
+    libc::SYS_kill,
+    libc::SYS_tkill,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chmod,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchmodat2,
+];
+
+/// More that a native program may not: what would take its processes out of the group that is frozen and ended together,
+/// and files that are memory and count as neither.
+const FORBIDDEN_TO_NATIVE: &[i64] =
+    &[libc::SYS_setsid, libc::SYS_setpgid, libc::SYS_memfd_create, libc::SYS_memfd_secret];
+
+/// Flags of a process with namespaces of its own.
+const NAMESPACES: [libc::c_int; 7] = [
+    libc::CLONE_NEWUSER,
+    libc::CLONE_NEWNS,
+    libc::CLONE_NEWPID,
+    libc::CLONE_NEWNET,
+    libc::CLONE_NEWIPC,
+    libc::CLONE_NEWUTS,
+    libc::CLONE_NEWCGROUP,
+];
+
+/// What of the system native programs read and execute: programs, libraries, and how libraries are found. Of `/etc` nothing
+/// else, since it says who works here and how.
+const SYSTEM: &[&str] = &[
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/nix/store",
+    "/run/current-system",
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+];
+const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+
 /// From the kernel's `fcntl.h`.
 const F_SETSIG: libc::c_int = 10;
 const F_SETOWN_EX: libc::c_int = 15;
@@ -190,7 +245,21 @@ pub(super) fn confine(readable: &[PathBuf], writable: &[PathBuf]) -> Vec<Gap> {
         what: format!("programs that the worker starts may gain rights: {error}"),
         remedy: "run the agent on Linux 3.5 or later",
     });
-    no_new_privileges.into_iter().chain(confine_files(readable, writable)).chain(confine_calls()).collect()
+    no_new_privileges.into_iter().chain(confine_files(readable, writable)).chain(confine_calls(None)).collect()
+}
+
+/// The same for a native program, and all that it starts: it can start programs, those of the system, and what it may
+/// write. Where it has `namespaces` it can also signal its own processes, and change the rights of its files, since there it
+/// sees no others and the rest is read-only.
+pub(super) fn confine_native(program: &Path, readable: &[PathBuf], writable: &[PathBuf], namespaces: bool) -> Vec<Gap> {
+    let no_new_privileges = rustix::thread::set_no_new_privs(true).err().map(|error| Gap {
+        what: format!("a native program may gain rights: {error}"),
+        remedy: "run the agent on Linux 3.5 or later",
+    });
+    let system = SYSTEM.iter().map(PathBuf::from).chain([program.to_owned()]).collect::<Vec<_>>();
+    let devices = DEVICES.map(PathBuf::from);
+    let files = close_files(&Open { readable, writable, executable: &system, devices: &devices });
+    no_new_privileges.into_iter().chain(files).chain(confine_calls(Some(namespaces))).collect()
 }
 
 /// What can be closed on this machine to who may write in these directories, tried out on a thread that ends.
@@ -210,16 +279,27 @@ fn confine_files(readable: &[PathBuf], writable: &[PathBuf]) -> Vec<Gap> {
         Some(Gap { what, remedy: "check the permissions of the state directory" })
     };
     let mut gaps: Vec<Gap> = writable.iter().filter_map(create).collect();
-    gaps.extend(close_files(readable, writable));
+    gaps.extend(close_files(&Open { readable, writable, executable: &[], devices: &[] }));
     gaps
 }
 
-fn close_files(readable: &[PathBuf], writable: &[PathBuf]) -> Option<Gap> {
+/// What stays open of the files.
+struct Open<'a> {
+    readable: &'a [PathBuf],
+    writable: &'a [PathBuf],
+    /// Read and executed; where there is any, what is writable is executable too.
+    executable: &'a [PathBuf],
+    /// Read and written.
+    devices: &'a [PathBuf],
+}
+
+fn close_files(open: &Open) -> Option<Gap> {
     let remedy = "use a kernel from 6.2 on with Landlock enabled (lsm=landlock,... on its command line)";
     let gap = |why: String| Some(Gap { what: format!("the user's files are not closed to the worker: {why}"), remedy });
     // Neither programs nor devices, pipes and sockets.
     let read: BitFlags<AccessFs> = AccessFs::from_read(ABI_MOST) & !BitFlags::from(AccessFs::Execute);
-    let own = read
+    let execute = read | AccessFs::Execute;
+    let own = if open.executable.is_empty() { read } else { execute }
         | AccessFs::WriteFile
         | AccessFs::Truncate
         | AccessFs::RemoveFile
@@ -234,8 +314,10 @@ fn close_files(readable: &[PathBuf], writable: &[PathBuf]) -> Option<Gap> {
         .and_then(|rules| rules.handle_access(AccessNet::from_all(ABI_MOST)))
         .and_then(|rules| rules.scope(Scope::from_all(ABI_MOST)))
         .and_then(Ruleset::create)
-        .and_then(|rules| rules.add_rules(path_beneath_rules(readable, read)))
-        .and_then(|rules| rules.add_rules(path_beneath_rules(writable, own)))
+        .and_then(|rules| rules.add_rules(path_beneath_rules(open.readable, read)))
+        .and_then(|rules| rules.add_rules(path_beneath_rules(open.writable, own)))
+        .and_then(|rules| rules.add_rules(path_beneath_rules(open.executable, execute)))
+        .and_then(|rules| rules.add_rules(path_beneath_rules(open.devices, read | AccessFs::WriteFile)))
         .and_then(|rules| rules.restrict_self());
     match restricted.map(|status| status.landlock) {
         Ok(LandlockStatus::Available { effective_abi, .. }) if effective_abi >= ABI_LEAST => None,
@@ -246,15 +328,17 @@ fn close_files(readable: &[PathBuf], writable: &[PathBuf]) -> Option<Gap> {
     }
 }
 
-fn confine_calls() -> Option<Gap> {
-    let filters = filters().and_then(|filters| filters.iter().try_for_each(|filter| seccompiler::apply_filter(filter)));
+/// Of a native program it is said whether it has namespaces of its own.
+fn confine_calls(native: Option<bool>) -> Option<Gap> {
+    let filters =
+        filters(native).and_then(|filters| filters.iter().try_for_each(|filter| seccompiler::apply_filter(filter)));
     filters.err().map(|error| Gap {
         what: format!("the network and other processes are not closed to the worker: seccomp refused: {error}"),
         remedy: "use a kernel with CONFIG_SECCOMP_FILTER on x86-64, ARM64 or RISC-V",
     })
 }
 
-fn filters() -> Result<[BpfProgram; 2], seccompiler::Error> {
+fn filters(native: Option<bool>) -> Result<[BpfProgram; 2], seccompiler::Error> {
     let architecture = std::env::consts::ARCH.try_into().map_err(seccompiler::Error::from)?;
     let refuse = |errno: i32, rules: BTreeMap<i64, Vec<SeccompRule>>| {
         let action = SeccompAction::Errno(errno.unsigned_abs());
@@ -262,17 +346,44 @@ fn filters() -> Result<[BpfProgram; 2], seccompiler::Error> {
         Ok::<BpfProgram, seccompiler::Error>(filter.try_into()?)
     };
     let mut forbidden: BTreeMap<i64, Vec<SeccompRule>> = FORBIDDEN.iter().map(|call| (*call, Vec::new())).collect();
+    match native {
+        None => {}
+        Some(namespaces) => {
+            forbidden.extend(FORBIDDEN_TO_NATIVE.iter().map(|call| (*call, Vec::new())));
+            PROCESSES.iter().for_each(|call| drop(forbidden.remove(call)));
+            if namespaces {
+                WITH_NAMESPACES.iter().for_each(|call| drop(forbidden.remove(call)));
+            } else {
+                // It could signal all of the user's processes.
+                forbidden.insert(libc::SYS_tgkill, Vec::new());
+            }
+        }
+    }
     let number = SeccompCmpArgLen::Dword;
     let mut forbid = |call: i64, argument: u8, length, is: SeccompCmpOp, value: u64| {
         let rule = SeccompRule::new(vec![SeccompCondition::new(argument, length, is, value)?])?;
         forbidden.entry(call).or_default().push(rule);
         Ok::<(), seccompiler::Error>(())
     };
-    // A thread is welcome, a process is not.
-    let thread = SeccompCmpOp::MaskedEq(libc::CLONE_THREAD as u64);
-    forbid(libc::SYS_clone, 0, SeccompCmpArgLen::Qword, thread, 0)?;
-    // Signals and limits are for this process alone, and no other is told of by signals.
-    forbid(libc::SYS_tgkill, 0, number.clone(), SeccompCmpOp::Ne, u64::from(std::process::id()))?;
+    if native.is_some() {
+        for namespace in NAMESPACES {
+            let flag = u64::from(namespace.unsigned_abs());
+            forbid(libc::SYS_clone, 0, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(flag), flag)?;
+        }
+    } else {
+        // A thread is welcome, a process is not.
+        let thread = SeccompCmpOp::MaskedEq(libc::CLONE_THREAD as u64);
+        forbid(libc::SYS_clone, 0, SeccompCmpArgLen::Qword, thread, 0)?;
+        // Signals are for this process alone.
+        forbid(libc::SYS_tgkill, 0, number.clone(), SeccompCmpOp::Ne, u64::from(std::process::id()))?;
+    }
+    if native == Some(true) {
+        // Whoever is frozen stays so.
+        for (call, argument) in [(libc::SYS_kill, 1), (libc::SYS_tkill, 1), (libc::SYS_tgkill, 2)] {
+            forbid(call, argument, number.clone(), SeccompCmpOp::Eq, u64::from(libc::SIGCONT.unsigned_abs()))?;
+        }
+    }
+    // Limits are for this process alone, and no other is told of by signals.
     forbid(libc::SYS_prlimit64, 0, number.clone(), SeccompCmpOp::Ne, 0)?;
     for command in [libc::F_SETOWN, F_SETOWN_EX, F_SETSIG] {
         forbid(libc::SYS_fcntl, 1, number.clone(), SeccompCmpOp::Eq, u64::from(command.unsigned_abs()))?;

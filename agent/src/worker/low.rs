@@ -15,6 +15,12 @@ const IO_WHO_PROCESS: libc::c_int = 1;
 /// needed for correctness.
 pub(super) fn keep_low() {
     lower_thread();
+    lower_process();
+}
+
+/// The part without that, for who watches over what it starts, which lowers itself ([`lower_thread`]): however many these are,
+/// and however busy the machine is, it comes to its turn.
+pub(super) fn lower_process() {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     report([
         ("core dump size", no_core_dumps()),
@@ -24,7 +30,7 @@ pub(super) fn keep_low() {
 }
 
 /// The part that is this thread's alone, and is inherited.
-fn lower_thread() {
+pub(super) fn lower_thread() {
     report([
         ("nice", rustix::process::nice(19).map(drop).map_err(io::Error::from)),
         ("SCHED_IDLE", use_idle_processor_time()),

@@ -40,6 +40,11 @@
 //! Programs may leave symbolic links that point anywhere in their working directory. Neither the task nor [`left`] follows
 //! them.
 //!
+//! # Native programs
+//! Where the owner lets them run ([`Job::native`]) a worker is for one task: it starts the program, watches it, and goes
+//! with all that it has started (`native`). Such a program finds `inputs` and `checkpoint` as links in its working directory,
+//! and what the system has installed, read-only.
+//!
 //! # Left out
 //! - Clocks and random numbers are the host's, unless a job wants them fixed (`fixed`); the monotonic clock goes on while a task is frozen.
 //! - No NaN canonicalisation (2.5 times the time): programs that look at NaN bits may differ between machines.
@@ -51,6 +56,7 @@ mod disk;
 mod fixed;
 mod inputs;
 mod low;
+mod native;
 mod output;
 mod pool;
 mod program;
@@ -61,6 +67,7 @@ pub mod left;
 
 pub use confine::{Gap, gaps};
 pub use inputs::{Input, LayOutError, lay_out};
+pub use native::gap as native_gap;
 pub use pool::{Pool, PoolConfig, PoolError, StartError, WorkerEvent};
 pub use program::{ProgramError, check_program};
 
@@ -79,7 +86,7 @@ pub(crate) const STDERR: &str = "stderr";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
-    /// The program: a WebAssembly module in a file.
+    /// The program in a file: a WebAssembly module, or where [`Job::native`] says so what this system executes.
     pub program: PathBuf,
     /// BLAKE3 of that file; a file with another content is not run.
     pub program_hash: [u8; 32],
@@ -98,7 +105,8 @@ pub struct Job {
     /// keeps it locked while that runs, and removes it again where the program left nothing in it. A task whose checkpoint
     /// another worker has does not start.
     pub checkpoint: Option<PathBuf>,
-    /// Most linear memory the program may have, bytes. (The worker itself takes some 10 MiB besides.)
+    /// Most linear memory the program may have, or most memory of all processes of a native one, bytes. (The worker itself
+    /// takes some 10 MiB besides.)
     pub memory_bytes: u64,
     /// Most bytes taken from each of stdout and stderr.
     pub output_bytes: u64,
@@ -107,7 +115,10 @@ pub struct Job {
     pub disk_bytes: u64,
     /// Longest run, not counting frozen time and the compilation; `None`: unlimited.
     pub time_limit: Option<Duration>,
-    /// The same clock and the same random numbers wherever it runs, drawn from this; `None`: the host's.
+    /// The program is one of this system, not WebAssembly.
+    pub native: bool,
+    /// The same clock and the same random numbers wherever it runs, drawn from this; `None`: the host's. Native programs
+    /// have the host's.
     pub fixed: Option<u64>,
     /// Where all of the above lies; a worker runs jobs of one such value only.
     #[serde(skip)]
@@ -260,6 +271,7 @@ mod tests {
             output_bytes: 1 << 20,
             disk_bytes: 1 << 20,
             time_limit: None,
+            native: false,
             reach: Arc::default(),
         }
     }

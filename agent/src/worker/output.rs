@@ -62,7 +62,7 @@ impl CappedFile {
     }
 
     /// Writes what fits; fails with EFBIG when not all of it did.
-    fn write(&self, bytes: &[u8]) -> io::Result<()> {
+    pub(super) fn write(&self, bytes: &[u8]) -> io::Result<()> {
         // One thread runs the task, so load and store need not be one step.
         let left = self.inner.left.load(Ordering::Relaxed);
         let fits = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));

@@ -39,6 +39,7 @@ use tokio::sync::mpsc;
 use self::slot::{Serves, Slot, Waiting};
 use super::compile_cache::CompileCache;
 use super::disk::Allowance;
+use super::native;
 use super::protocol;
 use super::{Job, JobError, Outcome};
 
@@ -219,10 +220,15 @@ impl Pool {
         self.shared.wake.len()
     }
 
-    /// Process ids of the present workers, for telling their processor time from the owner's.
+    /// Process ids of the present workers and of what native programs have started, for telling their processor time from
+    /// the owner's.
     pub fn worker_pids(&self) -> Vec<u32> {
-        let pid = |slot: &Slot| slot.worker.and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok());
-        self.shared.lock().slots.iter().filter_map(pid).collect()
+        let pid = |slot: &Slot| {
+            let pid = u32::try_from(slot.worker?.as_raw_nonzero().get()).ok()?;
+            Some((pid, slot.serves.as_ref().is_some_and(|serves| serves.native)))
+        };
+        let workers: Vec<(u32, bool)> = self.shared.lock().slots.iter().filter_map(pid).collect();
+        workers.into_iter().flat_map(|(pid, native)| if native { native::tree_of(pid) } else { vec![pid] }).collect()
     }
 
     /// Gives `job` to `slot`. It begins at once, or when the slot thaws; its end comes as [`WorkerEvent::Ended`].
@@ -258,7 +264,7 @@ impl Pool {
         let number = state.next_number;
         state.next_number += 1;
         packet.number(number);
-        let serves = Serves { hash: job.program_hash, reach: Arc::clone(&job.reach) };
+        let serves = Serves { hash: job.program_hash, reach: Arc::clone(&job.reach), native: job.native };
         let (program, limit) = (job.program.clone(), job.time_limit);
         let place = &mut state.slots[slot];
         let allowance = Allowance::of(job);

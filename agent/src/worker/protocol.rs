@@ -67,6 +67,8 @@ pub(super) enum Role {
         /// Its compiled form.
         artefact: PathBuf,
     },
+    /// Runs one job of a native program, and is ended.
+    Native,
 }
 
 /// A job on its way to a worker.
@@ -322,6 +324,7 @@ mod tests {
             output_bytes: 2,
             disk_bytes: 3,
             time_limit: Some(Duration::from_millis(1500)),
+            native: true,
         };
         assert_eq!(pass(&encode_job(&job).unwrap()), (0, job.clone()));
         let large = Job { stdin: Stdin::Bytes(vec![7; PACKET_BYTES_MAX]), ..job };

@@ -1,6 +1,7 @@
 //! Worker processes as the agent uses them: real processes, real programs (`tasks/probe`, `tasks/tile`).
 
 mod limits;
+mod native;
 mod programs;
 mod runs;
 mod walls;
@@ -101,6 +102,7 @@ impl Setup {
             output_bytes: mib(1),
             disk_bytes: mib(1),
             time_limit: Some(PATIENCE),
+            native: false,
         }
     }
 
@@ -509,6 +511,15 @@ fn agent_to_be_killed() {
         setup.pool.freeze();
         return tell_and_wait(&setup);
     }
+    if frozen.starts_with("native") {
+        let job = setup.script("(sleep 1000 &); while :; do :; done & (trap '' HUP; while :; do :; done) & wait", &[]);
+        setup.pool.start(0, &job).unwrap();
+        wait_until(|| setup.pool.worker_pids().len() == 6);
+        if frozen.ends_with("frozen") {
+            setup.pool.freeze();
+        }
+        return tell_and_wait(&setup);
+    }
     setup.warm();
     let spinning = setup.job("probe", &["spin", "1000000"]);
     setup.pool.start(0, &spinning).unwrap();
@@ -534,7 +545,7 @@ fn tell_and_wait(setup: &Setup) {
 
 #[test]
 fn no_worker_outlives_its_agent() {
-    for (frozen, workers) in [("", 2), ("at work", 2), ("at birth", 1)] {
+    for (frozen, workers) in [("", 2), ("at work", 2), ("at birth", 1), ("native", 6), ("native, frozen", 6)] {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "agent_to_be_killed", "--ignored", "--nocapture"]).stdout(Stdio::piped());
         command.env("FROZEN", frozen);

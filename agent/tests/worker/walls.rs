@@ -237,6 +237,69 @@ fn what_a_worker_writes_to_stderr_is_bounded_and_waits_for_nobody() {
     };
     assert!(reason.ends_with("(exit code 3): why\\u{1b}[2J"), "{reason}");
     pool.shutdown();
+    // Of much it keeps the beginning.
+    let mut outcome = None;
+    let (pool, mut events) = pool_of_liars(setup.dir.path(), "head -c 60000 /dev/zero | tr '\\0' x >&2; exit 3");
+    pool.start(0, &job).unwrap();
+    wait_until(|| {
+        outcome = events.try_recv().ok();
+        outcome.is_some()
+    });
+    let Some(WorkerEvent::Ended { outcome: Outcome::WorkerDied { reason }, .. }) = outcome else {
+        panic!("{outcome:?}")
+    };
+    let kept = reason.matches('x').count();
+    assert!((4000..=4100).contains(&kept), "{kept}");
+    pool.shutdown();
+}
+
+/// A program on which the compiler spends long, and memory.
+fn large_module(functions: u32) -> Vec<u8> {
+    fn leb(mut number: u32) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while number >= 0x80 {
+            bytes.push((number & 0x7f) as u8 | 0x80);
+            number >>= 7;
+        }
+        bytes.push(number as u8);
+        bytes
+    }
+    let section = |number: u8, content: &[u8]| [&[number][..], &leb(content.len() as u32), content].concat();
+    // Each adds up what it is given by the one before: (local.get 0)(i32.const n)(i32.mul)(local.set 0), often.
+    let mut body = vec![1, 1, 0x7f];
+    (0..200).for_each(|number| body.extend([0x20, 0, 0x41, number & 0x3f, 0x6c, 0x41, 7, 0x6a, 0x21, 0]));
+    body.push(0x0b);
+    let code = [leb(body.len() as u32), body].concat();
+    [
+        b"\0asm\x01\0\0\0".to_vec(),
+        section(1, b"\x01\x60\x00\x00"),
+        section(3, &[leb(functions), vec![0; functions as usize]].concat()),
+        section(5, b"\x01\x00\x01"),
+        section(7, b"\x02\x06_start\x00\x00\x06memory\x02\x00"),
+        section(10, &[leb(functions), code.repeat(functions as usize)].concat()),
+    ]
+    .concat()
+}
+
+/// Who compiles a program for others has as much memory and disk as that takes, and no more.
+#[test]
+fn a_worker_that_compiles_is_limited() {
+    let mut setup = Setup::new(1);
+    let program = setup.file("large.wasm", &large_module(2000));
+    let job = setup.job_for_file(&program, &[]);
+    setup.pool.start(0, &job).unwrap();
+    let mut limits = String::new();
+    wait_until(|| {
+        let Some(pid) = setup.pool.worker_pids().first().copied() else { return false };
+        limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
+        let most = |name: &str| {
+            let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+            let mut numbers = line.split_whitespace().map(str::parse::<u64>);
+            Some([numbers.next()?.ok()?, numbers.next()?.ok()?])
+        };
+        most("Max address space") == Some([8 << 30; 2]) && most("Max file size") == Some([512 << 20; 2])
+    });
+    assert_eq!(setup.next().1.outcome, exit(0));
 }
 
 #[test]

@@ -122,14 +122,14 @@ impl World {
         let seed = self.rng.random();
         let machine = &mut self.machines[index];
         machine.incarnation += 1;
-        let me = Contact { peer: machine.id, incarnation: machine.incarnation, address: "".into() };
+        let me = Contact { peer: machine.id, incarnation: machine.incarnation, address: "".into(), nonce: None };
         let mut overlay = Overlay::new(self.config.clone(), GRID, me, seed, self.now, CODEC);
         let mut effects = Vec::new();
         publish(self.now, &mut overlay, &mut effects);
         machine.overlay = Some(overlay);
         self.carry_out(index, effects);
         if let Some(contact) = contact {
-            let first = Contact { peer: self.machines[contact].id, incarnation: 0, address: "".into() };
+            let first = Contact { peer: self.machines[contact].id, incarnation: 0, address: "".into(), nonce: None };
             self.feed(index, Event::Bootstrap(first));
         }
     }

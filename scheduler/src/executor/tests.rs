@@ -12,7 +12,7 @@ use crate::queue::Entry;
 use crate::summary::{STRETCH_COUNT, STRETCHES, Summary};
 
 fn contact(number: u8) -> Contact {
-    Contact { peer: PeerId([number; 32]), incarnation: 1, address: "/a".into() }
+    Contact { peer: PeerId([number; 32]), incarnation: 1, address: "/a".into(), nonce: None }
 }
 
 /// An executor at 1000 Mop/s with a bag of two tasks of 100 s, one of which ran for 40 s, and then a bag of one

@@ -11,7 +11,7 @@ use crate::bag::{BagId, BlobId, HELD_INTERVALS_MAX};
 pub(super) const TASKS: u64 = 40;
 
 pub(super) fn contact(number: u8) -> Contact {
-    Contact { peer: PeerId([number; 32]), incarnation: 1, address: "".into() }
+    Contact { peer: PeerId([number; 32]), incarnation: 1, address: "".into(), nonce: None }
 }
 
 pub(super) fn io() -> Io {
@@ -334,7 +334,12 @@ fn ten_million_tasks_on_ten_thousand_executors_take_a_few_megabytes() {
     let executor = |number: u64| {
         let mut peer = [0; 32];
         peer[..8].copy_from_slice(&number.to_le_bytes());
-        Contact { peer: PeerId(peer), incarnation: 1, address: "/ip4/192.168.100.100/udp/40000/quic-v1".into() }
+        Contact {
+            peer: PeerId(peer),
+            incarnation: 1,
+            address: "/ip4/192.168.100.100/udp/40000/quic-v1".into(),
+            nonce: None,
+        }
     };
     assert_eq!(ledger.requests(&io, &config).len(), 1);
     // In an order that leaves holes.

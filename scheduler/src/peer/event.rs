@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use idlewood_overlay::{Contact, PeerId};
+use idlewood_overlay::{Contact, Nonce, PeerId};
 use serde::{Deserialize, Serialize};
 
 use crate::bag::{
@@ -51,6 +51,14 @@ pub enum TaskOutcome {
 pub enum Event {
     /// A first contact answered: join through it.
     Bootstrap(Contact),
+    /// What the transport has seen in a peer's certificate, before the peer's first message and again whenever it may have
+    /// been forgotten: the nonce of its place on the line. Without it that is taken as empty.
+    Certified {
+        /// Whose.
+        peer: PeerId,
+        /// The nonce.
+        nonce: Nonce,
+    },
     /// A message arrived; `from` is authenticated by the transport.
     Received {
         /// Who sent it.

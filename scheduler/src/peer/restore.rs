@@ -61,6 +61,7 @@ impl Peer {
             grid,
             overlay,
             overlay_effects: Vec::new(),
+            certified: BTreeMap::new(),
             router: Router::default(),
             cut_off: Vec::new(),
             ledgers: BTreeMap::new(),

@@ -11,7 +11,7 @@ use crate::queue::{Entry, Load};
 use crate::ranges::IntervalSet;
 
 fn contact(number: u8) -> Contact {
-    Contact { peer: PeerId([number; 32]), incarnation: 1, address: "/a".into() }
+    Contact { peer: PeerId([number; 32]), incarnation: 1, address: "/a".into(), nonce: None }
 }
 
 /// Three overlays that hear each other at once.

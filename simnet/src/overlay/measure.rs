@@ -59,7 +59,7 @@ mod tests {
 
     fn contact(number: u64) -> Member {
         let address = "a".repeat(number.min(256) as usize).into();
-        Contact { peer: PeerId([number as u8; 32]), incarnation: number, address }.into()
+        Contact { peer: PeerId([number as u8; 32]), incarnation: number, address, nonce: None }.into()
     }
 
     fn bodies(number: u64) -> Vec<Body> {

@@ -483,7 +483,7 @@ impl World {
         let (incarnation, life) = (machine.incarnation, machine.life);
         let number = u64::from(host) << 32 | u64::from(life);
         let seed = SmallStream::new(self.settings.seed, "peer", number).next_u64();
-        let me = Contact { peer: self.peer_id(host), incarnation, address: address(host) };
+        let me = Contact { peer: self.peer_id(host), incarnation, address: address(host), nonce: None };
         let config = self.config.clone();
         let overlay = Overlay::new(config, self.grid, me, seed, Time::ZERO, PayloadCodec::WHOLE);
         let machine = &mut self.hosts[host as usize];
@@ -498,7 +498,7 @@ impl World {
 
     /// Gives a machine that is up another first contact.
     pub fn introduce(&mut self, host: HostIndex, contact: HostIndex) {
-        let contact = Contact { peer: self.peer_id(contact), incarnation: 0, address: address(contact) };
+        let contact = Contact { peer: self.peer_id(contact), incarnation: 0, address: address(contact), nonce: None };
         self.give(host, Event::Bootstrap(contact), 1);
     }
 

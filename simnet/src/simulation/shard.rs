@@ -66,6 +66,7 @@ pub(super) struct Fetch {
 
 /// What a message travels as.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "all of a run are of one variant")]
 pub(super) enum Content {
     Bytes(Vec<u8>),
     Value(Message),
@@ -84,6 +85,7 @@ pub(super) struct Letter {
 
 /// What goes from one shard to another.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "nearly all are letters")]
 pub(super) enum Parcel {
     Letter(Letter),
     Occurrence(Occurrence),

@@ -46,6 +46,10 @@ impl Trace<'_> {
                 self.letter(b'b');
                 self.word(tag(contact.peer));
             }
+            Event::Certified { peer, .. } => {
+                self.letter(b'n');
+                self.word(tag(*peer));
+            }
             Event::Received { .. } => self.letter(b'r'),
             Event::ConnectionLost(peer) => {
                 self.letter(b'c');

@@ -114,3 +114,23 @@ fn a_machine_alone_is_a_grid() {
     let bag = agent.submit_sleeps(3, 10);
     assert_complete(agent, &bag, 3);
 }
+
+#[test]
+fn a_quorum_that_the_grid_cannot_give_is_told() {
+    let grid = Grid::start(2);
+    let program = probe_program();
+    let program = program.to_str().unwrap();
+    let submit = |quorum: &str| {
+        let options = ["submit", "--program", program, "--work", "50", "--replicas", "3", "--quorum", quorum];
+        let bag = grid.agents[0].ask(&[&options[..], &["--", "hello"]].concat());
+        bag["id"].as_str().unwrap().to_owned()
+    };
+    let (within, beyond) = (submit("2"), submit("3"));
+    assert_complete(&grid.agents[0], &within, 1);
+    let show = |bag: &str| grid.agents[0].ask(&["bag", "show", bag]);
+    let why = show(&beyond)["undecidable"].as_str().unwrap_or_default().to_owned();
+    assert!(why.contains("3 machines have to say the same and the grid has 2 machines"), "{}", show(&beyond));
+    assert!(show(&within)["undecidable"].is_null());
+    grid.agents[0].ask(&["bag", "cancel", &beyond]);
+    assert!(show(&beyond)["undecidable"].is_null(), "it is over");
+}

@@ -8,6 +8,7 @@ mod durability;
 mod grids;
 mod harness;
 mod mistakes;
+mod native;
 mod owner;
 mod places;
 mod redteam;

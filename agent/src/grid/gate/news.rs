@@ -6,7 +6,7 @@ use idlewood_overlay::PeerId;
 use libp2p::Multiaddr;
 use tracing::{info, warn};
 
-use super::super::certificate::{Certificate, Refused, Role};
+use super::super::certificate::{Certificate, Chain, Refused, Role};
 use super::super::membership::{ADMINS_MAX, Admin, MembershipError, fits_invitation};
 use super::super::message;
 use super::super::revocation::{Revocation, Revocations};
@@ -107,6 +107,11 @@ impl Gate {
             }
             message::Gossip::Certificate(chain) => {
                 let digest = self.state().admitted.get(&from).map(|admitted| admitted.digest).unwrap_or_default();
+                // While it is connected it stands where it stood.
+                let nonce = Chain::decode(&chain).map_err(|_| Refused::Malformed)?.own.terms.nonce;
+                if self.nonce_of(from).is_some_and(|known| known != nonce) {
+                    return Err(Refused::NotTheirs);
+                }
                 self.admit_at(from, &message::Hello { chain, digest }, now_s)?;
                 Ok(Vec::new())
             }

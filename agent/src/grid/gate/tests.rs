@@ -239,6 +239,17 @@ fn certificates_are_renewed_by_any_admin_in_their_second_half() {
     assert_eq!(creator.gate.objection_at(member.peer(), NOW_S + 31 * 86_400), None);
     let foreign = Gossip::Certificate(admin.gate.hello().chain).encode();
     assert_eq!(creator.gate.hear_at(member.peer(), &foreign, half), Err(Refused::NotTheirs));
+
+    // It is the one place for all of its life, of which those know that it is connected with.
+    assert_eq!(creator.gate.nonce_of(member.peer()), Some(nonce));
+    assert_eq!((member.gate.nonce_of(member.peer()), member.gate.nonce_of(any_peer())), (Some(nonce), None));
+    let elsewhere = {
+        let state = creator.gate.state();
+        state.issue(&creator.gate, member.peer(), Role::Submitter, 31 * 86_400, [9; 16], half).unwrap().encode()
+    };
+    let words = Gossip::Certificate(elsewhere).encode();
+    assert_eq!(creator.gate.hear_at(member.peer(), &words, half), Err(Refused::NotTheirs));
+    assert_eq!(creator.gate.nonce_of(member.peer()), Some(nonce));
 }
 
 #[test]

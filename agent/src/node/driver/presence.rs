@@ -166,7 +166,9 @@ impl Driver {
 async fn dial(net: &NetHandle, address: Multiaddr) -> Option<Contact> {
     loop {
         match net.dial(address.clone()).await {
-            Ok(peer) => return Some(Contact { peer, incarnation: 0, address: address.to_string().into() }),
+            Ok(peer) => {
+                return Some(Contact { peer, incarnation: 0, address: address.to_string().into(), nonce: None });
+            }
             Err(net::DialError::Oneself(_) | net::DialError::Closed) => return None,
             Err(error) => tracing::warn!(%error, "cannot join through this agent yet"),
         }

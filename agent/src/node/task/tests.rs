@@ -28,6 +28,7 @@ pub(in crate::node) fn manifest() -> Manifest {
         time_limit_s: 60,
         success_codes: vec![0],
         deterministic: false,
+        native: false,
     }
 }
 
@@ -51,6 +52,7 @@ pub(in crate::node) fn prepared(memory_bytes: u64) -> Prepared {
         output_bytes: 0,
         disk_bytes: 0,
         time_limit: None,
+        native: false,
         reach: home.reach.clone(),
     };
     Prepared { job, manifest, scratch: None, pins: Arc::default(), inputs: None, home }

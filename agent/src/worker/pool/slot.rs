@@ -58,6 +58,8 @@ pub(super) struct Serves {
     /// The program's.
     pub(super) hash: [u8; 32],
     pub(super) reach: Arc<Reach>,
+    /// It runs one job, and none after it: what that started goes with the worker.
+    pub(super) native: bool,
 }
 
 #[derive(Debug)]
@@ -192,6 +194,9 @@ impl Slot {
                 }
                 return;
             }
+            if next.serves.native && !self.handed.is_empty() {
+                return;
+            }
             match next.packet.send(&line.ours) {
                 Ok(()) => {}
                 Err(Errno::AGAIN | Errno::NOBUFS) => return,
@@ -243,5 +248,23 @@ impl Slot {
         if self.handed.is_empty() {
             self.running = None;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However long its task may take, a program has to be compiled, or loaded, in this time.
+    #[test]
+    fn who_gets_ready_has_two_minutes() {
+        let mut slot = Slot::default();
+        let serves = Serves { hash: [1; 32], reach: Arc::default(), native: false };
+        let begin = Instant::now();
+        slot.starts(None, Line::new().expect("a pair of sockets"), serves);
+        let deadline = slot.deadline().expect("it is not waited for without end");
+        assert!(deadline >= begin + PREPARE_LIMIT && deadline <= Instant::now() + PREPARE_LIMIT);
+        assert_eq!(PREPARE_LIMIT, Duration::from_secs(120));
+        assert!(slot.running.as_ref().is_some_and(|running| running.preparing));
     }
 }

@@ -218,6 +218,18 @@ impl Shared {
                 state = self.lock();
                 continue;
             }
+            if serves.native {
+                match self.spawn(place, Role::Native, serves, Vec::new(), Vec::new()) {
+                    Ok(new) => {
+                        *link = Some(new);
+                        place.listening = true;
+                        self.nudge_timer(&state);
+                        return Some(Next::Listen);
+                    }
+                    Err(error) => could_not_start(slot, place, &error),
+                }
+                continue;
+            }
             let Some((_, artefact)) = found.as_ref().filter(|(program, _)| *program == serves.hash) else {
                 drop(state);
                 found = self.cache.find(&serves.hash).map(|artefact| (serves.hash, artefact));
@@ -372,8 +384,14 @@ impl Shared {
         let wall =
             if running.was_frozen { now.saturating_duration_since(running.since) } else { report.wall.min(RUN_MAX) };
         let Some(job) = place.handed.pop_front() else { return Err(out_of_turn()) };
-        place.begin();
-        place.hand_over();
+        let native = place.serves.as_ref().is_some_and(|serves| serves.native);
+        if native {
+            // Before anybody looks at what it left.
+            place.signal(Signal::KILL);
+        } else {
+            place.begin();
+            place.hand_over();
+        }
         let left = place.handed.len();
         place.listening = left > 0;
         self.nudge_timer(&state);
@@ -383,7 +401,7 @@ impl Shared {
         }
         let outcome = outcome_of(report.end);
         // What hindered it may be this worker's own.
-        let retire = left == 0 && matches!(outcome, Outcome::CouldNotStart { .. });
+        let retire = native || left == 0 && matches!(outcome, Outcome::CouldNotStart { .. });
         let protocol::Report { cpu, output_truncated, untouched, .. } = report;
         let (cpu, compile) = (cpu.min(RUN_MAX), std::mem::take(&mut link.compile));
         job.permit.send(WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated, untouched });

@@ -1,0 +1,231 @@
+//! Native programs: shell scripts, since every system has a shell.
+
+use super::*;
+
+impl Setup {
+    /// A job for a script, whose arguments are these.
+    pub(super) fn script(&mut self, text: &str, args: &[&str]) -> Job {
+        let name = format!("script-{}", self.tasks);
+        let program = self.file(&name, format!("#!/bin/bash\n{text}\n").as_bytes());
+        Job { native: true, ..self.job_for_file(&program, args) }
+    }
+
+    fn run_script(&mut self, text: &str, args: &[&str]) -> (u8, String, String) {
+        let job = self.script(text, args);
+        let ended = self.run(&job);
+        exited(&job, &ended)
+    }
+
+    fn outcome_of_script(&mut self, text: &str) -> Outcome {
+        let job = self.script(text, &[]);
+        self.run(&job).outcome
+    }
+}
+
+/// Processes of a worker's session that are not dead.
+fn session_of(worker: u32) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_of_it = |pid: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let session = stat.rsplit_once(") ").and_then(|(_, fields)| fields.split(' ').nth(3)?.parse::<u32>().ok());
+        session == Some(worker) && !is_dead(*pid)
+    };
+    pids.filter(is_of_it).collect()
+}
+
+/// Dead, or killed and waiting for a processor to die on: signal 9 is pending.
+fn is_killed(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pending = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.is_some_and(|bits| u64::from_str_radix(bits.trim(), 16).is_ok_and(|bits| bits & 1 << 8 != 0))
+    };
+    is_dead(pid) || pending("SigPnd:") || pending("ShdPnd:")
+}
+
+fn trapped(outcome: &Outcome, words: &str) {
+    assert!(matches!(outcome, Outcome::Trapped { message } if message.contains(words)), "{words}: {outcome:?}");
+}
+
+#[test]
+fn a_native_task_sees_what_it_is_given_and_leaves_what_it_wrote() {
+    let mut setup = Setup::new(1);
+    let blob = setup.file("blob", b"precious");
+    let inputs = setup.dir.path().join("in/laid-out");
+    lay_out(&inputs, &[Input { name: "data".to_owned(), path: blob.clone() }]).unwrap();
+    let checkpoint = setup.dir.path().join("out/checkpoint");
+    let text = "echo \"$1 $KEY $(cat inputs/data) $(cat)\" | tr a-z A-Z; echo why >&2; mkdir deep; echo 42 >deep/result; \
+                cp /bin/true copied; chmod 755 copied; ./copied; echo mine >checkpoint/state; \
+                echo forged >inputs/data; sleep 100 & kill $!; wait $!; exit 7";
+    let job = setup.script(text, &["two words"]);
+    let job = Job {
+        env: vec![("KEY".to_owned(), "value".to_owned())],
+        stdin: Stdin::Bytes(b"given".to_vec()),
+        inputs: Some(inputs),
+        checkpoint: Some(checkpoint.clone()),
+        ..job
+    };
+    let ended = setup.run(&job);
+    let (code, stdout, stderr) = exited(&job, &ended);
+    assert_eq!((code, stdout.as_str()), (7, "TWO WORDS VALUE PRECIOUS GIVEN\n"), "{stderr}");
+    assert!(stderr.starts_with("why\n") && stderr.contains("inputs/data"), "{stderr}");
+    assert_eq!(fs::read_to_string(job.work_dir().join("deep/result")).unwrap(), "42\n");
+    assert_eq!(fs::read_to_string(checkpoint.join("state")).unwrap(), "mine\n");
+    assert_eq!(fs::read(&blob).unwrap(), b"precious");
+    assert!(!job.work_dir().join("inputs").is_symlink(), "what led there is no output");
+    assert!(!ended.output_truncated && ended.cpu > Duration::ZERO && ended.wall >= ended.cpu / 2, "{ended:?}");
+    let (_, stdout, _) = setup.run_script("env; pwd", &[]);
+    assert!(
+        stdout.lines().all(|line| ["PWD=", "SHLVL=", "_=", "/"].iter().any(|known| line.starts_with(known))),
+        "{stdout}"
+    );
+}
+
+#[test]
+fn what_cannot_be_executed_here_is_told() {
+    let mut setup = Setup::new(1);
+    for (content, words) in
+        [(&b"\x7fELF nonsense"[..], "cannot execute"), (b"#!/no/such/interpreter\n", "cannot execute")]
+    {
+        let program = setup.file("odd", content);
+        let job = Job { native: true, ..setup.job_for_file(&program, &[]) };
+        let outcome = setup.run(&job).outcome;
+        assert!(matches!(&outcome, Outcome::CouldNotStart { message } if message.contains(words)), "{outcome:?}");
+    }
+    let mut job = setup.script("exit 0", &[]);
+    job.program_hash[0] ^= 1;
+    let outcome = setup.run(&job).outcome;
+    assert!(matches!(&outcome, Outcome::CouldNotStart { message } if message.contains("damaged")), "{outcome:?}");
+    trapped(&setup.outcome_of_script("kill -SEGV $$"), "signal 11");
+    assert_eq!(setup.outcome_of_script("exit 3"), exit(3), "the slot goes on");
+    // One after the other, each on a worker of its own.
+    for number in 0..3 {
+        let job = setup.script(&format!("exit {number}"), &[]);
+        setup.pool.append(0, &job).unwrap();
+    }
+    setup.expect(&(0..3).map(exit).collect::<Vec<_>>());
+}
+
+/// Many at once, or ever more of them: the task fails, and nothing of it stays.
+#[test]
+fn a_fork_bomb_ends_as_a_failed_task() {
+    let mut setup = Setup::new(1);
+    for bomb in ["while :; do (kill -STOP $BASHPID) & done", "bomb() { bomb & bomb & }; bomb; sleep 1000"] {
+        let job = setup.script(bomb, &[]);
+        setup.pool.start(0, &job).unwrap();
+        let worker = setup.only_pid();
+        trapped(&setup.next().1.outcome, "processes and threads");
+        // Hundreds at the lowest priority may take long to die, and do nothing else any more.
+        let all = session_of(worker);
+        let mut alive = all.clone();
+        wait_until(|| {
+            alive.retain(|pid| !is_killed(*pid));
+            alive.is_empty()
+        });
+        assert!(session_of(worker).iter().all(|pid| all.contains(pid)), "others came");
+    }
+    assert_eq!(setup.outcome_of_script("exit 0"), exit(0));
+}
+
+/// All that descends from a program stops with it, and goes with it.
+#[test]
+fn all_descendants_stop_and_end_together() {
+    const LOOPS: usize = 3;
+    let mut setup = Setup::new(1);
+    let text = "spin() { while :; do :; done; }; (spin & spin &) ; (trap '' HUP TERM CONT TSTP; spin) & \
+                while :; do kill -CONT -1; kill -CONT 0; done 2>/dev/null";
+    let job = setup.script(text, &[]);
+    setup.pool.start(0, &job).unwrap();
+    let worker = setup.only_pid();
+    let mut tree = Vec::new();
+    wait_until(|| {
+        tree = session_of(worker);
+        tree.len() >= 3 + LOOPS
+    });
+    let mut known = setup.pool.worker_pids();
+    known.sort_unstable();
+    tree.sort_unstable();
+    assert_eq!(known, tree, "whose processor time is not the owner's");
+    setup.pool.freeze();
+    wait_until(|| tree.iter().all(|pid| state_of(*pid) == Some('T')));
+    let ticks = |tree: &[u32]| tree.iter().map(|pid| ticks_of(*pid)).sum::<u64>();
+    let before = ticks(&tree);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!((ticks(&tree), session_of(worker).len()), (before, tree.len()));
+    setup.pool.thaw();
+    wait_until(|| ticks(&tree) > before);
+    assert!(setup.pool.stop(0));
+    assert_eq!(setup.next().1.outcome, Outcome::Stopped);
+    wait_until(|| session_of(worker).is_empty());
+    // What is left behind by one that ends does not stay either.
+    let job = setup.script("(sleep 1000 &) ; sleep 1000 & exit 4", &[]);
+    setup.pool.start(0, &job).unwrap();
+    let worker = setup.only_pid();
+    assert_eq!(setup.next().1.outcome, exit(4));
+    wait_until(|| session_of(worker).is_empty());
+}
+
+#[test]
+fn a_native_program_reaches_nothing_of_the_host() {
+    let mut setup = Setup::new(1);
+    let secret = setup.dir.path().join("secret");
+    fs::write(&secret, "the owner's").unwrap();
+    let ours = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = ours.local_addr().unwrap().port();
+    let (secret, agent) = (secret.to_str().unwrap(), std::process::id());
+    for attempt in [
+        format!("cat {secret}"),
+        format!("echo mine >>{secret}"),
+        format!("chmod 666 {secret}"),
+        format!("touch {secret}"),
+        format!("mv {secret} ."),
+        format!("ln {secret} here"),
+        format!("ln -s {secret} here; cat here"),
+        format!("ls {}", setup.dir.path().display()),
+        format!("cat /proc/{agent}/environ"),
+        "cat /proc/self/environ".to_owned(),
+        "ls /proc".to_owned(),
+        "cat /etc/passwd".to_owned(),
+        "ls /root /home /tmp /run /dev".to_owned(),
+        "echo mine >/tmp/mine".to_owned(),
+        "echo mine >/usr/mine".to_owned(),
+        "echo mine >../stdout".to_owned(),
+        "echo mine >../program".to_owned(),
+        "rm -r ../work".to_owned(),
+        "mkfifo pipe".to_owned(),
+        format!("kill -0 {agent}"),
+        "kill -CONT $$".to_owned(),
+        "setsid true".to_owned(),
+        "unshare -U true".to_owned(),
+        "mount --bind . .".to_owned(),
+        format!("echo hello >/dev/tcp/127.0.0.1/{port}"),
+        format!("echo hello >/dev/udp/127.0.0.1/{port}"),
+    ] {
+        let (code, stdout, stderr) = setup.run_script(&attempt, &[]);
+        assert!(code != 0 && stdout.is_empty() && !stderr.is_empty(), "{attempt}: {code} {stdout}{stderr}");
+    }
+    assert_eq!(fs::read_to_string(secret).unwrap(), "the owner's");
+    ours.set_nonblocking(true).unwrap();
+    assert!(ours.accept().is_err(), "nobody came");
+}
+
+#[test]
+fn the_limits_hold_for_native_programs() {
+    let mut setup = Setup::new(1);
+    let spin = Job { time_limit: Some(Duration::from_secs(1)), ..setup.script("while :; do :; done", &[]) };
+    assert_eq!(setup.run(&spin).outcome, Outcome::TimedOut { limit: Duration::from_secs(1) });
+    // One process alone gets no more memory; several together are seen.
+    let (code, _, stderr) = setup.run_script("dd if=/dev/zero of=/dev/null bs=200M count=1", &[]);
+    assert!(code != 0 && stderr.contains("memory"), "{code} {stderr}");
+    let hoard = "for i in 1 2 3 4; do dd if=/dev/zero bs=30M | sleep 1000 & done; wait";
+    trapped(&setup.outcome_of_script(hoard), "memory");
+    let flood = setup.script("exec yes", &[]);
+    let ended = setup.run(&flood);
+    trapped(&ended.outcome, "signal 13");
+    assert!(ended.output_truncated);
+    assert_eq!(fs::metadata(flood.stdout_path()).unwrap().len(), flood.output_bytes);
+    let over = Outcome::OverDisk { limit_bytes: mib(1) };
+    assert_eq!(setup.outcome_of_script("head -c 4000000 /dev/zero >large; exit 0"), over);
+    assert_eq!(setup.outcome_of_script("for i in 1 2 3; do head -c 500000 /dev/zero >$i; done; sleep 1000"), over);
+}
