@@ -207,17 +207,18 @@ fn of_too_many_revocations_the_oldest_go() {
 
 #[test]
 fn whoever_revokes_most_pushes_out_nothing_but_that() {
+    let templates = [0, 1, 2].map(|by: u8| {
+        let admin = (by > 0).then(admin);
+        let mut revocation = Revocation::issue(grid(), peer(3), 0, &key(1), admin);
+        revocation.issuer = [by; 32];
+        revocation
+    });
     let revocation = |by: u8, number: u64, when_s: u64| {
+        let mut revocation = templates[usize::from(by)].clone();
         let mut name = [by; 32];
         name[..8].copy_from_slice(&number.to_be_bytes());
-        let admin = (by > 0).then(|| Certificate { terms: terms(by, Role::Admin), ..admin() });
-        Revocation {
-            peer: PeerId(name),
-            when_s,
-            issuer: [by; 32],
-            admin,
-            ..Revocation::issue(grid(), peer(3), 0, &key(1), None)
-        }
+        (revocation.peer, revocation.when_s) = (PeerId(name), when_s);
+        revocation
     };
     let mut known = Revocations::default();
     let true_ones = [revocation(0, 1, 5), revocation(0, 2, 5), revocation(1, 1, 5)];

@@ -54,7 +54,7 @@ async fn whoever_has_no_valid_certificate_is_told_why_and_says_nothing() {
     let stolen = certified(|terms| Terms { peer: node.contact.peer, ..terms }).await;
     others.push((stolen, Refused::NotTheirs));
     let revoked = Node::start().await;
-    node.gate.revoke(revoked.contact.peer).unwrap();
+    node.gate.revoke(revoked.contact.peer, None).unwrap();
     others.push((revoked, Refused::Revoked));
     let (key, dir) = (Keypair::generate_ed25519(), tempfile::tempdir().unwrap());
     // Says that it is of this grid, and has signed that itself.
@@ -200,7 +200,7 @@ async fn a_revoked_machine_is_cut_off_everywhere() {
     for (node, count) in [(&a, 1), (&b, 3), (&c, 2), (&bad, 2)] {
         counted(node, |admissions| admissions.admitted == count).await;
     }
-    a.gate.revoke(bad.contact.peer).unwrap();
+    a.gate.revoke(bad.contact.peer, None).unwrap();
     for node in [&b, &c] {
         counted(node, |admissions| admissions.revoked >= 1).await;
     }

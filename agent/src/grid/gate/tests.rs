@@ -369,7 +369,8 @@ fn a_sealed_key_revokes_administrators_with_its_passphrase() {
     let admin = any_peer();
     creator.gate.welcome_at(admin, &invitation.secret, NOW_S).unwrap();
     let creator = creator.restarted();
-    creator.gate.state().membership.as_mut().unwrap().admins.insert(admin, an_admin(&creator));
+    let known = an_admin(&creator);
+    creator.gate.state().membership.as_mut().unwrap().admins.insert(admin, known);
     assert!(matches!(creator.gate.revoke_at(admin, None, NOW_S), Err(GateError::Key(_))));
     assert!(matches!(creator.gate.revoke_at(admin, Some(b"shut"), NOW_S), Err(GateError::Key(_))));
     creator.gate.revoke_at(admin, Some(b"open"), NOW_S).unwrap();
