@@ -229,3 +229,65 @@ fn the_limits_hold_for_native_programs() {
     assert_eq!(setup.outcome_of_script("head -c 4000000 /dev/zero >large; exit 0"), over);
     assert_eq!(setup.outcome_of_script("for i in 1 2 3; do head -c 500000 /dev/zero >$i; done; sleep 1000"), over);
 }
+
+/// Not a test by itself: what [`without_namespaces_the_rest_holds`] runs where there are none.
+#[test]
+#[ignore = "run by another test"]
+fn natives_where_there_are_no_namespaces() {
+    assert!(idlewood::worker::native_gap().is_some(), "there are none");
+    let mut strict = Setup::new(1);
+    let outcome = strict.outcome_of_script("exit 0");
+    assert!(matches!(&outcome, Outcome::WorkerDied { reason } if reason.contains("asked for all")), "{outcome:?}");
+
+    let mut setup = Setup::new(1);
+    let (sender, events) = mpsc::channel(EVENTS_AHEAD);
+    let command = vec![OsString::from(env!("CARGO_BIN_EXE_idlewood")), OsString::from("worker")];
+    let lenient = PoolConfig { strict: false, ..config(setup.dir.path(), command, 1, sender) };
+    (setup.pool, setup.events) = (Pool::new(lenient).unwrap(), events);
+    assert_eq!(setup.run_script("echo hello | tr a-z A-Z; exit 7", &[]), (7, "HELLO\n".to_owned(), String::new()));
+    let secret = setup.dir.path().join("secret");
+    fs::write(&secret, "the owner's").unwrap();
+    let (secret, agent) = (secret.to_str().unwrap(), std::process::id());
+    for attempt in [
+        format!("cat {secret}"),
+        format!("chmod 666 {secret}"),
+        format!("kill -0 {agent}"),
+        "sleep 100 & kill $!".to_owned(),
+        "cat /proc/self/environ".to_owned(),
+        "setsid true".to_owned(),
+        "unshare -U true".to_owned(),
+        "echo hello >/dev/tcp/127.0.0.1/9".to_owned(),
+    ] {
+        let (code, stdout, stderr) = setup.run_script(&attempt, &[]);
+        assert!(code != 0 && stdout.is_empty() && !stderr.is_empty(), "{attempt}: {code} {stdout}{stderr}");
+    }
+    for (text, outcome) in [("(sleep 1000 &) ; sleep 1000 & exit 4", Some(4)), ("while :; do (sleep 9) & done", None)] {
+        let job = setup.script(text, &[]);
+        setup.pool.start(0, &job).unwrap();
+        let worker = setup.only_pid();
+        match (setup.next().1.outcome, outcome) {
+            (Outcome::Exited { code }, Some(expected)) => assert_eq!(code, expected),
+            (ended, _) => trapped(&ended, "processes and threads"),
+        }
+        let mut alive = session_of(worker);
+        wait_until(|| {
+            alive.retain(|pid| !is_killed(*pid));
+            alive.is_empty()
+        });
+    }
+}
+
+/// A system that gives users no namespaces is one in which there may be no more of them.
+#[test]
+fn without_namespaces_the_rest_holds() {
+    let none = "echo 0 >/proc/sys/user/max_user_namespaces && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["-Ur", "sh", "-c", none, "sh"]).arg(std::env::current_exe().unwrap());
+    command.args(["--exact", "native::natives_where_there_are_no_namespaces", "--ignored"]);
+    let output = match command.output() {
+        Ok(output) => output,
+        Err(error) => return println!("not tried, since there is no unshare: {error}"),
+    };
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+}
