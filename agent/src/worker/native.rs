@@ -416,7 +416,8 @@ impl First<'_> {
         low::lower_thread();
         let writable: Vec<PathBuf> = [Some(job.work_dir()), job.checkpoint.clone()].into_iter().flatten().collect();
         if namespaces {
-            make_read_only(&writable).map_err(|error| wall(&format!("the system cannot be made read-only: {error}")))?;
+            make_read_only(&writable)
+                .map_err(|error| wall(&format!("the system cannot be made read-only: {error}")))?;
         } else {
             let me = Some(rustix::process::getpid());
             rustix::process::set_child_subreaper(me).map_err(|errno| no_process(&errno.into()))?;

@@ -131,18 +131,16 @@ fn a_fork_bomb_ends_as_a_failed_task() {
 /// All that descends from a program stops with it, and goes with it.
 #[test]
 fn all_descendants_stop_and_end_together() {
-    const LOOPS: usize = 3;
     let mut setup = Setup::new(1);
-    let text = "spin() { while :; do :; done; }; (spin & spin &) ; (trap '' HUP TERM CONT TSTP; spin) & \
+    let text = "spin() { while :; do :; done; }; (spin & spin &) ; (trap '' HUP TERM CONT TSTP; spin) & : >ready; \
                 while :; do kill -CONT -1; kill -CONT 0; done 2>/dev/null";
     let job = setup.script(text, &[]);
     setup.pool.start(0, &job).unwrap();
     let worker = setup.only_pid();
-    let mut tree = Vec::new();
-    wait_until(|| {
-        tree = session_of(worker);
-        tree.len() >= 3 + LOOPS
-    });
+    wait_until(|| job.work_dir().join("ready").exists());
+    // The worker, the first process, the shell, and three that do nothing but turn.
+    let mut tree = session_of(worker);
+    assert_eq!(tree.len(), 6);
     let mut known = setup.pool.worker_pids();
     known.sort_unstable();
     tree.sort_unstable();
