@@ -112,7 +112,7 @@ fn what_cannot_be_executed_here_is_told() {
 fn a_fork_bomb_ends_as_a_failed_task() {
     let mut setup = Setup::new(1);
     for bomb in ["while :; do (kill -STOP $BASHPID) & done", "bomb() { bomb & bomb & }; bomb; sleep 1000"] {
-        let job = setup.script(bomb, &[]);
+        let job = Job { memory_bytes: mib(1024), ..setup.script(bomb, &[]) };
         setup.pool.start(0, &job).unwrap();
         let worker = setup.only_pid();
         trapped(&setup.next().1.outcome, "processes and threads");
@@ -260,7 +260,7 @@ fn natives_where_there_are_no_namespaces() {
         assert!(code != 0 && stdout.is_empty() && !stderr.is_empty(), "{attempt}: {code} {stdout}{stderr}");
     }
     for (text, outcome) in [("(sleep 1000 &) ; sleep 1000 & exit 4", Some(4)), ("while :; do (sleep 9) & done", None)] {
-        let job = setup.script(text, &[]);
+        let job = Job { memory_bytes: mib(1024), ..setup.script(text, &[]) };
         setup.pool.start(0, &job).unwrap();
         let worker = setup.only_pid();
         match (setup.next().1.outcome, outcome) {
