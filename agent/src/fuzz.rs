@@ -1,7 +1,8 @@
 //! Hostile bytes for decoders: mutations of what they read every day, for the tests of all modules that have one.
 //!
-//! Everybody runs a few thousand of them, always the same. A run of some minutes for each decoder, all at the same time:
-//! `IDLEWOOD_FUZZ_SECONDS=600 cargo test --release -p idlewood --lib mutations -- --nocapture --test-threads=64`;
+//! Everybody runs a few thousand of them, always the same. A run of some minutes for each decoder:
+//! `IDLEWOOD_FUZZ_SECONDS=600 cargo test --release -p idlewood --lib mutations -- --nocapture --test-threads=64`; the tests run
+//! at the same time, the decoders of one (six at most) one after the other.
 //! `IDLEWOOD_FUZZ_SEED` picks another sequence. What fails is written to `tests/corpus/` (`<decoder>/crash-…`), where the
 //! everyday run finds it. `IDLEWOOD_FUZZ_KEEP=1` adds a few of those that were accepted.
 

@@ -418,10 +418,12 @@ impl First<'_> {
         if namespaces {
             make_read_only(&writable)
                 .map_err(|error| wall(&format!("the system cannot be made read-only: {error}")))?;
-            give_up_capabilities().map_err(|errno| wall(&format!("rights cannot be given up: {errno}")))?;
         } else {
-            rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
-                .map_err(|errno| no_process(&errno.into()))?;
+            let me = Some(rustix::process::getpid());
+            rustix::process::set_child_subreaper(me).map_err(|errno| no_process(&errno.into()))?;
+        }
+        if namespaces || rustix::process::geteuid().is_root() {
+            give_up_capabilities().map_err(|errno| wall(&format!("rights cannot be given up: {errno}")))?;
         }
         limit(job, namespaces).map_err(|errno| wall(&format!("a limit cannot be set: {errno}")))?;
         let readable: Vec<PathBuf> = job.inputs.iter().cloned().collect();
@@ -526,7 +528,8 @@ fn set_attributes(at: &Path, flags: libc::c_int, set: u64, clear: u64, propagati
     }
 }
 
-/// What it has in its namespace of users: nothing of it is left to it, nor comes back with a program that is executed.
+/// What it has in its namespace of users, or as root: nothing of it is left to it, nor comes back with a program that is
+/// executed.
 fn give_up_capabilities() -> Result<(), Errno> {
     let bits = CapabilitiesSecureBits::NO_ROOT | CapabilitiesSecureBits::NO_ROOT_LOCKED;
     rustix::thread::set_capabilities_secure_bits(bits)?;

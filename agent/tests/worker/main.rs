@@ -512,9 +512,10 @@ fn agent_to_be_killed() {
         return tell_and_wait(&setup);
     }
     if frozen.starts_with("native") {
-        let job = setup.script("(sleep 1000 &); while :; do :; done & (trap '' HUP; while :; do :; done) & wait", &[]);
+        let spin = "while :; do :; done";
+        let job = setup.script(&format!("(sleep 1000 &); {spin} & (trap '' HUP; {spin}) & : >ready; wait"), &[]);
         setup.pool.start(0, &job).unwrap();
-        wait_until(|| setup.pool.worker_pids().len() == 6);
+        wait_until(|| job.work_dir().join("ready").exists());
         if frozen.ends_with("frozen") {
             setup.pool.freeze();
         }

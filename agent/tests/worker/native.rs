@@ -112,7 +112,7 @@ fn what_cannot_be_executed_here_is_told() {
 fn a_fork_bomb_ends_as_a_failed_task() {
     let mut setup = Setup::new(1);
     for bomb in ["while :; do (kill -STOP $BASHPID) & done", "bomb() { bomb & bomb & }; bomb; sleep 1000"] {
-        let job = setup.script(bomb, &[]);
+        let job = Job { memory_bytes: mib(1024), ..setup.script(bomb, &[]) };
         setup.pool.start(0, &job).unwrap();
         let worker = setup.only_pid();
         trapped(&setup.next().1.outcome, "processes and threads");
@@ -131,18 +131,16 @@ fn a_fork_bomb_ends_as_a_failed_task() {
 /// All that descends from a program stops with it, and goes with it.
 #[test]
 fn all_descendants_stop_and_end_together() {
-    const LOOPS: usize = 3;
     let mut setup = Setup::new(1);
-    let text = "spin() { while :; do :; done; }; (spin & spin &) ; (trap '' HUP TERM CONT TSTP; spin) & \
+    let text = "spin() { while :; do :; done; }; (spin & spin &) ; (trap '' HUP TERM CONT TSTP; spin) & : >ready; \
                 while :; do kill -CONT -1; kill -CONT 0; done 2>/dev/null";
     let job = setup.script(text, &[]);
     setup.pool.start(0, &job).unwrap();
     let worker = setup.only_pid();
-    let mut tree = Vec::new();
-    wait_until(|| {
-        tree = session_of(worker);
-        tree.len() >= 3 + LOOPS
-    });
+    wait_until(|| job.work_dir().join("ready").exists());
+    // The worker, the first process, the shell, and three that do nothing but turn.
+    let mut tree = session_of(worker);
+    assert_eq!(tree.len(), 6);
     let mut known = setup.pool.worker_pids();
     known.sort_unstable();
     tree.sort_unstable();
@@ -228,4 +226,66 @@ fn the_limits_hold_for_native_programs() {
     let over = Outcome::OverDisk { limit_bytes: mib(1) };
     assert_eq!(setup.outcome_of_script("head -c 4000000 /dev/zero >large; exit 0"), over);
     assert_eq!(setup.outcome_of_script("for i in 1 2 3; do head -c 500000 /dev/zero >$i; done; sleep 1000"), over);
+}
+
+/// Not a test by itself: what [`without_namespaces_the_rest_holds`] runs where there are none.
+#[test]
+#[ignore = "run by another test"]
+fn natives_where_there_are_no_namespaces() {
+    assert!(idlewood::worker::native_gap().is_some(), "there are none");
+    let mut strict = Setup::new(1);
+    let outcome = strict.outcome_of_script("exit 0");
+    assert!(matches!(&outcome, Outcome::WorkerDied { reason } if reason.contains("asked for all")), "{outcome:?}");
+
+    let mut setup = Setup::new(1);
+    let (sender, events) = mpsc::channel(EVENTS_AHEAD);
+    let command = vec![OsString::from(env!("CARGO_BIN_EXE_idlewood")), OsString::from("worker")];
+    let lenient = PoolConfig { strict: false, ..config(setup.dir.path(), command, 1, sender) };
+    (setup.pool, setup.events) = (Pool::new(lenient).unwrap(), events);
+    assert_eq!(setup.run_script("echo hello | tr a-z A-Z; exit 7", &[]), (7, "HELLO\n".to_owned(), String::new()));
+    let secret = setup.dir.path().join("secret");
+    fs::write(&secret, "the owner's").unwrap();
+    let (secret, agent) = (secret.to_str().unwrap(), std::process::id());
+    for attempt in [
+        format!("cat {secret}"),
+        format!("chmod 666 {secret}"),
+        format!("kill -0 {agent}"),
+        "sleep 100 & kill $!".to_owned(),
+        "cat /proc/self/environ".to_owned(),
+        "setsid true".to_owned(),
+        "unshare -U true".to_owned(),
+        "echo hello >/dev/tcp/127.0.0.1/9".to_owned(),
+    ] {
+        let (code, stdout, stderr) = setup.run_script(&attempt, &[]);
+        assert!(code != 0 && stdout.is_empty() && !stderr.is_empty(), "{attempt}: {code} {stdout}{stderr}");
+    }
+    for (text, outcome) in [("(sleep 1000 &) ; sleep 1000 & exit 4", Some(4)), ("while :; do (sleep 9) & done", None)] {
+        let job = Job { memory_bytes: mib(1024), ..setup.script(text, &[]) };
+        setup.pool.start(0, &job).unwrap();
+        let worker = setup.only_pid();
+        match (setup.next().1.outcome, outcome) {
+            (Outcome::Exited { code }, Some(expected)) => assert_eq!(code, expected),
+            (ended, _) => trapped(&ended, "processes and threads"),
+        }
+        let mut alive = session_of(worker);
+        wait_until(|| {
+            alive.retain(|pid| !is_killed(*pid));
+            alive.is_empty()
+        });
+    }
+}
+
+/// A system that gives users no namespaces is one in which there may be no more of them.
+#[test]
+fn without_namespaces_the_rest_holds() {
+    let none = "echo 0 >/proc/sys/user/max_user_namespaces && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["-Ur", "sh", "-c", none, "sh"]).arg(std::env::current_exe().unwrap());
+    command.args(["--exact", "native::natives_where_there_are_no_namespaces", "--ignored"]);
+    let output = match command.output() {
+        Ok(output) => output,
+        Err(error) => return println!("not tried, since there is no unshare: {error}"),
+    };
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&output.stderr));
 }

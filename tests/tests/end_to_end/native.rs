@@ -79,7 +79,7 @@ fn hostile_native_programs_gain_nothing_and_honest_bags_complete() {
     let root = grid.root.path();
     let secret = opted_in.dir.join("identity.key");
     assert!(secret.exists(), "there is something to steal");
-    let options = ["--work", "50", "--max-retries", "0", "--time-limit", "10m", "--memory", "64M"];
+    let options = ["--work", "50", "--max-retries", "0", "--time-limit", "10m"];
     let submit = |name: &str, text: &str| submit(submitter, &script(root, name, text), &options);
     let bomb = submit("bomb", "bomb() { bomb & bomb & }; bomb; wait; sleep 1000");
     let curious = [
