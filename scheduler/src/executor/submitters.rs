@@ -1,0 +1,193 @@
+//! A stretch per submitter: what a bag's deadline is computed from on a machine that has other bags of its submitter (ours;
+//! the paper knows no submitters; docs/adr/0017).
+//!
+//! A bag that is split into k pieces would have k deadlines, each as early as that of a bag of its own. So what a submitter
+//! has here at the same time is one application: a bag that comes while others of its submitter are here weighs what the
+//! submitter has here with it. With [`PerSubmitter::Line`] these stand in a line of their own, the smallest first, and each
+//! weighs as much as it and those before it do together: the last is due when the whole would be, and a small bag does not
+//! wait for a large one of the same user. With [`PerSubmitter::Sum`] each weighs as much as all.
+//!
+//! Sizes are effective ones, so that a machine that got one task of each of ten pieces reckons with ten tasks for each
+//! machine of the grid, which is about what the whole had. What was counted stays counted when one of them ends:
+//! else the rest would be overdue. Of a bag that was here before counts the share that is not finished here, so that a
+//! user who submits one bag after the other loses nothing.
+//!
+//! Left out: what the submitter has on other machines, which nobody here knows and only the submitter could say; bags
+//! that ended between two lives of this machine; who submits under several names.
+
+use super::Executor;
+use super::held::Held;
+use crate::bag::BagId;
+use crate::config::PerSubmitter;
+
+impl Held {
+    /// What decides the place in the line: size, then the first to come.
+    fn place(&self) -> (f64, i64, BagId) {
+        (self.bag.application_size_mops, self.released.as_micros(), self.bag.id)
+    }
+
+    /// What of its size is still to be done, judged by its tasks here.
+    fn open_mops(&self) -> f64 {
+        let open = self.unfinished().len() as f64;
+        let all = open + self.finished.0 as f64;
+        if all > 0.0 { self.bag.application_size_mops * open / all } else { 0.0 }
+    }
+}
+
+impl Executor {
+    /// A bag is new here: it and the others of its submitter weigh more from now on.
+    pub(super) fn weigh(&mut self, new: BagId) {
+        let rule = self.per_submitter;
+        let Some((submitter, place, size_mops)) =
+            self.held.get(&new).map(|held| (held.bag.submitter.peer, held.place(), held.bag.application_size_mops))
+        else {
+            return;
+        };
+        let mut with_mops = 0.0;
+        let others = self.held.iter_mut().filter(|(id, held)| **id != new && held.bag.submitter.peer == submitter);
+        for (_, held) in others {
+            let is_before = held.place() < place;
+            let (weighs_on_new, weighs_on_it) = match rule {
+                PerSubmitter::Off => (false, false),
+                PerSubmitter::Line => (is_before, !is_before),
+                PerSubmitter::Sum => (true, true),
+            };
+            if weighs_on_new {
+                with_mops += held.open_mops();
+            }
+            if weighs_on_it {
+                held.with_mops += size_mops;
+            }
+        }
+        if let Some(held) = self.held.get_mut(&new) {
+            held.with_mops = with_mops;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use idlewood_overlay::{Contact, PeerId, Time, WallTime};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::bag::{BagHeader, Path, Request};
+    use crate::config::Config;
+    use crate::io::Io;
+    use crate::ranges::IntervalSet;
+
+    fn contact(number: u8) -> Contact {
+        Contact { peer: PeerId([number; 32]), incarnation: 1, address: "/a".into() }
+    }
+
+    fn empty(per_submitter: PerSubmitter) -> (Executor, Io, Config) {
+        let config = Config { per_submitter, ..Config::default() };
+        (Executor::new(&config), Io::new(Time::ZERO, WallTime(0), contact(200)), config)
+    }
+
+    fn header(number: u8, submitter: u8, size_mops: f64) -> BagHeader {
+        let (id, submitter) = (BagId([number; 32]), contact(submitter));
+        let (task_mops, application_size_mops) = (size_mops / 4.0, size_mops);
+        BagHeader { id, submitter, tasks: 4, task_mops, application_size_mops, declared: true }
+    }
+
+    /// A bag of four tasks comes.
+    fn give(executor: &mut Executor, io: &mut Io, config: &Config, number: u8, submitter: u8, size_mops: f64) {
+        let (bag, ranges, path) = (header(number, submitter, size_mops), IntervalSet::from(0..4), Path::default());
+        let (attempt, climbed, answer_within_ms, leads) = (0, 0, 0, true);
+        let (number, age, checkpoints) = (1, Duration::ZERO, Box::default());
+        let request =
+            Request { bag, number, attempt, ranges, age, path, climbed, answer_within_ms, leads, checkpoints };
+        executor.queue(request, io, config);
+    }
+
+    /// What deadlines are computed from, in the order of bag ids.
+    fn sizes(executor: &Executor) -> Vec<f64> {
+        executor.load(Time::ZERO, |_| true).0.entries.iter().map(|entry| entry.application_size_mops).collect()
+    }
+
+    #[test]
+    fn what_a_submitter_has_here_is_one_application() {
+        for (rule, expected) in [
+            (PerSubmitter::Off, [300.0, 100.0, 100.0, 200.0]),
+            (PerSubmitter::Line, [600.0, 100.0, 100.0, 300.0]),
+            (PerSubmitter::Sum, [600.0, 600.0, 100.0, 600.0]),
+        ] {
+            let (mut executor, mut io, config) = empty(rule);
+            for (number, submitter, size_mops) in [(1, 1, 300.0), (2, 1, 100.0), (3, 2, 100.0), (4, 1, 200.0)] {
+                give(&mut executor, &mut io, &config, number, submitter, size_mops);
+            }
+            assert_eq!(sizes(&executor), expected, "{rule:?}");
+            // More of a bag that is here is nothing new.
+            give(&mut executor, &mut io, &config, 4, 1, 200.0);
+            assert_eq!(sizes(&executor), expected, "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn pieces_come_ahead_of_no_more_of_others_than_their_whole_would() {
+        for (rule, ahead) in [(PerSubmitter::Off, 10), (PerSubmitter::Line, 4), (PerSubmitter::Sum, 0)] {
+            let (mut executor, mut io, config) = empty(rule);
+            // A bag of 450 Mop, and one of 1000 Mop in ten pieces.
+            give(&mut executor, &mut io, &config, 100, 2, 450.0);
+            for number in 0..10 {
+                give(&mut executor, &mut io, &config, number, 1, 100.0);
+            }
+            executor.reorder(io.now);
+            let rank = executor.order.iter().position(|bag| *bag == BagId([100; 32]));
+            assert_eq!(rank, Some(ahead), "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn what_ended_stays_counted_and_what_is_done_is_not_counted_anew() {
+        let (mut executor, mut io, config) = empty(PerSubmitter::Sum);
+        give(&mut executor, &mut io, &config, 1, 1, 100.0);
+        give(&mut executor, &mut io, &config, 2, 1, 100.0);
+        executor.give_up(BagId([1; 32]), &IntervalSet::from(0..4), &mut io);
+        assert_eq!(sizes(&executor), [200.0], "it is as late as before");
+        let held = executor.held.get_mut(&BagId([2; 32])).expect("held");
+        held.waiting = IntervalSet::from(0..1);
+        held.finished = (3, 75.0);
+        give(&mut executor, &mut io, &config, 3, 1, 100.0);
+        assert_eq!(sizes(&executor), [300.0, 125.0], "three quarters of it are done");
+    }
+
+    #[test]
+    fn what_was_held_before_a_restart_weighs_together_again() {
+        let (mut executor, _, config) = empty(PerSubmitter::Line);
+        let (none, ranges) = (std::collections::BTreeMap::new(), IntervalSet::from(0..4));
+        for (number, size_mops) in [(1, 200.0), (2, 100.0)] {
+            let bag = header(number, 1, size_mops);
+            executor.restore_held(bag, Time::ZERO, (0, &none), &ranges, std::collections::BTreeMap::new(), &config);
+        }
+        assert_eq!(sizes(&executor), [300.0, 100.0]);
+    }
+
+    proptest! {
+        /// Whatever comes in whatever order: the last in the line is due when the whole would be.
+        #[test]
+        fn the_last_weighs_as_much_as_the_whole(pieces in prop::collection::vec(1_u32..1000, 1..20)) {
+            let whole = pieces.iter().map(|&size| f64::from(size)).sum::<f64>();
+            for rule in [PerSubmitter::Line, PerSubmitter::Sum] {
+                let (mut executor, mut io, config) = empty(rule);
+                for (number, &size) in pieces.iter().enumerate() {
+                    give(&mut executor, &mut io, &config, number as u8, 201, f64::from(size));
+                }
+                let mut found = sizes(&executor);
+                found.sort_by(f64::total_cmp);
+                prop_assert!((found[found.len() - 1] / whole - 1.0).abs() < 1e-9);
+                let mut line = pieces.clone();
+                line.sort_unstable();
+                let mut ahead = 0.0;
+                for (size, found) in line.into_iter().zip(found) {
+                    ahead += f64::from(size);
+                    let expected = if rule == PerSubmitter::Line { ahead } else { whole };
+                    prop_assert!((found / expected - 1.0).abs() < 1e-9, "{found} {expected}");
+                }
+            }
+        }
+    }
+}
