@@ -689,3 +689,28 @@ fn tasks_of_different_sizes_are_honest() {
     }
     executor.tick(&mut io, &config);
 }
+
+#[test]
+fn what_is_declined_of_a_scattered_part_is_told_in_words_that_are_understood() {
+    let config = Config { submitter_work_max: Duration::from_secs(3600), ..Config::default() };
+    let (mut executor, mut io) = (Executor::new(&config), Io::new(Time::ZERO, WallTime(0), contact(2)));
+    let (id, submitter, tasks, declared) = (BagId([1; 32]), contact(1), 2000, true);
+    // An hour's work is three tasks; every second one is here already.
+    let (task_mops, application_size_mops) = (1.2e6, 2.4e9);
+    let bag = BagHeader { id, submitter, tasks, task_mops, application_size_mops, declared };
+    let here: IntervalSet = (0..1000).map(|index| 2 * index..2 * index + 1).collect();
+    executor.restore_held(bag.clone(), Time::ZERO, (0, &BTreeMap::new()), &here, BTreeMap::new(), &config);
+    let (age, path, checkpoints) = (Duration::ZERO, Path::default(), Box::default());
+    let (number, attempt, climbed, answer_within_ms, leads) = (1, 0, 0, 0, true);
+    let ranges = IntervalSet::from(0..2000);
+    let request = Request { bag, number, attempt, ranges, age, path, climbed, answer_within_ms, leads, checkpoints };
+    executor.accept(request, &mut io, &config);
+    let mut declined = IntervalSet::new();
+    for effect in &io.effects {
+        if let Effect::Send { message: message @ Message::Decline { ranges, .. }, .. } = effect {
+            assert_eq!(Message::decode(&message.encode()).as_ref(), Ok(message));
+            declined.extend_with(ranges);
+        }
+    }
+    assert_eq!(declined, IntervalSet::from(0..2000).difference(&here));
+}
