@@ -135,6 +135,9 @@ pub struct Scenario {
     /// Machines that give a result of their own invention for every task, each another one, in percent, at most 100. Default 0,
     /// as in the paper.
     pub liars_percent: f64,
+    /// Machines whose owner does not let every bag run there, in percent, at most 100: each declines a share of all bags that is
+    /// its own, from nearly none to nearly all. Default 0, as in the paper.
+    pub choosy_percent: f64,
     /// Machines that run each task, 1 to 8, and how many have to say the same, from 1 to as many. Default 1 and 1.
     pub replicas: u32,
     /// See `replicas`.
@@ -262,6 +265,7 @@ impl Default for Scenario {
             queue_lost: false,
             leave_percent: 0.0,
             liars_percent: 0.0,
+            choosy_percent: 0.0,
             replicas: 1,
             quorum: 1,
             seed: 1,
@@ -327,6 +331,7 @@ impl Scenario {
         check(self.downtime <= year, "downtime must be at most 366d")?;
         check((0.0..=100.0).contains(&self.leave_percent), "leave_percent must be between 0 and 100")?;
         check((0.0..=100.0).contains(&self.liars_percent), "liars_percent must be between 0 and 100")?;
+        check((0.0..=100.0).contains(&self.choosy_percent), "choosy_percent must be between 0 and 100")?;
         check(self.replication().is_valid(), "quorum must be between 1 and replicas, and these at most 8")?;
         check((0.0..100.0).contains(&self.loss_percent), "loss must be at least 0 and below 100 percent")?;
         check(self.latency_ms <= 60_000, "latency-ms must be at most 60000")?;
