@@ -15,9 +15,9 @@ const SLOTS_MAX: u32 = 1024;
 #[serde(rename_all = "snake_case")]
 pub enum PerSubmitter {
     /// Its own size.
-    #[default]
     Off,
     /// Its own size and that of the smaller ones.
+    #[default]
     Line,
     /// The size of all.
     Sum,
@@ -50,7 +50,8 @@ pub struct Config {
     /// false, the paper's plain order: an option to be judged by simulation.
     pub lexicographic: bool,
     /// Whether what a submitter has on a machine at the same time is one application there, so that many small bags have no
-    /// larger share than one. Default off (docs/adr/0017).
+    /// larger share than one. Default line: in simulation that takes the gain from who splits a bag, and costs honest
+    /// users of many bags next to nothing (docs/adr/0017).
     pub per_submitter: PerSubmitter,
     /// A leaf's summary has every so manieth stretch and horizon of the grids, 1 to 16. Default 1, all of them: others show
     /// what the steps are worth (docs/experiments.md).

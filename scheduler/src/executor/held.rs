@@ -173,7 +173,9 @@ impl Held {
 
     /// So many tasks of it, in plain numbers.
     pub(super) fn entry(&self, task_mops: f64, left: f64) -> Entry {
-        let size_mops = (self.bag.application_size_mops + self.with_mops) * self.times_declared;
+        // A header may say less of the whole than of the tasks.
+        let all_tasks_mops = self.bag.tasks as f64 * self.bag.task_mops;
+        let size_mops = (all_tasks_mops + self.with_mops).max(self.bag.application_size_mops) * self.times_declared;
         Entry {
             release_s: self.released.as_secs_f64(),
             application_size_mops: size_mops.min(WORK_MOPS_MAX),

@@ -7,13 +7,16 @@
 //! weighs as much as it and those before it do together: the last is due when the whole would be, and a small bag does not
 //! wait for a large one of the same user. With [`PerSubmitter::Sum`] each weighs as much as all.
 //!
-//! Sizes are effective ones, so that a machine that got one task of each of ten pieces reckons with ten tasks for each
-//! machine of the grid, which is about what the whole had. What was counted stays counted when one of them ends:
-//! else the rest would be overdue. Of a bag that was here before counts the share that is not finished here, so that a
-//! user who submits one bag after the other loses nothing.
+//! Nobody here knows what the submitter has on other machines. But what is here tells: a bag of n tasks has one on each of N
+//! machines with probability n/N where it is small, and on all of them where it is not, so that the sum of the *effective*
+//! sizes a·max(n, N) of what is here is, in the mean over machines, the sum of all n·a. The bag itself, which is here for
+//! certain, counts with n·a, and never for less than its own effective size.
 //!
-//! Left out: what the submitter has on other machines, which nobody here knows and only the submitter could say; bags
-//! that ended between two lives of this machine; who submits under several names.
+//! What was counted stays counted when one of them ends: else the rest would be overdue. Of a bag that was here before counts
+//! the share that is not finished here, so that a user who submits one bag after the other loses nothing.
+//!
+//! Left out: asking the submitter, who could say anything; bags that ended between two lives of this machine; who submits
+//! under several names.
 
 use super::Executor;
 use super::held::Held;
@@ -67,6 +70,7 @@ impl Executor {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::time::Duration;
 
     use idlewood_overlay::{Contact, PeerId, Time, WallTime};
@@ -127,6 +131,30 @@ mod tests {
     }
 
     #[test]
+    fn a_bag_weighs_no_less_than_its_tasks_whatever_its_header_says() {
+        let (mut executor, io, config) = empty(PerSubmitter::Off);
+        let bag = BagHeader { tasks: 50, task_mops: 10.0, ..header(1, 1, 1e-3) };
+        executor.restore_held(bag, io.now, (0, &BTreeMap::new()), &(0..4).into(), BTreeMap::new(), &config);
+        assert_eq!(sizes(&executor), [500.0]);
+    }
+
+    #[test]
+    fn small_bags_of_one_user_hardly_weigh_on_each_other_and_pieces_of_a_large_one_do() {
+        // On a hundred machines: bags of a task each, and what is here of a bag of a thousand in a hundred pieces.
+        for (tasks, pieces, expected) in [(1, 2, 101.0), (10, 10, 910.0)] {
+            let (mut executor, mut io, config) = empty(PerSubmitter::Line);
+            for number in 0..pieces {
+                let bag = BagHeader { tasks, task_mops: 1.0, ..header(number, 201, 100.0) };
+                let ranges = IntervalSet::from(0..1);
+                executor.restore_held(bag, io.now, (0, &BTreeMap::new()), &ranges, BTreeMap::new(), &config);
+                io.now += Duration::from_secs(1);
+            }
+            let last = sizes(&executor).into_iter().fold(0.0, f64::max);
+            assert_eq!(last, expected, "{tasks} tasks in each of {pieces} bags");
+        }
+    }
+
+    #[test]
     fn pieces_come_ahead_of_no_more_of_others_than_their_whole_would() {
         for (rule, ahead) in [(PerSubmitter::Off, 10), (PerSubmitter::Line, 4), (PerSubmitter::Sum, 0)] {
             let (mut executor, mut io, config) = empty(rule);
@@ -158,10 +186,10 @@ mod tests {
     #[test]
     fn what_was_held_before_a_restart_weighs_together_again() {
         let (mut executor, _, config) = empty(PerSubmitter::Line);
-        let (none, ranges) = (std::collections::BTreeMap::new(), IntervalSet::from(0..4));
+        let (none, ranges) = (BTreeMap::new(), IntervalSet::from(0..4));
         for (number, size_mops) in [(1, 200.0), (2, 100.0)] {
             let bag = header(number, 1, size_mops);
-            executor.restore_held(bag, Time::ZERO, (0, &none), &ranges, std::collections::BTreeMap::new(), &config);
+            executor.restore_held(bag, Time::ZERO, (0, &none), &ranges, BTreeMap::new(), &config);
         }
         assert_eq!(sizes(&executor), [300.0, 100.0]);
     }

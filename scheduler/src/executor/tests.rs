@@ -149,9 +149,10 @@ fn a_task_that_runs_for_too_long_still_counts() {
 #[test]
 fn a_hopeless_bag_decides_the_order_of_the_others_only_in_the_plain_order() {
     for (lexicographic, expected) in [(false, [1, 2, 3]), (true, [1, 3, 2])] {
-        let (mut executor, mut io) = empty(&Config { lexicographic, ..Config::default() });
+        let per_submitter = PerSubmitter::Off;
+        let (mut executor, mut io) = empty(&Config { lexicographic, per_submitter, ..Config::default() });
         // At the stretch of the first the others stand by their sizes, at the least behind it by their ages.
-        give(&mut executor, &mut io, 1, 1e5, 1e3, 0);
+        give(&mut executor, &mut io, 1, 1e5, 2e5, 2000);
         give(&mut executor, &mut io, 2, 1e5, 1e6, 0);
         give(&mut executor, &mut io, 3, 1e5, 2e6, 1000);
         executor.dispatch(&mut io);
@@ -211,8 +212,14 @@ impl Machine {
             *promised = promised.max(stretch);
         }
         self.promised.insert(id, (self.io.now, size_mops, stretch, tasks));
-        let bag =
-            BagHeader { id, submitter: contact(1), tasks, task_mops, application_size_mops: size_mops, declared: true };
+        let bag = BagHeader {
+            id,
+            submitter: contact(100 + number),
+            tasks,
+            task_mops,
+            application_size_mops: size_mops,
+            declared: true,
+        };
         let (ranges, age, path) = (IntervalSet::from(0..tasks), Duration::ZERO, Path::default());
         let request = Request {
             bag,

@@ -71,11 +71,14 @@ pub(super) fn of(experiment: Experiment, nodes: u32, bags: Option<u32>) -> Vec<C
     }
 }
 
-/// The paper's machines, links and load (§7.1), which are the defaults of a scenario.
+/// The paper's machines, links and load (§7.1), which are the defaults of a scenario. Each bag is taken for another user's, as
+/// the centralised schedulers take it, though several come from one machine.
 fn paper(nodes: u32, bags: u32) -> Case {
+    let mut scenario = Scenario { nodes, bags, ..Scenario::default() };
+    scenario.peer.per_submitter = PerSubmitter::Off;
     Case {
         labels: vec![("nodes", json!(nodes))],
-        scenario: Scenario { nodes, bags, ..Scenario::default() },
+        scenario,
         measure: Measure::Application,
         by_user: false,
         to_the_end: true,
