@@ -73,18 +73,15 @@ mod tests {
     use std::collections::BTreeMap;
     use std::time::Duration;
 
-    use idlewood_overlay::{Contact, PeerId, Time, WallTime};
+    use idlewood_overlay::{Time, WallTime};
     use proptest::prelude::*;
 
+    use super::super::tests::contact;
     use super::*;
     use crate::bag::{BagHeader, Path, Request};
     use crate::config::Config;
     use crate::io::Io;
     use crate::ranges::IntervalSet;
-
-    fn contact(number: u8) -> Contact {
-        Contact { peer: PeerId([number; 32]), incarnation: 1, address: "/a".into() }
-    }
 
     fn empty(per_submitter: PerSubmitter) -> (Executor, Io, Config) {
         let config = Config { per_submitter, ..Config::default() };

@@ -11,7 +11,7 @@ use crate::message::Asker;
 use crate::queue::Entry;
 use crate::summary::{STRETCH_COUNT, STRETCHES, Summary};
 
-fn contact(number: u8) -> Contact {
+pub(super) fn contact(number: u8) -> Contact {
     Contact { peer: PeerId([number; 32]), incarnation: 1, address: "/a".into() }
 }
 
