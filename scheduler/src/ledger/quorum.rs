@@ -4,6 +4,10 @@
 //! the same; then the output is fetched from one of them. Copies beyond the first go straight to machines that are known,
 //! none of which has the task or has voted on it, those in the other half of the line first.
 //!
+//! Looking for copies takes n log n of all intervals that are placed, and happens when some machine takes or loses tasks, not with
+//! each vote, which asks about its own task only. A decided task is taken from those who have voted on it; only where more copies
+//! are out than votes came are the others asked, one after the other.
+//!
 //! Left out: votes on disk (they come again), checkpoints of bags with a quorum (who hands one back could have made it
 //! up), and copies by who has room.
 
