@@ -1,5 +1,7 @@
 //! Tests of the executor: what its load says, and that what it promises is kept.
 
+mod submitters;
+
 use std::collections::BTreeMap;
 
 use idlewood_overlay::WallTime;
@@ -11,7 +13,7 @@ use crate::message::Asker;
 use crate::queue::Entry;
 use crate::summary::{STRETCH_COUNT, STRETCHES, Summary};
 
-pub(super) fn contact(number: u8) -> Contact {
+fn contact(number: u8) -> Contact {
     Contact { peer: PeerId([number; 32]), incarnation: 1, address: "/a".into() }
 }
 
