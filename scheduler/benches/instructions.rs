@@ -1,14 +1,19 @@
-//! One operation at a time for valgrind to count: `instructions OPERATION BAGS`. `instructions.sh` runs them all.
+//! One operation at a time for valgrind to count: `instructions OPERATION BAGS`. `instructions.sh` runs them all; `copies` is by
+//! machines instead.
 
+mod copies;
 #[allow(dead_code, reason = "the other benchmark uses the rest")]
 mod inputs;
 
 use std::hint::black_box;
+use std::time::Duration;
 
+use idlewood_overlay::Time;
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::split::{split_ranges, split_tasks};
 use idlewood_scheduler::stretch::{EPSILON_DEFAULT, max_stretch, max_stretch_exact};
 use idlewood_scheduler::summary::{self, Summary};
+use idlewood_scheduler::{Effect, Message};
 use inputs::{children, load, plain, report, request, route};
 
 /// What is counted, by its name: `--toggle-collect='*measured*'`.
@@ -24,6 +29,14 @@ fn main() {
         println!("instructions are counted by scheduler/benches/instructions.sh");
         return;
     };
+    if operation == "copies" {
+        let (mut submitter, first) = copies::submitter(bags as u64);
+        let (mut effects, now) = (Vec::new(), Time::ZERO + Duration::from_secs(1));
+        measured(|| submitter.handle(now, first, &mut effects));
+        let is_copy = |effect: &&Effect| matches!(effect, Effect::Send { message: Message::Request { .. }, .. });
+        assert!(effects.iter().filter(is_copy).count() + 1 >= bags, "each of the others gets copies");
+        return;
+    }
     let load = load(bags, 0);
     match operation.as_str() {
         "max_stretch_exact" => measured(|| max_stretch_exact(&load)),

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Counts the instructions of each operation with valgrind's callgrind, by length of the queue:
 #   scheduler/benches/instructions.sh [BAGS…]
-# The count does not depend on the machine's load; it does on the compiler.
+# For copies it is the number of machines. The count does not depend on the machine's load; it does on the compiler.
 set -eu
 cd "$(dirname "$0")/../.."
 command -v valgrind >/dev/null || { echo "valgrind is not here" >&2; exit 1; }
@@ -12,7 +12,7 @@ printf '%-20s' operation
 printf '%12s' "$@"
 echo
 for operation in max_stretch_exact max_stretch_search max_stretch_plain reorder summary merge merge_plain encode \
-    encode_leaf decode report split route; do
+    encode_leaf decode report split route copies; do
     printf '%-20s' "$operation"
     for bags in "$@"; do
         count=$(valgrind --tool=callgrind --callgrind-out-file=/dev/null --collect-atstart=no \

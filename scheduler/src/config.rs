@@ -10,6 +10,19 @@ use crate::router::ClimbingRule;
 /// Most slots of one peer: each needs a worker. Fewer than the arithmetic takes ([`crate::queue::SLOTS_MAX`]).
 const SLOTS_MAX: u32 = 1024;
 
+/// What the deadline of a bag is computed from on a machine that has other bags of its submitter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PerSubmitter {
+    /// Its own size.
+    Off,
+    /// Its own size and that of the smaller ones.
+    #[default]
+    Line,
+    /// The size of all.
+    Sum,
+}
+
 /// Settings of one peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -36,6 +49,10 @@ pub struct Config {
     /// Whether the order of the queue goes on minimising stretches behind the bottleneck of the largest one. Default
     /// false, the paper's plain order: an option to be judged by simulation.
     pub lexicographic: bool,
+    /// Whether what a submitter has on a machine at the same time is one application there, so that many small bags have no
+    /// larger share than one. Default line: in simulation that takes the gain from who splits a bag, and costs honest
+    /// users of many bags next to nothing (docs/adr/0017).
+    pub per_submitter: PerSubmitter,
     /// A leaf's summary has every so manieth stretch and horizon of the grids, 1 to 16. Default 1, all of them: others show
     /// what the steps are worth (docs/experiments.md).
     pub grid_step: u32,
@@ -88,6 +105,7 @@ impl Default for Config {
             preemptive: true,
             frozen_max: 2,
             lexicographic: false,
+            per_submitter: PerSubmitter::default(),
             grid_step: 1,
             redistribution: true,
             levelling: true,

@@ -21,6 +21,7 @@ mod giving;
 mod held;
 mod rating;
 mod schedule;
+mod submitters;
 #[cfg(test)]
 mod tests;
 
@@ -31,7 +32,7 @@ use idlewood_overlay::{Contact, PeerId, Time};
 
 use self::held::{Held, Pace};
 use crate::bag::{AGE_MAX, BagHeader, BagId, Checkpoint, HELD_INTERVALS_MAX, Request, TaskId, TaskResult};
-use crate::config::Config;
+use crate::config::{Config, PerSubmitter};
 use crate::io::{Io, Then};
 use crate::ledger::{AVOID_MAX, FAILED_IN_ROW};
 use crate::message::{Message, RENEWALS_MAX};
@@ -97,6 +98,7 @@ pub(crate) struct Executor {
     /// Most tasks frozen for others; 0 without preemption.
     frozen_places: usize,
     lexicographic: bool,
+    per_submitter: PerSubmitter,
     grid_step: usize,
     /// In boxes: a node of the map has room for eleven, and most machines hold few.
     held: BTreeMap<BagId, Box<Held>>,
@@ -167,6 +169,7 @@ impl Executor {
             slots: config.slots as usize,
             frozen_places: config.frozen_places() as usize,
             lexicographic: config.lexicographic,
+            per_submitter: config.per_submitter,
             grid_step: config.grid_step as usize,
             held: BTreeMap::new(),
             asked: BTreeMap::new(),
@@ -197,7 +200,8 @@ impl Executor {
         checkpoints: BTreeMap<u64, Checkpoint>,
         config: &Config,
     ) {
-        let held = self.held.entry(bag.id).or_insert_with(|| Box::new(Held::new(bag, released, config)));
+        let id = bag.id;
+        let held = self.held.entry(id).or_insert_with(|| Box::new(Held::new(bag, released, config)));
         held.confirmed = true;
         held.waiting.extend_with(ranges);
         held.attempt(attempt, &IntervalSet::new());
@@ -205,6 +209,7 @@ impl Executor {
             held.attempt(*attempt, &tasks.intersection(ranges));
         }
         held.checkpoints = checkpoints;
+        self.weigh(id);
         self.order_stale = true;
     }
 
@@ -247,6 +252,7 @@ impl Executor {
         let pace = Pace::new(Duration::from_millis(request.answer_within_ms.into()), &io.me, id);
         let leads = request.leads;
         let is_new = self.seen.insert(&request);
+        let is_first = !self.held.contains_key(&id);
         let held = self.held.entry(id).or_insert_with(|| Box::new(Held::new(request.bag, released, config)));
         let mut changes = Vec::new();
         if is_new {
@@ -273,6 +279,9 @@ impl Executor {
             then.push(Then::Send(to, held.holding(self.version, io, config)));
         }
         io.persist_held(id, changes, then);
+        if is_first {
+            self.weigh(id);
+        }
         if self.suspended && self.vacate_at.is_none() {
             self.vacate_at = Some(io.now + self.vacate_after);
         }

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use idlewood_overlay::{Contact, Time, WallTime};
+use idlewood_overlay::{Contact, PeerId, Time, WallTime};
 
 use crate::bag::BagId;
 use crate::message::Message;
 use crate::peer::{Effect, Notice};
 use crate::record::Change;
-use crate::reputation::Reputations;
+use crate::reputation::{Reputation, Reputations};
 
 /// Names a durable write until the driver says that it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -82,6 +82,11 @@ impl Io {
     /// The moment of a record's wall-clock time; never in the future, since clocks jump.
     pub(crate) fn moment(&self, wall: WallTime) -> Time {
         self.now - self.wall(self.now).since(wall)
+    }
+
+    /// What bags with a quorum have shown of a machine, as far as it counts now.
+    pub(crate) fn reputation(&self, peer: PeerId) -> Reputation {
+        self.reputations.of(peer, self.wall(self.now))
     }
 
     pub(crate) fn send(&mut self, to: Contact, message: Message) {

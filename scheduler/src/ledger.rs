@@ -509,7 +509,7 @@ impl Ledger {
         }
         while !self.unissued.is_empty() {
             let direct = self.declined.direct(&self.unissued);
-            let to = (!direct.is_empty()).then(|| self.willing(io));
+            let to = if direct.is_empty() { None } else { self.willing(&direct, io) };
             let from = if to.is_some() { &direct } else { &self.unissued };
             let mut ranges: IntervalSet = from.ranges().take(REQUEST_INTERVALS_MAX).collect();
             let mut checkpoints = self.checkpoints.keys().filter(|index| ranges.contains(**index));

@@ -28,7 +28,7 @@ pub use bag::{
     AGE_MAX, BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, BlobId, Checkpoint, DeclineReason, Finished, Path,
     REQUEST_INTERVALS_MAX, Request, TaskId, TaskResult,
 };
-pub use config::Config;
+pub use config::{Config, PerSubmitter};
 pub use executor::{HeldView, RunningTask};
 pub use io::Ticket;
 pub use ledger::{BagView, Declines, REPLICAS_MAX, Replication};

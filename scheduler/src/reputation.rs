@@ -1,9 +1,13 @@
 //! What this machine knows of others from bags with a quorum: who said what the others said, and who did not
 //! (docs/adr/0015). The submitter's own; nobody else is told.
+//!
+//! Who gets nothing cannot show that it has changed: so time forgives, one dissent after the other. A machine that goes on
+//! lying has one vote of a task in each such time, which the others outvote.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use idlewood_overlay::PeerId;
+use idlewood_overlay::{PeerId, WallTime};
 use serde::{Deserialize, Serialize};
 
 /// Machines that are remembered. Our choice: more than a submitter meets, and half a megabyte.
@@ -13,14 +17,19 @@ pub(crate) const CLEAN_AFTER: u32 = 20;
 /// Who dissented so often gets nothing, until it has agreed so often in a row since. Our choice: thrice is no accident.
 const DISSENTS_MAX: u32 = 3;
 const FORGIVEN_AFTER: u32 = 50;
+/// Each such time without a dissent takes one away. Our choice: a repaired machine is back within weeks.
+const DISSENT_FORGOTTEN_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// A machine's past.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reputation {
     /// Votes like the winner's since it last dissented.
     pub agreed_in_row: u32,
-    /// Votes unlike the winner's, ever.
+    /// Votes unlike the winner's, less those that time has taken away.
     pub dissents: u32,
+    /// When the last of them was; in records before this field it was long ago.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dissented: Option<WallTime>,
 }
 
 impl Reputation {
@@ -33,6 +42,13 @@ impl Reputation {
     pub fn is_distrusted(self) -> bool {
         self.dissents >= DISSENTS_MAX && self.agreed_in_row < FORGIVEN_AFTER
     }
+
+    /// What is left of it now.
+    fn at(self, now: WallTime) -> Self {
+        let since = now.since(self.dissented.unwrap_or(WallTime(0)));
+        let forgotten = u32::try_from(since.as_secs() / DISSENT_FORGOTTEN_AFTER.as_secs()).unwrap_or(u32::MAX);
+        Self { dissents: self.dissents.saturating_sub(forgotten), ..self }
+    }
 }
 
 /// What is known of all.
@@ -44,12 +60,12 @@ impl Reputations {
         self.0.insert(peer, reputation);
     }
 
-    pub(crate) fn of(&self, peer: PeerId) -> Reputation {
-        self.0.get(&peer).copied().unwrap_or_default()
+    pub(crate) fn of(&self, peer: PeerId, now: WallTime) -> Reputation {
+        self.0.get(&peer).copied().unwrap_or_default().at(now)
     }
 
     /// A machine voted; its reputation now, and whom that pushed out.
-    pub(crate) fn note(&mut self, peer: PeerId, agreed: bool) -> (Reputation, Option<PeerId>) {
+    pub(crate) fn note(&mut self, peer: PeerId, agreed: bool, now: WallTime) -> (Reputation, Option<PeerId>) {
         let mut pushed_out = None;
         if !self.0.contains_key(&peer) && self.0.len() >= MACHINES_MAX {
             let least = self.0.iter().min_by_key(|(_, known)| (known.dissents, known.agreed_in_row));
@@ -60,19 +76,22 @@ impl Reputations {
         if agreed {
             known.agreed_in_row = known.agreed_in_row.saturating_add(1);
         } else {
-            *known = Reputation { agreed_in_row: 0, dissents: known.dissents.saturating_add(1) };
+            let dissents = known.at(now).dissents.saturating_add(1);
+            *known = Reputation { agreed_in_row: 0, dissents, dissented: Some(now) };
         }
         (*known, pushed_out)
     }
 
-    pub(crate) fn all(&self) -> impl Iterator<Item = (PeerId, Reputation)> + '_ {
-        self.0.iter().map(|(&peer, &reputation)| (peer, reputation))
+    pub(crate) fn all(&self, now: WallTime) -> impl Iterator<Item = (PeerId, Reputation)> + '_ {
+        self.0.iter().map(move |(&peer, reputation)| (peer, reputation.at(now)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const NOW: WallTime = WallTime(1_700_000_000_000_000);
 
     fn peer(number: u32) -> PeerId {
         let mut id = [0; 32];
@@ -84,33 +103,61 @@ mod tests {
     fn trust_takes_time_and_is_lost_at_once() {
         let mut known = Reputations::default();
         for vote in 1..=CLEAN_AFTER {
-            assert!(!known.of(peer(1)).is_clean(), "before vote {vote}");
-            known.note(peer(1), true);
+            assert!(!known.of(peer(1), NOW).is_clean(), "before vote {vote}");
+            known.note(peer(1), true, NOW);
         }
-        assert!(known.of(peer(1)).is_clean());
+        assert!(known.of(peer(1), NOW).is_clean());
         for dissent in 1..=DISSENTS_MAX {
-            assert!(!known.of(peer(1)).is_distrusted(), "before dissent {dissent}");
-            known.note(peer(1), false);
-            assert!(!known.of(peer(1)).is_clean());
+            assert!(!known.of(peer(1), NOW).is_distrusted(), "before dissent {dissent}");
+            known.note(peer(1), false, NOW);
+            assert!(!known.of(peer(1), NOW).is_clean());
         }
         for vote in 0..FORGIVEN_AFTER {
-            assert!(known.of(peer(1)).is_distrusted() && !known.of(peer(1)).is_clean(), "after {vote} votes");
-            known.note(peer(1), true);
+            assert!(known.of(peer(1), NOW).is_distrusted() && !known.of(peer(1), NOW).is_clean(), "after {vote} votes");
+            known.note(peer(1), true, NOW);
         }
-        assert!(known.of(peer(1)).is_clean(), "forgiven, until the next time");
-        known.note(peer(1), false);
-        assert!(known.of(peer(1)).is_distrusted());
+        assert!(known.of(peer(1), NOW).is_clean(), "forgiven, until the next time");
+        known.note(peer(1), false, NOW);
+        assert!(known.of(peer(1), NOW).is_distrusted());
+    }
+
+    #[test]
+    fn time_forgives_a_dissent_after_the_other_and_none_before_its_time() {
+        let mut known = Reputations::default();
+        let day = |days: i64| WallTime(days * 86_400_000_000);
+        for _ in 0..4 {
+            known.note(peer(1), false, day(20_000));
+        }
+        let dissents = |known: &Reputations, days| known.of(peer(1), day(days)).dissents;
+        assert_eq!(
+            [20_000, 20_006, 20_007, 20_013, 20_014, 20_028, 30_000].map(|now| dissents(&known, now)),
+            [4, 4, 3, 3, 2, 0, 0]
+        );
+        assert!(known.of(peer(1), day(20_013)).is_distrusted() && !known.of(peer(1), day(20_014)).is_distrusted());
+        // A clock that was set back forgives nothing.
+        assert_eq!(dissents(&known, 10), 4);
+        // The next one counts with those that are left, from its own time on.
+        known.note(peer(1), false, day(20_014));
+        assert_eq!([20_014, 20_020, 20_021].map(|now| dissents(&known, now)), [3, 3, 2]);
+        // What is stored tells as much in another life.
+        let (_, stored) = known.all(day(20_014)).next().expect("one");
+        let mut later = Reputations::default();
+        later.restore(peer(1), stored);
+        assert_eq!([20_014, 20_021].map(|now| dissents(&later, now)), [3, 2]);
+        // Before this field nobody knew when.
+        later.restore(peer(1), Reputation { dissented: None, ..stored });
+        assert_eq!(dissents(&later, 20_014), 0);
     }
 
     #[test]
     fn memory_is_bounded_and_liars_stay_in_it() {
         let mut known = Reputations::default();
-        known.note(peer(0), false);
+        known.note(peer(0), false, NOW);
         for number in 1..=MACHINES_MAX as u32 {
-            let (_, pushed_out) = known.note(peer(number), true);
+            let (_, pushed_out) = known.note(peer(number), true, NOW);
             assert_eq!(pushed_out.is_some(), number == MACHINES_MAX as u32);
         }
-        assert_eq!(known.all().count(), MACHINES_MAX);
-        assert_eq!(known.of(peer(0)).dissents, 1);
+        assert_eq!(known.all(NOW).count(), MACHINES_MAX);
+        assert_eq!(known.of(peer(0), NOW).dissents, 1);
     }
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, GridId, Node, PeerId, Time, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
-    BagHeader, BagId, BlobId, Change, Config, Effect, Event, Finished, Message, Path, Peer, Record, RecordKey, Request,
-    TaskId, TaskOutcome,
+    BagHeader, BagId, BlobId, Change, Config, Effect, Event, Finished, Message, Path, Peer, PerSubmitter, Record,
+    RecordKey, Request, TaskId, TaskOutcome,
 };
 use proptest::prelude::*;
 
@@ -60,7 +60,8 @@ impl Machine {
     }
 
     fn restore(config: Config, store: BTreeMap<Vec<u8>, Record>) -> Self {
-        let config = Config { speed_mops: SPEED_MOPS, ..config };
+        // Each bag is taken for another user's, though one machine submits them.
+        let config = Config { speed_mops: SPEED_MOPS, per_submitter: PerSubmitter::Off, ..config };
         let records = store.values().cloned();
         let peer = Peer::restore(config.clone(), GridId([9; 32]), contact(2), 1, Time::ZERO, START, records).unwrap();
         let mut machine = Self {
@@ -453,7 +454,8 @@ fn single_tasks_that_end_do_not_change_the_order() {
 
 impl Machine {
     fn restore_with(config: Config, store: BTreeMap<Vec<u8>, Record>, bags: &BTreeMap<BagId, Duration>) -> Self {
-        let config = Config { speed_mops: SPEED_MOPS, ..config };
+        // Each bag is taken for another user's, though one machine submits them.
+        let config = Config { speed_mops: SPEED_MOPS, per_submitter: PerSubmitter::Off, ..config };
         let peer =
             Peer::restore(config.clone(), GridId([9; 32]), contact(2), 1, Time::ZERO, START, store.values().cloned())
                 .unwrap();

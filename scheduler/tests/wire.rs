@@ -165,7 +165,14 @@ fn records() -> Vec<Record> {
             closed: None,
             replication: Replication { replicas: 3, quorum: 2, recheck: 20 },
         },
-        Record::Reputation { executor: PeerId([2; 32]), reputation: Reputation { agreed_in_row: 7, dissents: 1 } },
+        Record::Reputation {
+            executor: PeerId([2; 32]),
+            reputation: Reputation { agreed_in_row: 7, dissents: 1, dissented: None },
+        },
+        Record::Reputation {
+            executor: PeerId([2; 32]),
+            reputation: Reputation { agreed_in_row: 0, dissents: 2, dissented: Some(released) },
+        },
         Record::Done {
             bag: bag().id,
             executor: PeerId([2; 32]),

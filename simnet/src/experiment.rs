@@ -1,4 +1,5 @@
-//! The papers' experiments as commands: `simnet reproduce fairness`, `updates`, `table1`, `bound`, `scale`, `desktops`.
+//! The papers' experiments as commands: `simnet reproduce fairness`, `updates`, `table1`, `bound`, `scale`, `desktops`,
+//! `submitters`.
 //!
 //! An experiment is a list of cases, each run with every seed. A case and a seed are a job: the
 //! simulation, then the centralised schedulers and the offline bound on the same machines, bags and failures. Jobs run on
@@ -45,11 +46,14 @@ pub enum Experiment {
     Scale,
     /// Bags as production grids see them, and what each of our additions is worth there.
     Desktops,
+    /// What a user gets by cheating on the others, and what it costs an honest one to have many bags (ADR 17).
+    Submitters,
 }
 
 impl Experiment {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Fairness, Self::Updates, Self::Table1, Self::Bound, Self::Scale, Self::Desktops];
+    pub const ALL: [Self; 7] =
+        [Self::Fairness, Self::Updates, Self::Table1, Self::Bound, Self::Scale, Self::Desktops, Self::Submitters];
 
     /// As on the command line.
     pub fn name(self) -> &'static str {
@@ -60,6 +64,7 @@ impl Experiment {
             Self::Bound => "bound",
             Self::Scale => "scale",
             Self::Desktops => "desktops",
+            Self::Submitters => "submitters",
         }
     }
 
@@ -71,13 +76,14 @@ impl Experiment {
             Self::Bound => &[200],
             Self::Scale => &[1_000, 10_000, 100_000],
             Self::Desktops => &[100, 300],
+            Self::Submitters => &[50, 100],
         }
     }
 
     /// Seeds, where the user does not say how many.
     pub fn default_seeds(self) -> u64 {
         match self {
-            Self::Fairness => 10,
+            Self::Fairness | Self::Submitters => 10,
             Self::Updates => 3,
             Self::Table1 | Self::Scale => 1,
             Self::Bound => 5,
@@ -87,7 +93,7 @@ impl Experiment {
 }
 
 /// What tells cases apart; each experiment has some of them. Rows have these first, and then `seeds`.
-pub const LABELS: [&str; 10] = [
+pub const LABELS: [&str; 12] = [
     "nodes",
     "failures",
     "bag_interval_s",
@@ -97,6 +103,8 @@ pub const LABELS: [&str; 10] = [
     "machines",
     "sizes",
     "load",
+    "user_percent",
+    "user",
     "variant",
 ];
 

@@ -108,11 +108,15 @@ fn fail(sentence: &str, code: u8) -> ExitCode {
 /// What people want to see first; the rest is in the files.
 fn text(plan: &Plan, summary: &Value) -> String {
     let mut text = format!("{}\ncommit {}; files in {}\n", plan.command(), Plan::commit(), plan.out.display());
-    const SHOWN: [&str; 9] = [
+    const SHOWN: [&str; 13] = [
         "ratio_mincent",
         "ratio_mincent_plus",
         "ratio_fcfs",
         "ratio_offline",
+        "user_stretch_by_honest",
+        "user_small_stretch_by_honest",
+        "others_stretch_by_honest",
+        "others_max_stretch_by_honest",
         "root_share",
         "lost_tasks",
         "update_time_p50_s",

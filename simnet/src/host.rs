@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idlewood_overlay::{Contact, GridId, PeerId, Time, WallTime};
-use idlewood_scheduler::{Effect, Event, Peer, TaskId};
+use idlewood_scheduler::{BagId, DeclineReason, Effect, Event, Peer, TaskId};
+use rand::RngExt;
 
 use crate::churn::{Churn, Owner};
 use crate::condition::{Condition, Pause};
@@ -66,6 +67,9 @@ pub(crate) struct Host {
     pub(crate) owner: Owner,
     /// Whether it makes results up.
     pub(crate) lies: bool,
+    /// Which bags its owner declines, in percent.
+    declines_percent: f64,
+    seed: u64,
     /// For what it sends.
     pub(crate) network_rng: SmallStream,
     /// For whom it joins through.
@@ -113,6 +117,8 @@ impl Host {
             churn: Churn::new(scenario, index),
             owner: Owner::new(scenario, index),
             lies: happens(&mut SmallStream::new(scenario.seed, "liar", number), scenario.liars_percent),
+            declines_percent: declines_percent(scenario, number),
+            seed: scenario.seed,
             network_rng: SmallStream::new(scenario.seed, "network", number),
             contact_rng: SmallStream::new(scenario.seed, "contact", number),
             link: Link::new(bandwidths_bytes_s(scenario, index), scenario.first_arrival()),
@@ -264,14 +270,31 @@ impl Host {
         Key { at, target, source: self.index, sequence: self.sequence }
     }
 
+    // ---- the owner ----
+
+    /// What its owner says of a bag of somebody else.
+    pub(crate) fn verdict(&self, bag: BagId) -> Result<(), DeclineReason> {
+        let drawn = digest(self.seed, "verdict", u64::from(self.index));
+        let mut first = [0; 8];
+        drawn.iter().zip(&bag.0).zip(&mut first).for_each(|((drawn, bag), byte)| *byte = drawn ^ bag);
+        let mut rng = SmallStream::new(u64::from_le_bytes(first), "verdict", u64::from(self.index));
+        if happens(&mut rng, self.declines_percent) { Err(DeclineReason::Program) } else { Ok(()) }
+    }
+
     // ---- tasks ----
 
     /// A task begins at a place: when and under which serial it ends, unless it is frozen meanwhile.
     ///
     /// # Panics
-    /// When the place is not free, or all slots are taken: the peer broke its promise.
+    /// When the place is not free, all slots are taken or the owner does not want the bag: the peer broke its promise.
     pub(crate) fn run(&mut self, place: u32, task: TaskId, work_mops: f64, now: Time) -> Option<(Time, u64)> {
         assert!(place < self.places, "machine {} starts {task:?} at place {place} of {}", self.index, self.places);
+        let is_own = || self.peer.as_ref().is_some_and(|peer| peer.bag(task.bag).is_some());
+        assert!(
+            self.verdict(task.bag).is_ok() || is_own(),
+            "machine {} starts {task:?}, which is declined",
+            self.index
+        );
         let takes = Duration::from_micros(((work_mops / self.speed_mops * 1e6).round() as u64).max(1));
         let left = self.checkpoints.remove(&task).unwrap_or(takes);
         let since = (!self.suspended).then_some(now);
@@ -362,6 +385,12 @@ impl Host {
             })
             .collect()
     }
+}
+
+/// Which share of all bags the owner of a machine declines, in percent.
+fn declines_percent(scenario: &Scenario, number: u64) -> f64 {
+    let mut rng = SmallStream::new(scenario.seed, "choosy", number);
+    if happens(&mut rng, scenario.choosy_percent) { rng.random::<f64>() * 100.0 } else { 0.0 }
 }
 
 /// The identity of a machine: its number, and 28 bytes that differ from run to run.

@@ -95,6 +95,9 @@ enum Reproduce {
     Scale(ExperimentArguments),
     /// Heavy-tailed bags, as production grids see them, and what each addition to the paper is worth there.
     Desktops(ExperimentArguments),
+    /// What a user gets by splitting bags or understating their work, and what an honest one with many bags pays for rules
+    /// against that.
+    Submitters(ExperimentArguments),
     #[command(external_subcommand)]
     Unknown(Vec<String>),
 }
@@ -169,6 +172,7 @@ fn reproduce(experiment: Reproduce) -> ExitCode {
         Reproduce::Bound(arguments) => (PaperExperiment::Bound, arguments),
         Reproduce::Scale(arguments) => (PaperExperiment::Scale, arguments),
         Reproduce::Desktops(arguments) => (PaperExperiment::Desktops, arguments),
+        Reproduce::Submitters(arguments) => (PaperExperiment::Submitters, arguments),
     };
     experiment_command::reproduce(experiment, arguments)
 }

@@ -186,10 +186,15 @@ mod tests {
 
     use super::*;
 
+    fn bag(id: BagId, tasks: u64) -> Bag {
+        let (arrival, task_mops) = (Time::ZERO, 4.0);
+        Bag { id, arrival, tasks, task_mops, declared_mops: task_mops, is_users: false, whole: 0 }
+    }
+
     #[test]
     fn a_task_is_delivered_once_and_only_with_its_output_at_its_submitter() {
         let id = BagId([7; 32]);
-        let bag = Bag { id, arrival: Time::ZERO, tasks: 1, task_mops: 4.0 };
+        let bag = bag(id, 1);
         let mut record = Record::new(vec![bag]);
         let now = Time::ZERO + Duration::from_secs(8);
         record.submitted(0, 3, Time::ZERO);
@@ -210,7 +215,7 @@ mod tests {
     #[test]
     fn a_bag_has_ended_when_each_of_its_tasks_ran_once_whoever_knows_of_it() {
         let id = BagId([7; 32]);
-        let mut record = Record::new(vec![Bag { id, arrival: Time::ZERO, tasks: 2, task_mops: 4.0 }]);
+        let mut record = Record::new(vec![bag(id, 2)]);
         let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
         for (index, seconds, ended) in [(0, 1, None), (0, 2, None), (1, 3, Some(at(3))), (1, 4, Some(at(3)))] {
             record.finished(TaskId { bag: id, index }, at(seconds));

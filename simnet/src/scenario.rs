@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::Time;
-use idlewood_scheduler::{ClimbingRule, Replication};
+use idlewood_scheduler::{ClimbingRule, PerSubmitter, Replication};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::availability::Availability;
@@ -138,6 +138,9 @@ pub struct Scenario {
     /// Machines that give a result of their own invention for every task, each another one, in percent, at most 100. Default 0,
     /// as in the paper.
     pub liars_percent: f64,
+    /// Machines whose owner does not let every bag run there, in percent, at most 100: each declines a share of all bags that is
+    /// its own, from nearly none to nearly all. Default 0, as in the paper.
+    pub choosy_percent: f64,
     /// Machines that run each task, 1 to 8, and how many have to say the same, from 1 to as many. Default 1 and 1.
     pub replicas: u32,
     /// See `replicas`.
@@ -184,6 +187,14 @@ pub struct Scenario {
     /// most 10: bags arrive so fast that their work, over the mean time between them, is that. None: `bag_interval`, or
     /// the log's own times. Default none.
     pub load: Option<f64>,
+    /// Bags that one user submits, all from the first machine, in percent, at most 100; the others come from random machines.
+    /// Default 0.
+    pub user_percent: f64,
+    /// Into how many bags that user splits each of its bags, 1 to 10,000; no piece is less than a task. Default 1: an honest
+    /// user.
+    pub user_splits_into: u64,
+    /// Share of the work of a task that this user declares, in percent, above 0. Default 100: an honest user.
+    pub user_declares_percent: f64,
     /// Coefficient of variation of the true work of tasks of one bag, 0 to 10; lognormal, and their mean is what is
     /// declared. Default 0, the paper's; a production grid's is 0.45. A log has its own.
     pub task_cv: f64,
@@ -258,6 +269,7 @@ impl Default for Scenario {
             leave_percent: 0.0,
             steady_percent: 0.0,
             liars_percent: 0.0,
+            choosy_percent: 0.0,
             replicas: 1,
             quorum: 1,
             seed: 1,
@@ -278,6 +290,9 @@ impl Default for Scenario {
             workload: Workload::default(),
             log_file: None,
             load: None,
+            user_percent: 0.0,
+            user_splits_into: 1,
+            user_declares_percent: 100.0,
             task_cv: 0.0,
             checkpoint_interval: None,
             tasks_per_node: 10,
@@ -321,6 +336,7 @@ impl Scenario {
         check((0.0..=100.0).contains(&self.leave_percent), "leave_percent must be between 0 and 100")?;
         check((0.0..=100.0).contains(&self.steady_percent), "steady_percent must be between 0 and 100")?;
         check((0.0..=100.0).contains(&self.liars_percent), "liars_percent must be between 0 and 100")?;
+        check((0.0..=100.0).contains(&self.choosy_percent), "choosy_percent must be between 0 and 100")?;
         check(self.replication().is_valid(), "quorum must be between 1 and replicas, and these at most 8")?;
         check((0.0..100.0).contains(&self.loss_percent), "loss must be at least 0 and below 100 percent")?;
         check(self.latency_ms <= 60_000, "latency-ms must be at most 60000")?;
@@ -364,6 +380,12 @@ impl Scenario {
             "log_file must name a log where the workload is that of a log",
         )?;
         check(self.load.is_none_or(|load| load > 0.0 && load <= 10.0), "load must be none or above 0 and at most 10")?;
+        check((0.0..=100.0).contains(&self.user_percent), "user_percent must be between 0 and 100")?;
+        check((1..=10_000).contains(&self.user_splits_into), "user_splits_into must be between 1 and 10000")?;
+        check(
+            self.user_declares_percent > 0.0 && self.user_declares_percent <= 1e4,
+            "user_declares_percent must be above 0 and at most 10000",
+        )?;
         check((0.0..=10.0).contains(&self.task_cv), "task_cv must be between 0 and 10")?;
         check(
             self.speed_mops_median >= 1.0 && self.speed_mops_median <= 1e9,
@@ -475,6 +497,7 @@ mod policy {
         preemptive: bool,
         frozen_max: u32,
         lexicographic: bool,
+        per_submitter: PerSubmitter,
         grid_step: u32,
         effective_size: bool,
         climbing: ClimbingRule,
@@ -494,6 +517,7 @@ mod policy {
                 preemptive: peer.preemptive,
                 frozen_max: peer.frozen_max,
                 lexicographic: peer.lexicographic,
+                per_submitter: peer.per_submitter,
                 grid_step: peer.grid_step,
                 effective_size: peer.effective_size,
                 climbing: peer.climbing,
@@ -518,6 +542,7 @@ mod policy {
             preemptive: policy.preemptive,
             frozen_max: policy.frozen_max,
             lexicographic: policy.lexicographic,
+            per_submitter: policy.per_submitter,
             grid_step: policy.grid_step,
             effective_size: policy.effective_size,
             climbing: policy.climbing,

@@ -35,7 +35,7 @@ use crate::random::{SmallStream, digest};
 use crate::record::Record;
 use crate::report::{LinkUse, MessageCount, Report};
 use crate::scenario::Scenario;
-use crate::workload::{self, Bag};
+use crate::workload::{self, Bag, USER};
 
 /// Machines that one which starts knows of, as an agent knows some from its user and its last run.
 const CONTACTS: usize = 3;
@@ -306,10 +306,11 @@ impl Simulation {
         let submission = Submission {
             id: bag.bag.id,
             tasks: bag.bag.tasks,
-            task_mops: self.around.scenario.declared.then_some(bag.bag.task_mops),
+            task_mops: self.around.scenario.declared.then_some(bag.bag.declared_mops),
             retries_max: RETRIES_MAX,
             replication: self.around.scenario.replication(),
         };
+        let is_users = bag.bag.is_users;
         // It is with a machine that may still accept it, unless that machine has crashed.
         let pending = bag
             .submitted
@@ -318,7 +319,8 @@ impl Simulation {
         if pending {
             return;
         }
-        let Some(host) = self.world.submitter() else { return };
+        let host = if is_users { Some(USER).filter(|user| self.host(*user).is_up()) } else { self.world.submitter() };
+        let Some(host) = host else { return };
         if self.host(host).condition.pause.is_some() {
             return;
         }

@@ -15,8 +15,8 @@ use rand::rngs::ChaCha8Rng;
 
 use crate::churn::{Churn, Owner};
 use crate::random::{
-    NORMAL_QUARTILE, SmallStream, digest, exp, exponential, ln, log_uniform, lognormal, normal_quantile, quantile,
-    stream,
+    NORMAL_QUARTILE, SmallStream, digest, exp, exponential, happens, ln, log_uniform, lognormal, normal_quantile,
+    quantile, stream,
 };
 use crate::scenario::{Equipment, Scenario, Workload};
 
@@ -50,7 +50,16 @@ pub struct Bag {
     pub tasks: u64,
     /// a, in Mop.
     pub task_mops: f64,
+    /// What its submitter says that a is, in Mop.
+    pub declared_mops: f64,
+    /// Whether it is the one user's who has a share of all bags (`user_percent`), and sits at [`USER`].
+    pub is_users: bool,
+    /// Which bag it is a piece of, by the order of arrival of bags before they were split.
+    pub whole: usize,
 }
+
+/// Where the user sits who has a share of all bags.
+pub const USER: u32 = 0;
 
 impl Bag {
     /// The paper's application size w = n·a, in Mop.
@@ -78,7 +87,10 @@ pub fn bags(scenario: &Scenario) -> Vec<Bag> {
                 None => size(scenario, &mut rng),
             };
             let id = BagId(digest(scenario.seed, "bag", number as u64));
-            (after, Bag { id, arrival: Time::ZERO, tasks, task_mops })
+            let is_users = happens(&mut SmallStream::new(scenario.seed, "user", number as u64), scenario.user_percent);
+            let honesty = if is_users { scenario.user_declares_percent / 100.0 } else { 1.0 };
+            let declared_mops = (task_mops * honesty).max(TASK_MOPS_MIN.min(task_mops));
+            (after, Bag { id, arrival: Time::ZERO, tasks, task_mops, declared_mops, is_users, whole: number })
         })
         .collect();
     let work_mops: f64 = bags.iter().map(|(_, bag)| bag.application_size_mops()).sum();
@@ -97,7 +109,18 @@ pub fn bags(scenario: &Scenario) -> Vec<Bag> {
         };
         bag.arrival = scenario.first_arrival() + Duration::from_micros((arrival_s * 1e6).round().max(1.0) as u64);
     }
-    bags.into_iter().map(|(_, bag)| bag).collect()
+    bags.into_iter().flat_map(|(_, bag)| pieces(scenario, bag)).collect()
+}
+
+/// What a bag is submitted as: itself, or, of a user who splits it, so many bags of about as many tasks each.
+fn pieces(scenario: &Scenario, bag: Bag) -> Vec<Bag> {
+    let count = if bag.is_users { scenario.user_splits_into.min(bag.tasks) } else { 1 };
+    let piece = |number: u64| {
+        let tasks = bag.tasks * (number + 1) / count - bag.tasks * number / count;
+        let id = BagId(digest(scenario.seed, "piece", (bag.whole as u64) << 32 | number));
+        Bag { id: if number == 0 { bag.id } else { id }, tasks, ..bag.clone() }
+    };
+    (0..count).map(piece).collect()
 }
 
 fn number_of(scenario: &Scenario) -> f64 {
@@ -267,9 +290,36 @@ mod tests {
     }
 
     #[test]
+    fn a_user_s_pieces_are_its_bags_and_change_nothing_of_the_others() {
+        let honest = Scenario { nodes: 20, bags: 200, heavy_tailed: true, user_percent: 30.0, ..Scenario::default() };
+        let cheat = Scenario { user_splits_into: 10, user_declares_percent: 25.0, ..honest.clone() };
+        let (wholes, pieces) = (bags(&honest), bags(&cheat));
+        let users = wholes.iter().filter(|bag| bag.is_users).count();
+        assert!((40..80).contains(&users), "{users}");
+        for (number, whole) in wholes.iter().enumerate() {
+            let of_it: Vec<&Bag> = pieces.iter().filter(|bag| bag.whole == number).collect();
+            if !whole.is_users {
+                assert_eq!(of_it, [whole]);
+                continue;
+            }
+            assert_eq!((of_it.len() as u64, of_it[0].id), (whole.tasks.min(10), whole.id));
+            assert_eq!(of_it.iter().map(|bag| bag.tasks).sum::<u64>(), whole.tasks);
+            let (least, most) = (of_it.iter().map(|bag| bag.tasks).min(), of_it.iter().map(|bag| bag.tasks).max());
+            assert!(least.unwrap() >= 1 && most.unwrap() <= least.unwrap() + 1);
+            for bag in of_it {
+                assert_eq!((bag.arrival, bag.task_mops), (whole.arrival, whole.task_mops));
+                near(bag.declared_mops, whole.task_mops / 4.0, 1e-9);
+            }
+        }
+        let ids: std::collections::BTreeSet<BagId> = pieces.iter().map(|bag| bag.id).collect();
+        assert_eq!(ids.len(), pieces.len());
+    }
+
+    #[test]
     fn tasks_of_a_bag_vary_as_much_as_they_should() {
         let scenario = Scenario { task_cv: 0.45, ..Scenario::default() };
-        let bag = Bag { id: BagId([0; 32]), arrival: Time::ZERO, tasks: 20_000, task_mops: 5_000.0 };
+        let (id, arrival, task_mops) = (BagId([0; 32]), Time::ZERO, 5_000.0);
+        let bag = Bag { id, arrival, tasks: 20_000, task_mops, declared_mops: task_mops, is_users: false, whole: 3 };
         let works: Vec<f64> = (0..bag.tasks).map(|index| work_mops(&scenario, 3, &bag, index)).collect();
         let mean = works.iter().sum::<f64>() / 2e4;
         let variance = works.iter().map(|work| (work - mean) * (work - mean)).sum::<f64>() / 2e4;

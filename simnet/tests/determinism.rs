@@ -4,6 +4,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use idlewood_overlay::Time;
+use idlewood_scheduler::PerSubmitter;
 use idlewood_simnet::overlay::Wire;
 use idlewood_simnet::{Execution, Report, Scenario, Simulation};
 
@@ -54,6 +55,7 @@ fn crowded(papers: bool, lexicographic: bool) -> Scenario {
     scenario.peer.lexicographic = lexicographic;
     scenario.peer.preemptive = !papers;
     scenario.peer.effective_size = !papers;
+    scenario.peer.per_submitter = PerSubmitter::Off;
     scenario
 }
 

@@ -104,6 +104,35 @@ fn what_is_run_on_demand_is_run_when_its_variant_is_asked_for() {
 }
 
 #[test]
+fn a_cheat_is_compared_with_the_same_user_being_honest() {
+    let out = Directory::new("submitters");
+    let only = "load=2.0,user_percent=50.0,user_percent=10.0,honest,splits_10,off,line";
+    let arguments = format!("submitters --nodes 8 --bags 12 --seed 3 --seeds 2 --only {only} --output json");
+    let summary = json(&reproduce(&arguments, &out));
+    assert_eq!(rows(&summary).len(), 6);
+    let lines = table(&out, "submitters.csv");
+    for row in rows(&summary) {
+        assert_eq!((number(row, "lost_tasks"), number(row, "unfinished_bags")), (0.0, 0.0));
+        let of = |user: &str, variant: &str, name: &str| -> Vec<f64> {
+            let percent = row["user_percent"].to_string();
+            let wanted = [("user_percent", percent.as_str()), ("user", user), ("variant", variant)];
+            let is_of = |line: &&Vec<(String, String)>| {
+                wanted.iter().all(|(label, value)| line.contains(&((*label).to_owned(), (*value).to_owned())))
+            };
+            let cells = lines.iter().filter(is_of).map(|line| line.iter().find(|(known, _)| known == name));
+            cells.map(|cell| cell.expect("a column").1.parse().expect("a number")).collect()
+        };
+        let (user, variant) = (row["user"].as_str().unwrap(), row["variant"].as_str().unwrap());
+        let (own, honest) = (of(user, variant, "others_stretch"), of("honest", "off", "others_stretch"));
+        assert_eq!((own.len(), honest.len()), (2, 2));
+        let ratio = ((own[0] / honest[0]) * (own[1] / honest[1])).sqrt();
+        assert!((number(row, "others_stretch_by_honest") / ratio - 1.0).abs() < 1e-9, "{row}");
+        let pieces = of(user, variant, "submitted_bags");
+        assert!(pieces.iter().all(|&bags| if user == "honest" { bags == 12.0 } else { bags >= 12.0 }), "{pieces:?}");
+    }
+}
+
+#[test]
 fn rows_are_what_the_lines_say() {
     let out = Directory::new("agree");
     let arguments =

@@ -8,7 +8,7 @@
 //! Left out: shares of a machine for several submitters; the quota is there for floods and mistakes, not for fairness.
 
 use super::Executor;
-use crate::bag::{BagId, DeclineReason, Request};
+use crate::bag::{BagId, DeclineReason, REQUEST_INTERVALS_MAX, Request};
 use crate::config::Config;
 use crate::io::Io;
 use crate::message::Message;
@@ -79,10 +79,15 @@ impl Executor {
     }
 
     /// These tasks of a request do not queue here; their submitter is told.
-    fn decline(&mut self, request: &Request, ranges: IntervalSet, reason: DeclineReason, io: &mut Io) {
+    fn decline(&mut self, request: &Request, mut ranges: IntervalSet, reason: DeclineReason, io: &mut Io) {
         self.declined += 1;
-        let message = Message::Decline { bag: request.bag.id, executor: io.me.clone(), ranges, reason };
-        io.send(request.bag.submitter.clone(), message);
+        while !ranges.is_empty() {
+            // What is left of a request can be more scattered than it was.
+            let part: IntervalSet = ranges.ranges().take(REQUEST_INTERVALS_MAX).collect();
+            ranges.subtract(&part);
+            let message = Message::Decline { bag: request.bag.id, executor: io.me.clone(), ranges: part, reason };
+            io.send(request.bag.submitter.clone(), message);
+        }
     }
 
     /// What of a request its submitter's quota leaves room for; the rest is declined.

@@ -10,7 +10,7 @@ use crate::bag::{BagHeader, BagId, Checkpoint, HELD_INTERVALS_MAX, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::message::{Message, RESULTS_MAX};
-use crate::queue::{Entry, WORK_MOPS_MIN};
+use crate::queue::{Entry, WORK_MOPS_MAX, WORK_MOPS_MIN};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
 
@@ -82,6 +82,8 @@ pub(super) struct Held {
     pub(super) finished: (u64, f64),
     /// How many times its declared work a task takes, where that is far more (`rating`); else 1.
     pub(super) times_declared: f64,
+    /// What other bags of its submitter add to its size here (`submitters`), in Mop.
+    pub(super) with_mops: f64,
     /// Not startable before then: its program could not be had.
     pub(super) blocked_until: Time,
     /// Tasks in a row that could not be started.
@@ -117,6 +119,7 @@ impl Held {
             untold: IntervalSet::new(),
             finished: (0, 0.0),
             times_declared: 1.0,
+            with_mops: 0.0,
             blocked_until: Time::ZERO,
             not_started: 0,
             version: 0,
@@ -170,9 +173,12 @@ impl Held {
 
     /// So many tasks of it, in plain numbers.
     pub(super) fn entry(&self, task_mops: f64, left: f64) -> Entry {
+        // A header may say less of the whole than of the tasks.
+        let all_tasks_mops = self.bag.tasks as f64 * self.bag.task_mops;
+        let size_mops = (all_tasks_mops + self.with_mops).max(self.bag.application_size_mops) * self.times_declared;
         Entry {
             release_s: self.released.as_secs_f64(),
-            application_size_mops: self.bag.application_size_mops * self.times_declared,
+            application_size_mops: size_mops.min(WORK_MOPS_MAX),
             task_mops,
             left,
         }

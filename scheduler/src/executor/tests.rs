@@ -1,5 +1,7 @@
 //! Tests of the executor: what its load says, and that what it promises is kept.
 
+mod submitters;
+
 use std::collections::BTreeMap;
 
 use idlewood_overlay::WallTime;
@@ -149,9 +151,10 @@ fn a_task_that_runs_for_too_long_still_counts() {
 #[test]
 fn a_hopeless_bag_decides_the_order_of_the_others_only_in_the_plain_order() {
     for (lexicographic, expected) in [(false, [1, 2, 3]), (true, [1, 3, 2])] {
-        let (mut executor, mut io) = empty(&Config { lexicographic, ..Config::default() });
+        let per_submitter = PerSubmitter::Off;
+        let (mut executor, mut io) = empty(&Config { lexicographic, per_submitter, ..Config::default() });
         // At the stretch of the first the others stand by their sizes, at the least behind it by their ages.
-        give(&mut executor, &mut io, 1, 1e5, 1e3, 0);
+        give(&mut executor, &mut io, 1, 1e5, 2e5, 2000);
         give(&mut executor, &mut io, 2, 1e5, 1e6, 0);
         give(&mut executor, &mut io, 3, 1e5, 2e6, 1000);
         executor.dispatch(&mut io);
@@ -211,8 +214,14 @@ impl Machine {
             *promised = promised.max(stretch);
         }
         self.promised.insert(id, (self.io.now, size_mops, stretch, tasks));
-        let bag =
-            BagHeader { id, submitter: contact(1), tasks, task_mops, application_size_mops: size_mops, declared: true };
+        let bag = BagHeader {
+            id,
+            submitter: contact(100 + number),
+            tasks,
+            task_mops,
+            application_size_mops: size_mops,
+            declared: true,
+        };
         let (ranges, age, path) = (IntervalSet::from(0..tasks), Duration::ZERO, Path::default());
         let request = Request {
             bag,
@@ -688,4 +697,29 @@ fn tasks_of_different_sizes_are_honest() {
         assert!((times - rated).abs() < 0.2, "{took_mops}: {times}");
     }
     executor.tick(&mut io, &config);
+}
+
+#[test]
+fn what_is_declined_of_a_scattered_part_is_told_in_words_that_are_understood() {
+    let config = Config { submitter_work_max: Duration::from_secs(3600), ..Config::default() };
+    let (mut executor, mut io) = (Executor::new(&config), Io::new(Time::ZERO, WallTime(0), contact(2)));
+    let (id, submitter, tasks, declared) = (BagId([1; 32]), contact(1), 2000, true);
+    // An hour's work is three tasks; every second one is here already.
+    let (task_mops, application_size_mops) = (1.2e6, 2.4e9);
+    let bag = BagHeader { id, submitter, tasks, task_mops, application_size_mops, declared };
+    let here: IntervalSet = (0..1000).map(|index| 2 * index..2 * index + 1).collect();
+    executor.restore_held(bag.clone(), Time::ZERO, (0, &BTreeMap::new()), &here, BTreeMap::new(), &config);
+    let (age, path, checkpoints) = (Duration::ZERO, Path::default(), Box::default());
+    let (number, attempt, climbed, answer_within_ms, leads) = (1, 0, 0, 0, true);
+    let ranges = IntervalSet::from(0..2000);
+    let request = Request { bag, number, attempt, ranges, age, path, climbed, answer_within_ms, leads, checkpoints };
+    executor.accept(request, &mut io, &config);
+    let mut declined = IntervalSet::new();
+    for effect in &io.effects {
+        if let Effect::Send { message: message @ Message::Decline { ranges, .. }, .. } = effect {
+            assert_eq!(Message::decode(&message.encode()).as_ref(), Ok(message));
+            declined.extend_with(ranges);
+        }
+    }
+    assert_eq!(declined, IntervalSet::from(0..2000).difference(&here));
 }

@@ -2,7 +2,11 @@
 //!
 //! They are issued again after a pause, which doubles while nobody takes any. A machine that declines stands idle, so that
 //! it looks like the best there is and would be given the same again: what has been declined twice goes straight to a
-//! machine that holds tasks of the bag and has fewest, or to this one, which takes its own always.
+//! machine that holds tasks of the bag and has fewest, or to this one, which takes its own always. Who declined is not
+//! asked for a while, which doubles too while it takes nothing; a copy that it declined goes to another machine at once.
+//!
+//! What the tree brings to a machine that may not have it, since it is distrusted, is left alone or has said already what came
+//! of it, goes the same way as if that machine had declined it.
 //!
 //! Anybody who knows the bag can say that it declines what is on its way. That costs a pause, and is shown with the name of
 //! who said it.
@@ -10,7 +14,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use idlewood_overlay::{Contact, PeerId};
+use idlewood_overlay::{Contact, PeerId, Time};
 
 use super::Ledger;
 use super::failures::{PAUSE_FIRST, doubled, pause_end};
@@ -38,16 +42,24 @@ pub(super) struct Declined {
     twice: IntervalSet,
     /// Since tasks were placed last.
     in_row: u32,
+    /// How often each machine declined since it took something, and until when it is not asked.
+    pub(super) declining: BTreeMap<PeerId, (u32, Time)>,
 }
 
 impl Declined {
     /// Somebody takes these.
-    pub(super) fn taken(&mut self, ranges: &IntervalSet) {
+    pub(super) fn taken(&mut self, executor: PeerId, ranges: &IntervalSet) {
         if !ranges.is_empty() {
             self.in_row = 0;
+            self.declining.remove(&executor);
             self.once.subtract(ranges);
             self.twice.subtract(ranges);
         }
+    }
+
+    /// Whether this machine declined so lately that it is not asked.
+    pub(super) fn is_declining(&self, executor: PeerId, now: Time) -> bool {
+        self.declining.get(&executor).is_some_and(|&(_, until)| until > now)
     }
 
     /// This task is over.
@@ -68,7 +80,34 @@ impl Ledger {
         if self.is_closed() {
             return;
         }
+        let back = self.off_their_way(executor, ranges);
+        if back.is_empty() {
+            return;
+        }
+        let declines = self.declined.reasons.entry(reason).or_insert(Declines { tasks: 0, last: executor });
+        *declines = Declines { tasks: declines.tasks + back.len(), last: executor };
+        let (in_row, until) = self.declined.declining.entry(executor).or_insert((0, io.now));
+        *until = io.now + doubled(PAUSE_FIRST, *in_row, PAUSE_MAX);
+        *in_row = in_row.saturating_add(1);
+        self.try_elsewhere(back, io);
+    }
+
+    /// A machine accounts for tasks that it may not have, and is told to drop them. Those that were on their way to it are not
+    /// any more.
+    pub(super) fn turned_away(&mut self, executor: PeerId, ranges: &IntervalSet, io: &mut Io) {
+        let has_no_trust = self.is_replicated() && io.reputation(executor).is_distrusted();
+        let may_have_none = has_no_trust || !self.avoided_for(executor, io.now).is_zero();
+        let back = if may_have_none { ranges.clone() } else { self.votes.of(executor, ranges) };
+        let back = self.off_their_way(executor, &back);
+        self.try_elsewhere(back, io);
+    }
+
+    /// Takes those of these tasks that are on their way, perhaps to this machine, off it.
+    fn off_their_way(&mut self, executor: PeerId, ranges: &IntervalSet) -> IntervalSet {
         let mut back = IntervalSet::new();
+        if ranges.is_empty() {
+            return back;
+        }
         for issue in self.issued.iter_mut().filter(|issue| issue.to.is_none_or(|to| to == executor)) {
             let part = issue.ranges.intersection(ranges);
             if !part.is_empty() {
@@ -78,11 +117,16 @@ impl Ledger {
             back.extend_with(&part);
         }
         self.issued.retain(|issue| !issue.ranges.is_empty());
-        if !back.is_empty() {
-            let declines = self.declined.reasons.entry(reason).or_insert(Declines { tasks: 0, last: executor });
-            *declines = Declines { tasks: declines.tasks + back.len(), last: executor };
+        back
+    }
+
+    /// These tasks are not on their way any more, and not where they were going.
+    fn try_elsewhere(&mut self, back: IntervalSet, io: &mut Io) {
+        if back.is_empty() {
+            return;
         }
-        // Of what has another copy one more goes out when its time comes.
+        // Of what has another copy one more goes out.
+        self.votes.lacking = true;
         let back = self.without_copy(back);
         if back.is_empty() {
             return;
@@ -95,10 +139,17 @@ impl Ledger {
         self.pause(&back, until, io);
     }
 
-    /// Who takes tasks that others declined.
-    pub(super) fn willing(&self, io: &Io) -> Contact {
+    /// Who takes these tasks, which others declined; nobody where even this machine may not have them.
+    pub(super) fn willing(&self, ranges: &IntervalSet, io: &Io) -> Option<Contact> {
+        let may = |peer: PeerId| {
+            !(self.is_replicated() && io.reputation(peer).is_distrusted())
+                && self.avoided_for(peer, io.now).is_zero()
+                && !self.declined.is_declining(peer, io.now)
+                && self.votes.of(peer, ranges).is_empty()
+        };
         let holds = self.placed.values().filter(|placement| !placement.ranges.is_empty());
-        let willing = holds.min_by_key(|placement| placement.ranges.len());
-        willing.map_or_else(|| io.me.clone(), |placement| placement.executor.clone())
+        let holds = holds.filter(|placement| may(placement.executor.peer));
+        let willing = holds.min_by_key(|placement| placement.ranges.len()).map(|placement| &placement.executor);
+        willing.or_else(|| Some(&io.me).filter(|me| may(me.peer))).cloned()
     }
 }

@@ -160,6 +160,16 @@ impl Ledger {
         if let Some(placement) = executor.and_then(|peer| self.placed.get_mut(&peer)) {
             copies -= usize::from(placement.ranges.remove_index(index));
         }
+        // Who has voted on it has it, as a rule; only copies that nobody heard of are looked for everywhere.
+        let mut voters = self.votes.voters(index).into_iter();
+        while copies > 0
+            && let Some(voter) = voters.next()
+        {
+            let Some(placement) = self.placed.get_mut(&voter) else { continue };
+            let held = placement.ranges.remove_index(index);
+            placement.withdrawn |= held;
+            copies -= usize::from(held);
+        }
         let mut others = self.placed.values_mut();
         while copies > 0
             && let Some(placement) = others.next()
@@ -321,7 +331,7 @@ impl Ledger {
 
     /// What this executor, which holds `mine`, newly takes on with these ranges: of what is on its way or to be issued.
     fn gained(&self, executor: PeerId, ranges: &IntervalSet, mine: &IntervalSet, attempt: u32, io: &Io) -> IntervalSet {
-        let is_shunned = self.is_replicated() && io.reputations.of(executor).is_distrusted();
+        let is_shunned = self.is_replicated() && io.reputation(executor).is_distrusted();
         // Nothing of a bag is issued before it is measured, whatever life of this machine that was.
         let is_issued = self.may_be_held && self.is_measured();
         if !is_issued || is_shunned || !self.avoided_for(executor, io.now).is_zero() {
@@ -365,7 +375,8 @@ impl Ledger {
         let changed = !lost.is_empty() || !gained.is_empty();
         self.unissued.subtract(&gained);
         self.arrived(&gained);
-        self.declined.taken(&gained);
+        self.declined.taken(executor.peer, &gained);
+        self.turned_away(executor.peer, &ranges.difference(&keep), io);
         self.lose(&lost);
         self.exempt(executor.peer, &gained, io);
         self.gain(gained);

@@ -4,10 +4,15 @@
 //! the same; then the output is fetched from one of them. Copies beyond the first go straight to machines that are known,
 //! none of which has the task or has voted on it, those in the other half of the line first.
 //!
+//! Looking for copies takes n log n of all intervals that are placed, and happens when some machine takes or loses tasks, not with
+//! each vote, which asks about its own task only. A decided task is taken from those who have voted on it; only where more copies
+//! are out than votes came are the others asked, one after the other.
+//!
 //! Left out: votes on disk (they come again), checkpoints of bags with a quorum (who hands one back could have made it
 //! up), and copies by who has room.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use idlewood_overlay::{Contact, PeerId, Time};
 use serde::{Deserialize, Serialize};
@@ -104,6 +109,15 @@ impl Votes {
         self.by_task.get(&index).map_or(0, Vec::len)
     }
 
+    /// Who has voted on a task.
+    pub(super) fn voters(&self, index: u64) -> Vec<PeerId> {
+        self.by_task.get(&index).into_iter().flatten().map(|vote| vote.executor.peer).collect()
+    }
+
+    fn sent_to(&self, peer: PeerId) -> u64 {
+        self.sent.get(&peer).copied().unwrap_or(0)
+    }
+
     /// Those of these tasks on which this machine has voted.
     pub(super) fn of(&self, executor: PeerId, ranges: &IntervalSet) -> IntervalSet {
         let voted = ranges
@@ -130,12 +144,12 @@ impl Ledger {
 
     /// Whether one word of this machine on this task is enough.
     fn is_believed(&self, executor: PeerId, index: u64, io: &Io) -> bool {
-        self.replication.recheck > 0 && io.reputations.of(executor).is_clean() && !self.is_picked(index, io)
+        self.replication.recheck > 0 && io.reputation(executor).is_clean() && !self.is_picked(index, io)
     }
 
     /// These tasks are newly on a machine.
     pub(super) fn exempt(&mut self, executor: PeerId, gained: &IntervalSet, io: &Io) {
-        if self.replication.recheck == 0 || !io.reputations.of(executor).is_clean() {
+        if self.replication.recheck == 0 || !io.reputation(executor).is_clean() {
             return;
         }
         let unpicked = gained.indices().filter(|&index| !self.is_picked(index, io));
@@ -163,11 +177,13 @@ impl Ledger {
         if let Some(Vote { executor, result }) = winner {
             return Some((result.clone(), executor.clone()));
         }
+        let is_last = votes.len() >= VOTES_MAX;
         self.votes.exempt.remove_index(index);
-        self.votes.lacking = true;
-        if votes.len() < VOTES_MAX {
+        if !is_last {
+            self.votes.lacking |= self.lacks_copy(index);
             return None;
         }
+        let votes = &self.votes.by_task[&index];
         // Nobody can tell what is right.
         let Vote { executor, result } = votes[own].clone();
         // It says something else than its machine has signed.
@@ -186,7 +202,8 @@ impl Ledger {
         let (mut changes, mut then) = (Vec::new(), Vec::new());
         for vote in &votes {
             if is_decided && votes.len() > 1 {
-                let (reputation, gone) = io.reputations.note(vote.executor.peer, vote.says(winner));
+                let now = io.wall(io.now);
+                let (reputation, gone) = io.reputations.note(vote.executor.peer, vote.says(winner), now);
                 changes.push(Change::Put(Record::Reputation { executor: vote.executor.peer, reputation }));
                 changes.extend(gone.map(|peer| Change::Delete(RecordKey::Reputation(peer))));
             }
@@ -206,22 +223,10 @@ impl Ledger {
             lacking.subtract(&most.ranges().collect());
         }
         lacking.subtract(&self.votes.exempt);
-        for (&index, votes) in &self.votes.by_task {
-            lacking.remove_index(index);
-            let is_over = self.done.contains(index) || self.failed.contains(index);
-            if is_over || self.fetching.contains_key(&index) || self.unissued.contains(index) {
-                continue;
-            }
-            let most = votes.iter().map(|vote| votes.iter().filter(|other| other.says(&vote.result)).count()).max();
-            let held = self.copies.iter().take_while(|level| level.contains(index)).count();
-            let holds = |vote: &&Vote| {
-                self.placed.get(&vote.executor.peer).is_some_and(|placement| placement.ranges.contains(index))
-            };
-            let silent = held.saturating_sub(votes.iter().filter(holds).count());
-            if most.unwrap_or(0) + silent < self.replication.quorum as usize {
-                lacking.insert_index(index);
-            }
-        }
+        let voted = self.votes.by_task.keys();
+        lacking.subtract(&voted.map(|&index| index..index + 1).collect());
+        let undecided = self.votes.by_task.keys().filter(|&&index| self.lacks_copy(index));
+        lacking.extend_with(&undecided.map(|&index| index..index + 1).collect());
         for issue in &self.issued {
             lacking.subtract(&issue.ranges);
         }
@@ -229,6 +234,22 @@ impl Ledger {
             lacking.subtract(pausing);
         }
         lacking
+    }
+
+    /// Whether the votes on a task and those who have yet to vote cannot come to a quorum.
+    fn lacks_copy(&self, index: u64) -> bool {
+        let is_over = self.done.contains(index) || self.failed.contains(index);
+        let Some(votes) = self.votes.by_task.get(&index).filter(|_| !is_over) else { return false };
+        if self.fetching.contains_key(&index) || self.unissued.contains(index) {
+            return false;
+        }
+        let most = votes.iter().map(|vote| votes.iter().filter(|other| other.says(&vote.result)).count()).max();
+        let held = self.copies.iter().take_while(|level| level.contains(index)).count();
+        let holds = |vote: &&Vote| {
+            self.placed.get(&vote.executor.peer).is_some_and(|placement| placement.ranges.contains(index))
+        };
+        let silent = held.saturating_sub(votes.iter().filter(holds).count());
+        most.unwrap_or(0) + silent < self.replication.quorum as usize
     }
 
     /// The copies that are to go out now, and to whom: to machines that do not have the task.
@@ -254,36 +275,40 @@ impl Ledger {
         });
         for machine in known().into_iter().chain(executors) {
             let peer = machine.contact.peer;
-            if !io.reputations.of(peer).is_distrusted() && self.avoided_for(peer, io.now).is_zero() {
+            let is_asked = !io.reputation(peer).is_distrusted()
+                && self.avoided_for(peer, io.now).is_zero()
+                && !self.declined.is_declining(peer, io.now);
+            if is_asked {
                 machines.insert(peer, machine);
             }
         }
+        // In both halves, by what they were sent.
+        let mut halves = [BTreeSet::new(), BTreeSet::new()];
+        for (&peer, machine) in &machines {
+            halves[usize::from(machine.right)].insert((self.votes.sent_to(peer), peer));
+        }
         let part_len = lacking.len().div_ceil(machines.len().max(1) as u64);
         let mut shares: BTreeMap<PeerId, IntervalSet> = BTreeMap::new();
-        let mut left = lacking;
-        while let Some(start) = left.first() {
-            let mut part = left.clone().take_first(part_len.max(1));
-            let mut holders = self.holders(&part);
-            if part.len() > 1 && self.holders(&IntervalSet::from(start..start + 1)) != holders {
-                // Others have a part of it: as far as one can tell, one at a time.
-                part = IntervalSet::from(start..start + 1);
-                holders = self.holders(&part);
-            }
-            left.subtract(&part);
-            let halves: BTreeSet<bool> = holders.iter().map(|&peer| right(peer)).collect();
-            let can = machines.values().filter(|machine| !holders.contains(&machine.contact.peer));
-            let to = can.min_by_key(|machine| {
-                let peer = machine.contact.peer;
-                (halves.contains(&machine.right), self.votes.sent.get(&peer).copied().unwrap_or(0), peer)
-            });
-            match to {
-                Some(machine) => {
-                    let peer = machine.contact.peer;
-                    *self.votes.sent.entry(peer).or_default() += part.len();
-                    shares.entry(peer).or_default().extend_with(&part);
-                }
-                // Other machines may be known later.
-                None => self.ask_again(io.now, config),
+        for (range, holders) in self.holders(&lacking) {
+            let has_part: BTreeSet<bool> = holders.iter().map(|&peer| right(peer)).collect();
+            let mut start = range.start;
+            while start < range.end {
+                let part = start..(start + part_len).min(range.end);
+                start = part.end;
+                let first_of = |half: bool| {
+                    let can = halves[usize::from(half)].iter().find(|(_, peer)| !holders.contains(peer));
+                    can.map(|&(sent, peer)| (has_part.contains(&half), sent, peer, half))
+                };
+                let Some((_, sent, peer, half)) = [false, true].into_iter().filter_map(first_of).min() else {
+                    // Other machines may be known later.
+                    self.ask_again(io.now, config);
+                    continue;
+                };
+                let sent_then = sent + (part.end - part.start);
+                halves[usize::from(half)].remove(&(sent, peer));
+                halves[usize::from(half)].insert((sent_then, peer));
+                self.votes.sent.insert(peer, sent_then);
+                shares.entry(peer).or_default().insert(part);
             }
         }
         let mut requests = Vec::new();
@@ -304,10 +329,34 @@ impl Ledger {
         self.ends_at(at);
     }
 
-    /// Who has any of these tasks, or has voted on one.
-    fn holders(&self, ranges: &IntervalSet) -> BTreeSet<PeerId> {
-        let holds = self.placed.iter().filter(|(_, placement)| !placement.ranges.intersection(ranges).is_empty());
-        let votes = ranges.ranges().flat_map(|range| self.votes.by_task.range(range)).flat_map(|(_, votes)| votes);
-        holds.map(|(&peer, _)| peer).chain(votes.map(|vote| vote.executor.peer)).collect()
+    /// These tasks in runs, each with those who have it or have voted on it. Takes n log n of all intervals that are placed, and
+    /// of all votes.
+    fn holders(&self, ranges: &IntervalSet) -> Vec<(Range<u64>, Vec<PeerId>)> {
+        // Who comes, and who goes, at which index; the wanted tasks as those of nobody.
+        let mut marks: Vec<(u64, bool, Option<PeerId>)> = Vec::new();
+        let mut mark = |range: Range<u64>, who| marks.extend([(range.start, true, who), (range.end, false, who)]);
+        for (&peer, placement) in &self.placed {
+            placement.ranges.ranges().for_each(|range| mark(range, Some(peer)));
+        }
+        for (&index, votes) in &self.votes.by_task {
+            votes.iter().for_each(|vote| mark(index..index + 1, Some(vote.executor.peer)));
+        }
+        ranges.ranges().for_each(|range| mark(range, None));
+        marks.sort_unstable();
+        let mut here: BTreeMap<Option<PeerId>, u32> = BTreeMap::new();
+        let mut runs = Vec::new();
+        let mut start = 0;
+        for (index, comes, who) in marks {
+            if index > start && here.contains_key(&None) {
+                runs.push((start..index, here.keys().copied().flatten().collect()));
+            }
+            start = index;
+            let times = here.entry(who).or_default();
+            *times = if comes { *times + 1 } else { times.saturating_sub(1) };
+            if *times == 0 {
+                here.remove(&who);
+            }
+        }
+        runs
     }
 }

@@ -86,7 +86,7 @@ impl Peer {
 
     /// What bags with a quorum have shown of other machines.
     pub fn reputations(&self) -> impl Iterator<Item = (PeerId, Reputation)> + '_ {
-        self.io.reputations.all()
+        self.io.reputations.all(self.io.wall(self.io.now))
     }
 
     /// Until when this machine offers nothing, since all fails here that succeeds elsewhere.

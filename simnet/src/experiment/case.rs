@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use idlewood_overlay::Time;
-use idlewood_scheduler::ClimbingRule;
+use idlewood_scheduler::{ClimbingRule, PerSubmitter};
 use serde_json::{Value, json};
 
 use super::Experiment;
@@ -26,6 +26,8 @@ pub(super) struct Case {
     pub(super) scenario: Scenario,
     /// What stretches are judged by.
     pub(super) measure: Measure,
+    /// Whether stretches are told of the one user and of the others, in place of those of centralised schedulers.
+    pub(super) by_user: bool,
     /// Whether the work is done to its end, and by the centralised schedulers, too; else the horizon is the end.
     pub(super) to_the_end: bool,
     /// Whether changes are followed up the tree.
@@ -52,7 +54,11 @@ impl Case {
 
 /// The cases of an experiment on grids of one size; `bags` where it is not to have its own number of them.
 pub(super) fn of(experiment: Experiment, nodes: u32, bags: Option<u32>) -> Vec<Case> {
-    let usual = if experiment == Experiment::Scale { 20 } else { 100 };
+    let usual = match experiment {
+        Experiment::Scale => 20,
+        Experiment::Submitters => 60,
+        _ => 100,
+    };
     let paper = paper(nodes, bags.unwrap_or(usual));
     match experiment {
         Experiment::Fairness => fairness(&paper),
@@ -61,15 +67,20 @@ pub(super) fn of(experiment: Experiment, nodes: u32, bags: Option<u32>) -> Vec<C
         Experiment::Bound => bound(&paper),
         Experiment::Scale => vec![scale(paper)],
         Experiment::Desktops => desktops(&paper),
+        Experiment::Submitters => submitters(&paper),
     }
 }
 
-/// The paper's machines, links and load (§7.1), which are the defaults of a scenario.
+/// The paper's machines, links and load (§7.1), which are the defaults of a scenario. Each bag is taken for another user's, as
+/// the centralised schedulers take it, though several come from one machine.
 fn paper(nodes: u32, bags: u32) -> Case {
+    let mut scenario = Scenario { nodes, bags, ..Scenario::default() };
+    scenario.peer.per_submitter = PerSubmitter::Off;
     Case {
         labels: vec![("nodes", json!(nodes))],
-        scenario: Scenario { nodes, bags, ..Scenario::default() },
+        scenario,
         measure: Measure::Application,
+        by_user: false,
         to_the_end: true,
         follows_updates: false,
         on_demand: false,
@@ -244,4 +255,51 @@ fn desktop(paper: &Case, machines: &str, sizes: &str, load: f64, (variant, chang
         ("variant", json!(variant)),
     ]);
     case
+}
+
+/// What users do: nothing but what they should, a bag as many, or less declared than it is.
+type User = (&'static str, fn(&mut Scenario));
+
+const HONEST: User = ("honest", |_| {});
+const CHEATS: [User; 4] = [
+    ("splits_10", |scenario| scenario.user_splits_into = 10),
+    ("splits_100", |scenario| scenario.user_splits_into = 100),
+    ("declares_10", |scenario| scenario.user_declares_percent = 10.0),
+    ("splits_10_declares_10", |scenario| {
+        scenario.user_splits_into = 10;
+        scenario.user_declares_percent = 10.0;
+    }),
+];
+
+/// How deadlines are computed where a submitter has several bags.
+const PER_SUBMITTER: [(&str, PerSubmitter); 3] =
+    [("off", PerSubmitter::Off), ("line", PerSubmitter::Line), ("sum", PerSubmitter::Sum)];
+
+/// One user among many who cheats, or one who has half of all bags and does not; heavy-tailed bags, and more of them than can
+/// be done at once.
+fn submitters(paper: &Case) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for load in [0.9, 2.0] {
+        for user_percent in [10.0, 50.0] {
+            let cheats = CHEATS.iter().filter(|_| user_percent < 50.0);
+            for (user, change) in [&HONEST].into_iter().chain(cheats) {
+                for (variant, per_submitter) in PER_SUBMITTER {
+                    let mut case = Case { measure: Measure::Dedicated, by_user: true, ..paper.clone() };
+                    case.scenario.load = Some(load);
+                    case.scenario.heavy_tailed = true;
+                    case.scenario.user_percent = user_percent;
+                    change(&mut case.scenario);
+                    case.scenario.peer.per_submitter = per_submitter;
+                    case.labels.extend([
+                        ("load", json!(load)),
+                        ("user_percent", json!(user_percent)),
+                        ("user", json!(user)),
+                        ("variant", json!(variant)),
+                    ]);
+                    cases.push(case);
+                }
+            }
+        }
+    }
+    cases
 }

@@ -49,7 +49,9 @@ pub(super) fn run(case: &Case, seed: u64, threads: usize, progress: &mut impl Fn
     let cpu_s = self::cpu_s(threads) - cpu_s;
     let report = simulation.report();
     let mut values = Values::new();
-    if case.to_the_end {
+    if case.by_user {
+        stretches_by_user(case.measure, &simulation, &mut values);
+    } else if case.to_the_end {
         stretches(case.measure, &instance, &simulation, &mut values);
     }
     decided(&report, &mut values);
@@ -121,6 +123,40 @@ fn stretches(measure: Measure, instance: &Instance, simulation: &Simulation, val
         push("max_stretch_offline", bound);
         push("max_stretch", largest);
         push("mean_stretch", mean);
+    }
+}
+
+/// Geometric mean and maximum of the stretches of the one user's bags and of the others', each as it was before it was split:
+/// complete with its last piece. Small bags have fewer tasks than there are machines.
+fn stretches_by_user(measure: Measure, simulation: &Simulation, values: &mut Values) {
+    let whole = crate::Scenario { user_splits_into: 1, ..simulation.scenario().clone() };
+    let instance = Instance::of(&whole);
+    let records = simulation.record().bags();
+    let mut completed = vec![Time::ZERO; instance.bags.len()];
+    for piece in records {
+        let at = &mut completed[piece.bag.whole];
+        *at = piece.completed.unwrap_or(simulation.now()).max(*at);
+    }
+    values.push(("unfinished_bags".to_owned(), records.iter().filter(|bag| bag.completed.is_none()).count() as f64));
+    values.push(("submitted_bags".to_owned(), records.len() as f64));
+    let completed: Vec<Option<Time>> = completed.into_iter().map(Some).collect();
+    let stretches = instance.stretches(&completed, measure);
+    let of = |is_meant: &dyn Fn(&workload::Bag) -> bool| -> Vec<f64> {
+        instance.bags.iter().zip(&stretches).filter(|(bag, _)| is_meant(bag)).map(|(_, stretch)| *stretch).collect()
+    };
+    let is_small = |bag: &workload::Bag| bag.tasks < u64::from(whole.nodes);
+    for (name, meant) in [
+        ("user", of(&|bag| bag.is_users)),
+        ("user_small", of(&|bag| bag.is_users && is_small(bag))),
+        ("user_large", of(&|bag| bag.is_users && !is_small(bag))),
+        ("others", of(&|bag| !bag.is_users)),
+        ("others_small", of(&|bag| !bag.is_users && is_small(bag))),
+    ] {
+        if !meant.is_empty() {
+            let logarithms: f64 = meant.iter().map(|stretch| stretch.ln()).sum();
+            values.push((format!("{name}_stretch"), (logarithms / meant.len() as f64).exp()));
+            values.push((format!("{name}_max_stretch"), meant.iter().copied().fold(0.0, f64::max)));
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What an experiment comes to: one JSON object with a row for each case.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
@@ -37,6 +37,9 @@ pub(super) fn of(plan: &Plan, cases: &[Case], jobs: &[Job], table: &Table) -> Va
                 row.insert(format!("{name}_ci95"), json!(interval));
             }
         }
+        if plan.experiment == Experiment::Submitters {
+            by_honest(number, cases, jobs, table, &mut row);
+        }
         (!lines.is_empty()).then_some(Value::Object(row))
     });
     let nodes: BTreeSet<u32> = plan.nodes.iter().copied().collect();
@@ -52,6 +55,36 @@ pub(super) fn of(plan: &Plan, cases: &[Case], jobs: &[Job], table: &Table) -> Va
     })
 }
 
+/// Stretches by those of the same seeds where the user is honest and deadlines are computed as in the paper, as far as both are
+/// there.
+fn by_honest(number: usize, cases: &[Case], jobs: &[Job], table: &Table, row: &mut Map<String, Value>) {
+    let is_reference = |case: &Case| {
+        case.labels.iter().zip(&cases[number].labels).all(|((name, value), (_, own))| match *name {
+            "user" => value == "honest",
+            "variant" => value == "off",
+            _ => value == own,
+        })
+    };
+    let Some(reference) = cases.iter().position(is_reference) else { return };
+    let lines = |case: usize| {
+        let of_case = jobs.iter().zip(&table.lines).filter(move |(job, _)| job.case == case);
+        of_case.filter_map(|(_, line)| line.as_ref())
+    };
+    let mut ratios: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for line in lines(number) {
+        let Some(honest) = lines(reference).find(|honest| honest.seed == line.seed) else { continue };
+        for (name, value) in line.values.iter().filter(|(name, _)| name.ends_with("_stretch")) {
+            let same = honest.values.iter().find(|(known, _)| known == name);
+            ratios.entry(name).or_default().extend(same.map(|(_, reference)| value / reference));
+        }
+    }
+    for (name, ratios) in ratios.into_iter().filter(|(_, ratios)| !ratios.is_empty()) {
+        let (value, interval) = together(Together::Geometric, &ratios);
+        row.insert(format!("{name}_by_honest"), json!(value));
+        row.extend(interval.map(|interval| (format!("{name}_by_honest_ci95"), json!(interval))));
+    }
+}
+
 /// How a quantity of single seeds becomes that of a row.
 fn how(experiment: Experiment, name: &str) -> Together {
     match name {
@@ -59,6 +92,7 @@ fn how(experiment: Experiment, name: &str) -> Together {
         "peak_rss_bytes" | "update_time_max_s" => Together::Largest,
         _ if name.starts_with("link_peak") || name.starts_with("data_peak") => Together::Largest,
         _ if experiment == Experiment::Desktops && name.contains("ratio_") => Together::Geometric,
+        _ if experiment == Experiment::Submitters && name.contains("stretch") => Together::Geometric,
         _ => Together::Mean,
     }
 }

@@ -409,7 +409,8 @@ impl Shard {
                 self.give(host, Event::Measured { bag, task_mops, result: None }, around);
             }
             Occurrence::Authorised { life, bag } if lives(life) => {
-                self.give(host, Event::Authorised { bag, verdict: Ok(()) }, around);
+                let verdict = self.host(host).verdict(bag);
+                self.give(host, Event::Authorised { bag, verdict }, around);
             }
             Occurrence::FetchAsked { fetch } => self.serve(host, fetch),
             Occurrence::FetchSent { life, fetch, taken_us } if lives(life) => {

@@ -1,12 +1,19 @@
 //! Tests of replicas and quorums, with machines that lie.
 
+use std::time::Duration;
+
+use proptest::prelude::*;
+
 use super::super::Holding;
 use super::super::tests::{TASKS, assert_accounted, contact, io, ledger, result, said};
 use super::*;
-use crate::bag::BlobId;
+use idlewood_overlay::WallTime;
+
+use crate::bag::{BlobId, DeclineReason};
 use crate::peer::Effect;
 
 const TRUTH: u8 = 1;
+const NOW: WallTime = WallTime(0);
 
 /// Machines that run what they are given at once, some of which lie.
 struct Machines {
@@ -213,7 +220,7 @@ fn one_word_decides_nothing_and_two_alike_do() {
     machines.end(3, 7);
     let view = machines.ledger.view();
     assert_eq!((view.done, view.disputed), (1, 1));
-    let dissents = |number: u8| machines.io.reputations.of(contact(number).peer).dissents;
+    let dissents = |number: u8| machines.io.reputation(contact(number).peer).dissents;
     assert_eq!([1, 2, 3].map(dissents), [0, 1, 0]);
     assert_accounted(&machines.ledger);
 }
@@ -231,7 +238,7 @@ fn the_majority_wins_whoever_lies() {
         assert_eq!((view.done, view.failed), (TASKS, 0), "{quorum} of {replicas}");
         assert!(view.disputed > 0, "{view:?}");
         for (number, content) in (1..).zip(say) {
-            let dissents = machines.io.reputations.of(contact(number).peer).dissents;
+            let dissents = machines.io.reputation(contact(number).peer).dissents;
             assert!(if content == TRUTH { dissents == 0 } else { dissents > 0 }, "machine {number}: {dissents}");
         }
     }
@@ -245,10 +252,10 @@ fn who_dissents_again_and_again_gets_nothing() {
     let say = [TRUTH, 90, TRUTH, TRUTH];
     let mut machines = Machines::new(replication(2, 2, 0), &say);
     machines.run(2);
-    assert!(machines.io.reputations.of(contact(2).peer).is_distrusted());
+    assert!(machines.io.reputation(contact(2).peer).is_distrusted());
     // Also of the next bag, and in another life.
     let mut later = io();
-    machines.io.reputations.all().for_each(|(peer, known)| later.reputations.restore(peer, known));
+    machines.io.reputations.all(NOW).for_each(|(peer, known)| later.reputations.restore(peer, known));
     let mut machines = Machines::with(replication(2, 2, 0), &say, later);
     machines.run(2);
     assert_eq!(machines.ledger.view().disputed, 0);
@@ -262,7 +269,7 @@ fn machines_that_always_agreed_are_believed_but_for_some_tasks() {
         io.secret = 5;
         for &number in numbers {
             for _ in 0..crate::reputation::CLEAN_AFTER {
-                io.reputations.note(contact(number).peer, true);
+                io.reputations.note(contact(number).peer, true, NOW);
             }
         }
         io
@@ -280,7 +287,7 @@ fn machines_that_always_agreed_are_believed_but_for_some_tasks() {
     // One that begins to lie is found out, and not believed again.
     let mut liar = Machines::with(replication(2, 2, 2), &[90, TRUTH, TRUTH, TRUTH], clean(&[1, 2, 3, 4]));
     liar.run(5);
-    let known = liar.io.reputations.of(contact(1).peer);
+    let known = liar.io.reputation(contact(1).peer);
     assert!(known.dissents > 0 && !known.is_clean(), "{known:?}");
 }
 
@@ -301,7 +308,7 @@ fn where_nobody_agrees_the_task_fails_and_nobody_is_blamed() {
         }
     }
     assert_eq!(ended, VOTES_MAX);
-    assert_eq!(machines.io.reputations.all().count(), 0);
+    assert_eq!(machines.io.reputations.all(NOW).count(), 0);
 }
 
 #[test]
@@ -324,7 +331,7 @@ fn a_failure_is_a_vote_like_any_other() {
     machines.end(2, 3);
     machines.end(3, 3);
     assert_eq!((machines.ledger.view().done, machines.ledger.view().failed), (1, 0));
-    assert_eq!(machines.io.reputations.of(contact(1).peer).dissents, 1);
+    assert_eq!(machines.io.reputation(contact(1).peer).dissents, 1);
     fail(&mut machines, 1, 4);
     fail(&mut machines, 2, 4);
     assert_eq!((machines.ledger.view().done, machines.ledger.view().failed), (1, 1));
@@ -380,4 +387,158 @@ fn a_crash_of_one_copy_ends_no_other_and_makes_room_for_one_more() {
     let fails = TaskResult { output: BlobId([9; 32]), ..result(0, false) };
     machines.ledger.results(&contact(1), vec![fails], &mut machines.io, &machines.config);
     assert_eq!((machines.ledger.votes.count(0), &machines.io.effects[..]), (1, &[][..]));
+}
+
+/// The ledger's requests that are due at its next deadline: to whom, and which tasks.
+fn next_requests(machines: &mut Machines) -> Vec<(Option<u8>, IntervalSet)> {
+    let deadline = machines.ledger.deadline().expect("it is issued again");
+    machines.io.now = deadline.max(machines.io.now);
+    machines.ledger.expire(&mut machines.io);
+    let requests = machines.ledger.issue(&machines.io, &machines.config);
+    requests.into_iter().map(|(to, request)| (to.map(|to| to.peer.0[0]), request.ranges)).collect()
+}
+
+#[test]
+fn what_the_tree_brings_to_a_distrusted_machine_goes_elsewhere_at_once_and_not_there_again() {
+    let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 3]);
+    for _ in 0..3 {
+        machines.io.reputations.note(contact(2).peer, false, machines.io.wall(Time::ZERO));
+    }
+    assert!(machines.io.reputation(contact(2).peer).is_distrusted());
+    machines.ledger.issue(&machines.io, &machines.config);
+    let (some, rest) = (IntervalSet::from(0..10), IntervalSet::from(10..TASKS));
+    machines.give(2, &some);
+    assert!(machines.held[&2].is_empty(), "it is told to drop them");
+    assert_accounted(&machines.ledger);
+    assert!(machines.ledger.issued.iter().all(|issue| issue.ranges == rest), "{:?}", machines.ledger.issued);
+    let wait = machines.ledger.deadline().expect("as above").since(machines.io.now);
+    assert!(wait <= Duration::from_secs(2), "as long as for what is declined, not as for what was lost: {wait:?}");
+    // The tree knows nothing of it and brings them there again: the next time somebody else gets them, of those that may
+    // have them the one with fewest.
+    assert_eq!(next_requests(&mut machines), [(None, some.clone())]);
+    machines.give(2, &some);
+    machines.give(1, &IntervalSet::from(10..20));
+    machines.give(3, &IntervalSet::from(20..TASKS));
+    assert_eq!(next_requests(&mut machines), [(Some(1), some.clone())]);
+    assert_accounted(&machines.ledger);
+}
+
+#[test]
+fn what_was_declined_goes_to_nobody_who_may_not_have_it() {
+    let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 4]);
+    machines.ledger.issue(&machines.io, &machines.config);
+    for (number, tasks) in [(1, 0..2), (2, 2..9), (3, 9..14), (4, 14..15)] {
+        machines.give(number, &IntervalSet::from(tasks));
+    }
+    let rest = IntervalSet::from(15..TASKS);
+    let willing = |machines: &Machines| machines.ledger.willing(&rest, &machines.io).map(|contact| contact.peer.0[0]);
+    assert_eq!(willing(&machines), Some(4), "it has fewest");
+    machines.ledger.declined(contact(4).peer, &IntervalSet::from(15..16), DeclineReason::Quota, &mut machines.io);
+    assert_eq!(willing(&machines), Some(1), "who declines is not asked");
+    for _ in 0..3 {
+        machines.io.reputations.note(contact(1).peer, false, machines.io.wall(Time::ZERO));
+    }
+    assert_eq!(willing(&machines), Some(3), "nor who is distrusted");
+    let vote = |machines: &mut Machines, number: u8| {
+        let vote = Vote { executor: contact(number), result: machines.says(number, 20) };
+        machines.ledger.votes.by_task.entry(20).or_default().push(vote);
+    };
+    vote(&mut machines, 3);
+    assert_eq!(willing(&machines), Some(2), "nor who has voted");
+    vote(&mut machines, 2);
+    assert_eq!(willing(&machines), Some(machines.io.me.peer.0[0]));
+    let me = Vote { executor: machines.io.me.clone(), result: machines.says(1, 20) };
+    machines.ledger.votes.by_task.entry(20).or_default().push(me);
+    assert_eq!(willing(&machines), None);
+    // Who has voted and is brought the task by the tree is no place for it either.
+    machines.held.remove(&3);
+    machines.give(3, &IntervalSet::from(9..14).union(&IntervalSet::from(20..21)));
+    assert!(!machines.held[&3].contains(20) && machines.ledger.issued.iter().all(|issue| !issue.ranges.contains(20)));
+    assert_accounted(&machines.ledger);
+}
+
+#[test]
+fn a_copy_that_is_declined_goes_to_another_machine_at_once_and_back_only_after_a_pause() {
+    let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 4]);
+    let all = IntervalSet::from(0..TASKS);
+    machines.ledger.issue(&machines.io, &machines.config);
+    machines.give(1, &all);
+    let decline = |machines: &mut Machines, number: u8, ranges: &IntervalSet| {
+        machines.ledger.declined(contact(number).peer, ranges, DeclineReason::Program, &mut machines.io);
+    };
+    let mut open: Vec<(u8, IntervalSet)> = machines.copies();
+    let mut asked = BTreeSet::new();
+    while let Some((number, ranges)) = open.pop() {
+        assert!(asked.insert((number, ranges.first())), "{number} was asked for {ranges:?} already");
+        decline(&mut machines, number, &ranges);
+        assert_accounted(&machines.ledger);
+        open.extend(machines.copies());
+    }
+    assert!((3..=12).contains(&asked.len()), "all but the one that has them: {asked:?}");
+    assert_eq!(machines.ledger.view().placed, TASKS, "what has one copy stays placed");
+    // Later they are asked again, each time later.
+    let mut pauses = Vec::new();
+    for _ in 0..8 {
+        let before = machines.io.now;
+        loop {
+            machines.io.now = machines.ledger.deadline().expect("it looks again");
+            machines.speak(1);
+            machines.ledger.expire(&mut machines.io);
+            open = machines.copies();
+            if !open.is_empty() {
+                break;
+            }
+        }
+        pauses.push(machines.io.now.since(before).as_secs());
+        while let Some((number, ranges)) = open.pop() {
+            decline(&mut machines, number, &ranges);
+            open.extend(machines.copies());
+        }
+    }
+    assert!(pauses.is_sorted() && pauses[0] <= 16 && (60..=75).contains(&pauses[7]), "{pauses:?}");
+    // Who takes something is as good as any other.
+    machines.io.now += Duration::from_secs(61);
+    machines.ledger.votes.lacking = true;
+    machines.speak(1);
+    let (number, ranges) = machines.copies().swap_remove(0);
+    machines.give(number, &ranges);
+    let declines = |machines: &Machines| machines.ledger.declined.declining.contains_key(&contact(number).peer);
+    assert!(!machines.held[&number].is_empty() && !declines(&machines));
+}
+
+proptest! {
+    /// Who has which tasks, run by run, is what asking each of them for each task comes to.
+    #[test]
+    fn runs_of_holders_agree_with_asking_everybody(
+        held in prop::collection::vec(prop::collection::vec((0_u64..80, 1_u64..9), 0..6), 1..6),
+        voted in prop::collection::vec((0_u64..80, 1_u8..8), 0..8),
+        wanted in prop::collection::vec((0_u64..80, 1_u64..20), 0..5),
+    ) {
+        let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 8]);
+        let set = |ranges: &[(u64, u64)]| ranges.iter().map(|&(start, len)| start..start + len).collect::<IntervalSet>();
+        for (number, ranges) in (1..).zip(&held) {
+            let (executor, ranges) = (contact(number), set(ranges));
+            let (until, version, withdrawn) = (Time::ZERO, 1, false);
+            let placement = super::super::Placement { executor, ranges, until, version, withdrawn };
+            machines.ledger.placed.insert(contact(number).peer, placement);
+        }
+        for (index, number) in voted {
+            let vote = Vote { executor: contact(number), result: machines.says(number, index) };
+            machines.ledger.votes.by_task.entry(index).or_default().push(vote);
+        }
+        let wanted = set(&wanted);
+        let runs = machines.ledger.holders(&wanted);
+        prop_assert_eq!(runs.iter().map(|(range, _)| range.clone()).collect::<IntervalSet>(), wanted.clone());
+        prop_assert_eq!(runs.iter().map(|(range, _)| range.end - range.start).sum::<u64>(), wanted.len());
+        for (range, holders) in runs {
+            for index in range {
+                let has = |peer: &PeerId| {
+                    machines.ledger.placed.get(peer).is_some_and(|placement| placement.ranges.contains(index))
+                        || machines.ledger.votes.voters(index).contains(peer)
+                };
+                let expected: Vec<PeerId> = (1..9).map(|number| contact(number).peer).filter(has).collect();
+                prop_assert_eq!(&holders, &expected);
+            }
+        }
+    }
 }

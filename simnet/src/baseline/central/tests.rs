@@ -10,7 +10,8 @@ fn at(seconds: f64) -> Time {
 }
 
 fn bag(arrival_s: f64, tasks: u64, task_mops: f64) -> Bag {
-    Bag { id: BagId([0; 32]), arrival: at(arrival_s), tasks, task_mops }
+    let (id, arrival, declared_mops) = (BagId([0; 32]), at(arrival_s), task_mops);
+    Bag { id, arrival, tasks, task_mops, declared_mops, is_users: false, whole: 0 }
 }
 
 /// One-slot machines with these speeds that are always up.

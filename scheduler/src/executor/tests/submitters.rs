@@ -1,0 +1,146 @@
+//! Tests of several bags of one submitter on a machine.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use idlewood_overlay::{Time, WallTime};
+use proptest::prelude::*;
+
+use super::super::Executor;
+use super::contact;
+use crate::bag::{BagHeader, Path, Request};
+use crate::config::Config;
+use crate::io::Io;
+use crate::ranges::IntervalSet;
+
+fn empty(per_submitter: PerSubmitter) -> (Executor, Io, Config) {
+    let config = Config { per_submitter, ..Config::default() };
+    (Executor::new(&config), Io::new(Time::ZERO, WallTime(0), contact(200)), config)
+}
+
+fn header(number: u8, submitter: u8, size_mops: f64) -> BagHeader {
+    let (id, submitter) = (BagId([number; 32]), contact(submitter));
+    let (task_mops, application_size_mops) = (size_mops / 4.0, size_mops);
+    BagHeader { id, submitter, tasks: 4, task_mops, application_size_mops, declared: true }
+}
+
+/// A bag of four tasks comes.
+fn give(executor: &mut Executor, io: &mut Io, config: &Config, number: u8, submitter: u8, size_mops: f64) {
+    let (bag, ranges, path) = (header(number, submitter, size_mops), IntervalSet::from(0..4), Path::default());
+    let (attempt, climbed, answer_within_ms, leads) = (0, 0, 0, true);
+    let (number, age, checkpoints) = (1, Duration::ZERO, Box::default());
+    let request = Request { bag, number, attempt, ranges, age, path, climbed, answer_within_ms, leads, checkpoints };
+    executor.queue(request, io, config);
+}
+
+/// What deadlines are computed from, in the order of bag ids.
+fn sizes(executor: &Executor) -> Vec<f64> {
+    executor.load(Time::ZERO, |_| true).0.entries.iter().map(|entry| entry.application_size_mops).collect()
+}
+
+#[test]
+fn what_a_submitter_has_here_is_one_application() {
+    for (rule, expected) in [
+        (PerSubmitter::Off, [300.0, 100.0, 100.0, 200.0]),
+        (PerSubmitter::Line, [600.0, 100.0, 100.0, 300.0]),
+        (PerSubmitter::Sum, [600.0, 600.0, 100.0, 600.0]),
+    ] {
+        let (mut executor, mut io, config) = empty(rule);
+        for (number, submitter, size_mops) in [(1, 1, 300.0), (2, 1, 100.0), (3, 2, 100.0), (4, 1, 200.0)] {
+            give(&mut executor, &mut io, &config, number, submitter, size_mops);
+        }
+        assert_eq!(sizes(&executor), expected, "{rule:?}");
+        // More of a bag that is here is nothing new.
+        give(&mut executor, &mut io, &config, 4, 1, 200.0);
+        assert_eq!(sizes(&executor), expected, "{rule:?}");
+    }
+}
+
+#[test]
+fn a_bag_weighs_no_less_than_its_tasks_whatever_its_header_says() {
+    let (mut executor, io, config) = empty(PerSubmitter::Off);
+    let bag = BagHeader { tasks: 50, task_mops: 10.0, ..header(1, 1, 1e-3) };
+    executor.restore_held(bag, io.now, (0, &BTreeMap::new()), &(0..4).into(), BTreeMap::new(), &config);
+    assert_eq!(sizes(&executor), [500.0]);
+}
+
+#[test]
+fn small_bags_of_one_user_hardly_weigh_on_each_other_and_pieces_of_a_large_one_do() {
+    // On a hundred machines: bags of a task each, and what is here of a bag of a thousand in a hundred pieces.
+    for (tasks, pieces, expected) in [(1, 2, 101.0), (10, 10, 910.0)] {
+        let (mut executor, mut io, config) = empty(PerSubmitter::Line);
+        for number in 0..pieces {
+            let bag = BagHeader { tasks, task_mops: 1.0, ..header(number, 201, 100.0) };
+            let ranges = IntervalSet::from(0..1);
+            executor.restore_held(bag, io.now, (0, &BTreeMap::new()), &ranges, BTreeMap::new(), &config);
+            io.now += Duration::from_secs(1);
+        }
+        let last = sizes(&executor).into_iter().fold(0.0, f64::max);
+        assert_eq!(last, expected, "{tasks} tasks in each of {pieces} bags");
+    }
+}
+
+#[test]
+fn pieces_come_ahead_of_no_more_of_others_than_their_whole_would() {
+    for (rule, ahead) in [(PerSubmitter::Off, 10), (PerSubmitter::Line, 4), (PerSubmitter::Sum, 0)] {
+        let (mut executor, mut io, config) = empty(rule);
+        // A bag of 450 Mop, and one of 1000 Mop in ten pieces.
+        give(&mut executor, &mut io, &config, 100, 2, 450.0);
+        for number in 0..10 {
+            give(&mut executor, &mut io, &config, number, 1, 100.0);
+        }
+        executor.reorder(io.now);
+        let rank = executor.order.iter().position(|bag| *bag == BagId([100; 32]));
+        assert_eq!(rank, Some(ahead), "{rule:?}");
+    }
+}
+
+#[test]
+fn what_ended_stays_counted_and_what_is_done_is_not_counted_anew() {
+    let (mut executor, mut io, config) = empty(PerSubmitter::Sum);
+    give(&mut executor, &mut io, &config, 1, 1, 100.0);
+    give(&mut executor, &mut io, &config, 2, 1, 100.0);
+    executor.give_up(BagId([1; 32]), &IntervalSet::from(0..4), &mut io);
+    assert_eq!(sizes(&executor), [200.0], "it is as late as before");
+    let held = executor.held.get_mut(&BagId([2; 32])).expect("held");
+    held.waiting = IntervalSet::from(0..1);
+    held.finished = (3, 75.0);
+    give(&mut executor, &mut io, &config, 3, 1, 100.0);
+    assert_eq!(sizes(&executor), [300.0, 125.0], "three quarters of it are done");
+}
+
+#[test]
+fn what_was_held_before_a_restart_weighs_together_again() {
+    let (mut executor, _, config) = empty(PerSubmitter::Line);
+    let (none, ranges) = (BTreeMap::new(), IntervalSet::from(0..4));
+    for (number, size_mops) in [(1, 200.0), (2, 100.0)] {
+        let bag = header(number, 1, size_mops);
+        executor.restore_held(bag, Time::ZERO, (0, &none), &ranges, BTreeMap::new(), &config);
+    }
+    assert_eq!(sizes(&executor), [300.0, 100.0]);
+}
+
+proptest! {
+    /// Whatever comes in whatever order: the last in the line is due when the whole would be.
+    #[test]
+    fn the_last_weighs_as_much_as_the_whole(pieces in prop::collection::vec(1_u32..1000, 1..20)) {
+        let whole = pieces.iter().map(|&size| f64::from(size)).sum::<f64>();
+        for rule in [PerSubmitter::Line, PerSubmitter::Sum] {
+            let (mut executor, mut io, config) = empty(rule);
+            for (number, &size) in pieces.iter().enumerate() {
+                give(&mut executor, &mut io, &config, number as u8, 201, f64::from(size));
+            }
+            let mut found = sizes(&executor);
+            found.sort_by(f64::total_cmp);
+            prop_assert!((found[found.len() - 1] / whole - 1.0).abs() < 1e-9);
+            let mut line = pieces.clone();
+            line.sort_unstable();
+            let mut ahead = 0.0;
+            for (size, found) in line.into_iter().zip(found) {
+                ahead += f64::from(size);
+                let expected = if rule == PerSubmitter::Line { ahead } else { whole };
+                prop_assert!((found / expected - 1.0).abs() < 1e-9, "{found} {expected}");
+            }
+        }
+    }
+}

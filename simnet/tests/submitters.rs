@@ -1,0 +1,50 @@
+//! A user who splits a bag gains on others who do not, unless what a submitter has is one application (docs/adr/0017).
+
+use std::time::Duration;
+
+use idlewood_overlay::Time;
+use idlewood_scheduler::PerSubmitter;
+use idlewood_simnet::{Scenario, Simulation};
+
+/// Two bags of the same size at the same time, of which one is that user's: when all of that one is done, and when the other is,
+/// in seconds from then on.
+fn ends_s(per_submitter: PerSubmitter, user_splits_into: u64) -> (f64, f64) {
+    let mut scenario = Scenario {
+        nodes: 10,
+        bags: 2,
+        bag_interval: Duration::from_secs(1),
+        tasks_spread_percent: 0,
+        task_mops_min: 50_000.0,
+        task_mops_max: 50_000.0,
+        user_percent: 50.0,
+        user_splits_into,
+        // Of these two bags one is the user's.
+        seed: 3,
+        ..Scenario::default()
+    };
+    scenario.peer.per_submitter = per_submitter;
+    let first = scenario.first_arrival();
+    let mut simulation = Simulation::new(scenario).expect("a valid scenario");
+    let report = simulation.run(|_| ());
+    assert_eq!((report.lost_tasks, report.duplicate_tasks), (0, 0), "{report}");
+    let end = |is_users: bool| {
+        let bags = simulation.record().bags().iter().filter(|bag| bag.bag.is_users == is_users);
+        let ends: Vec<Time> = bags.map(|bag| bag.completed.expect("it ends")).collect();
+        ends.into_iter().max().expect("one of the two").since(first).as_secs_f64()
+    };
+    (end(true), end(false))
+}
+
+#[test]
+fn splitting_a_bag_pays_only_where_its_pieces_are_taken_for_bags_of_their_own() {
+    let (honest, other) = ends_s(PerSubmitter::Off, 1);
+    let (split, other_then) = ends_s(PerSubmitter::Off, 10);
+    assert!(other < 0.7 * honest, "the other's comes first: {other} {honest}");
+    assert!(split < 0.7 * honest && other_then > 0.95 * honest, "they change places: {split} {other_then}");
+    for rule in [PerSubmitter::Line, PerSubmitter::Sum] {
+        assert_eq!(ends_s(rule, 1), (honest, other), "{rule:?}: a bag for each is as ever");
+        let (split, other_then) = ends_s(rule, 10);
+        assert!(split > 0.9 * honest, "{rule:?}: {split} instead of {honest} s");
+        assert!(other_then < 1.05 * honest, "{rule:?}: {other_then}");
+    }
+}
