@@ -2,16 +2,17 @@
 //! anything of it does ([`idlewood_scheduler::Effect::Authorise`]).
 
 use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use idlewood_overlay::Contact;
+use idlewood_overlay::{Contact, PeerId};
 use idlewood_scheduler::{BagHeader, BagId, BlobId, DeclineReason, Event};
 
 use super::driver::{Done, Driver};
 use super::task::{SIGNED_BYTES_MAX, Supplies};
-use crate::grid::Unauthorised;
-use crate::manifest::Manifest;
+use crate::grid::{Gate, Refused, Unauthorised};
+use crate::manifest::{Manifest, ManifestError};
 use crate::settings::Objection;
 
 /// How long a manifest is waited for: its submitter counts a request that nobody speaks of after 15 s as lost.
@@ -37,7 +38,40 @@ impl From<Objection> for DeclineReason {
     }
 }
 
+/// Why a manifest is not used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unusable {
+    /// This machine cannot read it.
+    #[error("it cannot be read: {0}")]
+    Local(#[from] std::io::Error),
+    /// It is none.
+    #[error(transparent)]
+    Malformed(#[from] ManifestError),
+    /// Nothing of its submitter runs here.
+    #[error(transparent)]
+    Unauthorised(#[from] Unauthorised),
+}
+
+/// Opens a manifest. Its submitter is judged before a byte of what they wrote is decoded: nobody else makes this machine
+/// take memory and time for that.
+fn open(bytes: &[u8], gate: &Gate, submitter: PeerId) -> Result<Manifest, Unusable> {
+    let signed = Manifest::open_signed(bytes)?;
+    gate.authorise(&signed, submitter)?;
+    Ok(Manifest::decode(&signed.manifest)?)
+}
+
 impl Supplies {
+    /// Reads the manifest of a submitter, one at a time on this machine: each takes several times its size meanwhile.
+    pub(super) async fn read_manifest(&self, path: PathBuf, submitter: PeerId) -> Result<Manifest, Unusable> {
+        let turn = self.reading.clone().lock_owned().await;
+        let gate = self.gate.clone();
+        let read = move || {
+            let _turn = turn;
+            open(&fs::read(path)?, &gate, submitter)
+        };
+        tokio::task::spawn_blocking(read).await.map_err(|error| Unusable::Local(std::io::Error::other(error)))?
+    }
+
     /// The manifest of a bag, from here or from `sources`: signed by a submitter of the grid, and saying what the header says.
     ///
     /// # Errors
@@ -53,17 +87,15 @@ impl Supplies {
             tracing::info!(bag = %bag.id, %error, "a bag cannot be looked at");
             DeclineReason::Unavailable
         })?;
-        let (gate, submitter) = (self.gate.clone(), bag.submitter.peer);
-        let read = tokio::task::spawn_blocking(move || {
-            let bytes = fs::read(path).map_err(|error| {
+        let manifest = self.read_manifest(path, bag.submitter.peer).await.map_err(|error| match error {
+            Unusable::Local(error) => {
                 tracing::warn!(%error, "a manifest cannot be read");
                 DeclineReason::Unavailable
-            })?;
-            let (manifest, signed) = Manifest::decode_signed(&bytes).map_err(|_| DeclineReason::Forged)?;
-            gate.authorise(&signed, submitter)?;
-            Ok::<_, DeclineReason>(Arc::new(manifest))
-        });
-        let manifest = read.await.map_err(|_| DeclineReason::Unavailable)??;
+            }
+            Unusable::Malformed(_) => DeclineReason::Forged,
+            Unusable::Unauthorised(error) => error.into(),
+        })?;
+        let manifest = Arc::new(manifest);
         self.fits(bag, &manifest)?;
         Ok(manifest)
     }
@@ -120,5 +152,25 @@ impl Driver {
             tracing::info!(%bag, %reason, "tasks of a bag do not queue here");
         }
         Event::Authorised { bag, verdict }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libp2p::identity::Keypair;
+
+    use super::super::task::tests::manifest;
+    use super::*;
+
+    #[test]
+    fn nothing_is_decoded_of_whoever_may_not_submit() {
+        let gate = Gate::open(&Keypair::generate_ed25519(), None).expect("no key to read");
+        let (me, other) = (gate.me(), PeerId([9; 32]));
+        let sign = |manifest: Vec<u8>| gate.sign_manifest(manifest).expect("alone, it may").encode();
+        let nonsense = sign(b"no manifest".to_vec());
+        assert!(matches!(open(&nonsense, &gate, other), Err(Unusable::Unauthorised(Unauthorised::Signature))));
+        assert!(matches!(open(&nonsense, &gate, me), Err(Unusable::Malformed(_))));
+        assert!(matches!(open(b"not signed", &gate, me), Err(Unusable::Malformed(_))));
+        open(&sign(manifest().encode()), &gate, me).expect("its own");
     }
 }

@@ -71,6 +71,7 @@ impl Driver {
         let sources = self.sources(&bag.submitter);
         let known = self.manifests.get(task.bag);
         let supplies = self.supplies.clone();
+        let checkpoint = checkpoint.map(|checkpoint| (checkpoint, self.owner.settings.get().limits.checkpoint.0));
         let prepare = async move {
             let preparation = supplies.prepare(task, attempt, &bag, known, checkpoint, &sources).await;
             Done::Prepared { place, task, attempt, preparation }

@@ -14,6 +14,7 @@ use idlewood_overlay::Contact;
 use idlewood_scheduler::{BagHeader, BlobId, Checkpoint, TaskId};
 
 pub(super) use self::ended::{Collected, Ended, collect, collect_known, not_prepared};
+use super::authorise::Unusable;
 use super::checkpoints;
 use super::homes::{Home, Homes};
 use super::pin::Pin;
@@ -22,6 +23,7 @@ use crate::fetch::{FetchError, Fetcher};
 use crate::grid::{Gate, Refused, Unauthorised};
 use crate::manifest::{INPUT_BYTES_MAX, MANIFEST_BYTES_MAX, Manifest, OUTPUT_BYTES_MAX};
 use crate::settings::{Bags, Objection};
+use crate::submit::values::ByteSize;
 use crate::worker::left;
 use crate::worker::{Input, Job, JobError, LayOutError, StartError, Stdin, lay_out};
 
@@ -43,6 +45,8 @@ pub(super) struct Supplies {
     pub(super) manifest_fetcher: Fetcher,
     /// Whose bags run here.
     pub(super) gate: Arc<Gate>,
+    /// Held while a manifest is read.
+    pub(super) reading: Arc<tokio::sync::Mutex<()>>,
     /// What the owner says to that; the driver keeps it as it is set.
     pub(super) bags: Arc<Mutex<Bags>>,
     pub(super) homes: Arc<Homes>,
@@ -212,33 +216,28 @@ impl Supplies {
     /// The manifest of a bag, from here or from `sources`, if its submitter may submit.
     async fn manifest(&self, bag: &BagHeader, sources: &[Contact]) -> Result<Manifest, PrepareError> {
         let (path, _pin) = self.get(BlobId(bag.id.0), SIGNED_BYTES_MAX, sources).await?;
-        let (gate, submitter) = (self.gate.clone(), bag.submitter.peer);
-        let read = tokio::task::spawn_blocking(move || {
-            let bytes = fs::read(path).context("cannot read the manifest")?;
-            let never = |error: String| PrepareError::Never(error);
-            let (manifest, signed) = Manifest::decode_signed(&bytes).map_err(|error| never(error.to_string()))?;
-            match gate.authorise(&signed, submitter) {
-                Ok(()) => Ok(manifest),
-                // It may have been renewed, and tell so when it is connected.
-                Err(error @ Unauthorised::Refused(Refused::Expired)) => Err(anyhow::Error::from(error).into()),
-                Err(error) => Err(never(error.to_string())),
+        let manifest = self.read_manifest(path, bag.submitter.peer).await.map_err(|error| match error {
+            // It may have been renewed, and tell so when it is connected.
+            Unusable::Local(_) | Unusable::Unauthorised(Unauthorised::Refused(Refused::Expired)) => {
+                PrepareError::Later(error.into())
             }
-        });
-        let manifest = read.await.context("cannot read the manifest")??;
+            Unusable::Malformed(_) | Unusable::Unauthorised(_) => PrepareError::Never(error.to_string()),
+        })?;
         if manifest.tasks != bag.tasks || manifest.submitter != bag.submitter.peer {
             return Err(PrepareError::Never("the bag's manifest does not fit its request".to_owned()));
         }
         Ok(manifest)
     }
 
-    /// Gets everything that a task needs, its manifest too unless that is `known`.
+    /// Gets everything that a task needs, its manifest too unless that is `known`. A checkpoint comes with the most bytes
+    /// that the owner lets it have.
     pub(super) async fn prepare(
         &self,
         task: TaskId,
         attempt: u32,
         bag: &BagHeader,
         known: Option<Arc<Manifest>>,
-        checkpoint: Option<Checkpoint>,
+        checkpoint: Option<(Checkpoint, u64)>,
         sources: &[Contact],
     ) -> Preparation {
         let manifest = match known {
@@ -252,8 +251,8 @@ impl Supplies {
             return Preparation { manifest: Some(manifest), result: Err(error) };
         }
         let result = self.lay_out(task, attempt, &manifest, sources).await.map(Box::new);
-        if let Some(checkpoint) = checkpoint.filter(|_| result.is_ok())
-            && let Err(error) = self.go_on_from(task, checkpoint, sources).await
+        if let Some((checkpoint, bytes_max)) = checkpoint.filter(|_| result.is_ok())
+            && let Err(error) = self.go_on_from(task, checkpoint, bytes_max, sources).await
         {
             tracing::warn!(bag = %task.bag, index = task.index, error = format!("{error:#}"), "a task begins anew");
         }
@@ -282,15 +281,22 @@ impl Supplies {
     }
 
     /// Lays out what a task goes on from, unless it has been at work here since.
-    async fn go_on_from(&self, task: TaskId, checkpoint: Checkpoint, sources: &[Contact]) -> anyhow::Result<()> {
+    async fn go_on_from(
+        &self,
+        task: TaskId,
+        checkpoint: Checkpoint,
+        bytes_max: u64,
+        sources: &[Contact],
+    ) -> anyhow::Result<()> {
         let path = checkpoints::path(self.homes.checkpoints(), task);
         if path.symlink_metadata().is_ok() {
             return Ok(());
         }
         anyhow::ensure!(
-            checkpoint.bytes <= OUTPUT_BYTES_MAX,
-            "a checkpoint of {} bytes is too large",
-            checkpoint.bytes
+            checkpoint.bytes <= bytes_max,
+            "its checkpoint of {} is over {} (limits.checkpoint)",
+            ByteSize(checkpoint.bytes),
+            ByteSize(bytes_max)
         );
         let mut tries_left = CHECKPOINT_TRIES;
         let (packed, _pin) = loop {
