@@ -140,8 +140,7 @@ impl Driver {
     }
 
     fn judge(&self, manifest: &Manifest) -> Result<(), DeclineReason> {
-        let limit = self.owner.settings.get().limits.memory;
-        if limit.is_some_and(|limit| manifest.memory_bytes > limit.0) {
+        if manifest.memory_bytes > self.owner.memory_cap_while(false).0 {
             return Err(DeclineReason::Size);
         }
         self.supplies.wishes(manifest)

@@ -246,6 +246,9 @@ impl Driver {
     }
 
     fn append(&mut self, slot: usize, mut given: Given) {
+        let most = self.owner.settings.get().limits.task_time.0;
+        let limit = &mut given.prepared.job.time_limit;
+        *limit = Some(limit.map_or(most, |of_bag| of_bag.min(most)));
         match self.workers.append(slot, &given.prepared.job) {
             Ok(number) => {
                 given.number = number;
