@@ -106,16 +106,39 @@ impl Supplies {
         if fits { Ok(()) } else { Err(DeclineReason::Forged) }
     }
 
-    /// What the owner, and who was revoked since, have against a bag of the grid.
+    /// What the grid, by who was revoked or has expired since, and the owner have against a bag that was authorised.
     fn wishes(&self, manifest: &Manifest) -> Result<(), DeclineReason> {
-        if self.gate.is_revoked(manifest.submitter) {
-            return Err(DeclineReason::Stranger);
-        }
+        self.gate.standing(manifest.submitter)?;
         self.owners_objection(manifest).map_or(Ok(()), |objection| Err(objection.into()))
     }
 }
 
+impl Supplies {
+    /// Why a bag that is here must go: its submitter was thrown out, or the owner has changed their mind. One whose certificate
+    /// has just expired may have been renewed elsewhere: what runs goes on.
+    fn unwanted(&self, manifest: &Manifest) -> Option<DeclineReason> {
+        match self.gate.standing(manifest.submitter) {
+            Ok(()) | Err(Unauthorised::Refused(Refused::Expired)) => self.owners_objection(manifest).map(Into::into),
+            Err(error) => Some(error.into()),
+        }
+    }
+}
+
 impl Driver {
+    /// Stops what runs here of bags that may not be here any more, and gives them back.
+    pub(super) fn withdraw_unwanted(&mut self) {
+        let running = self.runs.manifests();
+        let held = self.peer.held();
+        let held = held.iter().filter(|held| held.waiting + held.running > 0).map(|held| held.bag);
+        for bag in held {
+            let manifest = running.get(&bag).or_else(|| self.manifests.peek(bag));
+            if let Some(reason) = manifest.and_then(|manifest| self.supplies.unwanted(manifest)) {
+                tracing::warn!(%bag, %reason, "a bag may not be here any more: its tasks stop and go back");
+                self.feed(Event::Authorised { bag, verdict: Err(reason) });
+            }
+        }
+    }
+
     /// A request for a bag of which nothing is here: may it queue?
     pub(super) fn authorise(&mut self, bag: BagHeader) {
         let id = bag.id;

@@ -186,6 +186,7 @@ impl Driver {
             self.supplies.blobs.set_quota(limits.disk.0);
             owner.disk_room = disk_room(&self.supplies.blobs);
             self.keep_to_limits();
+            self.withdraw_unwanted();
             let vacate_after = self.owner.settings.get().owner.vacate.0;
             if vacate_after != std::mem::replace(&mut self.owner.vacate_after, vacate_after) {
                 self.feed(Event::VacatesAfter(vacate_after));

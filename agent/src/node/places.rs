@@ -64,7 +64,7 @@ impl Driver {
         if self.claim(place, task, attempt) {
             return self.note_busy();
         }
-        // What began may end; nothing more of it begins when its submitter is thrown out or the owner objects.
+        // Nothing more of it begins when its submitter is thrown out or the owner objects.
         let given = if checkpoint.is_none() { self.runs.at_hand(task, attempt) } else { None };
         if let Some(given) = given.filter(|given| self.supplies.objection(&given.prepared.manifest).is_none()) {
             self.give(place, given);

@@ -261,8 +261,10 @@ impl Supplies {
 
     /// Why tasks of a bag that was authorised once do not begin any more, or not here.
     pub(super) fn objection(&self, manifest: &Manifest) -> Option<PrepareError> {
-        if manifest.submitter != self.gate.me() && self.gate.is_revoked(manifest.submitter) {
-            return Some(PrepareError::Never(Unauthorised::Refused(Refused::Revoked).to_string()));
+        match self.gate.standing(manifest.submitter) {
+            Ok(()) => {}
+            Err(error @ Unauthorised::Refused(Refused::Expired)) => return Some(anyhow::Error::from(error).into()),
+            Err(error) => return Some(PrepareError::Never(error.to_string())),
         }
         let objection = self.owners_objection(manifest)?;
         // Other owners may let it run: after a few tries its tasks go back.
