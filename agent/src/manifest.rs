@@ -3,13 +3,17 @@
 //! The manifest, signed ([`SignedManifest`]), is a blob; its BLAKE3 is the bag's id. Executors fetch it from the submitter (or from whoever has
 //! it) when they first start a task of the bag. What a task produced travels back as one blob too, [`TaskOutput`].
 
+mod bounded;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::{BagId, BlobId};
 use serde::{Deserialize, Serialize};
 
+use self::bounded::{at_most, at_most_pairs};
 use crate::grid::SignedManifest;
+use crate::worker::left::FILES_MAX;
 
 /// Version of the forms below.
 pub const MANIFEST_VERSION: u32 = 1;
@@ -26,6 +30,15 @@ pub const DISK_BYTES_DEFAULT: u64 = 1 << 30;
 pub const ARGUMENT_BYTES_MAX: u64 = 512 << 10;
 /// What an argument or a variable takes besides its text.
 const ARGUMENT_OVERHEAD_BYTES: u64 = 16;
+/// Most arguments, and variables, that these can be.
+const ARGUMENTS_MAX: usize = (ARGUMENT_BYTES_MAX / ARGUMENT_OVERHEAD_BYTES) as usize;
+/// Most entries of a bag. Our choice: what [`MANIFEST_BYTES_MAX`] holds of entries that name a file each, and less than
+/// 100 MB of memory where they are empty.
+pub const ENTRIES_MAX: usize = 1 << 20;
+/// Most exit codes that mean success: systems have 256.
+const SUCCESS_CODES_MAX: usize = 1024;
+/// Most paths of [`TaskOutput::left_out`]; agents write far fewer.
+const LEFT_OUT_MAX: usize = 1024;
 /// Most files shared by all tasks.
 pub const INPUTS_MAX: usize = 1000;
 /// What precedes what a task is given when it is hashed.
@@ -69,14 +82,18 @@ pub struct Manifest {
     /// The WebAssembly module, or where [`Manifest::native`] says so what a system executes.
     pub program: Input,
     /// Arguments after the program's name; `{}` stands for the entry, `{index}` for the task's index.
+    #[serde(deserialize_with = "at_most::<_, _, ARGUMENTS_MAX>")]
     pub args: Vec<String>,
     /// One per task, or none at all.
+    #[serde(deserialize_with = "at_most::<_, _, ENTRIES_MAX>")]
     pub entries: Vec<Entry>,
     /// Files shared by all tasks.
+    #[serde(deserialize_with = "at_most::<_, _, INPUTS_MAX>")]
     pub inputs: Vec<Input>,
     /// The input that is the task's standard input; `{}` stands for the entry's own file.
     pub stdin: Option<String>,
     /// Environment beside the `IDLEWOOD_*` variables.
+    #[serde(deserialize_with = "at_most_pairs::<_, _, ARGUMENTS_MAX>")]
     pub env: BTreeMap<String, String>,
     /// Memory a task may use.
     pub memory_bytes: u64,
@@ -86,6 +103,7 @@ pub struct Manifest {
     /// Time a task may run, frozen time left out.
     pub time_limit_s: u64,
     /// Exit codes that mean success.
+    #[serde(deserialize_with = "at_most::<_, _, SUCCESS_CODES_MAX>")]
     pub success_codes: Vec<i32>,
     /// The same clock, random numbers and environment for a task wherever it runs, and no times in its output, so that the
     /// results of two machines can be compared.
@@ -114,10 +132,11 @@ pub struct TaskOutput {
     #[serde(with = "serde_bytes")]
     pub stderr: Vec<u8>,
     /// Files it left in its working directory, by path relative to it, with `/`.
+    #[serde(deserialize_with = "at_most_pairs::<_, _, FILES_MAX>")]
     pub files: BTreeMap<String, serde_bytes::ByteBuf>,
     /// Paths of what else it left there and is not kept: links, files that have another name, what lies too deep. Of very
     /// many the first, and how many more.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "at_most::<_, _, LEFT_OUT_MAX>")]
     pub left_out: Vec<String>,
     /// CPU time used.
     pub cpu_s: f64,
@@ -145,17 +164,25 @@ impl Manifest {
         to_cbor(self)
     }
 
-    /// Reads and validates the manifest in a signed one; who signed it is not looked at.
+    /// Opens a signed manifest, and reads nothing of what is in it.
+    ///
+    /// # Errors
+    /// [`ManifestError::Malformed`].
+    pub fn open_signed(bytes: &[u8]) -> Result<SignedManifest, ManifestError> {
+        SignedManifest::decode(bytes, MANIFEST_BYTES_MAX as usize)
+            .map_err(|_| ManifestError::Malformed("it is not signed".to_owned()))
+    }
+
+    /// Reads and validates the manifest in a signed one of this machine's own; who signed it is not looked at.
     ///
     /// # Errors
     /// [`ManifestError`]: none of it may be used.
     pub fn decode_signed(bytes: &[u8]) -> Result<(Self, SignedManifest), ManifestError> {
-        let signed = SignedManifest::decode(bytes, MANIFEST_BYTES_MAX as usize)
-            .map_err(|_| ManifestError::Malformed("it is not signed".to_owned()))?;
+        let signed = Self::open_signed(bytes)?;
         Ok((Self::decode(&signed.manifest)?, signed))
     }
 
-    /// Reads and validates a manifest.
+    /// Reads and validates a manifest. That takes, whatever the bytes are, twice their size and 150 MB at most.
     ///
     /// # Errors
     /// [`ManifestError`]: none of it may be used.
@@ -182,6 +209,18 @@ impl Manifest {
         }
         if self.tasks == 0 {
             return invalid("a bag needs at least one task".to_owned());
+        }
+        if self.entries.len() > ENTRIES_MAX {
+            return invalid(format!(
+                "{} entries are too many: submit bags of {ENTRIES_MAX} at most",
+                self.entries.len()
+            ));
+        }
+        if self.success_codes.len() > SUCCESS_CODES_MAX {
+            return invalid(format!(
+                "{} exit codes are too many: name {SUCCESS_CODES_MAX} at most",
+                self.success_codes.len()
+            ));
         }
         if !self.entries.is_empty() && self.entries.len() as u64 != self.tasks {
             return invalid(format!("{} tasks but {} entries", self.tasks, self.entries.len()));
@@ -332,7 +371,7 @@ impl TaskOutput {
         to_cbor(self)
     }
 
-    /// Reads an output blob.
+    /// Reads an output blob. That takes, whatever the bytes are, twice their size and 2 MB at most.
     ///
     /// # Errors
     /// [`ManifestError::Malformed`].

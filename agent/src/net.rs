@@ -15,10 +15,12 @@
 
 mod addresses;
 mod admission;
+mod found;
 mod outwards;
 mod rate;
 mod reach;
 mod serving;
+mod shares;
 mod swarm;
 mod task;
 mod throttle;

@@ -173,6 +173,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
         blobs: blobs.clone(),
         fetcher,
         manifest_fetcher,
+        reading: Arc::default(),
         gate: gate.clone(),
         bags: Arc::new(Mutex::new(settings.get().bags.clone())),
         homes: Arc::new(homes::Homes::new(scratch, checkpoints)),

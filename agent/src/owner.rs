@@ -18,6 +18,7 @@
 
 pub(crate) mod cpu;
 pub(crate) mod logind;
+pub(crate) mod memory;
 pub(crate) mod mutter;
 pub(crate) mod power;
 pub(crate) mod programs;

@@ -12,7 +12,8 @@
 //!
 //! [limits]
 //! slots = 1                    # tasks at the same time, 1 to 1024; at the next start
-//! # memory = "2G"              # all tasks together; none: as much as each bag asks for
+//! # memory = "2G"              # all tasks together; none: three quarters of what the machine has
+//! task_time = "7d"             # longest that a task may run, whatever its bag says; frozen time left out, 1s to 3650d
 //! disk = "10G"                 # for programs, inputs and results; as much again for the files of each task
 //! checkpoint = "64M"           # largest checkpoint that goes with a task to another machine, up to 256M
 //! idle.cpu_percent = 100       # how much of a processor each task may use, 1 to 100
@@ -58,6 +59,8 @@ pub use bags::{Bags, Machine, Objection, Program};
 
 /// Smallest cap on the line: with less, a piece of a blob would take longer than a request may.
 const RATE_LEAST: ByteSize = ByteSize(64 << 10);
+/// Of the machine's memory, what tasks get where the owner says nothing. Our choice: the rest does for a desktop that waits.
+pub const MEMORY_SHARE: f64 = 0.75;
 /// Name of the file.
 const FILE: &str = "config.toml";
 
@@ -122,9 +125,12 @@ pub struct Owner {
 pub struct Limits {
     /// Tasks at the same time.
     pub slots: Within<1, 1024>,
-    /// Most memory for all tasks together, frozen ones included; none: as much as each bag asks for.
+    /// Most memory for all tasks together, frozen ones included; none: [`MEMORY_SHARE`] of what the machine has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
+    /// Longest that a task may run, frozen time left out, whatever its bag says.
+    #[serde(deserialize_with = "task_time")]
+    pub task_time: Span,
     /// Most disk space for programs, inputs and results, and for the files of each task that runs.
     pub disk: ByteSize,
     /// Largest checkpoint that goes with a task to another machine; one that is larger stays, and its task with it.
@@ -202,6 +208,7 @@ impl Default for Limits {
         Self {
             slots: Within(1),
             memory: None,
+            task_time: Span(Duration::from_secs(7 * 86_400)),
             upload: None,
             download: None,
             disk: ByteSize(10 << 30),
@@ -240,6 +247,16 @@ fn checkpoint<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ByteSize, D:
         return Ok(size);
     }
     Err(serde::de::Error::custom(format!("{size} is not allowed: write {most} or less")))
+}
+
+fn task_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {
+    let span = Span::deserialize(deserializer)?;
+    if (Duration::from_secs(1)..=Duration::from_secs(3650 * 86_400)).contains(&span.0) {
+        return Ok(span);
+    }
+    Err(serde::de::Error::custom(format!(
+        "{span} is not allowed: write a duration from 1s to 3650d, for example \"7d\""
+    )))
 }
 
 fn up_to_a_day<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {

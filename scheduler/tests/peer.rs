@@ -1278,6 +1278,29 @@ fn what_is_not_authorised_goes_back_with_the_reason_and_leaves_nothing() {
 }
 
 #[test]
+fn what_may_not_be_here_any_more_stops_and_goes_back() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..5));
+    host.finish(host.started[0], true);
+    let running = host.started[1];
+    let against = Event::Authorised { bag: BAG, verdict: Err(DeclineReason::Submitter) };
+    host.give(against.clone());
+    assert_eq!(
+        (host.stopped.as_slice(), host.peer.unfinished().get(&BAG).map(|left| left.len())),
+        (&[running][..], Some(0))
+    );
+    assert_eq!(host.holdings().last().map(|&(_, tasks)| tasks), Some(0), "its submitter hears of it");
+    host.give(Event::TaskEnded { task: running, outcome: TaskOutcome::Stopped });
+    assert_eq!(host.started.len(), 2, "nothing more of it begins");
+    assert_eq!(host.peer.held()[0].unacknowledged, 1, "a result is kept until it is taken");
+    // One's own bags are one's own business.
+    let mut host = Host::new(1);
+    host.receive(1, request(1, 0, 0..5));
+    host.give(against);
+    assert!(host.stopped.is_empty());
+}
+
+#[test]
 fn an_invention_does_not_keep_the_bag_itself_out() {
     let mut host = Host::new(2);
     host.verdict = None;

@@ -161,6 +161,8 @@ struct State {
     chain: Chain,
     grid_key: Option<ed25519::Keypair>,
     admitted: BTreeMap<PeerId, Admitted>,
+    /// Submitters whose manifests were authorised, by what proved that they may submit.
+    submitters: BTreeMap<PeerId, Chain>,
     /// Revocations that are to be passed on.
     news: Vec<Revocation>,
     /// Whether the certificate is to be shown to those that are connected.
@@ -225,6 +227,7 @@ impl Gate {
             chain,
             grid_key,
             admitted: BTreeMap::new(),
+            submitters: BTreeMap::new(),
             news: Vec::new(),
             renewed: false,
             renewal_tried_s: 0,

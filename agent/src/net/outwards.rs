@@ -35,10 +35,12 @@ pub(super) const QUIET: Duration = Duration::from_millis(500);
 /// The same for a peer that turned out to be of another grid, or does not let this machine in.
 pub(super) const QUIET_OTHER_GRID: Duration = Duration::from_secs(30);
 
-/// Machines of the local network that are remembered, addresses of one of them, and how many an agent dials at once that is
-/// connected with nobody.
-const FOUND_MAX: usize = 1024;
-const ADDRESSES_PER_FOUND_MAX: usize = 4;
+/// Words about the grid that one peer did not take and that are said again, and how often in a row: for five minutes. After
+/// that, when it is connected the next time.
+const UNHEARD_MAX: usize = 64;
+const SAID_AGAIN_MAX: u32 = 30;
+
+/// Machines of the local network that an agent dials at once that is connected with nobody.
 const FOUND_DIALS_MAX: usize = 8;
 
 /// What is known of one peer while there is something to know.
@@ -61,6 +63,9 @@ pub(super) struct Link {
     pub(super) turned_away: bool,
     /// What it may still send.
     pub(super) allowance: Option<Allowance>,
+    /// Words about the grid that it did not take, and how often they were said again since it took some.
+    pub(super) unheard: Vec<Vec<u8>>,
+    pub(super) said_again: u32,
     /// It was found on the local network, and the agent does not know yet.
     pub(super) found: bool,
 }
@@ -95,7 +100,7 @@ pub(super) enum InFlight {
         offset: u64,
         reply: oneshot::Sender<Result<ChunkReply, ChunkError>>,
     },
-    Grid,
+    Grid(Vec<u8>),
 }
 
 pub(super) struct Bootstrap {
@@ -140,7 +145,7 @@ impl Task {
                     Item::Chunk { hash, offset, reply } => {
                         (Request::Chunk { hash, offset }, InFlight::Chunk { offset, reply })
                     }
-                    Item::Grid(bytes) => (Request::Grid(bytes), InFlight::Grid),
+                    Item::Grid(bytes) => (Request::Grid(bytes.clone()), InFlight::Grid(bytes)),
                 };
                 let id = self.swarm.behaviour_mut().requests.send_request(&peer, request);
                 self.in_flight.insert(id, in_flight);
@@ -226,12 +231,8 @@ impl Task {
         for (peer, address) in found {
             if let Some(peer) = identity::from_libp2p(&peer)
                 && let Ok((socket, _)) = self.reach.check(&address)
-                && (self.found.len() < FOUND_MAX || self.found.contains_key(&peer))
             {
-                let addresses = self.found.entry(peer).or_default();
-                if addresses.len() < ADDRESSES_PER_FOUND_MAX {
-                    addresses.push(reach::multiaddr(socket));
-                }
+                self.found.add(peer, reach::multiaddr(socket));
             }
         }
         self.dial_found();
@@ -241,7 +242,7 @@ impl Task {
     pub(super) fn on_expired(&mut self, expired: Vec<(libp2p::PeerId, Multiaddr)>) {
         for (peer, _) in expired {
             if let Some(peer) = identity::from_libp2p(&peer) {
-                self.found.remove(&peer);
+                self.found.remove(peer);
             }
         }
     }
@@ -251,15 +252,14 @@ impl Task {
     pub(super) fn dial_found(&mut self) {
         let now = Instant::now();
         let most = if self.connected().is_empty() { FOUND_DIALS_MAX } else { 1 };
+        let links = &self.links;
         let can_be_dialled = |peer: &PeerId| {
-            self.links.get(peer).is_none_or(|link| {
+            links.get(peer).is_none_or(|link| {
                 let is_quiet = link.quiet.as_ref().is_some_and(|(until, _)| *until > now);
                 !is_quiet && link.dialling.is_none() && link.connections.is_empty()
             })
         };
-        let found = self.found.iter().filter(|(peer, _)| can_be_dialled(peer)).take(most);
-        let found: Vec<_> = found.map(|(peer, addresses)| (*peer, addresses.clone())).collect();
-        for (peer, addresses) in found {
+        for (peer, addresses) in self.found.next(most, can_be_dialled) {
             let link = self.links.entry(peer).or_default();
             link.found = true;
             link.address = addresses.first().map(ToString::to_string).unwrap_or_default().into();
@@ -316,10 +316,19 @@ impl Task {
                 Counters::add(&self.counters.dropped);
                 self.complain(from, "answered a message with something else");
             }
-            (InFlight::Grid, Reply::Grid(answer)) if answer.is_empty() => {}
-            (InFlight::Grid, Reply::Grid(answer)) => self.on_renewal(answer),
-            (InFlight::Grid, Reply::Busy) => debug!(peer = ?from, "does not take word about the grid now"),
-            (InFlight::Grid, Reply::Ack | Reply::Chunk { .. } | Reply::Missing) => {
+            (InFlight::Grid(_), Reply::Grid(answer)) => {
+                if let Some(link) = self.links.get_mut(&from) {
+                    link.said_again = 0;
+                }
+                if !answer.is_empty() {
+                    self.on_renewal(answer);
+                }
+            }
+            (InFlight::Grid(words), Reply::Busy) => {
+                debug!(peer = ?from, "does not take word about the grid now");
+                self.unheard(from, words);
+            }
+            (InFlight::Grid(_), Reply::Ack | Reply::Chunk { .. } | Reply::Missing) => {
                 self.complain(from, "answered word about the grid with something else");
             }
             (InFlight::Chunk { reply, .. }, Reply::Missing) => answer(reply, Ok(ChunkReply::Missing)),
@@ -340,6 +349,30 @@ impl Task {
         self.enqueue(to, address.into(), Item::Grid(words));
     }
 
+    /// A peer did not take words about the grid, which may be that somebody was revoked.
+    fn unheard(&mut self, peer: PeerId, words: Vec<u8>) {
+        if let Some(link) = self.links.get_mut(&peer)
+            && link.unheard.len() < UNHEARD_MAX
+        {
+            link.unheard.push(words);
+        }
+    }
+
+    /// Says what was not taken once more to those that are connected still.
+    pub(super) fn say_again(&mut self) {
+        let mut again = Vec::new();
+        for (peer, link) in self.links.iter_mut().filter(|(_, link)| !link.unheard.is_empty()) {
+            let words = std::mem::take(&mut link.unheard);
+            if !link.connections.is_empty() && link.said_again < SAID_AGAIN_MAX {
+                link.said_again += 1;
+                again.extend(words.into_iter().map(|words| (*peer, words)));
+            }
+        }
+        for (peer, words) in again {
+            self.tell(peer, "", words);
+        }
+    }
+
     /// An administrator renews this machine's certificate, or does not; a new one is written down on the way.
     fn on_renewal(&self, answer: Vec<u8>) {
         let gate = self.gate.clone();
@@ -357,7 +390,8 @@ impl Task {
         match self.landed(to, id) {
             Some(InFlight::Message { .. }) => Counters::add(&self.counters.dropped),
             Some(InFlight::Chunk { reply, .. }) => answer(reply, Err(ChunkError::Unreachable(to))),
-            Some(InFlight::Grid) | None => {}
+            Some(InFlight::Grid(words)) => self.unheard(to, words),
+            None => {}
         }
         self.lost(to);
         if matches!(error, OutboundFailure::UnsupportedProtocols) {

@@ -1,7 +1,6 @@
 //! What this agent answers to others: messages are queued, pieces of blobs are read on blocking threads, a few at a
 //! time.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use idlewood_overlay::PeerId;
@@ -11,6 +10,8 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::rate::Allowance;
+use super::shares::Turns;
+use super::swarm::IN_FLIGHT_MAX;
 use super::task::Task;
 use super::wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request};
 use super::{Counters, NetEvent, Rates};
@@ -18,8 +19,9 @@ use super::{Counters, NetEvent, Rates};
 /// Chunks read from disk at one time.
 const READING_MAX: usize = 4;
 
-/// Requests for chunks that wait for their turn.
-const WAITING_MAX: usize = 64;
+/// Requests for chunks of one peer that wait for their turn, as many as one may have under way, and of how many peers.
+const WAITING_PER_PEER_MAX: usize = IN_FLIGHT_MAX;
+const WAITING_PEERS_MAX: usize = 64;
 
 /// A request for a piece of a blob.
 struct Wanted {
@@ -32,13 +34,13 @@ struct Wanted {
 pub(super) struct Serving {
     /// Under way; each ends in an answer and where it goes.
     pub(super) reading: JoinSet<(ResponseChannel<Reply>, Reply)>,
-    waiting: VecDeque<Wanted>,
+    waiting: Turns<Wanted>,
     rates: Arc<Rates>,
 }
 
 impl Serving {
     pub(super) fn new(rates: Arc<Rates>) -> Self {
-        Self { reading: JoinSet::new(), waiting: VecDeque::new(), rates }
+        Self { reading: JoinSet::new(), waiting: Turns::new(WAITING_PER_PEER_MAX, WAITING_PEERS_MAX), rates }
     }
 }
 
@@ -52,7 +54,7 @@ impl Task {
         }
         match request {
             Request::Message(bytes) if bytes.len() <= MESSAGE_BYTES_MAX => {
-                if self.has_room_for(bytes.len()) {
+                if self.has_room_for(from, bytes.len()) {
                     Counters::add(&self.counters.received);
                     self.emit(NetEvent::Received { from, bytes });
                     self.respond(channel, Reply::Ack);
@@ -67,11 +69,9 @@ impl Task {
             }
             Request::Grid(bytes) => self.hear(from, bytes, channel),
             Request::Chunk { hash, offset } => {
-                if self.serving.waiting.len() >= WAITING_MAX {
-                    self.respond(channel, Reply::Busy);
-                } else {
-                    self.serving.waiting.push_back(Wanted { hash, offset, channel });
-                    self.serve();
+                match self.serving.waiting.push(from, Wanted { hash, offset, channel }) {
+                    Ok(()) => self.serve(),
+                    Err(Wanted { channel, .. }) => self.respond(channel, Reply::Busy),
                 }
             }
         }
@@ -103,7 +103,7 @@ impl Task {
 
     fn serve(&mut self) {
         while self.serving.reading.len() < READING_MAX
-            && let Some(Wanted { hash, offset, channel }) = self.serving.waiting.pop_front()
+            && let Some(Wanted { hash, offset, channel }) = self.serving.waiting.pop()
         {
             let (blobs, rates) = (self.blobs.clone(), self.serving.rates.clone());
             let read = move || match blobs.read_chunk(hash.into(), offset, CHUNK_BYTES_MAX) {

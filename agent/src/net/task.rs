@@ -11,15 +11,17 @@ use idlewood_overlay::{Contact, PeerId};
 use libp2p::futures::StreamExt as _;
 use libp2p::request_response::{self, OutboundRequestId};
 use libp2p::swarm::{ConnectionError, ConnectionId, SwarmEvent};
-use libp2p::{Multiaddr, Swarm, identify, mdns, ping};
+use libp2p::{Swarm, identify, mdns, ping};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior};
 use tracing::{debug, warn};
 
 use super::addresses::Addresses;
+use super::found::Found;
 use super::outwards::{Bootstrap, InFlight, Link, QUIET, QUIET_OTHER_GRID, dial_error};
 use super::reach::Reach;
 use super::serving::Serving;
+use super::shares::Held;
 use super::swarm::{Behaviour, BehaviourEvent, Limits};
 use super::wire::{self, Reply, Request};
 use super::{Command, Counters, DialError, NetConfig, NetError, NetEvent, identity, reach, swarm};
@@ -55,11 +57,12 @@ pub(super) struct Task {
     commands: mpsc::Receiver<Command>,
     events: mpsc::Sender<NetEvent>,
     held: VecDeque<NetEvent>,
-    held_bytes: usize,
+    /// What of them are messages, by peer.
+    held_of: Held,
     pub(super) links: HashMap<PeerId, Link>,
     pub(super) addresses: Addresses,
     /// Who said on the local network that it is there, and where.
-    pub(super) found: HashMap<PeerId, Vec<Multiaddr>>,
+    pub(super) found: Found,
     pub(super) in_flight: HashMap<OutboundRequestId, InFlight>,
     pub(super) bootstraps: HashMap<ConnectionId, Bootstrap>,
     pub(super) serving: Serving,
@@ -91,10 +94,10 @@ impl Task {
             commands,
             events,
             held: VecDeque::new(),
-            held_bytes: 0,
+            held_of: Held::new(RECEIVED_MAX, RECEIVED_BYTES_MAX),
             links: HashMap::new(),
             addresses: Addresses::new(reach),
-            found: HashMap::new(),
+            found: Found::default(),
             in_flight: HashMap::new(),
             bootstraps: HashMap::new(),
             serving,
@@ -120,8 +123,8 @@ impl Task {
                         return;
                     };
                     if let Some(event) = self.held.pop_front() {
-                        if let NetEvent::Received { bytes, .. } = &event {
-                            self.held_bytes -= bytes.len();
+                        if let NetEvent::Received { from, bytes } = &event {
+                            self.held_of.remove(*from, bytes.len());
                         }
                         permit.send(event);
                     }
@@ -177,9 +180,9 @@ impl Task {
 
     // ---- to the agent ----
 
-    /// Whether another message of this length may wait for the agent.
-    pub(super) fn has_room_for(&self, bytes: usize) -> bool {
-        self.held.len() < RECEIVED_MAX && self.held_bytes + bytes <= RECEIVED_BYTES_MAX
+    /// Whether another message of this length from this peer may wait for the agent.
+    pub(super) fn has_room_for(&self, from: PeerId, bytes: usize) -> bool {
+        self.held_of.has_room_for(from, bytes)
     }
 
     pub(super) fn emit(&mut self, event: NetEvent) {
@@ -187,8 +190,8 @@ impl Task {
             warn!(?event, "the agent does not take its network events; one is lost");
             return;
         }
-        if let NetEvent::Received { bytes, .. } = &event {
-            self.held_bytes += bytes.len();
+        if let NetEvent::Received { from, bytes } = &event {
+            self.held_of.add(*from, bytes.len());
         }
         self.held.push_back(event);
     }
@@ -223,6 +226,7 @@ impl Task {
         let links = &self.links;
         self.gate.keep(|peer| links.get(&peer).is_some_and(|link| !link.connections.is_empty()));
         self.bootstraps.retain(|_, bootstrap| !bootstrap.reply.is_closed());
+        self.say_again();
         if self.connected().is_empty() {
             self.dial_found();
         }
@@ -285,6 +289,8 @@ impl Task {
                 link.reported = None;
                 link.turned_away = false;
                 if link.connections.len() == 1 {
+                    // What it lacks is said anew.
+                    link.unheard.clear();
                     for words in self.gate.lacks(peer) {
                         self.tell(peer, "", words);
                     }

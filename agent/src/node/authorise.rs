@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use idlewood_overlay::Contact;
+use idlewood_overlay::{Contact, PeerId};
 use idlewood_scheduler::{BagHeader, BagId, BlobId, DeclineReason, Event};
 
 use super::driver::{Done, Driver};
 use super::task::{PrepareError, SIGNED_BYTES_MAX, Supplies};
 use crate::fetch::Fetcher;
-use crate::grid::{Refused, Unauthorised};
-use crate::manifest::Manifest;
+use crate::grid::{Gate, Refused, Unauthorised};
+use crate::manifest::{Manifest, ManifestError};
 use crate::settings::Objection;
 
 /// How long a manifest is waited for: its submitter counts a request that nobody speaks of after 15 s as lost.
@@ -45,9 +45,12 @@ pub(super) enum NoManifest {
     /// It cannot be had, or read, here and now.
     #[error(transparent)]
     Unavailable(PrepareError),
-    /// It is not one, or not that of the bag.
-    #[error("{0}")]
-    Forged(String),
+    /// It is none.
+    #[error(transparent)]
+    Malformed(#[from] ManifestError),
+    /// It is not that of the bag.
+    #[error("the bag's manifest does not fit its request")]
+    Unfit,
     /// Who signed it may not submit.
     #[error(transparent)]
     Unauthorised(#[from] Unauthorised),
@@ -57,7 +60,7 @@ impl From<NoManifest> for DeclineReason {
     fn from(error: NoManifest) -> Self {
         match error {
             NoManifest::Unavailable(_) => Self::Unavailable,
-            NoManifest::Forged(_) => Self::Forged,
+            NoManifest::Malformed(_) | NoManifest::Unfit => Self::Forged,
             NoManifest::Unauthorised(error) => error.into(),
         }
     }
@@ -71,9 +74,17 @@ impl From<NoManifest> for PrepareError {
             NoManifest::Unauthorised(error @ Unauthorised::Refused(Refused::Expired)) => {
                 anyhow::Error::from(error).into()
             }
-            error @ (NoManifest::Forged(_) | NoManifest::Unauthorised(_)) => Self::Never(error.to_string()),
+            error => Self::Never(error.to_string()),
         }
     }
+}
+
+/// Opens a manifest. Its submitter is judged before a byte of what they wrote is decoded: nobody else makes this machine
+/// take memory and time for that.
+fn open(bytes: &[u8], gate: &Gate, submitter: PeerId) -> Result<Manifest, NoManifest> {
+    let signed = Manifest::open_signed(bytes)?;
+    gate.authorise(&signed, submitter)?;
+    Ok(Manifest::decode(&signed.manifest)?)
 }
 
 impl Supplies {
@@ -91,19 +102,15 @@ impl Supplies {
         let got = self.get_by(fetcher, BlobId(bag.id.0), SIGNED_BYTES_MAX, sources).await;
         let (path, _pin) = got.map_err(NoManifest::Unavailable)?;
         let (gate, submitter) = (self.gate.clone(), bag.submitter.peer);
+        // One at a time on this machine: each takes several times its size meanwhile.
+        let turn = self.reading.clone().lock_owned().await;
         let read = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
             let bytes = fs::read(path).context("cannot read the manifest").map_err(unavailable)?;
-            let read = Manifest::decode_signed(&bytes).map_err(|error| NoManifest::Forged(error.to_string()))?;
-            let (manifest, signed) = read;
-            gate.authorise(&signed, submitter)?;
-            Ok::<_, NoManifest>(manifest)
+            open(&bytes, &gate, submitter)
         });
         let manifest = read.await.context("cannot read the manifest").map_err(unavailable)??;
-        if fits(bag, &manifest) {
-            Ok(manifest)
-        } else {
-            Err(NoManifest::Forged("the bag's manifest does not fit its request".to_owned()))
-        }
+        if fits(bag, &manifest) { Ok(manifest) } else { Err(NoManifest::Unfit) }
     }
 
     /// The manifest of a bag of which nothing is here: it is not waited for long.
@@ -126,12 +133,19 @@ impl Supplies {
         }
     }
 
-    /// What the owner, and who was revoked since, have against a bag of the grid.
+    /// What the grid, by who was revoked or has expired since, and the owner have against a bag that was authorised.
     fn wishes(&self, manifest: &Manifest) -> Result<(), DeclineReason> {
-        if self.gate.is_revoked(manifest.submitter) {
-            return Err(DeclineReason::Stranger);
-        }
+        self.gate.standing(manifest.submitter)?;
         self.owners_objection(manifest).map_or(Ok(()), |objection| Err(objection.into()))
+    }
+
+    /// Why a bag that is here must go: its submitter was thrown out, or the owner has changed their mind. One whose certificate
+    /// has just expired may have been renewed elsewhere: what runs goes on.
+    fn unwanted(&self, manifest: &Manifest) -> Option<DeclineReason> {
+        match self.gate.standing(manifest.submitter) {
+            Ok(()) | Err(Unauthorised::Refused(Refused::Expired)) => self.owners_objection(manifest).map(Into::into),
+            Err(error) => Some(error.into()),
+        }
     }
 }
 
@@ -141,6 +155,20 @@ fn fits(bag: &BagHeader, manifest: &Manifest) -> bool {
 }
 
 impl Driver {
+    /// Stops what runs here of bags that may not be here any more, and gives them back.
+    pub(super) fn withdraw_unwanted(&mut self) {
+        let running = self.runs.manifests();
+        let held = self.peer.held();
+        let held = held.iter().filter(|held| held.waiting + held.running > 0).map(|held| held.bag);
+        for bag in held {
+            let manifest = running.get(&bag).or_else(|| self.manifests.peek(bag));
+            if let Some(reason) = manifest.and_then(|manifest| self.supplies.unwanted(manifest)) {
+                tracing::warn!(%bag, %reason, "a bag may not be here any more: its tasks stop and go back");
+                self.feed(Event::Authorised { bag, verdict: Err(reason) });
+            }
+        }
+    }
+
     /// A request for a bag of which nothing is here: may it queue?
     pub(super) fn authorise(&mut self, bag: BagHeader) {
         let id = bag.id;
@@ -165,8 +193,7 @@ impl Driver {
     }
 
     fn judge(&self, manifest: &Manifest) -> Result<(), DeclineReason> {
-        let limit = self.owner.settings.get().limits.memory;
-        if limit.is_some_and(|limit| manifest.memory_bytes > limit.0) {
+        if manifest.memory_bytes > self.owner.memory_cap_while(false).0 {
             return Err(DeclineReason::Size);
         }
         self.supplies.wishes(manifest)
@@ -177,5 +204,25 @@ impl Driver {
             tracing::info!(%bag, %reason, "tasks of a bag do not queue here");
         }
         Event::Authorised { bag, verdict }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libp2p::identity::Keypair;
+
+    use super::super::task::tests::manifest;
+    use super::*;
+
+    #[test]
+    fn nothing_is_decoded_of_whoever_may_not_submit() {
+        let gate = Gate::open(&Keypair::generate_ed25519(), None).expect("no key to read");
+        let (me, other) = (gate.me(), PeerId([9; 32]));
+        let sign = |manifest: Vec<u8>| gate.sign_manifest(manifest).expect("alone, it may").encode();
+        let nonsense = sign(b"no manifest".to_vec());
+        assert!(matches!(open(&nonsense, &gate, other), Err(NoManifest::Unauthorised(Unauthorised::Signature))));
+        assert!(matches!(open(&nonsense, &gate, me), Err(NoManifest::Malformed(_))));
+        assert!(matches!(open(b"not signed", &gate, me), Err(NoManifest::Malformed(_))));
+        open(&sign(manifest().encode()), &gate, me).expect("its own");
     }
 }

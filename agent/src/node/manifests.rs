@@ -41,6 +41,11 @@ impl Manifests {
         Some(cached.manifest.clone())
     }
 
+    /// The same without counting as a use.
+    pub(super) fn peek(&self, bag: BagId) -> Option<&Arc<Manifest>> {
+        self.cached.get(&bag).map(|cached| &cached.manifest)
+    }
+
     /// Keeps a manifest, even one over the bound, and drops others for it.
     pub(super) fn remember(&mut self, bag: BagId, manifest: Arc<Manifest>) {
         if self.get(bag).is_some() {

@@ -14,7 +14,7 @@ use super::places::Place;
 use super::reclaim::{self, Reclaims};
 use crate::blobs::Blobs;
 use crate::clock::wall_now;
-use crate::owner::{Reading, Watch, cpu, power, programs};
+use crate::owner::{Reading, Watch, cpu, memory, power, programs};
 use crate::policy::{Facts, Input, Orders, Policy};
 use crate::settings::{Current, Settings};
 use crate::submit::values::ByteSize;
@@ -43,6 +43,8 @@ pub(super) struct Owner {
     foreign_cpu: Option<f64>,
     program: Option<String>,
     disk_room: f64,
+    /// What tasks get of this machine's memory where the owner says nothing.
+    memory_share: ByteSize,
     sampled: Option<Time>,
     /// Whether the peer may give tasks to the workers.
     pub(super) takes_work: bool,
@@ -71,6 +73,7 @@ impl Owner {
             foreign_cpu: None,
             program: None,
             disk_room: 1.0,
+            memory_share: memory::share(Path::new("/proc")),
             sampled: None,
             takes_work: true,
             throttle_at: None,
@@ -109,8 +112,13 @@ impl Owner {
     }
 
     /// Most memory for all tasks together now.
-    pub(super) fn memory_cap(&self) -> Option<ByteSize> {
-        self.settings.get().limits.memory_now(self.policy.is_in_use())
+    pub(super) fn memory_cap(&self) -> ByteSize {
+        self.memory_cap_while(self.policy.is_in_use())
+    }
+
+    /// The same while the owner is there or away.
+    pub(super) fn memory_cap_while(&self, in_use: bool) -> ByteSize {
+        self.settings.get().limits.memory_now(in_use).unwrap_or(self.memory_share)
     }
 
     pub(super) fn stands_still(&self) -> bool {
@@ -178,6 +186,7 @@ impl Driver {
             self.supplies.blobs.set_quota(limits.disk.0);
             owner.disk_room = disk_room(&self.supplies.blobs);
             self.keep_to_limits();
+            self.withdraw_unwanted();
             let vacate_after = self.owner.settings.get().owner.vacate.0;
             if vacate_after != std::mem::replace(&mut self.owner.vacate_after, vacate_after) {
                 self.feed(Event::VacatesAfter(vacate_after));

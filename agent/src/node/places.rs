@@ -1,6 +1,8 @@
 //! The places for tasks on this machine, as the peer knows them: where it starts, stops, freezes. What a task needs is
 //! fetched, a worker runs it (`runs` says which, and what is ahead), what it produced is kept.
 
+use std::time::Duration;
+
 use idlewood_overlay::Contact;
 use idlewood_scheduler::{BagHeader, Checkpoint, Event, TaskId, TaskOutcome};
 use tokio::task::{AbortHandle, Id};
@@ -62,7 +64,7 @@ impl Driver {
         if self.claim(place, task, attempt) {
             return self.note_busy();
         }
-        // What began may end; nothing more of it begins when its submitter is thrown out or the owner objects.
+        // Nothing more of it begins when its submitter is thrown out or the owner objects.
         let given = if checkpoint.is_none() { self.runs.at_hand(task, attempt) } else { None };
         if let Some(given) = given.filter(|given| self.supplies.objection(&given.prepared.manifest).is_none()) {
             self.give(place, given);
@@ -71,6 +73,7 @@ impl Driver {
         let sources = self.sources(&bag.submitter);
         let known = self.manifests.get(task.bag);
         let supplies = self.supplies.clone();
+        let checkpoint = checkpoint.map(|checkpoint| (checkpoint, self.owner.settings.get().limits.checkpoint.0));
         let prepare = async move {
             let preparation = supplies.prepare(task, attempt, &bag, known, checkpoint, &sources).await;
             Done::Prepared { place, task, attempt, preparation }
@@ -172,11 +175,13 @@ impl Driver {
     }
 
     pub(super) fn worker_ended(&mut self, event: WorkerEvent) {
-        let (slot, ended) = Ended::of(event);
+        let (slot, mut ended) = Ended::of(event);
         let Some(Given { task, attempt, prepared, .. }) = self.next_in_run(slot) else {
             tracing::error!(slot, "a worker ended that nobody had started");
             return;
         };
+        let of_bag = Duration::from_secs(prepared.manifest.time_limit_s);
+        ended.cut = prepared.job.time_limit.is_some_and(|limit| limit < of_bag);
         self.note_start(task.bag, ended.wall);
         self.note_span(task.bag, ended.wall);
         let (blobs, speed_mops) = (self.supplies.blobs.clone(), self.config.speed_mops);

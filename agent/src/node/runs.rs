@@ -27,6 +27,7 @@ use tokio::time::Instant;
 use super::driver::Driver;
 use super::places::Place;
 use super::task::{Collected, Prepared};
+use crate::manifest::Manifest;
 
 /// Work that a worker is given ahead. Our choice: many times what the agent needs to come back to it.
 const AHEAD: Duration = Duration::from_millis(20);
@@ -100,6 +101,12 @@ impl Runs {
     /// Whether no worker has a task.
     pub(super) fn are_idle(&self) -> bool {
         self.runs.iter().all(|run| run.jobs.is_empty())
+    }
+
+    /// The manifests of the bags that workers have tasks of.
+    pub(super) fn manifests(&self) -> BTreeMap<BagId, Arc<Manifest>> {
+        let given = self.runs.iter().flat_map(|run| &run.jobs);
+        given.map(|given| (given.task.bag, given.prepared.manifest.clone())).collect()
     }
 
     /// Whether something waits behind a task.
@@ -246,6 +253,9 @@ impl Driver {
     }
 
     fn append(&mut self, slot: usize, mut given: Given) {
+        let most = self.owner.settings.get().limits.task_time.0;
+        let limit = &mut given.prepared.job.time_limit;
+        *limit = Some(limit.map_or(most, |of_bag| of_bag.min(most)));
         match self.workers.append(slot, &given.prepared.job) {
             Ok(number) => {
                 given.number = number;

@@ -22,6 +22,7 @@ use crate::fetch::{FetchError, Fetcher};
 use crate::grid::{Gate, Refused, Unauthorised};
 use crate::manifest::{INPUT_BYTES_MAX, MANIFEST_BYTES_MAX, Manifest, OUTPUT_BYTES_MAX};
 use crate::settings::{Bags, Objection};
+use crate::submit::values::ByteSize;
 use crate::worker::left;
 use crate::worker::{Input, Job, JobError, LayOutError, StartError, Stdin, lay_out};
 
@@ -43,6 +44,8 @@ pub(super) struct Supplies {
     pub(super) manifest_fetcher: Fetcher,
     /// Whose bags run here.
     pub(super) gate: Arc<Gate>,
+    /// Held while a manifest is read.
+    pub(super) reading: Arc<tokio::sync::Mutex<()>>,
     /// What the owner says to that; the driver keeps it as it is set.
     pub(super) bags: Arc<Mutex<Bags>>,
     pub(super) homes: Arc<Homes>,
@@ -209,14 +212,15 @@ impl Supplies {
         Ok((fetched.context("a blob is not to be had")?, pin))
     }
 
-    /// Gets everything that a task needs, its manifest too unless that is `known`.
+    /// Gets everything that a task needs, its manifest too unless that is `known`. A checkpoint comes with the most bytes
+    /// that the owner lets it have.
     pub(super) async fn prepare(
         &self,
         task: TaskId,
         attempt: u32,
         bag: &BagHeader,
         known: Option<Arc<Manifest>>,
-        checkpoint: Option<Checkpoint>,
+        checkpoint: Option<(Checkpoint, u64)>,
         sources: &[Contact],
     ) -> Preparation {
         let manifest = match known {
@@ -230,8 +234,10 @@ impl Supplies {
             return Preparation { manifest: Some(manifest), result: Err(error) };
         }
         let result = self.lay_out(task, attempt, &manifest, sources).await.map(Box::new);
-        if let Some(checkpoint) = checkpoint.filter(|_| result.is_ok())
-            && let Err(error) = self.go_on_from(task, checkpoint, sources).await
+        // Which checkpoint it is nobody signs: what several machines are to say alike begins at the beginning.
+        let goes_on = result.is_ok() && !manifest.deterministic;
+        if let Some((checkpoint, bytes_max)) = checkpoint.filter(|_| goes_on)
+            && let Err(error) = self.go_on_from(task, checkpoint, bytes_max, sources).await
         {
             tracing::warn!(bag = %task.bag, index = task.index, error = format!("{error:#}"), "a task begins anew");
         }
@@ -240,8 +246,10 @@ impl Supplies {
 
     /// Why tasks of a bag that was authorised once do not begin any more, or not here.
     pub(super) fn objection(&self, manifest: &Manifest) -> Option<PrepareError> {
-        if manifest.submitter != self.gate.me() && self.gate.is_revoked(manifest.submitter) {
-            return Some(PrepareError::Never(Unauthorised::Refused(Refused::Revoked).to_string()));
+        match self.gate.standing(manifest.submitter) {
+            Ok(()) => {}
+            Err(error @ Unauthorised::Refused(Refused::Expired)) => return Some(anyhow::Error::from(error).into()),
+            Err(error) => return Some(PrepareError::Never(error.to_string())),
         }
         let objection = self.owners_objection(manifest)?;
         // Other owners may let it run: after a few tries its tasks go back.
@@ -260,15 +268,22 @@ impl Supplies {
     }
 
     /// Lays out what a task goes on from, unless it has been at work here since.
-    async fn go_on_from(&self, task: TaskId, checkpoint: Checkpoint, sources: &[Contact]) -> anyhow::Result<()> {
+    async fn go_on_from(
+        &self,
+        task: TaskId,
+        checkpoint: Checkpoint,
+        bytes_max: u64,
+        sources: &[Contact],
+    ) -> anyhow::Result<()> {
         let path = checkpoints::path(self.homes.checkpoints(), task);
         if path.symlink_metadata().is_ok() {
             return Ok(());
         }
         anyhow::ensure!(
-            checkpoint.bytes <= OUTPUT_BYTES_MAX,
-            "a checkpoint of {} bytes is too large",
-            checkpoint.bytes
+            checkpoint.bytes <= bytes_max,
+            "its checkpoint of {} is over {} (limits.checkpoint)",
+            ByteSize(checkpoint.bytes),
+            ByteSize(bytes_max)
         );
         let mut tries_left = CHECKPOINT_TRIES;
         let (packed, _pin) = loop {

@@ -64,7 +64,12 @@ impl Executor {
 
     /// The driver's answer about the bag as the first request for it described it.
     pub(crate) fn authorised(&mut self, bag: BagId, verdict: Result<(), DeclineReason>, io: &mut Io, config: &Config) {
-        let waiting = self.asked.remove(&bag).unwrap_or_default();
+        let Some(waiting) = self.asked.remove(&bag) else {
+            if verdict.is_err() {
+                self.withdraw(bag, io, config);
+            }
+            return;
+        };
         let Some(first) = waiting.first().cloned() else { return };
         let (meant, others): (Vec<Request>, Vec<Request>) =
             waiting.into_iter().partition(|request| agree(request, &first));
@@ -76,6 +81,27 @@ impl Executor {
                 others.into_iter().for_each(|request| self.accept(request, io, config));
             }
         }
+    }
+
+    /// Nothing of a bag may be here any more, but for the results that its submitter has yet to take.
+    fn withdraw(&mut self, bag: BagId, io: &mut Io, config: &Config) {
+        let Some(held) = self.held.get_mut(&bag) else { return };
+        if held.bag.submitter.peer == io.me.peer || held.unfinished_is_empty() {
+            return;
+        }
+        for (place, running) in self.places.iter_mut().enumerate() {
+            let Some(running) = running.as_mut().filter(|running| running.task.bag == bag && !running.stopping) else {
+                continue;
+            };
+            running.stopping = true;
+            held.running.remove_index(running.task.index);
+            io.effects.push(Effect::StopTask { place: place as u32, task: running.task });
+        }
+        self.version += 1;
+        held.hand_back(IntervalSet::new(), self.version, io, config);
+        self.forget_if_empty(bag);
+        self.order_stale = true;
+        self.changed = true;
     }
 
     /// These tasks of a request do not queue here; their submitter is told.

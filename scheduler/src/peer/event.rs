@@ -87,7 +87,8 @@ pub enum Event {
     RerunFailed(BagId),
     /// The user needs nothing of a bag any more; ignored unless it is over.
     Removed(BagId),
-    /// The answer to [`Effect::Authorise`]: tasks of the bag may queue here, or why not.
+    /// The answer to [`Effect::Authorise`]: tasks of the bag may queue here, or why not. Unasked, of a bag that is here: it may
+    /// not be any more; what runs of it stops, and all that is not over goes back.
     Authorised {
         /// Which bag.
         bag: BagId,

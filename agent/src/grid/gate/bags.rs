@@ -5,7 +5,10 @@ use idlewood_overlay::PeerId;
 use super::super::certificate::{Chain, Refused, Role};
 use super::super::receipt::Batch;
 use super::super::signed::SignedManifest;
-use super::{Gate, Unauthorised, now_s};
+use super::{Gate, State, Unauthorised, now_s};
+
+/// Submitters that are remembered before those are forgotten who may not submit any more.
+const SUBMITTERS_MAX: usize = 4096;
 
 impl Gate {
     /// Signs a manifest of this machine.
@@ -47,25 +50,67 @@ impl Gate {
         if submitter == self.me {
             return Ok(());
         }
-        let state = self.state();
-        let is_revoked = |peer, role| state.is_revoked(peer, role);
-        let judge =
-            |chain: &Chain| chain.verify(self.grid, submitter, now_s, is_revoked).map(|()| chain.own.terms.role);
-        let shown = Chain::decode(&signed.chain).map_err(Refused::from).and_then(|chain| judge(&chain));
-        let role = match (shown, state.admitted.get(&submitter)) {
-            (Err(_), Some(admitted)) => judge(&admitted.chain),
+        let mut state = self.state();
+        let judge = |chain: Chain| {
+            chain.verify(self.grid, submitter, now_s, |peer, role| state.is_revoked(peer, role)).map(|()| chain)
+        };
+        let shown = Chain::decode(&signed.chain).map_err(Refused::from).and_then(judge);
+        let chain = match (shown, state.admitted.get(&submitter)) {
+            (Err(_), Some(admitted)) => judge(admitted.chain.clone()),
             (shown, _) => shown,
         };
-        match role {
-            Ok(Role::Submitter | Role::Admin) => Ok(()),
-            Ok(Role::Member) => Err(Unauthorised::Role),
+        match chain {
+            Ok(chain) if chain.own.terms.role >= Role::Submitter => {
+                state.remember_submitter(submitter, chain, now_s);
+                Ok(())
+            }
+            Ok(_) => Err(Unauthorised::Role),
             Err(refused) => Err(Unauthorised::Refused(refused)),
         }
     }
 
-    /// Whether a machine was revoked.
-    pub fn is_revoked(&self, peer: PeerId) -> bool {
+    /// Whether a submitter whose manifest was authorised may still submit. Cheap: no signature is looked at.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn standing(&self, submitter: PeerId) -> Result<(), Unauthorised> {
+        self.standing_at(submitter, now_s())
+    }
+
+    pub(super) fn standing_at(&self, submitter: PeerId, now_s: u64) -> Result<(), Unauthorised> {
+        if submitter == self.me {
+            return Ok(());
+        }
         let state = self.state();
-        state.is_revoked(peer, state.known_role(peer))
+        let judge = |chain: &Chain| match chain.still_valid(now_s, |peer, role| state.is_revoked(peer, role)) {
+            Ok(()) if chain.own.terms.role >= Role::Submitter => Ok(()),
+            Ok(()) => Err(Unauthorised::Role),
+            Err(refused) => Err(Unauthorised::Refused(refused)),
+        };
+        let shown = state.submitters.get(&submitter).map_or(Err(Unauthorised::Refused(Refused::Expired)), judge);
+        match (shown, state.admitted.get(&submitter)) {
+            (Err(_), Some(admitted)) => judge(&admitted.chain),
+            (shown, _) => shown,
+        }
+    }
+}
+
+impl State {
+    /// Of two chains that are valid the one counts that is longer.
+    fn remember_submitter(&mut self, submitter: PeerId, chain: Chain, now_s: u64) {
+        let is_valid =
+            |state: &Self, chain: &Chain| chain.still_valid(now_s, |peer, role| state.is_revoked(peer, role)).is_ok();
+        if self.submitters.get(&submitter).is_some_and(|known| {
+            is_valid(self, known) && known.own.terms.role >= Role::Submitter && known.expires_s() >= chain.expires_s()
+        }) {
+            return;
+        }
+        if self.submitters.len() >= SUBMITTERS_MAX {
+            let valid = |known: &Chain| is_valid(self, known);
+            let gone: Vec<PeerId> =
+                self.submitters.iter().filter(|(_, known)| !valid(known)).map(|(&peer, _)| peer).collect();
+            gone.iter().for_each(|peer| drop(self.submitters.remove(peer)));
+        }
+        self.submitters.insert(submitter, chain);
     }
 }

@@ -513,11 +513,31 @@ fn bags_run_for_submitters_only() {
     here.gate.admit_at(submitter.peer(), &hello, late).unwrap();
     assert_eq!(judge(&signed, &submitter, late), Ok(()));
 
+    assert_eq!(here.gate.standing_at(submitter.peer(), late), Ok(()), "the longer one is remembered");
+    assert_eq!(here.gate.standing_at(other.peer(), late), Err(Unauthorised::Refused(Refused::Expired)), "never seen");
+    let later = late + 2 * 86_400;
+    assert_eq!(here.gate.standing_at(submitter.peer(), later), Err(Unauthorised::Refused(Refused::Expired)));
+
     creator.gate.revoke_at(submitter.peer(), None, NOW_S).unwrap();
     assert_eq!(meet(&creator, &here, NOW_S), [Ok(()); 2]);
     gossip(&creator, &here, NOW_S);
+    assert_eq!(here.gate.standing_at(submitter.peer(), NOW_S), Err(Unauthorised::Refused(Refused::Revoked)));
     assert_eq!(judge(&signed, &submitter, NOW_S), Err(Unauthorised::Refused(Refused::Revoked)));
     assert_eq!(judge(&signed, &submitter, late), Err(Unauthorised::Refused(Refused::Revoked)));
+}
+
+#[test]
+fn with_an_administrator_go_those_it_let_submit() {
+    let creator = Machine::creator(None);
+    let [admin, here] = [Role::Admin, Role::Member].map(|role| Machine::guest(&creator, role, NOW_S));
+    let submitter = Machine::guest(&admin, Role::Submitter, NOW_S);
+    let signed = submitter.gate.sign_manifest(b"what to run".to_vec()).unwrap();
+    assert_eq!(here.gate.authorise_at(&signed, submitter.peer(), NOW_S), Ok(()));
+    assert_eq!(here.gate.standing_at(submitter.peer(), NOW_S), Ok(()));
+    creator.gate.revoke_at(admin.peer(), None, NOW_S).unwrap();
+    assert_eq!(meet(&creator, &here, NOW_S), [Ok(()); 2]);
+    gossip(&creator, &here, NOW_S);
+    assert_eq!(here.gate.standing_at(submitter.peer(), NOW_S), Err(Unauthorised::Refused(Refused::Revoked)));
 }
 
 #[test]

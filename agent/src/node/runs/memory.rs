@@ -37,7 +37,7 @@ impl Driver {
     /// When the others that the peer has started leave too little. Then it is tried again, and goes to another machine
     /// after some tries.
     pub(super) fn make_room(&mut self, slot: usize, given: &Given) -> Result<(), PrepareError> {
-        let Some(cap) = self.owner.memory_cap() else { return Ok(()) };
+        let cap = self.owner.memory_cap();
         if self.runs.memory_bytes_with(slot, given, |_| true) <= cap.0 {
             return Ok(());
         }
@@ -56,7 +56,7 @@ impl Driver {
 
     /// Ends tasks until the others are within the owner's limit, those at the last workers first.
     pub(in crate::node) fn keep_to_memory(&mut self) {
-        let Some(cap) = self.owner.memory_cap() else { return };
+        let cap = self.owner.memory_cap();
         if self.claimed_bytes().into_iter().fold(0, u64::saturating_add) <= cap.0 {
             return;
         }
@@ -82,7 +82,7 @@ impl Driver {
     /// it does.
     pub(super) fn append_ahead(&mut self, slot: usize, given: Given) -> bool {
         let cap = self.owner.memory_cap();
-        let fits = cap.is_none_or(|cap| self.runs.memory_bytes_with(slot, &given, |_| true) <= cap.0);
+        let fits = self.runs.memory_bytes_with(slot, &given, |_| true) <= cap.0;
         if fits {
             self.append(slot, given);
         } else {

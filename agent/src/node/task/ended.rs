@@ -12,7 +12,7 @@ use crate::blobs::Blobs;
 use crate::manifest::{OUTPUT_BYTES_MAX, TaskOutput};
 use crate::node::checkpoints;
 use crate::node::pin::Pin;
-use crate::submit::values::ByteSize;
+use crate::submit::values::{ByteSize, Span};
 use crate::worker::left::{Contents, Left, Room};
 use crate::worker::{Job, Outcome, STDERR, STDOUT, WORK, WorkerEvent};
 
@@ -28,13 +28,15 @@ pub(in crate::node) struct Ended {
     pub(in crate::node) output_truncated: bool,
     /// The task had no directory and wrote nothing.
     pub(in crate::node) untouched: bool,
+    /// The owner of the machine let it run for less than its bag does.
+    pub(in crate::node) cut: bool,
 }
 
 impl Ended {
     /// What a worker's event says, and of which slot.
     pub(in crate::node) fn of(event: WorkerEvent) -> (usize, Self) {
         let WorkerEvent::Ended { slot, outcome, wall, cpu, output_truncated, untouched, .. } = event;
-        (slot, Self { outcome, wall, cpu, output_truncated, untouched })
+        (slot, Self { outcome, wall, cpu, output_truncated, untouched, cut: false })
     }
 
     /// The end of a task that could not begin on any machine.
@@ -45,6 +47,7 @@ impl Ended {
             cpu: Duration::ZERO,
             output_truncated: false,
             untouched: false,
+            cut: false,
         }
     }
 
@@ -124,6 +127,13 @@ pub(in crate::node) fn collect(
     match &ended.outcome {
         Outcome::Exited { code } => output.exit_code = Some(i32::from(*code)),
         Outcome::Trapped { message } | Outcome::Invalid { message } => output.error = Some(message.clone()),
+        Outcome::TimedOut { limit } if ended.cut => {
+            output.error = Some(format!(
+                "ran longer than the {} that the machine's owner gives a task (limits.task_time): let it run on machines that \
+                 give it more, or split it",
+                Span(*limit)
+            ));
+        }
         Outcome::TimedOut { limit } => {
             output.error = Some(format!(
                 "ran longer than its time limit of {} s: submit the bag with a larger --time-limit",

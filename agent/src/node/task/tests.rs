@@ -82,9 +82,9 @@ fn an_output_over_the_limit_says_so_and_is_within_it() {
 fn whoever_is_over_a_limit_fails_with_its_name_and_what_to_change() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let blobs = blobs(dir.path(), 1 << 20);
-    let error_of = |outcome: Outcome, output_truncated: bool| {
+    let error_of = |outcome: Outcome, output_truncated: bool, cut: bool| {
         let (wall, cpu, untouched) = (Duration::ZERO, Duration::ZERO, false);
-        let ended = Ended { outcome, wall, cpu, output_truncated, untouched };
+        let ended = Ended { outcome, wall, cpu, output_truncated, untouched, cut };
         let TaskOutcome::Finished(Finished { success: false, output, .. }) =
             collect(&blobs, None, &[0], &ended, 1.0).outcome
         else {
@@ -93,12 +93,14 @@ fn whoever_is_over_a_limit_fails_with_its_name_and_what_to_change() {
         let bytes = fs::read(blobs.path(Hash::from_bytes(output.0)).expect("it was kept")).expect("it is there");
         TaskOutput::decode(&bytes).expect("it is an output").error.expect("it says why")
     };
-    for (outcome, output_truncated, named, change) in [
-        (Outcome::TimedOut { limit: Duration::from_secs(7) }, false, "7 s", "--time-limit"),
-        (Outcome::OverDisk { limit_bytes: 3 << 20 }, false, "3M", "--disk"),
-        (Outcome::Exited { code: 0 }, true, "16 MiB", "write to a file"),
+    let timed_out = Outcome::TimedOut { limit: Duration::from_secs(7) };
+    for (outcome, output_truncated, cut, named, change) in [
+        (timed_out.clone(), false, false, "7 s", "--time-limit"),
+        (timed_out, false, true, "7s", "limits.task_time"),
+        (Outcome::OverDisk { limit_bytes: 3 << 20 }, false, false, "3M", "--disk"),
+        (Outcome::Exited { code: 0 }, true, false, "16 MiB", "write to a file"),
     ] {
-        let message = error_of(outcome, output_truncated);
+        let message = error_of(outcome, output_truncated, cut);
         assert!(message.contains(named) && message.contains(change), "{message}");
     }
 }
@@ -108,8 +110,14 @@ fn an_output_is_pinned_until_its_record_is() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let blobs = blobs(dir.path(), 1000);
     let outcome = Outcome::Exited { code: 3 };
-    let ended =
-        Ended { outcome, wall: Duration::ZERO, cpu: Duration::from_secs(2), output_truncated: false, untouched: false };
+    let ended = Ended {
+        outcome,
+        wall: Duration::ZERO,
+        cpu: Duration::from_secs(2),
+        output_truncated: false,
+        untouched: false,
+        cut: false,
+    };
     let collected = collect(&blobs, None, &[0, 3], &ended, 10.0);
     let TaskOutcome::Finished(Finished {
         success: true,

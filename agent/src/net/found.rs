@@ -1,0 +1,108 @@
+//! Machines that say on the local network that they are there. Anybody there can say so of anybody: what is invented, or
+//! dead, must not keep the agent from those that are there.
+
+use std::collections::HashMap;
+
+use idlewood_overlay::PeerId;
+use libp2p::Multiaddr;
+
+/// Machines that are remembered, and addresses of one of them.
+const MACHINES_MAX: usize = 1024;
+const ADDRESSES_MAX: usize = 4;
+
+#[derive(Debug, Default)]
+struct Machine {
+    /// The newest last.
+    addresses: Vec<Multiaddr>,
+    /// When it was dialled last, in dials; 0: never.
+    tried: u64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    machines: HashMap<PeerId, Machine>,
+    dials: u64,
+}
+
+impl Found {
+    /// It says that it is there. A new one takes the place of the one that was dialled last, which others had to wait for.
+    pub(super) fn add(&mut self, peer: PeerId, address: Multiaddr) {
+        if self.machines.len() >= MACHINES_MAX && !self.machines.contains_key(&peer) {
+            let last = self.machines.iter().filter(|(_, it)| it.tried > 0).max_by_key(|(_, it)| it.tried);
+            let Some(last) = last.map(|(&last, _)| last) else { return };
+            self.machines.remove(&last);
+        }
+        let addresses = &mut self.machines.entry(peer).or_default().addresses;
+        addresses.retain(|known| *known != address);
+        if addresses.len() >= ADDRESSES_MAX {
+            addresses.remove(0);
+        }
+        addresses.push(address);
+    }
+
+    /// It has not said so for a while.
+    pub(super) fn remove(&mut self, peer: PeerId) {
+        self.machines.remove(&peer);
+    }
+
+    /// Those to dial now, the ones that were least recently.
+    pub(super) fn next(
+        &mut self,
+        most: usize,
+        can_be_dialled: impl Fn(&PeerId) -> bool,
+    ) -> Vec<(PeerId, Vec<Multiaddr>)> {
+        let mut next: Vec<_> = self.machines.iter_mut().filter(|(peer, _)| can_be_dialled(peer)).collect();
+        next.sort_unstable_by_key(|(peer, machine)| (machine.tried, **peer));
+        let next = next.into_iter().take(most).map(|(peer, machine)| {
+            self.dials += 1;
+            machine.tried = self.dials;
+            (*peer, machine.addresses.clone())
+        });
+        next.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(number: u32) -> PeerId {
+        let mut id = [0; 32];
+        id[..4].copy_from_slice(&number.to_be_bytes());
+        PeerId(id)
+    }
+
+    fn address(port: u32) -> Multiaddr {
+        format!("/ip4/127.0.0.1/tcp/{}", port % 60_000).parse().expect("an address")
+    }
+
+    #[test]
+    fn the_dead_do_not_keep_the_living_from_being_dialled() {
+        let mut found = Found::default();
+        (0..100).for_each(|number| found.add(peer(number), address(number)));
+        let dialled: std::collections::BTreeSet<PeerId> =
+            (0..13).flat_map(|_| found.next(8, |_| true)).map(|(peer, _)| peer).collect();
+        assert_eq!(dialled.len(), 100, "each once before any twice");
+        let [(first, _)] = found.next(1, |peer| *peer != self::peer(4)).try_into().expect("one");
+        assert_ne!(first, peer(4));
+        found.remove(peer(7));
+        assert!(found.next(1000, |_| true).iter().all(|(it, _)| *it != peer(7)));
+    }
+
+    #[test]
+    fn inventions_keep_nobody_out() {
+        let mut found = Found::default();
+        (0..2000).for_each(|number| found.add(peer(number), address(number)));
+        assert_eq!(found.machines.len(), MACHINES_MAX);
+        found.next(8, |_| true);
+        found.add(peer(9_999), address(1));
+        assert_eq!(found.machines.len(), MACHINES_MAX);
+        assert_eq!(found.next(MACHINES_MAX, |_| true).iter().filter(|(it, _)| *it == peer(9_999)).count(), 1);
+        // False addresses of a machine neither.
+        (0..10).for_each(|port| found.add(peer(9_999), address(port)));
+        found.add(peer(9_999), address(5));
+        let known = &found.machines[&peer(9_999)].addresses;
+        assert_eq!(known, &[7, 8, 9, 5].map(address));
+    }
+}
