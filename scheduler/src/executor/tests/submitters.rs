@@ -8,8 +8,8 @@ use proptest::prelude::*;
 
 use super::super::Executor;
 use super::contact;
-use crate::bag::{BagHeader, Path, Request};
-use crate::config::Config;
+use crate::bag::{BagHeader, BagId, Path, Request};
+use crate::config::{Config, PerSubmitter};
 use crate::io::Io;
 use crate::ranges::IntervalSet;
 
