@@ -12,7 +12,7 @@ const TASKS_EACH: u64 = 8;
 fn contact(number: u64) -> Contact {
     let mut id = [0; 32];
     id[..8].copy_from_slice(&blake3::hash(&number.to_le_bytes()).as_bytes()[..8]);
-    Contact { peer: PeerId(id), incarnation: 1, address: "/a".into() }
+    Contact { peer: PeerId(id), incarnation: 1, address: "/a".into(), nonce: None }
 }
 
 /// The submitter, and the word of one of the machines after which it looks for copies of all.
