@@ -178,6 +178,14 @@ async fn a_machine_joins_by_an_invitation_and_is_a_member_then() {
     let error = crate::grid::join(dir.path(), &key, &invitation).await.unwrap_err();
     assert!(error.to_string().contains("used up"), "{error}");
     counted(&issuer, |admissions| admissions.uninvited == 1).await;
+    // Nor is there another grid that it lets in to.
+    let other_grid = Node::start_with(Keypair::generate_ed25519(), GRID + 1, LOOPBACK).await;
+    let offer = Offer { role: Role::Submitter, valid: span, uses: 1, lifetime: span };
+    let elsewhere = other_grid.gate.invite(offer, None).unwrap();
+    let foreign = crate::grid::Invitation { grid: elsewhere.grid, secret: elsewhere.secret, ..invitation.clone() };
+    crate::grid::join(dir.path(), &key, &foreign).await.unwrap_err();
+    counted(&issuer, |admissions| (admissions.wrong_grid, admissions.joined) == (1, 1)).await;
+    assert!(!dir.path().join("grid").exists(), "nothing is kept of it");
     // The secret is not shown to another machine at that address.
     let mut wrong = invitation.clone();
     wrong.issuer = guest.contact.peer;
