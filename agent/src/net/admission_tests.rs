@@ -247,6 +247,23 @@ async fn a_certificate_is_renewed_while_connections_stay() {
     );
 }
 
+/// A machine that has heard too much of an administrator lately hears of a revocation all the same, some seconds later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_revocation_that_is_not_taken_is_said_again() {
+    let (admin, mut member) = (Node::start().await, certified(|terms| Terms { role: Role::Member, ..terms }).await);
+    admin.net.send(&member.contact, vec![1]);
+    member.message().await;
+    while !matches!(member.gate.hear(admin.contact.peer, b"nonsense"), Err(Refused::CannotIssue)) {}
+    admin.gate.revoke(identity::peer_id(&Keypair::generate_ed25519()).unwrap()).unwrap();
+    let knows = || admin.gate.hello().digest == member.gate.hello().digest;
+    assert!(!knows());
+    let begin = std::time::Instant::now();
+    while !knows() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "it was never said again");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_not_renewed_is_cut_off_when_the_certificate_ends() {
     // No administrator is near.
