@@ -370,8 +370,26 @@ pub struct Status {
     pub distrusted: Vec<String>,
     /// What other agents sent and made no sense.
     pub protocol_errors: u64,
+    /// What other agents said that made sense and was not believed.
+    #[serde(default)]
+    pub disbelieved: Disbelieved,
     /// Seconds since the agent started.
     pub uptime_s: f64,
+}
+
+/// Messages that were passed over, since the agent's start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Disbelieved {
+    /// In which a machine spoke in another's name.
+    pub forged_sender: u64,
+    /// About the tree, with values or of a length that no agent sends.
+    pub malformed: u64,
+    /// Of a life of a machine that is over.
+    pub stale_life: u64,
+    /// Reports of machines that have no place below this one.
+    pub links_refused: u64,
+    /// Changes of a report that do not fit the report.
+    pub differences_refused: u64,
 }
 
 /// A machine's grid.

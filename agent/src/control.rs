@@ -18,6 +18,7 @@
 mod blob;
 mod grid;
 mod guard;
+mod server;
 
 use std::fs::{self, Permissions};
 use std::io::{self, Write as _};
@@ -110,16 +111,8 @@ async fn serve(state_dir: &Path, port: u16, routes: Router) -> Result<Control, C
     let router = protect(routes, Guard::new(&token, address.port()));
     let file = EndpointFile::write(state_dir, address, token)?;
     let (stop, stopped) = oneshot::channel();
-    let server = axum::serve(listener, router).with_graceful_shutdown(async move {
-        // Dropped or sent, it is time to go.
-        if stopped.await.is_err() {
-            debug!("nobody is left to stop the control API");
-        }
-    });
     let server = tokio::spawn(async move {
-        if let Err(error) = server.await {
-            warn!(%error, "the control API ended; commands find nobody until the agent is started again");
-        }
+        server::answer(listener, router, stopped).await;
         drop(file);
     });
     Ok(Control { address, stop, server })

@@ -87,6 +87,8 @@ pub struct RunOptions {
 /// # Errors
 /// When it cannot start: nothing is left running then. Each error is a sentence that says what to do.
 pub async fn run(options: RunOptions) -> anyhow::Result<()> {
+    // Nothing of what the agent keeps is anybody else's to read.
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     let settings = Current::load(options.config.clone())?;
     let directory = prepare_directory(&options.state_dir)?;
     let lock = StateLock::acquire(&directory)?;
@@ -245,10 +247,15 @@ fn confines_natives(strict: bool, wants: bool) -> bool {
 
 /// Creates and checks the state directory, readable by its user only.
 fn prepare_directory(directory: &Path) -> anyhow::Result<PathBuf> {
-    use std::os::unix::fs::DirBuilderExt as _;
+    use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
     let fix = || format!("cannot use the state directory {}: choose another with --state-dir", directory.display());
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).with_context(fix)?;
     let directory = directory.canonicalize().with_context(fix)?;
+    let mode = std::fs::metadata(&directory).with_context(fix)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        tracing::warn!(directory = %directory.display(), "others could read the state directory; now its user alone can");
+        std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o700)).with_context(fix)?;
+    }
     let scratch = directory.join("scratch");
     match std::fs::remove_dir_all(&scratch) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error).with_context(fix),
@@ -333,7 +340,30 @@ fn worker_command() -> anyhow::Result<Vec<OsString>> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
+
+    #[test]
+    fn where_part_of_the_sandbox_is_missing_a_strict_owner_has_no_agent() {
+        let root = tempfile::tempdir().expect("a directory");
+        std::fs::write(root.path().join("file"), "").expect("ours");
+        let impossible = [root.path().join("file/under")];
+        let refusal = check_sandbox(&impossible, true).expect_err("it cannot be confined to that").to_string();
+        assert!(refusal.contains("cannot be created") && refusal.contains("strict_sandbox = false"), "{refusal}");
+        check_sandbox(&impossible, false).expect("it is told, and the agent runs");
+    }
+
+    #[test]
+    fn a_state_directory_that_others_can_read_is_closed() {
+        let root = tempfile::tempdir().expect("a directory");
+        let directory = root.path().join("state");
+        std::fs::create_dir(&directory).expect("ours");
+        std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755)).expect("ours");
+        prepare_directory(&directory).expect("it is ours");
+        let mode = std::fs::metadata(&directory).expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+    }
 
     #[test]
     fn what_a_newer_idlewood_wrote_is_not_gone_on_without() {

@@ -67,6 +67,8 @@ pub struct Peer {
     /// it: most events are the tree's, and looking at all that is held would cost more than they do.
     executor_due: Option<Time>,
     executor_touched: bool,
+    /// Messages in which a peer spoke in another's name.
+    forged_senders: u64,
     /// When there is timed work next; found anew after each event.
     deadline: Option<Time>,
 }
@@ -279,7 +281,7 @@ impl Peer {
             | Message::Renewal { .. }
             | Message::Offer { .. }
             | Message::Decline { .. }
-            | Message::Results { .. } => {}
+            | Message::Results { .. } => self.forged_senders += 1,
             Message::Lease { bag, version, submitter, term, drop, rest } => {
                 let lease = Lease { bag, version, submitter, term, drop, rest };
                 self.executor.lease(from, lease, &mut self.io, &self.config);

@@ -813,6 +813,22 @@ fn a_restarted_submitter_tells_executors_where_it_is() {
 }
 
 #[test]
+fn whoever_speaks_for_another_machine_is_not_heard_and_counted() {
+    let mut host = Host::new(1);
+    let ranges = IntervalSet::from(0..1);
+    let said: [Message; 3] = [
+        Message::Holding { bag: BAG, executor: contact(2), version: 1, attempt: 0, ranges: ranges.clone() },
+        Message::Decline { bag: BAG, executor: contact(2), ranges, reason: DeclineReason::Role },
+        Message::Renewal { executor: contact(2), bags: vec![(BAG, 1)] },
+    ];
+    for (number, message) in (1..).zip(said) {
+        host.sent.clear();
+        host.receive(66, message);
+        assert_eq!((host.peer.forged_senders(), host.sent.len()), (number, 0));
+    }
+}
+
+#[test]
 fn only_the_submitter_may_drop_work_or_acknowledge_it() {
     let mut host = Host::new(2);
     host.receive(1, request(1, 0, 0..5));
@@ -1289,7 +1305,11 @@ fn what_may_not_be_here_any_more_stops_and_goes_back() {
         (host.stopped.as_slice(), host.peer.unfinished().get(&BAG).map(|left| left.len())),
         (&[running][..], Some(0))
     );
-    assert_eq!(host.holdings().last().map(|&(_, tasks)| tasks), Some(0), "its submitter hears of it");
+    assert_eq!(
+        host.holdings().last().map(|&(_, tasks)| tasks),
+        Some(1),
+        "only the result is left, and its submitter hears of it"
+    );
     host.give(Event::TaskEnded { task: running, outcome: TaskOutcome::Stopped });
     assert_eq!(host.started.len(), 2, "nothing more of it begins");
     assert_eq!(host.peer.held()[0].unacknowledged, 1, "a result is kept until it is taken");

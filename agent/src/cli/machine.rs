@@ -359,6 +359,7 @@ ON THE LINE  MACHINE                      ADDRESS
             distrusted: Vec::new(),
             results_unsigned: 0,
             protocol_errors: 0,
+            disbelieved: crate::api::Disbelieved::default(),
             uptime_s: 61.0,
         };
         let mut out = Vec::new();

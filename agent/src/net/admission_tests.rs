@@ -178,6 +178,14 @@ async fn a_machine_joins_by_an_invitation_and_is_a_member_then() {
     let error = crate::grid::join(dir.path(), &key, &invitation).await.unwrap_err();
     assert!(error.to_string().contains("used up"), "{error}");
     counted(&issuer, |admissions| admissions.uninvited == 1).await;
+    // Nor is there another grid that it lets in to.
+    let other_grid = Node::start_with(Keypair::generate_ed25519(), GRID + 1, LOOPBACK).await;
+    let offer = Offer { role: Role::Submitter, valid: span, uses: 1, lifetime: span };
+    let elsewhere = other_grid.gate.invite(offer, None).unwrap();
+    let foreign = crate::grid::Invitation { grid: elsewhere.grid, secret: elsewhere.secret, ..invitation.clone() };
+    crate::grid::join(dir.path(), &key, &foreign).await.unwrap_err();
+    counted(&issuer, |admissions| (admissions.wrong_grid, admissions.joined) == (1, 1)).await;
+    assert!(!dir.path().join("grid").exists(), "nothing is kept of it");
     // The secret is not shown to another machine at that address.
     let mut wrong = invitation.clone();
     wrong.issuer = guest.contact.peer;
@@ -237,6 +245,23 @@ async fn a_certificate_is_renewed_while_connections_stay() {
             .count(),
         0
     );
+}
+
+/// A machine that has heard too much of an administrator lately hears of a revocation all the same, some seconds later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_revocation_that_is_not_taken_is_said_again() {
+    let (admin, mut member) = (Node::start().await, certified(|terms| Terms { role: Role::Member, ..terms }).await);
+    admin.net.send(&member.contact, vec![1]);
+    member.message().await;
+    while !matches!(member.gate.hear(admin.contact.peer, b"nonsense"), Err(Refused::CannotIssue)) {}
+    admin.gate.revoke(identity::peer_id(&Keypair::generate_ed25519()).unwrap(), None).unwrap();
+    let knows = || admin.gate.hello().digest == member.gate.hello().digest;
+    assert!(!knows());
+    let begin = std::time::Instant::now();
+    while !knows() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "it was never said again");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -71,7 +71,10 @@ impl Task {
             Request::Chunk { hash, offset } => {
                 match self.serving.waiting.push(from, Wanted { hash, offset, channel }) {
                     Ok(()) => self.serve(),
-                    Err(Wanted { channel, .. }) => self.respond(channel, Reply::Busy),
+                    Err(Wanted { channel, .. }) => {
+                        Counters::add(&self.counters.refused);
+                        self.respond(channel, Reply::Busy);
+                    }
                 }
             }
         }

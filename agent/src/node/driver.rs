@@ -191,6 +191,8 @@ pub(super) struct Driver {
     pub(super) leaving: Leaving,
     /// Results of this machine's bags that came without their machine's signature.
     pub(super) results_unsigned: u64,
+    /// Messages that came whole and are none.
+    pub(super) malformed_messages: u64,
     pub(super) measuring: Measuring,
     pub(super) outputs: Outputs,
     pub(super) activity: Activity,
@@ -249,6 +251,7 @@ impl Driver {
             manifests: Manifests::default(),
             leaving: Leaving::default(),
             results_unsigned: 0,
+            malformed_messages: 0,
             measuring: Measuring::default(),
             outputs: Outputs::default(),
             activity,
@@ -459,7 +462,10 @@ impl Driver {
                         self.feed(Event::Received { from, message });
                     }
                 }
-                Err(error) => tracing::debug!(?from, %error, "message refused"),
+                Err(error) => {
+                    self.malformed_messages += 1;
+                    tracing::debug!(?from, %error, "message refused");
+                }
             },
             NetEvent::Unreachable(peer) => self.feed(Event::ConnectionLost(peer)),
             // To join through, or to find that the grid has another half.

@@ -10,7 +10,7 @@ use tokio::task::{AbortHandle, Id};
 use super::driver::{Done, Driver};
 use super::runs::Given;
 use super::task::{self, Collected, Ended, Preparation, PrepareError, Prepared};
-use crate::worker::WorkerEvent;
+use crate::worker::{Outcome, WorkerEvent};
 
 /// What a place is doing.
 #[derive(Debug)]
@@ -181,7 +181,11 @@ impl Driver {
             return;
         };
         let of_bag = Duration::from_secs(prepared.manifest.time_limit_s);
-        ended.cut = prepared.job.time_limit.is_some_and(|limit| limit < of_bag);
+        ended.cut = match ended.outcome {
+            Outcome::TimedOut { limit } => limit < of_bag,
+            Outcome::OverDisk { limit_bytes } => limit_bytes < prepared.manifest.disk_bytes,
+            _ => false,
+        };
         self.note_start(task.bag, ended.wall);
         self.note_span(task.bag, ended.wall);
         let (blobs, speed_mops) = (self.supplies.blobs.clone(), self.config.speed_mops);

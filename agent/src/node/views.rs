@@ -75,6 +75,17 @@ impl Driver {
         iso(crate::clock::wall_now() - self.clock.now().since(time))
     }
 
+    fn disbelieved(&self) -> api::Disbelieved {
+        let tree = self.peer.overlay_view().counters();
+        api::Disbelieved {
+            forged_sender: self.peer.forged_senders() + tree.forged_sender,
+            malformed: tree.malformed + tree.oversized,
+            stale_life: tree.stale_life,
+            links_refused: tree.links_refused,
+            differences_refused: tree.differences_refused,
+        }
+    }
+
     fn status(&self) -> api::Status {
         let (facts, _) = self.owner.facts();
         let overlay = self.peer.overlay_view();
@@ -151,7 +162,8 @@ impl Driver {
                 .map(|(peer, _)| identity::to_libp2p(peer).to_string())
                 .collect(),
             requests_declined: self.peer.declined_requests(),
-            protocol_errors: counters.protocol_errors,
+            protocol_errors: counters.protocol_errors + self.malformed_messages,
+            disbelieved: self.disbelieved(),
             uptime_s: self.clock.now().as_secs_f64(),
         }
     }

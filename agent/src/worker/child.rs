@@ -180,7 +180,7 @@ impl ResourceLimiter for Limits {
 
     fn memory_grow_failed(&mut self, error: wasmtime::Error) -> wasmtime::Result<()> {
         // The machine, not the limit, refused: end the task rather than let it write through a null pointer.
-        Err(error.context("the machine has no more memory to give"))
+        Err(error.context(super::NO_MEMORY))
     }
 
     fn table_growing(&mut self, _: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {

@@ -125,6 +125,9 @@ pub struct Job {
     pub reach: Arc<Reach>,
 }
 
+/// What the message says of a task that the machine, and not its limit, refused memory.
+pub(crate) const NO_MEMORY: &str = "the machine has no more memory to give";
+
 /// What workers of one bag can reach of this machine's files, besides their program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reach {

@@ -35,6 +35,21 @@ fn files_elsewhere_are_closed_to_a_worker() {
     assert_eq!(setup.outcome_of(&["exit", "0"]), exit(0), "the slot goes on");
 }
 
+/// Whoever broke out could make a directory impossible, so that the next worker is not confined as it should be.
+#[test]
+fn under_the_strict_sandbox_a_worker_that_cannot_be_confined_does_not_run() {
+    let mut setup = Setup::new(1);
+    fs::write(setup.dir.path().join("file"), "").unwrap();
+    let mut job = setup.job("probe", &["exit", "0"]);
+    let mut reach = (*setup.reach).clone();
+    reach.writable.push(setup.dir.path().join("file/under"));
+    job.reach = Arc::new(reach);
+    let outcome = setup.run(&job).outcome;
+    assert!(!matches!(outcome, Outcome::Exited { .. }), "{outcome:?}");
+    assert!(!has_begun(&job));
+    assert_eq!(setup.outcome_of(&["exit", "0"]), exit(0), "what can be confined runs");
+}
+
 /// Neither the host's files nor what the system says of processes: a program has the directories that it was given.
 #[test]
 fn a_program_reads_nothing_of_the_host() {

@@ -2,9 +2,22 @@
 //! `scheduler/tests/`; `docs/red-team.md` has the list.
 
 use std::fs;
+use std::io::Write as _;
+use std::net::TcpStream;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use crate::harness::{Grid, assert_complete, command, probe_program};
+use idlewood::blobs::Blobs;
+use idlewood::grid::{Gate, Membership};
+use idlewood::identity;
+use idlewood::net::{self, NetConfig, NetEvent};
+use idlewood_overlay::{Contact, PeerId};
+use idlewood_scheduler::ranges::IntervalSet;
+use idlewood_scheduler::{BagId, DeclineReason, Message};
+use serde_json::Value;
+
+use crate::harness::{Agent, Grid, PATIENCE, assert_complete, command, probe_program};
 
 /// Whatever a program tries, its tasks fail or gain nothing, what happened is told, and the agents go on with honest work.
 #[test]
@@ -20,10 +33,14 @@ fn hostile_programs_gain_nothing_and_honest_bags_complete() {
         let bag = submitter.ask(&[&common, options, &["--"], verb].concat());
         bag["id"].as_str().unwrap().to_owned()
     };
+    for agent in &grid.agents {
+        agent.configure("[limits]\ntask_time = \"4s\"\n");
+    }
     let first = honest.submit_sleeps(4, 50);
     let harmful = [
         ("an infinite loop", submit(&["--time-limit", "2s"], &["spin", "100000000"]), "time limit"),
         ("a memory bomb", submit(&["--memory", "32M"], &["allocate", "4000"]), "memory"),
+        ("a task without end", submit(&["--time-limit", "30d"], &["spin", "100000000"]), "limits.task_time"),
         ("an endless recursion", submit(&[], &["recurse"]), "call stack"),
         ("a wild pointer", submit(&[], &["wild"]), "memory outside"),
     ];
@@ -64,6 +81,151 @@ fn hostile_programs_gain_nothing_and_honest_bags_complete() {
     for agent in &grid.agents {
         assert_eq!(agent.ask(&["status"])["membership"], "member");
     }
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// A member of the grid, with a valid certificate and no good intentions: connections that say nothing or nonsense, whole
+/// frames of nonsense, words in another's name, more requests than anybody needs, all at once.
+#[test]
+fn a_hostile_machine_of_the_grid_keeps_no_bag_from_completing() {
+    let grid = Grid::start(3);
+    let (victim, submitter) = (&grid.agents[0], &grid.agents[1]);
+    let token = victim.ask(&["grid", "invite"])["token"].as_str().expect("a token").to_owned();
+    let dir = grid.root.path().join("hostile");
+    fs::create_dir(&dir).unwrap();
+    let joined = command(&["--state-dir", dir.to_str().unwrap(), "grid", "join", &token]);
+    assert!(joined.status.success(), "{joined:?}");
+    let contact_of = |agent: &Agent| {
+        let status = agent.ask(&["status"]);
+        let peer: PeerId = identity::from_libp2p(&status["peer"].as_str().unwrap().parse().unwrap()).unwrap();
+        Contact { peer, incarnation: 0, address: status["listen"][0].as_str().unwrap().into(), nonce: None }
+    };
+    let (to, honest) = (contact_of(victim), contact_of(submitter));
+    let bag = submitter.submit_sleeps(60, 100);
+
+    let port = to.address.rsplit('/').find_map(|part| part.parse::<u16>().ok()).expect("a port");
+    let mut connections: Vec<TcpStream> =
+        (0..200).filter_map(|_| TcpStream::connect(("127.0.0.1", port)).ok()).collect();
+    for connection in connections.iter_mut().step_by(2) {
+        // It may have been turned away by now.
+        drop(connection.write_all(&[0xa5; 3000]));
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let keypair = identity::load_or_create(&dir).unwrap();
+        let membership = Membership::load(&dir, &keypair).unwrap().expect("it has joined");
+        let gate = Arc::new(Gate::open(&keypair, Some(membership)).unwrap());
+        let blobs = Arc::new(Blobs::open(&dir.join("blobs"), 1 << 20).unwrap());
+        let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
+        let (net, mut events) = net::start(NetConfig { keypair, gate, listen }, blobs).unwrap();
+        let heard = tokio::spawn(async move {
+            // What it is told does not interest it.
+            while let Some(event) = events.recv().await {
+                if let NetEvent::Unreachable(_) = event {}
+            }
+        });
+        let id = BagId([7; 32]);
+        let ranges = IntervalSet::from(0..1);
+        let forged =
+            Message::Decline { bag: id, executor: honest.clone(), ranges: ranges.clone(), reason: DeclineReason::Role };
+        let valid = Message::ResultsAck { bag: id, indices: ranges };
+        let (forged, valid) = (forged.encode(), valid.encode());
+        for number in 0..10_000_u32 {
+            match number % 100 {
+                0 => net.send(&to, vec![0xff; 50]),
+                1 => net.send(&to, forged.clone()),
+                _ => net.send(&to, valid.clone()),
+            }
+            if number % 500 == 0 {
+                let asks = (0..50).map(|_| net.chunk(&to, [number as u8; 32].into(), 0));
+                for ask in asks {
+                    // Whether it is busy or has no such thing.
+                    drop(tokio::time::timeout(Duration::from_millis(1), ask).await);
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+        wait_until_counted(victim).await;
+        heard.abort();
+    });
+    assert_complete(submitter, &bag, 60);
+    let after = victim.submit_sleeps(6, 50);
+    assert_complete(victim, &after, 6);
+    for agent in &grid.agents {
+        let status = agent.ask(&["status"]);
+        assert_eq!(
+            (status["membership"].as_str(), status["grid_machines"].as_u64()),
+            (Some("member"), Some(3)),
+            "{status}"
+        );
+    }
+}
+
+/// What was refused is in the counters.
+async fn wait_until_counted(victim: &Agent) {
+    let begin = Instant::now();
+    loop {
+        let status = victim.ask(&["status"]);
+        let count = |value: &Value| value.as_u64().expect("a number");
+        let admissions = &status["admissions"];
+        let refused =
+            count(&admissions["unfinished"]) + count(&admissions["wrong_grid"]) + count(&admissions["held_off"]);
+        let seen = [refused, count(&status["protocol_errors"]), count(&status["disbelieved"]["forged_sender"])];
+        if !seen.contains(&0) {
+            return;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{seen:?}: {status}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// An owner who changes their mind has it done at once, and not when the tasks are over.
+#[test]
+fn what_runs_stops_when_the_owner_does_not_want_it_any_more() {
+    let grid = Grid::start(2);
+    let (submitter, host) = (&grid.agents[0], &grid.agents[1]);
+    submitter.ask(&["pause"]);
+    let bag = submitter.submit_sleeps(4, 600_000);
+    wait_until("it runs", || !host.ask(&["status"])["running"].as_array().expect("a list").is_empty());
+    let unwanted = submitter.ask(&["status"])["peer"].clone();
+    host.configure(&format!("[bags]\ndeny_submitters = [{unwanted}]\n"));
+    wait_until("it stops", || host.holds() == 0);
+    assert!(host.log().contains("a bag may not be here any more"));
+    submitter.ask(&["bag", "cancel", &bag]);
+    let other = host.submit_sleeps(2, 50);
+    assert_complete(host, &other, 2);
+}
+
+/// A program that prints the time and random numbers prints the same on two machines, or no two would agree.
+#[test]
+fn a_deterministic_task_says_the_same_on_every_machine() {
+    let grid = Grid::start(2);
+    let submitter = &grid.agents[0];
+    let program = probe_program().with_file_name("../chance/chance.wasm");
+    let program = program.to_str().unwrap();
+    let outputs = |options: &[&str]| {
+        let common = ["submit", "--program", program, "--array", "0-3", "--work", "50"];
+        let bag = submitter.ask(&[&common, options].concat())["id"].as_str().unwrap().to_owned();
+        assert_complete(submitter, &bag, 4);
+        let shown = submitter.ask(&["bag", "show", &bag]);
+        let out = grid.root.path().join(&bag);
+        submitter.ask(&["bag", "get", &bag, "--out", out.to_str().unwrap()]);
+        let said: Vec<String> =
+            (0..4).map(|index| fs::read_to_string(out.join(index.to_string()).join("stdout")).unwrap()).collect();
+        (said, shown["disputed"].as_u64())
+    };
+    let (first, disputed) = outputs(&["--replicas", "2", "--quorum", "2"]);
+    assert_eq!(disputed, Some(0), "both machines said it");
+    let (again, _) = outputs(&["--deterministic"]);
+    assert_eq!(first, again, "in another bag, wherever it ran");
+    assert_ne!(first, outputs(&[]).0, "it is not all that it ever says");
 }
 
 /// The owner of one machine has put another program's machine code in the place of the one that is asked for. Nothing that it

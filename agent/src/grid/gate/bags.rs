@@ -109,7 +109,9 @@ impl State {
             let valid = |known: &Chain| is_valid(self, known);
             let gone: Vec<PeerId> =
                 self.submitters.iter().filter(|(_, known)| !valid(known)).map(|(&peer, _)| peer).collect();
-            gone.iter().for_each(|peer| drop(self.submitters.remove(peer)));
+            for peer in &gone {
+                self.submitters.remove(peer);
+            }
         }
         self.submitters.insert(submitter, chain);
     }

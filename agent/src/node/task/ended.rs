@@ -14,7 +14,7 @@ use crate::node::checkpoints;
 use crate::node::pin::Pin;
 use crate::submit::values::{ByteSize, Span};
 use crate::worker::left::{Contents, Left, Room};
-use crate::worker::{Job, Outcome, STDERR, STDOUT, WORK, WorkerEvent};
+use crate::worker::{Job, NO_MEMORY, Outcome, STDERR, STDOUT, WORK, WorkerEvent};
 
 /// Most paths that are told of what a task left and is not kept.
 pub(super) const LEFT_OUT_MAX: usize = 16;
@@ -28,7 +28,7 @@ pub(in crate::node) struct Ended {
     pub(in crate::node) output_truncated: bool,
     /// The task had no directory and wrote nothing.
     pub(in crate::node) untouched: bool,
-    /// The owner of the machine let it run for less than its bag does.
+    /// The limit that it met, of time or of disk, is smaller here than its bag's.
     pub(in crate::node) cut: bool,
 }
 
@@ -48,6 +48,20 @@ impl Ended {
             output_truncated: false,
             untouched: false,
             cut: false,
+        }
+    }
+
+    /// Whether it says more about this machine than about the task: another may do better, so that it is tried there, and is
+    /// no vote. A limit of time is such where machines are compared, since they differ in speed.
+    fn is_of_this_machine(&self, job: Option<&Job>) -> bool {
+        match &self.outcome {
+            Outcome::WorkerDied { .. } => true,
+            Outcome::TimedOut { .. } => self.cut || job.is_some_and(|job| job.fixed.is_some()),
+            Outcome::OverDisk { .. } => self.cut,
+            Outcome::Trapped { message } => message.contains(NO_MEMORY),
+            Outcome::Exited { .. } | Outcome::Invalid { .. } | Outcome::CouldNotStart { .. } | Outcome::Stopped => {
+                false
+            }
         }
     }
 
@@ -181,7 +195,7 @@ pub(in crate::node) fn collect(
         Ok(hash) => Collected {
             outcome: TaskOutcome::Finished(Finished {
                 success,
-                crashed: matches!(ended.outcome, Outcome::WorkerDied { .. }),
+                crashed: ended.is_of_this_machine(job),
                 output: BlobId(*hash.as_bytes()),
                 output_bytes: bytes.len() as u64,
                 work_mops: ended.work_mops(speed_mops),

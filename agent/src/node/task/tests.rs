@@ -7,7 +7,7 @@ use serde_bytes::ByteBuf;
 use super::ended::{LEFT_OUT_MAX, encode_within, read_outputs};
 use super::*;
 use crate::manifest::{Input as Named, MANIFEST_VERSION, TaskOutput};
-use crate::worker::Outcome;
+use crate::worker::{NO_MEMORY, Outcome};
 
 /// A manifest of one task.
 pub(in crate::node) fn manifest() -> Manifest {
@@ -103,6 +103,32 @@ fn whoever_is_over_a_limit_fails_with_its_name_and_what_to_change() {
         let message = error_of(outcome, output_truncated, cut);
         assert!(message.contains(named) && message.contains(change), "{message}");
     }
+}
+
+/// Machines differ in speed, disk and memory: what fails for that is tried on another, and is no vote.
+#[test]
+fn what_fails_for_want_of_the_machine_is_no_fault_of_the_task() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let blobs = blobs(dir.path(), 1 << 20);
+    let mut job = prepared(1).job;
+    let mut crashed = |outcome: Outcome, cut: bool, fixed: Option<u64>| {
+        job.fixed = fixed;
+        let (wall, cpu) = (Duration::ZERO, Duration::ZERO);
+        let ended = Ended { outcome, wall, cpu, output_truncated: false, untouched: true, cut };
+        match collect(&blobs, Some(&job), &[0], &ended, 1.0).outcome {
+            TaskOutcome::Finished(Finished { success: false, crashed, .. }) => crashed,
+            other => panic!("{other:?}"),
+        }
+    };
+    let timed_out = || Outcome::TimedOut { limit: Duration::from_secs(7) };
+    assert!(crashed(timed_out(), true, None) && crashed(timed_out(), false, Some(1)));
+    assert!(!crashed(timed_out(), false, None), "its bag's limit, and nobody compares");
+    let over_disk = || Outcome::OverDisk { limit_bytes: 1 };
+    assert!(crashed(over_disk(), true, None) && !crashed(over_disk(), false, Some(1)));
+    let trapped = |message: &str| Outcome::Trapped { message: message.to_owned() };
+    assert!(crashed(trapped(&format!("{NO_MEMORY}: mmap failed")), false, None));
+    assert!(!crashed(trapped("aborted itself"), false, Some(1)));
+    assert!(!crashed(Outcome::Invalid { message: String::new() }, false, Some(1)));
 }
 
 #[test]
