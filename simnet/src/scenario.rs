@@ -145,6 +145,9 @@ pub struct Scenario {
     pub replicas: u32,
     /// See `replicas`.
     pub quorum: u32,
+    /// Of the tasks of machines that agreed with others often enough one in so many is run elsewhere, too, where there is a
+    /// quorum; 0: all are. Default 0.
+    pub recheck: u32,
     /// Seed of all randomness.
     pub seed: u64,
     /// Messages lost, in percent, below 100. Default 0, as in the paper.
@@ -272,6 +275,7 @@ impl Default for Scenario {
             choosy_percent: 0.0,
             replicas: 1,
             quorum: 1,
+            recheck: 0,
             seed: 1,
             loss_percent: 0.0,
             latencies: Latencies::default(),
@@ -447,7 +451,7 @@ impl Scenario {
 
     /// How many machines run each task.
     pub fn replication(&self) -> Replication {
-        Replication { replicas: self.replicas, quorum: self.quorum, recheck: 0 }
+        Replication { replicas: self.replicas, quorum: self.quorum, recheck: self.recheck }
     }
 
     /// How its links behave.

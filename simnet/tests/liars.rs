@@ -56,3 +56,21 @@ fn honest_machines_alone_cost_what_was_asked_for() {
     let runs = report.finished_executions as f64 / report.completed_tasks as f64;
     assert!((1.95..2.2).contains(&runs), "{runs} runs of each task");
 }
+
+#[test]
+fn machines_with_a_clean_history_are_rechecked_now_and_then() {
+    // All bags from one machine, which so comes to know the others.
+    let long = |scenario: &mut Scenario| {
+        (scenario.nodes, scenario.bags, scenario.tasks_per_node, scenario.steady_percent) = (12, 5, 10, 1.0);
+    };
+    let runs = |report: &Report| report.finished_executions as f64 / report.completed_tasks as f64;
+    let [all, some] = [0, 10].map(|recheck| {
+        run(2, 2, |scenario| {
+            long(scenario);
+            scenario.recheck = recheck;
+        })
+    });
+    // Whoever lies always never comes by a clean history.
+    assert_eq!((all.false_tasks, some.false_tasks, some.failed_tasks), (0, 0, 0), "{some}");
+    assert!(runs(&all) > 1.95 && runs(&some) < 1.7, "{} and {} runs of each task", runs(&all), runs(&some));
+}
