@@ -104,10 +104,10 @@ impl State {
             return;
         }
         if self.submitters.len() >= SUBMITTERS_MAX {
-            let valid = |known: &Chain| is_valid(self, known);
-            let gone: Vec<PeerId> =
-                self.submitters.iter().filter(|(_, known)| !valid(known)).map(|(&peer, _)| peer).collect();
-            gone.iter().for_each(|peer| drop(self.submitters.remove(peer)));
+            let valid: Vec<bool> = self.submitters.values().map(|known| is_valid(self, known)).collect();
+            let mut valid = valid.into_iter();
+            // In the same order.
+            self.submitters.retain(|_, _| valid.next() == Some(true));
         }
         self.submitters.insert(submitter, chain);
     }
