@@ -35,6 +35,7 @@ fn hostile_programs_gain_nothing_and_honest_bags_complete() {
     };
     for agent in &grid.agents {
         agent.configure("[limits]\ntask_time = \"4s\"\n");
+        wait_until("the settings count", || agent.log().contains("the settings have changed"));
     }
     let first = honest.submit_sleeps(4, 50);
     let harmful = [
@@ -177,11 +178,7 @@ async fn wait_until_counted(victim: &Agent) {
         let admissions = &status["admissions"];
         let refused =
             count(&admissions["unfinished"]) + count(&admissions["wrong_grid"]) + count(&admissions["held_off"]);
-        let seen = [
-            refused,
-            count(&status["protocol_errors"]),
-            count(&status["disbelieved"]["forged_sender"]),
-        ];
+        let seen = [refused, count(&status["protocol_errors"]), count(&status["disbelieved"]["forged_sender"])];
         if !seen.contains(&0) {
             return;
         }
