@@ -128,7 +128,7 @@ pub struct Limits {
     /// Most memory for all tasks together, frozen ones included; none: [`MEMORY_SHARE`] of what the machine has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
-    /// Longest that a task may run, frozen time left out, whatever its bag says.
+    /// Longest that a task may run, frozen time left out, whatever its bag says; of those that begin from then on.
     #[serde(deserialize_with = "task_time")]
     pub task_time: Span,
     /// Most disk space for programs, inputs and results, and for the files of each task that runs.
