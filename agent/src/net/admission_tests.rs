@@ -53,7 +53,7 @@ async fn whoever_has_no_valid_certificate_is_told_why_and_says_nothing() {
     others.push((expired, Refused::Expired));
     let stolen = certified(|terms| Terms { peer: node.contact.peer, ..terms }).await;
     others.push((stolen, Refused::NotTheirs));
-    let revoked = Node::start().await;
+    let revoked = certified(|terms| Terms { role: Role::Submitter, ..terms }).await;
     node.gate.revoke(revoked.contact.peer, None).unwrap();
     others.push((revoked, Refused::Revoked));
     let (key, dir) = (Keypair::generate_ed25519(), tempfile::tempdir().unwrap());
@@ -198,7 +198,7 @@ async fn a_machine_joins_by_an_invitation_and_is_a_member_then() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_revoked_machine_is_cut_off_everywhere() {
     let (mut a, b, c) = (Node::start().await, Node::start().await, Node::start().await);
-    let mut bad = Node::start().await;
+    let mut bad = certified(|terms| Terms { role: Role::Submitter, ..terms }).await;
     // A line: the one who revokes is not connected with the last.
     a.net.send(&b.contact, vec![1]);
     b.net.send(&c.contact, vec![1]);
