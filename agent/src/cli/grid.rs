@@ -62,7 +62,7 @@ pub(super) enum GridCommand {
     Revoke {
         /// The machine's id, or the end of it if it is connected to this one
         peer: String,
-        /// The passphrase of the grid's key, where an admin is thrown out and it is sealed
+        /// The passphrase of the grid's key, where an admin is thrown out, or somebody who may be one, and it is sealed
         #[arg(long, value_name = "FILE")]
         passphrase_file: Option<PathBuf>,
     },

@@ -410,6 +410,12 @@ impl State {
         if is_known { Role::Admin } else { chain.map_or(Role::Member, |chain| chain.own.terms.role) }
     }
 
+    /// Whether the grid's key is here and takes no passphrase, or none any more.
+    fn has_open_grid_key(&self) -> Result<bool, GateError> {
+        let Some(membership) = &self.membership else { return Ok(false) };
+        Ok(self.grid_key.is_some() || key::is_sealed(&membership.directory)? == Some(false))
+    }
+
     /// Opens the grid's key, until the agent ends.
     fn open_grid_key(&mut self, grid: GridId, passphrase: Option<&[u8]>) -> Result<(), GateError> {
         let Some(membership) = &self.membership else { return Err(GateError::NoGrid) };

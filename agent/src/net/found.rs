@@ -14,36 +14,47 @@ const ADDRESSES_MAX: usize = 4;
 struct Machine {
     /// The newest last.
     addresses: Vec<Multiaddr>,
-    /// When it was dialled last, in dials; 0: never.
-    tried: u64,
+    /// Its place in the queue: when it was dialled last, or came.
+    queued: u64,
+    dialled: bool,
 }
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     machines: HashMap<PeerId, Machine>,
-    dials: u64,
+    /// Of the last place in the queue.
+    last: u64,
 }
 
 impl Found {
     /// It says that it is there. A new one takes the place of the one that was dialled last, which others had to wait for.
     pub(super) fn add(&mut self, peer: PeerId, address: Multiaddr) {
         if self.machines.len() >= MACHINES_MAX && !self.machines.contains_key(&peer) {
-            let last = self.machines.iter().filter(|(_, it)| it.tried > 0).max_by_key(|(_, it)| it.tried);
+            let last = self.machines.iter().filter(|(_, it)| it.dialled).max_by_key(|(_, it)| it.queued);
             let Some(last) = last.map(|(&last, _)| last) else { return };
             self.machines.remove(&last);
         }
-        let addresses = &mut self.machines.entry(peer).or_default().addresses;
-        addresses.retain(|known| *known != address);
-        if addresses.len() >= ADDRESSES_MAX {
-            addresses.remove(0);
+        let last = &mut self.last;
+        let machine = self.machines.entry(peer).or_insert_with(|| {
+            *last += 1;
+            Machine { queued: *last, ..Machine::default() }
+        });
+        if machine.addresses.contains(&address) {
+            return;
         }
-        addresses.push(address);
+        // What was said first may be the truth.
+        machine.addresses.truncate(ADDRESSES_MAX - 1);
+        machine.addresses.push(address);
     }
 
-    /// It has not said so for a while.
-    pub(super) fn remove(&mut self, peer: PeerId) {
-        self.machines.remove(&peer);
+    /// It has not said so of this address for a while.
+    pub(super) fn remove(&mut self, peer: PeerId, address: &Multiaddr) {
+        let Some(machine) = self.machines.get_mut(&peer) else { return };
+        machine.addresses.retain(|known| known != address);
+        if machine.addresses.is_empty() {
+            self.machines.remove(&peer);
+        }
     }
 
     /// Those to dial now, the ones that were least recently.
@@ -53,10 +64,10 @@ impl Found {
         can_be_dialled: impl Fn(&PeerId) -> bool,
     ) -> Vec<(PeerId, Vec<Multiaddr>)> {
         let mut next: Vec<_> = self.machines.iter_mut().filter(|(peer, _)| can_be_dialled(peer)).collect();
-        next.sort_unstable_by_key(|(peer, machine)| (machine.tried, **peer));
+        next.sort_unstable_by_key(|(_, machine)| machine.queued);
         let next = next.into_iter().take(most).map(|(peer, machine)| {
-            self.dials += 1;
-            machine.tried = self.dials;
+            self.last += 1;
+            (machine.queued, machine.dialled) = (self.last, true);
             (*peer, machine.addresses.clone())
         });
         next.collect()
@@ -86,7 +97,11 @@ mod tests {
         assert_eq!(dialled.len(), 100, "each once before any twice");
         let [(first, _)] = found.next(1, |peer| *peer != self::peer(4)).try_into().expect("one");
         assert_ne!(first, peer(4));
-        found.remove(peer(7));
+        found.add(peer(7), address(8));
+        found.remove(peer(7), &address(9));
+        found.remove(peer(7), &address(7));
+        assert!(found.next(1000, |_| true).iter().any(|(it, _)| *it == peer(7)), "one of its addresses is left");
+        found.remove(peer(7), &address(8));
         assert!(found.next(1000, |_| true).iter().all(|(it, _)| *it != peer(7)));
     }
 
@@ -103,6 +118,19 @@ mod tests {
         (0..10).for_each(|port| found.add(peer(9_999), address(port)));
         found.add(peer(9_999), address(5));
         let known = &found.machines[&peer(9_999)].addresses;
-        assert_eq!(known, &[7, 8, 9, 5].map(address));
+        assert_eq!(known, &[1, 0, 2, 5].map(address));
+    }
+
+    #[test]
+    fn whoever_comes_later_waits_for_those_that_are_there() {
+        let mut found = Found::default();
+        found.add(peer(u32::MAX), address(1));
+        for number in 0..100 {
+            (0..8).for_each(|more| found.add(peer(8 * number + more), address(2)));
+            if found.next(8, |_| true).iter().any(|(it, _)| *it == peer(u32::MAX)) {
+                return;
+            }
+        }
+        panic!("it is never dialled");
     }
 }

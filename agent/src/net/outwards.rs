@@ -240,9 +240,11 @@ impl Task {
 
     /// They have not said so for a while.
     pub(super) fn on_expired(&mut self, expired: Vec<(libp2p::PeerId, Multiaddr)>) {
-        for (peer, _) in expired {
-            if let Some(peer) = identity::from_libp2p(&peer) {
-                self.found.remove(peer);
+        for (peer, address) in expired {
+            if let Some(peer) = identity::from_libp2p(&peer)
+                && let Ok((socket, _)) = self.reach.check(&address)
+            {
+                self.found.remove(peer, &reach::multiaddr(socket));
             }
         }
     }

@@ -42,8 +42,8 @@ impl<T> Turns<T> {
     }
 }
 
-/// Messages that were taken and wait, by peer. Each peer may have as much as is still free beside it: one alone has half, and
-/// there is always room for another.
+/// Messages that were taken and wait, by peer. Each peer may have as much as is still free beside it: one alone has half, two
+/// have two thirds, and the seventh still has room for a large message.
 #[derive(Debug)]
 pub(super) struct Held {
     of: BTreeMap<PeerId, (usize, usize)>,

@@ -98,6 +98,9 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_lsetxattr,
     libc::SYS_removexattr,
     libc::SYS_lremovexattr,
+    SYS_SETXATTRAT,
+    SYS_REMOVEXATTRAT,
+    SYS_FILE_SETATTR,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_inotify_init,
     libc::SYS_inotify_init1,
@@ -152,6 +155,11 @@ const FORBIDDEN: &[i64] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_modify_ldt,
 ];
+
+/// Of kernels that are younger than the library: the numbers are the same everywhere.
+const SYS_SETXATTRAT: i64 = 463;
+const SYS_REMOVEXATTRAT: i64 = 466;
+const SYS_FILE_SETATTR: i64 = 469;
 
 /// Those of them that are for who may start programs.
 const PROCESSES: &[i64] = &[
@@ -382,6 +390,11 @@ fn filters(native: Option<bool>) -> Result<[BpfProgram; 2], seccompiler::Error> 
         for (call, argument) in [(libc::SYS_kill, 1), (libc::SYS_tkill, 1), (libc::SYS_tgkill, 2)] {
             forbid(call, argument, number.clone(), SeccompCmpOp::Eq, u64::from(libc::SIGCONT.unsigned_abs()))?;
         }
+    }
+    if native.is_some() {
+        // Nor does the end of a child wake its parent.
+        let signal = SeccompCmpOp::MaskedEq(0xff);
+        forbid(libc::SYS_clone, 0, SeccompCmpArgLen::Qword, signal, u64::from(libc::SIGCONT.unsigned_abs()))?;
     }
     // Limits are for this process alone, and no other is told of by signals.
     forbid(libc::SYS_prlimit64, 0, number.clone(), SeccompCmpOp::Ne, 0)?;

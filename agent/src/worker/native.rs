@@ -206,8 +206,7 @@ fn execute(job: &Job, namespaces: bool, output_truncated: &mut bool) -> Result<E
     let (stdout, stdout_of_task) = pipe(PipeFlags::empty())?;
     let (stderr, stderr_of_task) = pipe(PipeFlags::empty())?;
     let (report, report_of_first) = pipe(PipeFlags::empty())?;
-    let stdin = open_stdin(&job.stdin)?;
-    let begin = First { job, program, stdin, stdout: stdout_of_task, stderr: stderr_of_task, report: report_of_first };
+    let begin = First { job, program, stdout: stdout_of_task, stderr: stderr_of_task, report: report_of_first };
     let forked = fork(begin, [stdout, stderr, report], namespaces).map_err(|error| no_process(&error))?;
     let (first, [stdout, stderr, report]) = forked;
     let mut streams = [Stream::of(stdout, job.stdout_path(), job), Stream::of(stderr, job.stderr_path(), job)];
@@ -357,7 +356,6 @@ fn watch(job: &Job, first: Pid, streams: &mut [Stream; 2], report: &OwnedFd) -> 
 struct First<'a> {
     job: &'a Job,
     program: PathBuf,
-    stdin: File,
     stdout: OwnedFd,
     stderr: OwnedFd,
     /// Where it says how the program ended.
@@ -422,6 +420,8 @@ impl First<'_> {
             let me = Some(rustix::process::getpid());
             rustix::process::set_child_subreaper(me).map_err(|errno| no_process(&errno.into()))?;
         }
+        // Not before: through a file that is open already the task could change the rights of what it is read from.
+        let stdin = open_stdin(&job.stdin)?;
         if namespaces || rustix::process::geteuid().is_root() {
             give_up_capabilities().map_err(|errno| wall(&format!("rights cannot be given up: {errno}")))?;
         }
@@ -435,7 +435,7 @@ impl First<'_> {
             command.arg0(name).args(arguments);
         }
         command.env_clear().envs(job.env.iter().map(|(name, value)| (name, value))).current_dir(job.work_dir());
-        command.stdin(self.stdin).stdout(self.stdout).stderr(self.stderr);
+        command.stdin(stdin).stdout(self.stdout).stderr(self.stderr);
         let child = command.spawn().map_err(|error| End::CouldNotStart {
             message: format!("this machine cannot execute the program: {error}"),
         })?;

@@ -172,6 +172,12 @@ fn all_descendants_stop_and_end_together() {
     wait_until(|| session_of(worker).is_empty());
 }
 
+/// What it is read from is a file of the host: its rights, by the open file.
+const CHANGE_OF_STDIN: &str = r#"perl -e 'chmod 0666, *STDIN or die "$!\n"'"#;
+/// `clone` of a child whose end sends SIGCONT.
+#[cfg(target_arch = "x86_64")]
+const CHILD_THAT_WAKES: &str = r#"perl -e 'syscall(56, 18, 0, 0, 0, 0) != -1 or die "$!\n"'"#;
+
 #[test]
 fn a_native_program_reaches_nothing_of_the_host() {
     let mut setup = Setup::new(1);
@@ -205,6 +211,9 @@ fn a_native_program_reaches_nothing_of_the_host() {
         "setsid true".to_owned(),
         "unshare -U true".to_owned(),
         "mount --bind . .".to_owned(),
+        CHANGE_OF_STDIN.to_owned(),
+        #[cfg(target_arch = "x86_64")]
+        CHILD_THAT_WAKES.to_owned(),
         format!("echo hello >/dev/tcp/127.0.0.1/{port}"),
         format!("echo hello >/dev/udp/127.0.0.1/{port}"),
     ] {
@@ -262,6 +271,9 @@ fn natives_where_there_are_no_namespaces() {
         "cat /proc/self/environ".to_owned(),
         "setsid true".to_owned(),
         "unshare -U true".to_owned(),
+        CHANGE_OF_STDIN.to_owned(),
+        #[cfg(target_arch = "x86_64")]
+        CHILD_THAT_WAKES.to_owned(),
         "echo hello >/dev/tcp/127.0.0.1/9".to_owned(),
     ] {
         let (code, stdout, stderr) = setup.run_script(&attempt, &[]);

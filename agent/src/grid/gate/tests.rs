@@ -355,7 +355,12 @@ fn administrators_are_revoked_by_the_grids_key_alone() {
     }
     assert_eq!(creator.gate.objection_at(member.peer(), NOW_S), None, "what a good one certified stands");
     creator.gate.news();
+    // It does not even have to be known as one.
+    let creator = creator.restarted();
+    assert_eq!(meet(&creator, &member, NOW_S), [Ok(()); 2]);
+    creator.gate.state().membership.as_mut().unwrap().admins.clear();
     creator.gate.revoke_at(bad.peer(), None, NOW_S).unwrap();
+    assert!(matches!(creator.gate.revoke_at(bad.peer(), None, NOW_S), Err(GateError::RevokedAlready)));
     member.gate.hear_at(creator.peer(), &creator.gate.news()[0], NOW_S).unwrap();
     let member = member.restarted();
     assert_eq!(member.gate.admit_at(bad.peer(), &bad.gate.hello(), NOW_S), Err(Refused::Revoked));
@@ -372,6 +377,7 @@ fn a_sealed_key_revokes_administrators_with_its_passphrase() {
     let known = an_admin(&creator);
     creator.gate.state().membership.as_mut().unwrap().admins.insert(admin, known);
     assert!(matches!(creator.gate.revoke_at(admin, None, NOW_S), Err(GateError::Key(_))));
+    creator.gate.state().membership.as_mut().unwrap().admins.clear();
     assert!(matches!(creator.gate.revoke_at(admin, Some(b"shut"), NOW_S), Err(GateError::Key(_))));
     creator.gate.revoke_at(admin, Some(b"open"), NOW_S).unwrap();
     assert!(creator.gate.state().is_revoked(admin, Role::Admin));
