@@ -254,7 +254,10 @@ fn prepare_directory(directory: &Path) -> anyhow::Result<PathBuf> {
     let mode = std::fs::metadata(&directory).with_context(fix)?.permissions().mode();
     if mode & 0o077 != 0 {
         let is_ours = directory.join(identity::IDENTITY_FILE).exists();
-        let is_empty = std::fs::read_dir(&directory).with_context(fix)?.next().is_none();
+        // The owner may have put the settings there before the first start.
+        let is_settings =
+            |entry: std::io::Result<std::fs::DirEntry>| entry.is_ok_and(|it| it.file_name() == "config.toml");
+        let is_empty = std::fs::read_dir(&directory).with_context(fix)?.all(is_settings);
         anyhow::ensure!(
             is_ours || is_empty || mode & 0o002 == 0,
             "{} is everybody's, and has files that are not the agent's: choose another directory with --state-dir",
@@ -372,6 +375,7 @@ mod tests {
         let mode = std::fs::metadata(&directory).expect("it is there").permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
         // What is everybody's stays so.
+        std::fs::write(directory.join("somebody's"), "").expect("ours");
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o777)).expect("ours");
         let refusal = prepare_directory(&directory).expect_err("it is everybody's").to_string();
         assert!(refusal.contains("--state-dir"), "{refusal}");
