@@ -253,16 +253,6 @@ fn prepare_directory(directory: &Path) -> anyhow::Result<PathBuf> {
     let directory = directory.canonicalize().with_context(fix)?;
     let mode = std::fs::metadata(&directory).with_context(fix)?.permissions().mode();
     if mode & 0o077 != 0 {
-        let is_ours = directory.join(identity::IDENTITY_FILE).exists();
-        // The owner may have put the settings there before the first start.
-        let is_settings =
-            |entry: std::io::Result<std::fs::DirEntry>| entry.is_ok_and(|it| it.file_name() == "config.toml");
-        let is_empty = std::fs::read_dir(&directory).with_context(fix)?.all(is_settings);
-        anyhow::ensure!(
-            is_ours || is_empty || mode & 0o002 == 0,
-            "{} is everybody's, and has files that are not the agent's: choose another directory with --state-dir",
-            directory.display()
-        );
         tracing::warn!(directory = %directory.display(), "others could read the state directory; now its user alone can");
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o700)).with_context(fix)?;
     }
@@ -370,17 +360,9 @@ mod tests {
         let directory = root.path().join("state");
         std::fs::create_dir(&directory).expect("ours");
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755)).expect("ours");
-        std::fs::write(directory.join("config.toml"), "").expect("ours");
         prepare_directory(&directory).expect("it is ours");
         let mode = std::fs::metadata(&directory).expect("it is there").permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
-        // What is everybody's stays so.
-        std::fs::write(directory.join("somebody's"), "").expect("ours");
-        std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o777)).expect("ours");
-        let refusal = prepare_directory(&directory).expect_err("it is everybody's").to_string();
-        assert!(refusal.contains("--state-dir"), "{refusal}");
-        let mode = std::fs::metadata(&directory).expect("it is there").permissions().mode();
-        assert_eq!(mode & 0o777, 0o777);
     }
 
     #[test]
