@@ -68,7 +68,8 @@ const CHECKPOINT: &str = "checkpoint";
 /// for what it starts network, processes and shared memory.
 ///
 /// # Errors
-/// The system gives none; nothing has changed then.
+/// The system gives none, and nothing has changed; or it refuses the map of users of those that it gave, and this process is
+/// nobody in them.
 pub(super) fn enter_namespaces() -> io::Result<()> {
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     enter(format!("{user} {user} 1").as_bytes(), format!("{group} {group} 1").as_bytes())
@@ -78,12 +79,8 @@ pub(super) fn enter_namespaces() -> io::Result<()> {
 fn enter(users: &[u8], groups: &[u8]) -> io::Result<()> {
     unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWNET | libc::CLONE_NEWIPC)?;
     // Without the second a user may not write the third.
-    for (path, text) in [("uid_map", users), ("setgroups", b"deny"), ("gid_map", groups)] {
-        let path = match path {
-            "uid_map" => "/proc/self/uid_map",
-            "setgroups" => "/proc/self/setgroups",
-            _ => "/proc/self/gid_map",
-        };
+    let texts = [("/proc/self/uid_map", users), ("/proc/self/setgroups", b"deny"), ("/proc/self/gid_map", groups)];
+    for (path, text) in texts {
         File::options().write(true).open(path)?.write_all(text)?;
     }
     Ok(())

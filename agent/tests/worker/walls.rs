@@ -241,31 +241,25 @@ fn what_a_worker_writes_to_stderr_is_bounded_and_waits_for_nobody() {
         outcome.is_some()
     });
     pool.shutdown();
-    let (pool, mut events) = pool_of_liars(setup.dir.path(), "printf 'why\\033[2J' >&2; exit 3");
-    pool.start(0, &job).unwrap();
-    wait_until(|| {
-        outcome = events.try_recv().ok();
-        outcome.is_some()
-    });
-    let Some(WorkerEvent::Ended { outcome: Outcome::WorkerDied { reason }, .. }) = outcome else {
-        panic!("{outcome:?}")
+    let reason_of = |script: &str| {
+        let (pool, mut events) = pool_of_liars(setup.dir.path(), script);
+        pool.start(0, &job).unwrap();
+        let mut outcome = None;
+        wait_until(|| {
+            outcome = events.try_recv().ok();
+            outcome.is_some()
+        });
+        pool.shutdown();
+        match outcome {
+            Some(WorkerEvent::Ended { outcome: Outcome::WorkerDied { reason }, .. }) => reason,
+            other => panic!("{other:?}"),
+        }
     };
+    let reason = reason_of("printf 'why\\033[2J' >&2; exit 3");
     assert!(reason.ends_with("(exit code 3): why\\u{1b}[2J"), "{reason}");
-    pool.shutdown();
     // Of much it keeps the beginning.
-    let mut outcome = None;
-    let (pool, mut events) = pool_of_liars(setup.dir.path(), "head -c 60000 /dev/zero | tr '\\0' x >&2; exit 3");
-    pool.start(0, &job).unwrap();
-    wait_until(|| {
-        outcome = events.try_recv().ok();
-        outcome.is_some()
-    });
-    let Some(WorkerEvent::Ended { outcome: Outcome::WorkerDied { reason }, .. }) = outcome else {
-        panic!("{outcome:?}")
-    };
-    let kept = reason.matches('x').count();
+    let kept = reason_of("head -c 60000 /dev/zero | tr '\\0' x >&2; exit 3").matches('x').count();
     assert!((4000..=4100).contains(&kept), "{kept}");
-    pool.shutdown();
 }
 
 /// A program on which the compiler spends long, and memory.
