@@ -43,6 +43,11 @@ impl Overlay {
         self.tree.slots[side as usize].as_ref().map(|slot| &slot.tree.span)
     }
 
+    /// Version of what a node of ours published last; 0 before.
+    pub fn published_version(&self, node: Node) -> u64 {
+        self.tree.uplinks[node as usize].load.version
+    }
+
     /// What a node of ours published last; empty before.
     pub fn published(&self, node: Node) -> &[u8] {
         &self.tree.uplinks[node as usize].load.bytes

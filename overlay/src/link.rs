@@ -5,6 +5,8 @@
 //! −1 the node is the root. The parent accepts a child only if the two agree on the gap between them (*fencing*).
 //! Each accepted link strictly shortens the prefix (I4), so accepted links never form a cycle, whatever changes.
 
+use std::time::Duration;
+
 use crate::message::{COUNT_MAX, Load, Payload, PayloadCodec, Subtree};
 use crate::{GridId, Member, Node, Side, Time};
 
@@ -155,8 +157,8 @@ impl Slot {
         let bytes = match load.base {
             // Bytes that are nothing are as good as none.
             None => load.unpack(None, codec).unwrap_or_default(),
-            // The answer says what we hold.
-            Some(base) if base != self.load.version => return Ok(false),
+            // The one between was lost, or is overtaken.
+            Some(base) if base != self.load.version => return Err(()),
             Some(_) => load.unpack(Some(&self.load.bytes), codec).ok_or(())?,
         };
         self.load = Load { version, bytes };
@@ -190,10 +192,9 @@ pub(crate) struct Uplink {
     pub(crate) load: Load,
     /// Version of the payload that the parent holds.
     pub(crate) load_acked: u64,
-    /// The payload that went out last, whole, in case that it is acknowledged.
+    /// The payload that went out last, which the next one is told the difference to; version 0 where the parent asked for
+    /// the whole.
     pub(crate) load_sent: Load,
-    /// The payload that the parent holds, where we still know it: what the next one may be told the difference to.
-    pub(crate) load_base: Option<Load>,
     /// Differences sent since a whole payload.
     pub(crate) differences: u32,
     /// The rate limit lets no payload pass before.
@@ -203,6 +204,8 @@ pub(crate) struct Uplink {
     pub(crate) last_sent: Option<Time>,
     /// Reports sent since the last answer.
     pub(crate) unanswered: u32,
+    /// When the first of these was sent.
+    pub(crate) asked: Option<Time>,
     /// Refusals since the last acceptance.
     pub(crate) refusals: u32,
 }
@@ -220,12 +223,12 @@ impl Uplink {
             load: Load::default(),
             load_acked: 0,
             load_sent: Load::default(),
-            load_base: None,
             differences: 0,
             load_after: now,
             next: Time::MAX,
             last_sent: None,
             unanswered: 0,
+            asked: None,
             refusals: 0,
         }
     }
@@ -260,25 +263,33 @@ impl Uplink {
         is_news
     }
 
-    /// The newest payload as it goes out now: the difference to what the parent holds where that is known and there is
-    /// one, and whole now and then all the same.
+    /// The newest payload as it goes out now: the difference to the one that went out before it, which arrives first, or else
+    /// the parent asks for the whole. Whole, too, where it goes out once more, and now and then all the same.
     pub(crate) fn send_load(&mut self, codec: &PayloadCodec) -> Payload {
-        self.load_sent.clone_from(&self.load);
-        let base = self.load_base.as_ref().filter(|_| self.differences + 1 < WHOLE_EVERY);
+        let is_base = (1..self.load.version).contains(&self.load_sent.version) && self.differences + 1 < WHOLE_EVERY;
+        let base = Some(&self.load_sent).filter(|_| is_base);
         let difference = base.and_then(|base| self.load.packed_against(Some(base), codec));
         self.differences = if difference.is_some() { self.differences + 1 } else { 0 };
+        self.load_sent.clone_from(&self.load);
         difference.unwrap_or_else(|| self.load.packed(codec))
     }
 
     /// The parent says which payload it holds.
     pub(crate) fn load_is_held(&mut self, version: u64) {
         self.load_acked = version;
-        if self.load_base.as_ref().is_some_and(|base| base.version == version) {
-            return;
+        if version == 0 {
+            self.load_sent = Load::default();
         }
-        // Of those that were sent before the last one nothing is known any more.
-        self.load_base =
-            (version > 0 && self.load_sent.version == version).then(|| std::mem::take(&mut self.load_sent));
+    }
+
+    /// Whether there is a payload that has not gone out yet.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.load.version > self.load_sent.version
+    }
+
+    /// Whether the answer to a report should have come by now.
+    pub(crate) fn is_overdue(&self, now: Time, timeout: Duration) -> bool {
+        self.asked.is_some_and(|asked| asked + timeout <= now)
     }
 
     /// Whether a payload waits for the parent.

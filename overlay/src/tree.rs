@@ -209,22 +209,26 @@ impl Overlay {
         let timeout = self.timeout(self.line.leaf_set.get(target.peer).map(|neighbour| neighbour.path));
         let uplink = &mut self.tree.uplinks[node as usize];
         let tree = if uplink.acked == Some(uplink.version) { None } else { uplink.tree.clone() };
+        // What only follows the last report says nothing of whether that arrived; all else waits for an answer first.
+        let follows = uplink.has_unsent() && tree.is_none() && !uplink.is_overdue(self.now, timeout);
+        let is_missed = uplink.unanswered > 0 && !follows;
         let passes = uplink.owes_load() && uplink.load_after <= self.now;
         let load = passes.then(|| uplink.send_load(&self.codec));
         if let Some(load) = &load {
             uplink.load_after = self.now + self.config.payload_spacing(load.bytes.len());
         }
         uplink.last_sent = Some(self.now);
-        let missed = uplink.unanswered;
-        uplink.unanswered = missed.saturating_add(1);
-        uplink.next = if missed >= self.config.probe_tries { heartbeat } else { self.now + timeout };
-        let is_known = tree.is_none() && missed == 0;
+        uplink.asked.get_or_insert(self.now);
+        let unanswered = uplink.unanswered;
+        uplink.unanswered = unanswered.saturating_add(1);
+        uplink.next = if unanswered >= self.config.probe_tries { heartbeat } else { self.now + timeout };
+        let is_known = tree.is_none() && !is_missed;
         let body = Body::Report(Report { node, version: uplink.version, tree, load, root });
         if is_known {
             self.send_short(target, body);
         } else {
             self.send(target.clone(), body);
-            if missed > 0 {
+            if is_missed {
                 self.miss(&target);
             }
         }
@@ -248,9 +252,11 @@ impl Overlay {
         // Only the first of several reports can be told from its answer.
         let round_trip = uplink.last_sent.filter(|_| uplink.unanswered == 1).map(|sent| self.now.since(sent));
         uplink.unanswered = 0;
+        uplink.asked = None;
         if let Some(round_trip) = round_trip {
             self.line.leaf_set.update(sender.peer, |neighbour| neighbour.path.sample(round_trip));
         }
+        let timeout = self.timeout(self.line.leaf_set.get(sender.peer).map(|neighbour| neighbour.path));
         let uplink = &mut self.tree.uplinks[ack.node as usize];
         match ack.verdict {
             Verdict::Linked { load, depth } => {
@@ -261,7 +267,8 @@ impl Overlay {
                 uplink.load_is_held(load);
                 uplink.next = heartbeat;
                 if uplink.owes_load() {
-                    uplink.next = heartbeat.min(uplink.load_after.max(self.now));
+                    let next = if uplink.has_unsent() { uplink.load_after.max(self.now) } else { self.now + timeout };
+                    uplink.next = heartbeat.min(next);
                 }
             }
             Verdict::Unknown => {

@@ -113,7 +113,7 @@ fn report(world: &mut World, child: usize, round: u16) -> Vec<Payload> {
 }
 
 #[test]
-fn differences_go_to_what_was_acknowledged_and_every_sixteenth_is_whole() {
+fn differences_go_to_what_was_sent_before_and_every_sixteenth_is_whole() {
     let (mut world, _, child) = pair();
     let mut whole = Vec::new();
     let mut last = Some(1);
@@ -159,8 +159,8 @@ fn a_difference_that_leads_nowhere_is_answered_by_asking_for_the_whole() {
     assert_eq!(counted, 1);
     let other = (CODEC.pack)(Some(b"something else"), b"something").unwrap();
     let (answers, counted) = ask(&mut world, &sender, Payload::new(9, Some(8), other));
-    assert!(matches!(answers[..], [Verdict::Linked { load: 2, .. }]), "{answers:?}");
-    assert_eq!(counted, 1);
+    assert!(matches!(answers[..], [Verdict::Linked { load: 0, .. }]), "{answers:?}");
+    assert_eq!(counted, 2);
     assert_eq!(held(&world), before);
     // A base that is not older than what it leads to is no message at all.
     let (answers, _) = ask(&mut world, &sender, Payload::new(9, Some(9), vec![0]));
@@ -187,44 +187,46 @@ fn version(world: &mut World, child: usize) -> u64 {
     panic!("the child is linked");
 }
 
-/// A payload that was sent is not one that arrived.
+/// Differences follow each other without waiting for answers; where one is lost the next leads nowhere, and the parent asks
+/// for the whole.
 #[test]
-fn a_difference_never_goes_to_what_was_only_sent() {
-    let (mut world, _, child) = pair();
-    let acknowledged = report(&mut world, child, 1)[0].version;
+fn a_lost_difference_is_made_good_by_a_whole_payload() {
+    let (mut world, parent, child) = pair();
+    report(&mut world, child, 1);
     let (now, id) = (world.now, world.machines[child].id);
-    for round in 2..8 {
-        let mut effects = Vec::new();
-        let overlay = world.machines[child].overlay.as_mut().unwrap();
-        overlay.publish(
-            now + Duration::from_millis(u64::from(round)),
-            Node::Leaf,
-            payload(id, Node::Leaf, round),
-            &mut effects,
-        );
-        // All of these are lost.
-        for effect in effects {
-            if let Effect::Send {
-                message: Message { body: Body::Report(Report { load: Some(load), .. }), .. }, ..
-            } = effect
-            {
-                assert!(load.version > acknowledged && load.base.is_none_or(|base| base == acknowledged), "{load:?}");
-            }
-        }
-    }
+    let overlay = world.machines[child].overlay.as_mut().unwrap();
+    let mut lost = Vec::new();
+    overlay.publish(now, Node::Leaf, payload(id, Node::Leaf, 2), &mut lost);
+    assert_eq!(lost.len(), 1);
+    world.run_for(Duration::from_millis(5));
+    let refused = |world: &World| world.machines[parent].overlay.as_ref().unwrap().counters().differences_refused;
+    assert_eq!(refused(&world), 0);
+    let sent = report(&mut world, child, 3);
+    assert!(sent[0].base.is_some_and(|base| base + 1 == sent[0].version), "{sent:?}");
+    assert_eq!(refused(&world), 1);
+    assert!(held(&world).iter().any(|(.., held)| *held == payload(id, Node::Leaf, 3)));
 }
 
+/// What is on its way is not sent once more before its answer is late, however much is published meanwhile.
 #[test]
-fn a_parent_keeps_the_newer_of_two_payloads() {
-    let (mut world, parent, child) = pair();
-    (1..4).for_each(|round| _ = report(&mut world, child, round));
-    let (before, sender) = (held(&world), world.machines[child].overlay.as_ref().unwrap().me().clone());
-    let structure = version(&mut world, child);
-    for older in 1..5 {
-        let load = Payload::new(older, None, b"older".to_vec());
-        let report = Report { node: Node::Leaf, version: structure, tree: None, load: Some(load), root: 0 };
-        let message = world::message(&sender, Body::Report(report));
-        world.feed(parent, Event::Received { from: sender.peer.into(), message });
-        assert_eq!(held(&world), before);
+fn nothing_is_sent_twice_while_its_answer_is_on_its_way() {
+    let (mut world, _, child) = pair();
+    report(&mut world, child, 1);
+    let mut versions = Vec::new();
+    for round in 2..20 {
+        let (now, id) = (world.now, world.machines[child].id);
+        let mut effects = Vec::new();
+        let overlay = world.machines[child].overlay.as_mut().unwrap();
+        overlay.publish(now, Node::Leaf, payload(id, Node::Leaf, round), &mut effects);
+        versions.extend(effects.iter().filter_map(|effect| match effect {
+            Effect::Send { message: Message { body: Body::Report(Report { load: Some(load), .. }), .. }, .. } => {
+                Some(load.version)
+            }
+            _ => None,
+        }));
+        world.carry_out(child, effects);
+        world.run_for(Duration::from_millis(7));
     }
+    assert_eq!(versions.len(), 18);
+    assert!(versions.windows(2).all(|pair| pair[0] < pair[1]), "{versions:?}");
 }

@@ -113,7 +113,7 @@ impl Default for Config {
             lease: Duration::from_secs(60),
             placement_timeout: Duration::from_secs(15),
             vacate_after: Duration::from_secs(600),
-            summary_interval: Duration::from_millis(100),
+            summary_interval: Duration::from_millis(60),
             summary_refresh: Duration::from_secs(10),
             submitter_work_max: Duration::from_secs(90 * 24 * 3600),
             submitter_bags_max: 1024,

@@ -21,6 +21,7 @@ mod giving;
 mod held;
 mod rating;
 mod schedule;
+mod shelf;
 mod submitters;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, PeerId, Time};
 
 use self::held::{Held, Pace};
+use self::shelf::Shelf;
 use crate::bag::{AGE_MAX, BagHeader, BagId, Checkpoint, HELD_INTERVALS_MAX, Request, TaskId, TaskResult};
 use crate::config::{Config, PerSubmitter};
 use crate::io::{Io, Then};
@@ -100,8 +102,7 @@ pub(crate) struct Executor {
     lexicographic: bool,
     per_submitter: PerSubmitter,
     grid_step: usize,
-    /// In boxes: a node of the map has room for eleven, and most machines hold few.
-    held: BTreeMap<BagId, Box<Held>>,
+    held: Shelf,
     /// Requests for bags that the driver has not authorised yet.
     asked: BTreeMap<BagId, Vec<Request>>,
     /// Requests, or parts of them, that did not queue here.
@@ -171,7 +172,7 @@ impl Executor {
             lexicographic: config.lexicographic,
             per_submitter: config.per_submitter,
             grid_step: config.grid_step as usize,
-            held: BTreeMap::new(),
+            held: Shelf::default(),
             asked: BTreeMap::new(),
             declined: 0,
             order: Vec::new(),
@@ -201,7 +202,7 @@ impl Executor {
         config: &Config,
     ) {
         let id = bag.id;
-        let held = self.held.entry(id).or_insert_with(|| Box::new(Held::new(bag, released, config)));
+        let held = self.held.get_or_insert_with(id, || Held::new(bag, released, config));
         held.confirmed = true;
         held.waiting.extend_with(ranges);
         held.attempt(attempt, &IntervalSet::new());
@@ -215,7 +216,7 @@ impl Executor {
 
     /// Takes back what was finished before a restart.
     pub(crate) fn restore_result(&mut self, bag: BagHeader, released: Time, result: TaskResult, config: &Config) {
-        let held = self.held.entry(bag.id).or_insert_with(|| Box::new(Held::new(bag, released, config)));
+        let held = self.held.get_or_insert_with(bag.id, || Held::new(bag, released, config));
         held.confirmed = true;
         held.waiting.remove_index(result.index);
         held.outbox.insert(result.index, result);
@@ -253,7 +254,7 @@ impl Executor {
         let leads = request.leads;
         let is_new = self.seen.insert(&request);
         let is_first = !self.held.contains_key(&id);
-        let held = self.held.entry(id).or_insert_with(|| Box::new(Held::new(request.bag, released, config)));
+        let held = self.held.get_or_insert_with(id, || Held::new(request.bag, released, config));
         let mut changes = Vec::new();
         if is_new {
             held.pace = held.pace.longer(pace);
@@ -512,10 +513,8 @@ impl Executor {
             self.changed = true;
         }
         let mut renewals: BTreeMap<PeerId, (Contact, Vec<(BagId, u64)>)> = BTreeMap::new();
-        for held in self.held.values_mut() {
-            if io.is_writing(held.bag.id) {
-                continue;
-            }
+        for bag in self.due(io.now, Duration::ZERO) {
+            let Some(held) = self.held.get_mut(&bag).filter(|_| !io.is_writing(bag)) else { continue };
             if held.holding_due <= io.now && held.agreed {
                 let submitter = &held.bag.submitter;
                 let (_, bags) = renewals.entry(submitter.peer).or_insert_with(|| (submitter.clone(), Vec::new()));
@@ -545,15 +544,17 @@ impl Executor {
     /// One message to each submitter renews what is due, and with it what will be soon.
     fn renew(&mut self, renewals: BTreeMap<PeerId, (Contact, Vec<(BagId, u64)>)>, io: &mut Io, config: &Config) {
         for (peer, (submitter, mut bags)) in renewals {
-            for held in self.held.values_mut() {
-                let soon = held.agreed && held.holding_due > io.now && held.holding_due <= io.now + config.lease / 4;
-                if soon
-                    && held.bag.submitter.peer == peer
-                    && bags.len() < RENEWALS_MAX
-                    && !bags.iter().any(|(bag, _)| *bag == held.bag.id)
-                    && !io.is_writing(held.bag.id)
-                {
-                    bags.push((held.bag.id, held.version));
+            for bag in self.due(io.now, config.lease / 4) {
+                let soon = |held: &&mut Held| {
+                    let is_due = held.holding_due > io.now && held.holding_due <= io.now + config.lease / 4;
+                    held.agreed && is_due && held.bag.submitter.peer == peer
+                };
+                let is_listed = bags.iter().any(|(listed, _)| *listed == bag);
+                if bags.len() >= RENEWALS_MAX || is_listed || io.is_writing(bag) {
+                    continue;
+                }
+                if let Some(held) = self.held.get_mut(&bag).filter(soon) {
+                    bags.push((bag, held.version));
                     held.speak(io, config);
                 }
             }
@@ -652,19 +653,20 @@ impl Executor {
         self.order_stale = true;
     }
 
+    /// Bags that have something to do now or in so much time, in the order of their ids.
+    fn due(&mut self, now: Time, ahead: Duration) -> Vec<BagId> {
+        self.held.look(now);
+        let due = self.held.due().take_while(|(due, _)| *due <= now + ahead);
+        let mut due: Vec<BagId> = due.map(|(_, bag)| bag).collect();
+        due.sort_unstable();
+        due
+    }
+
     /// When `tick` or `dispatch` next has something to do.
-    pub(crate) fn deadline(&self, io: &Io) -> Option<Time> {
-        let may_start = !self.is_suspended() && self.places.iter().any(Option::is_none);
-        let held = self.held.values().flat_map(|held| {
-            let may_speak = !io.is_writing(held.bag.id);
-            let holding = may_speak.then_some(held.holding_due);
-            let results = (may_speak && !held.outbox.is_empty()).then_some(held.results_due);
-            let is_blocked = held.blocked_until > io.now;
-            let unblocked = (may_start && !held.waiting.is_empty() && is_blocked).then_some(held.blocked_until);
-            let offered = (!held.offered.is_empty()).then_some(held.offered_until);
-            [holding, results, unblocked, offered]
-        });
-        held.chain([self.vacate_at, self.resting_until, self.rating_due(io.now)]).flatten().min()
+    pub(crate) fn deadline(&mut self, io: &Io) -> Option<Time> {
+        self.held.look(io.now);
+        let held = self.held.due().find(|(_, bag)| !io.is_writing(*bag)).map(|(due, _)| due);
+        [held, self.vacate_at, self.resting_until, self.rating_due(io.now)].into_iter().flatten().min()
     }
 
     /// What has begun, by worker.

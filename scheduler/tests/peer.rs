@@ -1120,7 +1120,7 @@ fn an_answer_to_what_was_said_before_does_not_hide_what_came_since() {
 }
 
 #[test]
-fn results_that_others_follow_are_told_together_and_the_last_and_failures_at_once() {
+fn results_that_others_follow_are_told_together_the_last_soon_and_failures_at_once() {
     let told = |host: &Host| -> Vec<usize> {
         let results = host.sent.iter().filter_map(|(_, message)| match message {
             Message::Results { results, .. } => Some(results.len()),
@@ -1141,7 +1141,9 @@ fn results_that_others_follow_are_told_together_and_the_last_and_failures_at_onc
     host.finish(host.started[10], true);
     assert_eq!(told(&host), [0; 0]);
     host.finish(host.started[11], true);
-    assert_eq!(told(&host), [2], "that was the last");
+    assert_eq!(told(&host), [0; 0], "the last of all machines would come at once");
+    host.pass(seconds(0.21));
+    assert_eq!(told(&host), [2], "that was the last: a hundredth of the bag's age is the most");
 
     let [mut host, _other] = pair();
     host.receive(1, unhurried(1, 0..12, 20_000));

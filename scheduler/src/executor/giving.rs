@@ -10,10 +10,12 @@
 //! a lost answer costs. What has begun here in an earlier life and has a checkpoint here is not given away.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use idlewood_overlay::{Contact, Time};
 
 use super::Executor;
+use super::held::Held;
 use crate::bag::{BagId, REQUEST_INTERVALS_MAX};
 use crate::config::Config;
 use crate::io::Io;
@@ -130,7 +132,9 @@ impl Executor {
 
     /// What was offered in vain waits here again.
     pub(super) fn take_back_offers(&mut self, io: &Io) {
-        for held in self.held.values_mut().filter(|held| !held.offered.is_empty() && held.offered_until <= io.now) {
+        for bag in self.due(io.now, Duration::ZERO) {
+            let over = |held: &&mut Held| !held.offered.is_empty() && held.offered_until <= io.now;
+            let Some(held) = self.held.get_mut(&bag).filter(over) else { continue };
             let offered = std::mem::take(&mut held.offered);
             held.waiting.extend_with(&offered);
             self.changed = true;

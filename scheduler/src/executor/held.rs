@@ -18,6 +18,10 @@ use crate::record::{Change, Record, RecordKey};
 /// paper's, takes some 600 words a second, and the period has a 25th of a second for each.
 const LINK_SHARE: u32 = 25;
 
+/// The last results of a bag on a machine wait for at most this part of the bag's age, 1 %. On machines whose speeds are multiples of
+/// each other all end at the same instant, and what they say of it would fill their submitter's link for seconds.
+const LAST_SHARE: u32 = 100;
+
 /// When a machine speaks of a bag, so that not all take its submitter's link at once: once in a period, at a moment of
 /// its own.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +43,11 @@ impl Pace {
 
     pub(super) fn longer(self, other: Self) -> Self {
         if other.period > self.period { other } else { self }
+    }
+
+    /// The same where a period may be no longer than this.
+    fn within(self, most: Duration) -> Self {
+        Self { period: self.period.min(most), ..self }
     }
 
     /// Whether whatever is to be said is said at once.
@@ -98,6 +107,8 @@ pub(super) struct Held {
     pub(super) results_wait: Duration,
     /// Where the next repetition of results begins, so that each has its turn.
     pub(super) results_from: u64,
+    /// What [`Self::next_due`] was when the shelf looked last.
+    pub(super) due: Option<Time>,
 }
 
 impl Held {
@@ -129,7 +140,16 @@ impl Held {
             results_due: Time::ZERO,
             results_wait: config.repeat_after,
             results_from: 0,
+            due: None,
         }
+    }
+
+    /// When there is something to do: to speak of it, to take back what was offered, or to try again to start of it.
+    pub(super) fn next_due(&self, now: Time) -> Time {
+        let results = (!self.outbox.is_empty()).then_some(self.results_due);
+        let offered = (!self.offered.is_empty()).then_some(self.offered_until);
+        let blocked = (!self.waiting.is_empty() && self.blocked_until > now).then_some(self.blocked_until);
+        [results, offered, blocked].into_iter().flatten().fold(self.holding_due, Time::min)
     }
 
     /// Whether this can be the same bag: nothing of it ever changes but where its submitter is, and a while it
@@ -317,10 +337,13 @@ impl Held {
         }
         self.checkpoints.remove(&result.index);
         self.kept.remove_index(result.index);
-        // While more is to come here, this was not the last of the bag: it can wait, and be told together with others.
+        // While more is to come here, this was not the last of the bag: it can wait, and be told together with others. The
+        // last may be the last of all, and waits for so little that nobody sees it.
         let is_last = self.unfinished_is_empty();
-        let can_wait = result.success && !self.pace.is_none() && !is_last;
-        let due = if can_wait { self.pace.next(io.now) } else { io.now + self.results_wait };
+        let pace = if is_last { self.pace.within(io.now.since(self.released) / LAST_SHARE) } else { self.pace };
+        let takes_a_link = self.bag.submitter.peer != io.me.peer;
+        let can_wait = result.success && !pace.is_none() && (takes_a_link || !is_last);
+        let due = if can_wait { pace.next(io.now) } else { io.now + self.results_wait };
         self.results_due = if self.outbox.is_empty() || is_last { due } else { due.min(self.results_due) };
         self.outbox.insert(result.index, result.clone());
         let (bag, released) = (self.bag.id, io.wall(self.released));

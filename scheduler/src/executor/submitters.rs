@@ -47,8 +47,7 @@ impl Executor {
             return;
         };
         let mut with_mops = 0.0;
-        let others = self.held.iter_mut().filter(|(id, held)| **id != new && held.bag.submitter.peer == submitter);
-        for (_, held) in others {
+        for held in self.held.values_mut().filter(|held| held.bag.id != new && held.bag.submitter.peer == submitter) {
             let is_before = held.place() < place;
             let (weighs_on_new, weighs_on_it) = match rule {
                 PerSubmitter::Off => (false, false),

@@ -244,7 +244,7 @@ impl Machine {
         loop {
             let now = self.io.now;
             let next = self.executor.places.iter().flatten().filter(|running| running.runs()).map(|running| {
-                let mops = self.executor.held[&running.task.bag].bag.task_mops;
+                let mops = self.executor.held.get(&running.task.bag).unwrap().bag.task_mops;
                 let whole = Duration::from_secs_f64(mops / self.config.speed_mops);
                 (now + whole.saturating_sub(running.active(now)), running.task)
             });
@@ -346,7 +346,7 @@ fn laden(config: &Config) -> (Executor, Io) {
             config,
         );
         all_durable(&mut io);
-        let version = executor.held[&id].version;
+        let version = executor.held.get(&id).unwrap().version;
         let (submitter, term, drop) = (None, Duration::from_secs(60), IntervalSet::new());
         executor.lease(
             contact(1).peer,

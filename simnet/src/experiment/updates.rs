@@ -3,7 +3,8 @@
 //! A change is that a leaf takes tasks of a bag that it had none of. It is followed from there: it is in what the leaf
 //! publishes next, in the report that carries that, in what the router that hears it publishes, and so on, until the
 //! router of the root hears it. Reports carry versions, and the newest wins, so that a version carries all changes
-//! before it. Links are expected to lose nothing.
+//! that its sender knew of when it published it; what is only sent once more carries nothing new. Links are expected to
+//! lose nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,8 +20,8 @@ pub(super) struct Updates {
     known: BTreeSet<(HostIndex, BagId)>,
     /// Changes of leaves that are not published yet.
     unpublished: BTreeMap<HostIndex, Vec<Time>>,
-    /// Changes that a node of a machine has yet to report.
-    unreported: BTreeMap<(HostIndex, Node), Vec<Time>>,
+    /// Changes that a node of a machine has yet to report, by a version above this one.
+    unreported: BTreeMap<(HostIndex, Node), Vec<(Time, u64)>>,
     /// Changes on their way, by the sender's node and version.
     reported: BTreeMap<(PeerId, Node, u64), Vec<Time>>,
     /// How long changes took that reached the root, in seconds.
@@ -42,22 +43,23 @@ impl Updates {
             let Some(peer) = simulation.peer(*host) else { continue };
             let me = peer.overlay_view().me().peer;
             match deed {
-                Deed::Published => {
+                Deed::Published { router } => {
                     let Some(changes) = self.unpublished.remove(host) else { continue };
                     if peer.overlay_view().parent(Node::Leaf).is_some_and(|parent| parent.peer == me) {
-                        self.arrive(simulation, *host, changes);
+                        self.arrive(simulation, *host, changes, *router);
                     } else {
+                        let changes = changes.into_iter().map(|at| (at, 0));
                         self.unreported.entry((*host, Node::Leaf)).or_default().extend(changes);
                     }
                 }
                 Deed::Reported { node, version } => {
-                    if let Some(changes) = self.unreported.remove(&(*host, *node)) {
-                        self.reported.entry((me, *node, *version)).or_default().extend(changes);
-                    }
+                    let Some(changes) = self.unreported.get_mut(&(*host, *node)) else { continue };
+                    let reported = changes.extract_if(.., |(_, after)| *version > *after).map(|(at, _)| at);
+                    self.reported.entry((me, *node, *version)).or_default().extend(reported);
                 }
-                Deed::Heard { from, node, version } => {
+                Deed::Heard { from, node, version, router } => {
                     if let Some(changes) = self.reported.remove(&(*from, *node, *version)) {
-                        self.arrive(simulation, *host, changes);
+                        self.arrive(simulation, *host, changes, *router);
                     }
                 }
                 Deed::Held { .. } | Deed::Started { .. } | Deed::SentDown { .. } => {}
@@ -65,12 +67,13 @@ impl Updates {
         }
     }
 
-    /// The router of a machine knows of changes.
-    fn arrive(&mut self, simulation: &Simulation, host: HostIndex, changes: Vec<Time>) {
+    /// The router of a machine knows of changes, which are in nothing that it had published before.
+    fn arrive(&mut self, simulation: &Simulation, host: HostIndex, changes: Vec<Time>, published: u64) {
         if simulation.peer(host).is_some_and(|peer| peer.overlay_view().is_root()) {
             let now = simulation.now();
             self.times_s.extend(changes.into_iter().map(|at| now.since(at).as_secs_f64()));
         } else {
+            let changes = changes.into_iter().map(|at| (at, published));
             self.unreported.entry((host, Node::Router)).or_default().extend(changes);
         }
     }

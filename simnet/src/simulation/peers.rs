@@ -37,7 +37,10 @@ pub enum Deed {
         bag: BagId,
     },
     /// A leaf published something new.
-    Published,
+    Published {
+        /// Version of what the router beside it had published before.
+        router: u64,
+    },
     /// A node sent its parent, on another machine, what it last published.
     Reported {
         /// Which node of the machine.
@@ -53,6 +56,8 @@ pub enum Deed {
         node: Node,
         /// Version of what it published.
         version: u64,
+        /// Version of what the router itself had published before.
+        router: u64,
     },
 }
 
@@ -68,13 +73,15 @@ impl Shard {
     pub(super) fn give(&mut self, host: HostIndex, event: Event, around: &Surroundings) {
         self.counts.events += 1;
         let now = self.now;
+        let machine = &mut self.hosts[(host / self.count) as usize];
+        let version_of_router = |peer: &Peer| peer.overlay_view().published_version(Node::Router);
+        let router = if self.is_watched { machine.peer().map_or(0, version_of_router) } else { 0 };
         if self.is_watched
             && let Event::Received { from, message } = &event
             && let Some((node, version)) = published(message)
         {
-            self.deeds.push((host, Deed::Heard { from: *from, node, version }));
+            self.deeds.push((host, Deed::Heard { from: *from, node, version, router }));
         }
-        let machine = &mut self.hosts[(host / self.count) as usize];
         let said = |machine: &Host| machine.peer().map(|peer| peer.overlay_view().published(Node::Leaf).to_vec());
         let said_before = if self.is_watched { said(machine) } else { None };
         let mut trace = Trace(&mut machine.trace);
@@ -83,7 +90,7 @@ impl Shard {
         let mut effects = std::mem::take(&mut self.effects);
         machine.handle(now, event, &mut effects);
         if said_before.is_some() && said_before != said(machine) {
-            self.deeds.push((host, Deed::Published));
+            self.deeds.push((host, Deed::Published { router }));
         }
         let mut left = false;
         for effect in effects.drain(..) {
