@@ -545,15 +545,19 @@ impl Executor {
     fn renew(&mut self, renewals: BTreeMap<PeerId, (Contact, Vec<(BagId, u64)>)>, io: &mut Io, config: &Config) {
         for (peer, (submitter, mut bags)) in renewals {
             for bag in self.due(io.now, config.lease / 4) {
-                let soon = |held: &&mut Held| {
+                let is_soon = |held: &Held| {
                     let is_due = held.holding_due > io.now && held.holding_due <= io.now + config.lease / 4;
                     held.agreed && is_due && held.bag.submitter.peer == peer
                 };
                 let is_listed = bags.iter().any(|(listed, _)| *listed == bag);
-                if bags.len() >= RENEWALS_MAX || is_listed || io.is_writing(bag) {
+                if is_listed || bags.len() >= RENEWALS_MAX || io.is_writing(bag) {
                     continue;
                 }
-                if let Some(held) = self.held.get_mut(&bag).filter(soon) {
+                // Only who changes has to be looked at anew.
+                if !self.held.get(&bag).is_some_and(is_soon) {
+                    continue;
+                }
+                if let Some(held) = self.held.get_mut(&bag) {
                     bags.push((bag, held.version));
                     held.speak(io, config);
                 }
