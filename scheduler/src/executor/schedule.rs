@@ -95,7 +95,7 @@ impl Executor {
     fn wants_place(&self, bag: BagId, now: Time) -> bool {
         let is_frozen = |running: &Running| running.task.bag == bag && running.frozen && !running.stopping;
         let waits = |held: &Held| held.blocked_until <= now && !held.waiting.is_empty();
-        !self.places.iter().flatten().any(is_frozen) && self.held.get(&bag).is_some_and(|held| waits(held))
+        !self.places.iter().flatten().any(is_frozen) && self.held.get(&bag).is_some_and(waits)
     }
 
     /// As many tasks are frozen as may be, and one that comes ahead of these bags is to begin: a frozen task that needs
