@@ -390,6 +390,9 @@ pub struct Disbelieved {
     pub links_refused: u64,
     /// Changes of a report that do not fit the report.
     pub differences_refused: u64,
+    /// Word that this machine, or a later life of it, is dead: it begins a newer life each time.
+    #[serde(default)]
+    pub said_dead: u64,
 }
 
 /// A machine's grid.

@@ -210,8 +210,12 @@ impl Inner {
             })
             .await?;
             if writer.written() >= total {
-                blocking(move || writer.finish()).await?;
-                return Ok(());
+                let finished = blocking(move || writer.finish()).await;
+                if let Err(SourceError::Source(_)) = &finished {
+                    // Its content is another than its name says.
+                    self.net.count_protocol_error();
+                }
+                return finished.map(drop);
             }
         }
     }

@@ -208,7 +208,8 @@ pub struct NetCounters {
     pub messages_dropped: u64,
     /// Requests turned away on the way in: the agent did not keep up, or the peer sent too many.
     pub messages_refused: u64,
-    /// Frames that were too long or not understood, and answers that do not fit their request.
+    /// Frames that were too long, not understood or broke off, answers that do not fit their request, and blobs that are others than
+    /// their names say.
     pub protocol_errors: u64,
 }
 
@@ -393,6 +394,11 @@ impl NetHandle {
             messages_refused: read(&counters.refused),
             protocol_errors: read(&counters.errors) + read(&counters.traffic.damaged),
         }
+    }
+
+    /// Counts what the layers above found that a peer sent and makes no sense.
+    pub(crate) fn count_protocol_error(&self) {
+        Counters::add(&self.counters.errors);
     }
 
     /// Delivers what is queued for at most about a second, then closes all connections. Events still have to be

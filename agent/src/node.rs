@@ -252,6 +252,13 @@ fn prepare_directory(directory: &Path) -> anyhow::Result<PathBuf> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).with_context(fix)?;
     let directory = directory.canonicalize().with_context(fix)?;
     let mode = std::fs::metadata(&directory).with_context(fix)?.permissions().mode();
+    if mode & 0o1002 == 0o1002 && !is_the_agents(&directory).with_context(fix)? {
+        bail!(
+            "{} is for everybody, as /tmp is, and has files that are not the agent's: choose another directory with --state-dir, \
+             as one below it",
+            directory.display()
+        );
+    }
     if mode & 0o077 != 0 {
         tracing::warn!(directory = %directory.display(), "others could read the state directory; now its user alone can");
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o700)).with_context(fix)?;
@@ -263,6 +270,20 @@ fn prepare_directory(directory: &Path) -> anyhow::Result<PathBuf> {
     }
     std::fs::create_dir(&scratch).with_context(fix)?;
     Ok(directory)
+}
+
+/// Whether nothing is in a directory but what this user's agent, or its owner, put there: the settings alone before it was one's.
+fn is_the_agents(directory: &Path) -> std::io::Result<bool> {
+    use std::os::unix::fs::MetadataExt as _;
+    let was_used = directory.join(identity::IDENTITY_FILE).exists();
+    let user = rustix::process::geteuid().as_raw();
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.metadata()?.uid() != user || !(was_used || entry.file_name() == "config.toml") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The speed of one slot, measured at the first start. Blocks.
@@ -363,6 +384,35 @@ mod tests {
         prepare_directory(&directory).expect("it is ours");
         let mode = std::fs::metadata(&directory).expect("it is there").permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
+    }
+
+    /// As /tmp is: whoever runs as root there would close it to everybody.
+    #[test]
+    fn a_directory_for_everybody_is_not_closed_to_them() {
+        let root = tempfile::tempdir().expect("a directory");
+        let open = |name: &str| {
+            let directory = root.path().join(name);
+            std::fs::create_dir(&directory).expect("ours");
+            std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o1777)).expect("ours");
+            directory
+        };
+        let mode = |directory: &Path| std::fs::metadata(directory).expect("it is there").permissions().mode() & 0o7777;
+        let everybodys = open("everybodys");
+        std::fs::write(everybodys.join("somebody's"), "").expect("ours");
+        let refusal = prepare_directory(&everybodys).expect_err("it is everybody's").to_string();
+        assert!(refusal.contains("--state-dir"), "{refusal}");
+        assert_eq!(mode(&everybodys), 0o1777);
+        assert!(!everybodys.join("scratch").exists(), "nothing is left there");
+        // A file system that is the agent's alone begins like that.
+        let own = open("own");
+        std::fs::write(own.join("config.toml"), "").expect("ours");
+        prepare_directory(&own).expect("only the settings are in it");
+        assert_eq!(mode(&own) & 0o777, 0o700);
+        let used = open("used");
+        for name in [identity::IDENTITY_FILE, "agent.log"] {
+            std::fs::write(used.join(name), "").expect("ours");
+        }
+        prepare_directory(&used).expect("an agent has it");
     }
 
     #[test]

@@ -84,10 +84,12 @@ impl Lookup {
         self.candidates.binary_search_by(|candidate| candidate.key.cmp(key))
     }
 
-    /// Adds a peer; one that is `known` need not be asked.
+    /// Adds a peer; one that is `known` need not be asked. Who has answered stands where it said, whatever others say.
     pub(crate) fn add(&mut self, key: PositionKey, contact: Member, known: bool) {
+        let has_answered = |other: &Candidate| other.contact.peer == contact.peer && other.status == Status::Answered;
         if let Err(place) = self.place(&key)
             && self.candidates.len() < CANDIDATES_MAX
+            && !self.candidates.iter().any(has_answered)
         {
             let status = if known { Status::Answered } else { Status::New };
             self.candidates.insert(place, Candidate { key, contact, status, is_seed: false });
@@ -156,28 +158,25 @@ impl Lookup {
         !self.nearest_places().into_iter().flatten().any(waits) && !self.candidates.iter().any(awaits)
     }
 
-    /// Whether the peer at `key` was asked; it has answered now. Where it was taken to stand elsewhere, by a nonce that is not
-    /// its own, it moves to its place.
+    /// Whether `sender`, who stands at `key`, was asked; it has answered now. Where it was taken to stand elsewhere, by nonces
+    /// that are not its own, that is forgotten, and what was asked moves to its place.
     pub(crate) fn answered(&mut self, key: &PositionKey, sender: &Member) -> bool {
-        let place = match self.place(key) {
-            Ok(place) => place,
-            Err(_) => {
-                let Some(wrong) = self.candidates.iter().position(|other| other.contact.peer == sender.peer) else {
-                    return false;
-                };
-                let candidate = Candidate { key: *key, contact: sender.clone(), ..self.candidates.remove(wrong) };
-                let place = self.place(key).unwrap_or_else(|place| place);
-                self.candidates.insert(place, candidate);
-                place
-            }
-        };
-        let was_asked = matches!(self.candidates[place].status, Status::Asked { .. });
-        if was_asked {
-            self.candidates[place].status = Status::Answered;
-            self.answers += 1;
-            self.refresh();
+        let is_asked =
+            |other: &Candidate| other.contact.peer == sender.peer && matches!(other.status, Status::Asked { .. });
+        // The one at its place first: the others are hearsay.
+        let own = self.place(key).ok().filter(|place| is_asked(&self.candidates[*place]));
+        let Some(asked) = own.or_else(|| self.candidates.iter().position(is_asked)) else { return false };
+        let mut candidate = self.candidates[asked].clone();
+        candidate.status = Status::Answered;
+        if candidate.key != *key {
+            (candidate.key, candidate.contact) = (*key, sender.clone());
         }
-        was_asked
+        self.candidates.retain(|other| other.contact.peer != sender.peer);
+        let place = self.place(key).unwrap_or_else(|place| place);
+        self.candidates.insert(place, candidate);
+        self.answers += 1;
+        self.refresh();
+        true
     }
 
     fn refresh(&mut self) {
@@ -461,6 +460,26 @@ mod tests {
         assert!(!lookup.answered(&PositionKey([11; 32]), &peer(11).into()), "nobody asked it");
         assert_eq!(ask(&mut lookup), [90], "it is not the nearest any more");
         assert_eq!(lookup.candidates.iter().map(|other| other.key.0[0]).collect::<Vec<_>>(), [10, 90]);
+    }
+
+    /// Who names a peer with another nonce neither keeps its answer from being heard, before, nor moves it, after.
+    #[test]
+    fn hearsay_does_not_displace_the_one_that_was_asked() {
+        // Asked where it stands, or where others say.
+        for asked in [10, 99] {
+            let mut lookup = Lookup::new(PositionKey([100; 32]), 1, true);
+            lookup.seed(PositionKey([asked; 32]), peer(10).into());
+            assert_eq!(ask(&mut lookup), [10]);
+            for named in [10, 98, 99] {
+                lookup.add(PositionKey([named; 32]), peer(10).into(), false);
+            }
+            assert!(lookup.answered(&PositionKey([10; 32]), &peer(10).into()), "it was asked at {asked}");
+            lookup.add(PositionKey([97; 32]), peer(10).into(), false);
+            let places: Vec<_> = lookup.candidates.iter().map(|other| (other.key.0[0], other.status)).collect();
+            assert_eq!(places, [(10, Status::Answered)], "where it says that it stands, and nowhere else");
+            assert!(lookup.is_done(), "nobody is waited for any more");
+            assert!(!lookup.answered(&PositionKey([10; 32]), &peer(10).into()), "it counts once");
+        }
     }
 
     #[test]

@@ -68,6 +68,7 @@ fn who_is_said_to_be_dead_begins_a_newer_life() {
     assert_eq!(overlay.me().incarnation, 6);
     told(&mut overlay, 2, dead);
     assert_eq!(overlay.me().incarnation, 6, "the rumour of an earlier life is no news");
+    assert_eq!(overlay.counters().risen, 1, "it is counted");
 }
 
 #[test]
@@ -264,4 +265,53 @@ fn nobody_stands_where_others_say() {
     stand.sort_unstable();
     expected.sort_unstable();
     assert_eq!(stand, expected);
+}
+
+/// Somebody names a peer with its own nonce and with another, by which it seems to be nearer: the answer of the one that was asked
+/// is heard all the same, and the look-up goes on with whom it names.
+#[test]
+fn what_one_that_was_asked_answers_is_heard_wherever_others_place_it() {
+    let named = |byte: u8, nonce: u8| Contact { nonce: Some(Box::new([nonce; 16])), ..contact(byte, 1) };
+    let me = named(1, 1);
+    let place = |contact: &Contact| u64::from_be_bytes(contact.key(GRID).0[..8].try_into().expect("eight bytes"));
+    // All above us, from afar to near: where it stands, who it knows, where others say that it stands.
+    let above = |contact: &Contact| place(contact).checked_sub(place(&me));
+    let mut places: Vec<Contact> = (0..=255).map(|nonce| named(3, nonce)).filter(|it| above(it).is_some()).collect();
+    places.sort_by_key(above);
+    let (lie, truth) = (places.first().expect("half of them"), places.last().expect("half of them"));
+    let between = |it: &Contact| above(lie) < above(it) && above(it) < above(truth);
+    let next = (0..=255).map(|nonce| named(4, nonce)).find(between).expect("some are");
+
+    let mut overlay = Overlay::new(Config::default(), GRID, me.clone(), 1, Time::ZERO, PayloadCodec::WHOLE);
+    let tell = |overlay: &mut Overlay, from: &Contact, body: Body| {
+        let mut effects = Vec::new();
+        let event = Event::Received { from: from.clone().into(), message: world::message(from, body) };
+        overlay.handle(Time::ZERO, event, &mut effects);
+        effects
+    };
+    let asked = |effects: &[Effect], who: &Contact| {
+        effects.iter().find_map(|effect| match effect {
+            Effect::Send { to, message: Message { body: Body::Find { nonce, .. }, .. } } if to.peer == who.peer => {
+                Some(*nonce)
+            }
+            _ => None,
+        })
+    };
+    let (mut effects, friend) = (Vec::new(), named(2, 2));
+    overlay.handle(Time::ZERO, Event::Bootstrap(friend.clone()), &mut effects);
+    let ping = effects.iter().find_map(|effect| match effect {
+        Effect::Send { message: Message { body: Body::Ping { nonce, .. }, .. }, .. } => Some(*nonce),
+        _ => None,
+    });
+    effects.extend(tell(
+        &mut overlay,
+        &friend,
+        Body::Ack { nonce: ping.expect("it is asked"), mine: 0, set: None, ask: 0 },
+    ));
+    let nonce = asked(&effects, &friend).expect("the way in is looked up");
+    let near = vec![lie.clone().into(), truth.clone().into()];
+    let effects = tell(&mut overlay, &friend, Body::Found { nonce, near });
+    let nonce = asked(&effects, lie).expect("it is asked, whoever it is");
+    let effects = tell(&mut overlay, truth, Body::Found { nonce, near: vec![next.clone().into()] });
+    assert!(asked(&effects, &next).is_some(), "{effects:?}");
 }

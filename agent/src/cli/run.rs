@@ -15,8 +15,9 @@ use crate::output;
 
 /// The environment variable that says what is logged, in the syntax of `tracing_subscriber`.
 const LOG_VARIABLE: &str = "IDLEWOOD_LOG";
-/// What is logged where nothing else is said.
-const LOG_DEFAULT: &str = "warn,idlewood=info";
+/// What is logged where nothing else is said. libp2p warns of every stream and word that it does not take, as often as others
+/// like; what matters of that is counted.
+const LOG_DEFAULT: &str = "warn,libp2p=error,idlewood=info";
 
 /// Threads of the runtime. Our choice: the driver is one task, and more threads than it and the network can use only
 /// wake each other.
@@ -112,4 +113,49 @@ fn die_with_parent() -> io::Result<()> {
 #[cfg(not(target_os = "linux"))]
 fn die_with_parent() -> io::Result<()> {
     Err(io::Error::from(io::ErrorKind::Unsupported))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// What libp2p warns of comes as often as others like.
+    #[test]
+    fn what_others_send_does_not_fill_the_log() {
+        #[derive(Clone, Default)]
+        struct Written(Arc<Mutex<Vec<u8>>>);
+
+        impl io::Write for Written {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.lock().expect("nobody panicked").write(bytes)
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+
+        let written = Written::default();
+        let writer = written.clone();
+        let log = tracing_subscriber::fmt()
+            .with_env_filter(EnvFilter::new(LOG_DEFAULT))
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(log, || {
+            for _ in 0..3 {
+                tracing::warn!(target: "libp2p_identify::handler", "a key that is another");
+                tracing::warn!(target: "libp2p_request_response::handler", "at capacity");
+                tracing::warn!(target: "libp2p_yamux", "the buffer is full");
+            }
+            tracing::error!(target: "libp2p_swarm", "an error");
+            tracing::warn!(target: "zbus", "a warning");
+            tracing::info!(target: "idlewood::net", "what is ours");
+            tracing::debug!(target: "idlewood::net", "a detail");
+        });
+        let text = String::from_utf8(written.0.lock().expect("nobody panicked").clone()).expect("text");
+        assert_eq!(text.lines().count(), 3, "{text}");
+        assert!(["an error", "a warning", "what is ours"].iter().all(|words| text.contains(words)), "{text}");
+    }
 }

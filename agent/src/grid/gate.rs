@@ -33,7 +33,8 @@ use news::GOSSIP_BURST;
 /// How long after it was admitted a connection is a connection at the latest.
 const ON_ITS_WAY_S: u64 = 60;
 
-/// How connections ended before anything but the handshake was read; totals since the start.
+/// What the gate let in and what not: how connections ended before anything but the handshake was read, and whose word about
+/// others does not count. Totals since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Admissions {
     /// Let in.
@@ -56,6 +57,8 @@ pub struct Admissions {
     pub uninvited: u64,
     /// Did not let this machine in.
     pub refused_by_others: u64,
+    /// Revocations of administrators by other administrators, which only the grid's key ends.
+    pub revoked_in_vain: u64,
 }
 
 /// Which of them grows.
@@ -68,6 +71,7 @@ pub(crate) enum Outcome {
     HeldOff,
     Joined,
     RefusedByOther,
+    RevokedInVain,
 }
 
 #[derive(Debug, Default)]
@@ -82,6 +86,7 @@ struct Counters {
     joined: AtomicU64,
     uninvited: AtomicU64,
     refused_by_others: AtomicU64,
+    revoked_in_vain: AtomicU64,
 }
 
 /// Why an owner's wish concerning the grid is not granted. Nothing was changed.
@@ -283,6 +288,7 @@ impl Gate {
             joined: read(&counters.joined),
             uninvited: read(&counters.uninvited),
             refused_by_others: read(&counters.refused_by_others),
+            revoked_in_vain: read(&counters.revoked_in_vain),
         }
     }
 
@@ -299,6 +305,7 @@ impl Gate {
             Outcome::HeldOff => &counters.held_off,
             Outcome::Joined => &counters.joined,
             Outcome::RefusedByOther => &counters.refused_by_others,
+            Outcome::RevokedInVain => &counters.revoked_in_vain,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }

@@ -42,6 +42,10 @@ pub(super) const IN_FLIGHT_MAX: usize = 32;
 /// Streams of one connection: ours and the peer's, and some for chunks.
 const STREAMS_MAX: usize = 3 * IN_FLIGHT_MAX;
 
+/// Streams of one connection that may be open, whatever they are for: yamux keeps a window of 256 KiB for each that nobody reads.
+/// Honest machines have [`IN_FLIGHT_MAX`] each way, and a few. Our choice; yamux's 512 would be 128 MiB.
+const OPEN_STREAMS_MAX: usize = STREAMS_MAX + IN_FLIGHT_MAX;
+
 /// How many connections there may be. What is over a limit is closed at once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
@@ -83,10 +87,12 @@ pub(super) fn build(
     limits: Limits,
 ) -> Result<Swarm<Behaviour>, NetError> {
     let admission = Admission::new(key, gate.clone()).map_err(|error| NetError::Key(error.to_string()))?;
+    let mut streams = yamux::Config::default();
+    streams.set_max_num_streams(OPEN_STREAMS_MAX);
     let transport = Within(reach, tcp::tokio::Transport::new(tcp::Config::new()))
         .upgrade(Version::V1Lazy)
         .authenticate(admission)
-        .multiplex(yamux::Config::default())
+        .multiplex(streams)
         .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
     let limits = ConnectionLimits::default()
         .with_max_pending_incoming(Some(limits.pending))

@@ -242,6 +242,7 @@ async fn a_source_that_lies_or_is_gone_is_passed_over() {
     let text = error.to_string();
     assert!(text.contains("cannot be reached") && text.contains("other content"), "{text}");
     assert_eq!(target.blobs.used_bytes(), 0, "nothing of it may stay");
+    assert_eq!(target.net.counters().protocol_errors, 1, "it is counted");
     let path = fetcher.fetch(hash, 1 << 20, vec![gone, liar.contact, honest.contact]).await.unwrap();
     assert_eq!(std::fs::read(path).unwrap(), content);
 }

@@ -75,7 +75,7 @@ pub(super) fn protocol(grid: idlewood_overlay::GridId) -> StreamProtocol {
 pub(super) struct Traffic {
     pub(super) bytes_sent: AtomicU64,
     pub(super) bytes_received: AtomicU64,
-    /// Frames that were too long or not understood.
+    /// Frames that were too long or not understood, or began and did not end.
     pub(super) damaged: AtomicU64,
     reading: AtomicUsize,
 }
@@ -90,12 +90,15 @@ pub(super) struct Codec {
 struct Charge<'a> {
     traffic: &'a Traffic,
     bytes: usize,
+    /// It has begun, and did not end yet.
+    is_open: bool,
 }
 
 impl Charge<'_> {
     fn grow(&mut self, bytes: usize) -> io::Result<()> {
         self.bytes += bytes;
         if self.traffic.reading.fetch_add(bytes, Ordering::Relaxed) + bytes > READING_BYTES_MAX {
+            self.is_open = true;
             return Err(io::Error::other("too many frames are being received at once"));
         }
         Ok(())
@@ -105,12 +108,16 @@ impl Charge<'_> {
 impl Drop for Charge<'_> {
     fn drop(&mut self) {
         self.traffic.reading.fetch_sub(self.bytes, Ordering::Relaxed);
+        if self.is_open {
+            // Its time is over, there is no room for it, or the connection broke.
+            self.traffic.damaged.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
 impl Codec {
     async fn read<T: AsyncRead + Unpin + Send, V: DeserializeOwned>(&self, io: &mut T) -> io::Result<V> {
-        let mut charge = Charge { traffic: &self.traffic, bytes: 0 };
+        let mut charge = Charge { traffic: &self.traffic, bytes: 0, is_open: false };
         let mut io = io.take(FRAME_BYTES_MAX as u64 + 1);
         let mut frame = Vec::new();
         loop {
@@ -121,6 +128,7 @@ impl Codec {
             frame.resize(used + step, 0);
             let count = io.read(&mut frame[used..]).await?;
             frame.truncate(used + count);
+            charge.is_open = count > 0;
             if count == 0 {
                 break;
             }
@@ -295,10 +303,12 @@ mod tests {
         let refused = (0..READING_BYTES_MAX / half + 2).position(|_| begin(&mut held)).expect("there is a limit");
         assert!(refused >= READING_BYTES_MAX / half / 2, "{refused} are no flood");
         assert!(codec.traffic.reading.load(Ordering::Relaxed) <= READING_BYTES_MAX + FRAME_BYTES_MAX);
+        assert_eq!(codec.traffic.damaged.load(Ordering::Relaxed), 1, "the one that was refused");
         held.truncate(refused / 2);
         assert!(!begin(&mut held), "who gives up makes room");
         held.clear();
         assert_eq!(codec.traffic.reading.load(Ordering::Relaxed), 0);
+        assert_eq!(codec.traffic.damaged.load(Ordering::Relaxed), refused as u64 + 2, "none of them ended");
     }
 
     #[test]

@@ -83,6 +83,7 @@ impl Driver {
             stale_life: tree.stale_life,
             links_refused: tree.links_refused,
             differences_refused: tree.differences_refused,
+            said_dead: tree.risen + tree.incarnations_refused,
         }
     }
 

@@ -68,22 +68,46 @@ const CHECKPOINT: &str = "checkpoint";
 /// for what it starts network, processes and shared memory.
 ///
 /// # Errors
-/// The system gives none, and nothing has changed; or it refuses the map of users of those that it gave, and this process is
-/// nobody in them.
+/// The system gives none, or refuses the map of users of those that it gives: nothing has changed.
 pub(super) fn enter_namespaces() -> io::Result<()> {
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    enter(format!("{user} {user} 1").as_bytes(), format!("{group} {group} 1").as_bytes())
+    try_and_enter(format!("{user} {user} 1").as_bytes(), format!("{group} {group} 1").as_bytes())
+}
+
+/// Enters where a child got its map of users: there is no way back out of a namespace in which this process is nobody.
+/// Allocates nothing.
+#[allow(unsafe_code)]
+fn try_and_enter(users: &[u8], groups: &[u8]) -> io::Result<()> {
+    // SAFETY: the child makes system calls, allocates nothing, and does not return.
+    let child = match unsafe { libc::fork() } {
+        0 => {
+            let tried = unshare(libc::CLONE_NEWUSER).and_then(|()| map(users, groups));
+            // Numbers of errors fit what a process leaves.
+            let code = tried.map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |()| 0);
+            // SAFETY: ends the process, and runs no code of ours in it.
+            unsafe { libc::_exit(code) }
+        }
+        child if child > 0 => Pid::from_raw(child),
+        _ => return Err(io::Error::last_os_error()),
+    };
+    let ended = rustix::io::retry_on_intr(|| rustix::process::waitpid(child, WaitOptions::empty()))?;
+    match ended.and_then(|(_, status)| status.exit_status()) {
+        Some(0) => enter(users, groups),
+        Some(code) => Err(io::Error::from_raw_os_error(code)),
+        None => Err(io::ErrorKind::Interrupted.into()),
+    }
 }
 
 /// Allocates nothing, so that it can be called between fork and exec.
 fn enter(users: &[u8], groups: &[u8]) -> io::Result<()> {
     unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWNET | libc::CLONE_NEWIPC)?;
+    map(users, groups)
+}
+
+fn map(users: &[u8], groups: &[u8]) -> io::Result<()> {
     // Without the second a user may not write the third.
     let texts = [("/proc/self/uid_map", users), ("/proc/self/setgroups", b"deny"), ("/proc/self/gid_map", groups)];
-    for (path, text) in texts {
-        File::options().write(true).open(path)?.write_all(text)?;
-    }
-    Ok(())
+    texts.into_iter().try_for_each(|(path, text)| File::options().write(true).open(path)?.write_all(text))
 }
 
 #[allow(unsafe_code)]
@@ -125,6 +149,9 @@ pub(super) fn no_namespaces(error: &io::Error) -> Gap {
 /// The descendants of a process, itself first; as far as they are seen, since they go on meanwhile. Not more than a few
 /// hundred.
 pub(super) fn tree_of(root: u32) -> Vec<u32> {
+    if !Path::new("/proc/thread-self/children").exists() {
+        return tree_by_parents(root);
+    }
     let mut tree = vec![root];
     let mut next = 0;
     while let Some(&pid) = tree.get(next).filter(|_| tree.len() as u64 <= TASKS_MAX) {
@@ -135,6 +162,27 @@ pub(super) fn tree_of(root: u32) -> Vec<u32> {
             let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
             tree.extend(children.split(' ').filter_map(|child| child.trim().parse::<u32>().ok()));
         }
+    }
+    tree
+}
+
+/// The same, of what all processes of the machine say of their parents: for kernels that do not list children
+/// (`CONFIG_PROC_CHILDREN`).
+fn tree_by_parents(root: u32) -> Vec<u32> {
+    let parent_of = |pid: u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // After the name, which may have anything in it, and the state.
+        let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse::<u32>().ok()?;
+        Some((pid, parent))
+    };
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let all = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(parent_of);
+    let all: Vec<(u32, u32)> = all.collect();
+    let mut tree = vec![root];
+    let mut next = 0;
+    while let Some(&pid) = tree.get(next).filter(|_| tree.len() as u64 <= TASKS_MAX) {
+        next += 1;
+        tree.extend(all.iter().filter(|(child, parent)| *parent == pid && *child != root).map(|(child, _)| child));
     }
     tree
 }
@@ -180,11 +228,11 @@ impl Taken {
 
 /// Runs a job from beginning to end. What it has started may be there still.
 pub(super) fn run(job: &Job, namespaces: bool) -> Report {
-    let begun = Instant::now();
+    let (begun, before) = (Instant::now(), cpu_time_of_ended());
     let mut output_truncated = false;
     let end = execute(job, namespaces, &mut output_truncated).unwrap_or_else(|end| end);
-    let cpu = cpu_time_of_ended();
-    let worker_cpu = cpu_time().saturating_add(cpu);
+    let all = cpu_time_of_ended();
+    let (cpu, worker_cpu) = (all.saturating_sub(before), cpu_time().saturating_add(all));
     Report { end, wall: begun.elapsed(), cpu, worker_cpu, output_truncated, untouched: false }
 }
 
@@ -547,4 +595,51 @@ fn limit(job: &Job, namespaces: bool) -> Result<(), Errno> {
         set(Resource::Nproc, TASKS_MAX + TASKS_MARGIN)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descendants_are_found_with_and_without_lists_of_children() {
+        let mut shell = Command::new("sh")
+            .args(["-c", "sleep 60 & (sleep 60; true) & wait"])
+            .process_group(0)
+            .spawn()
+            .expect("there is a shell");
+        let begun = Instant::now();
+        let sorted = |mut tree: Vec<u32>| {
+            tree.sort_unstable();
+            tree
+        };
+        // The shell, two of its children, and one of the second's.
+        while tree_of(shell.id()).len() < 4 && begun.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let (listed, by_parents) = (sorted(tree_of(shell.id())), sorted(tree_by_parents(shell.id())));
+        rustix::process::kill_process_group(Pid::from_child(&shell), Signal::KILL).expect("it is ours");
+        shell.wait().expect("it is ours");
+        assert_eq!(listed.len(), 4);
+        assert_eq!(by_parents, listed);
+    }
+
+    /// Where the system gives namespaces and then refuses the map of users, a process stays where it was.
+    #[test]
+    #[allow(unsafe_code)]
+    fn who_gets_no_map_of_users_enters_nothing() {
+        let namespace = || std::fs::read_link("/proc/self/ns/user").expect("the system says so");
+        let mut command = Command::new("readlink");
+        command.arg("/proc/self/ns/user");
+        // SAFETY: between fork and exec it makes system calls, and allocates nothing.
+        unsafe {
+            command.pre_exec(|| match try_and_enter(b"this is no map", b"nor this") {
+                Err(error) if error.raw_os_error().is_some() => Ok(()),
+                Err(error) => Err(error),
+                Ok(()) => Err(io::ErrorKind::InvalidData.into()),
+            });
+        }
+        let output = command.output().expect("it is refused, with the system's reason");
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), namespace().to_string_lossy());
+    }
 }

@@ -270,7 +270,7 @@ impl Drop for SmallDisk {
 
 /// `None` where this user may not mount one.
 fn small_disk(dir: &Path) -> Option<SmallDisk> {
-    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=96m", "tmpfs"]).arg(dir).output();
+    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=96m,mode=700", "tmpfs"]).arg(dir).output();
     mount.is_ok_and(|mount| mount.status.success()).then(|| SmallDisk(dir.to_owned()))
 }
 

@@ -1,10 +1,12 @@
-//! Hostile programs on real agents, beside an honest bag. Hostile machines are met in `agent/src/net/`, `overlay/tests/` and
-//! `scheduler/tests/`; `docs/red-team.md` has the list.
+//! Hostile programs on real agents, beside an honest bag. Hostile machines are met in `agent/src/net/`, `agent/tests/hostile.rs`,
+//! `overlay/tests/` and `scheduler/tests/`; `docs/red-team.md` has the list.
 
 use std::fs;
 use std::io::Write as _;
 use std::net::TcpStream;
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,7 +19,7 @@ use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{BagId, DeclineReason, Message};
 use serde_json::Value;
 
-use crate::harness::{Agent, Grid, PATIENCE, assert_complete, command, probe_program};
+use crate::harness::{AGENT, Agent, Grid, PATIENCE, alone, assert_complete, command, probe_program};
 
 /// Whatever a program tries, its tasks fail or gain nothing, what happened is told, and the agents go on with honest work.
 #[test]
@@ -222,53 +224,147 @@ fn a_deterministic_task_says_the_same_on_every_machine() {
     assert_ne!(first, outputs(&[]).0, "it is not all that it ever says");
 }
 
-/// The owner of one machine has put another program's machine code in the place of the one that is asked for. Nothing that it
-/// signs is wrong but what it says came out.
-#[test]
-fn a_lying_machine_is_outvoted_and_loses_its_reputation() {
-    const TASKS: usize = 16;
-    let mut grid = Grid::start(4);
-    let programs = [probe_program(), probe_program().with_file_name("../noop/noop.wasm")];
-    let modules = grid.agents[3].dir.join("modules");
-    let compiled = programs.each_ref().map(|program| {
+/// The machine code of the last agent: of a program that says something, and of one that says nothing. Where its owner has put
+/// the second in the place of the first, nothing that it signs is wrong but what it says came out.
+fn machine_code(grid: &Grid) -> [PathBuf; 2] {
+    let liar = &grid.agents[3];
+    let modules = liar.dir.join("modules");
+    [probe_program(), probe_program().with_file_name("../noop/noop.wasm")].map(|program| {
         let known = names(&modules);
         // It runs the first task itself, to see how long one takes.
-        let bag = grid.agents[3].ask(&["submit", "--program", program.to_str().unwrap(), "--", "hello"]);
-        assert_complete(&grid.agents[3], bag["id"].as_str().unwrap(), 1);
+        let bag = liar.ask(&["submit", "--program", program.to_str().unwrap(), "--", "hello"]);
+        assert_complete(liar, bag["id"].as_str().unwrap(), 1);
         let new: Vec<String> = names(&modules).into_iter().filter(|name| !known.contains(name)).collect();
         assert_eq!(new.len(), 1, "{new:?}");
         modules.join(&new[0])
-    });
+    })
+}
+
+/// From here on the last agent lies.
+fn teach_to_lie(grid: &mut Grid, compiled: &[PathBuf; 2]) {
     grid.agents[3].terminate();
     fs::copy(&compiled[1], &compiled[0]).unwrap();
     grid.run(3);
     grid.wait_until_formed(4);
-    let submitter = &grid.agents[0];
-    let liar = grid.agents[3].ask(&["status"])["peer"].as_str().unwrap().to_owned();
-    let said = |options: &[&str]| {
-        let program = programs[0].to_str().unwrap();
-        let array = format!("0-{}", TASKS - 1);
-        let common = ["submit", "--program", program, "--array", &array, "--work", "50"];
-        let bag = submitter.ask(&[&common, options, &["--", "hello", "{index}"]].concat());
-        let bag = bag["id"].as_str().unwrap().to_owned();
-        assert_complete(submitter, &bag, TASKS);
-        let out = grid.root.path().join(&bag);
-        submitter.ask(&["bag", "get", &bag, "--out", out.to_str().unwrap()]);
-        let truth = |index: &usize| {
-            let stdout = fs::read_to_string(out.join(index.to_string()).join("stdout")).unwrap();
-            stdout.contains(&format!("argument {index}\n"))
-        };
-        (submitter.ask(&["bag", "show", &bag]), (0..TASKS).filter(truth).count())
+}
+
+/// What became of a bag of the first agent, and how many results are true.
+fn said(grid: &Grid, tasks: usize, options: &[&str]) -> (Value, usize) {
+    let (submitter, program) = (&grid.agents[0], probe_program());
+    let array = format!("0-{}", tasks - 1);
+    let common = ["submit", "--program", program.to_str().unwrap(), "--array", &array, "--work", "50"];
+    let bag = submitter.ask(&[&common, options, &["--", "hello", "{index}"]].concat());
+    let bag = bag["id"].as_str().unwrap().to_owned();
+    assert_complete(submitter, &bag, tasks);
+    let out = grid.root.path().join(&bag);
+    submitter.ask(&["bag", "get", &bag, "--out", out.to_str().unwrap()]);
+    let truth = |index: &usize| {
+        let stdout = fs::read_to_string(out.join(index.to_string()).join("stdout")).unwrap();
+        stdout.contains(&format!("argument {index}\n"))
     };
-    let (_, truths) = said(&[]);
+    (submitter.ask(&["bag", "show", &bag]), (0..tasks).filter(truth).count())
+}
+
+/// Whether the last agent is what it should be after so many lies that were found out.
+fn assert_judged(grid: &Grid, disputed: u64) {
+    let liar = grid.agents[3].ask(&["status"])["peer"].as_str().unwrap().to_owned();
+    let distrusted = grid.agents[0].ask(&["status"])["distrusted"].clone();
+    let expected = if disputed >= 3 { vec![liar] } else { Vec::new() };
+    assert_eq!(distrusted, serde_json::json!(expected), "after {disputed} lies");
+}
+
+#[test]
+fn a_lying_machine_is_outvoted_and_loses_its_reputation() {
+    const TASKS: usize = 16;
+    let mut grid = Grid::start(4);
+    let compiled = machine_code(&grid);
+    teach_to_lie(&mut grid, &compiled);
+    let (_, truths) = said(&grid, TASKS, &[]);
     assert!(truths < TASKS, "it lies, and is believed");
-    let (shown, truths) = said(&["--replicas", "2"]);
+    let (shown, truths) = said(&grid, TASKS, &["--replicas", "2"]);
     assert_eq!(truths, TASKS, "{shown}");
     let disputed = shown["disputed"].as_u64().unwrap();
     assert!(disputed > 0, "{shown}");
-    let distrusted = submitter.ask(&["status"])["distrusted"].clone();
-    let expected = if disputed >= 3 { vec![liar] } else { Vec::new() };
-    assert_eq!(distrusted, serde_json::json!(expected), "after {disputed} lies");
+    assert_judged(&grid, disputed);
+}
+
+/// It was honest for so long that it is believed alone, and lies from then on: which is found out where it is checked now and
+/// then.
+#[test]
+fn a_machine_that_begins_to_lie_is_found_out_by_a_recheck() {
+    const TASKS: usize = 40;
+    let mut grid = Grid::start(4);
+    let compiled = machine_code(&grid);
+    // Each has agreed with others more than twenty times then.
+    let (shown, truths) = said(&grid, 4 * TASKS, &["--replicas", "2"]);
+    assert_eq!((truths, shown["disputed"].as_u64()), (4 * TASKS, Some(0)), "{shown}");
+    teach_to_lie(&mut grid, &compiled);
+    let (shown, truths) = said(&grid, TASKS, &["--replicas", "2", "--recheck", "1000000"]);
+    assert_eq!(shown["disputed"].as_u64(), Some(0), "{shown}");
+    assert!(truths < TASKS, "it is not checked, and believed");
+    let (shown, truths) = said(&grid, TASKS, &["--replicas", "2", "--recheck", "2"]);
+    let disputed = shown["disputed"].as_u64().unwrap();
+    assert!(disputed > 0, "{truths} of {TASKS} are true: {shown}");
+    assert_judged(&grid, disputed);
+    let (shown, again) = said(&grid, TASKS, &["--replicas", "2", "--recheck", "2"]);
+    assert_eq!(again, TASKS, "it is not believed alone any more: {shown}");
+}
+
+/// Whatever the user's umask is: keys, token, what tasks gave, and the ticket with a key in it.
+#[test]
+fn nothing_that_is_written_can_be_read_by_others() {
+    let _turn = alone();
+    let root = tempfile::tempdir().unwrap();
+    let state = root.path().join("state");
+    let open = |args: &[&str]| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "umask 000 && exec \"$0\" \"$@\"", AGENT, "--state-dir", state.to_str().unwrap()]).args(args);
+        shell.stdin(Stdio::null());
+        shell
+    };
+    let ask = |args: &[&str]| {
+        let output = open(&[&["--output", "json"], args].concat()).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default()
+    };
+    ask(&["grid", "create", "--name", "lab"]);
+    let run = [
+        "run",
+        "--speed-mops",
+        "1000",
+        "--die-with-parent",
+        "--listen",
+        "/ip4/127.0.0.1/tcp/0",
+        "--owner-probe",
+        "/nowhere",
+    ];
+    let mut agent = open(&run).env("XDG_RUNTIME_DIR", root.path()).stderr(Stdio::null()).spawn().unwrap();
+    wait_until("the agent answers", || open(&["status"]).output().unwrap().status.success());
+    ask(&["grid", "invite"]);
+    let program = probe_program();
+    let submit = ["submit", "--program", program.to_str().unwrap(), "--array", "0-3", "--work", "50", "--"];
+    let done = ask(&[&submit[..], &["hello"]].concat())["id"].as_str().unwrap().to_owned();
+    ask(&["bag", "wait", &done]);
+    let bag = ask(&[&submit[..], &["sleep", "600000"]].concat())["id"].as_str().unwrap().to_owned();
+    wait_until("it runs", || ask(&["status"])["running"].as_array().is_some_and(|running| !running.is_empty()));
+    let ticket = root.path().join("ticket");
+    ask(&["bag", "ticket", &bag, "--to", ticket.to_str().unwrap()]);
+
+    let (mut seen, mut open_to_others) = (0, Vec::new());
+    let mut left = vec![state.clone(), ticket];
+    while let Some(path) = left.pop() {
+        // What runs goes on meanwhile.
+        let Ok(metadata) = path.symlink_metadata() else { continue };
+        seen += 1;
+        if !metadata.is_symlink() && metadata.permissions().mode() & 0o077 != 0 {
+            open_to_others.push(format!("{} {:o}", path.display(), metadata.permissions().mode()));
+        }
+        left.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path()));
+    }
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+    assert!(seen > 20, "{seen} are not all");
+    assert!(open_to_others.is_empty(), "{open_to_others:#?}");
 }
 
 fn names(directory: &Path) -> Vec<String> {

@@ -10,7 +10,7 @@ use super::super::certificate::{Certificate, Chain, Refused, Role};
 use super::super::membership::{ADMINS_MAX, Admin, MembershipError, fits_invitation};
 use super::super::message;
 use super::super::revocation::{Revocation, Revocations};
-use super::{Gate, GateError, State, now_s};
+use super::{Gate, GateError, Outcome, State, now_s};
 use crate::identity;
 
 /// Messages about the grid that one peer may send at once, and how many it may send per second in the long run: a whole
@@ -169,7 +169,14 @@ impl Gate {
             return Ok(());
         }
         for revocation in &news {
-            info!(machine = %identity::to_libp2p(revocation.peer), "revoked from the grid");
+            let machine = identity::to_libp2p(revocation.peer);
+            if revocation.admin.is_some() && state.known_role(revocation.peer) == Role::Admin {
+                let by = identity::to_libp2p(PeerId(revocation.issuer));
+                warn!(%machine, %by, "an admin revokes another, who stays one: only the grid's key ends admins");
+                self.count(Outcome::RevokedInVain);
+            } else {
+                info!(%machine, "revoked from the grid");
+            }
         }
         if let Err(error) = state.take_revocations(news) {
             warn!(%error, "revocations cannot be kept; they count until this agent ends");

@@ -350,6 +350,7 @@ fn administrators_are_revoked_by_the_grids_key_alone() {
     for other in [&creator, &good, &member] {
         other.gate.hear_at(bad.peer(), &words, NOW_S).unwrap();
     }
+    assert_eq!(member.gate.admissions().revoked_in_vain, 3, "it is counted");
     for machine in [&creator, &good] {
         assert_eq!(member.gate.admit_at(machine.peer(), &machine.gate.hello(), NOW_S), Ok(()));
     }

@@ -227,3 +227,43 @@ fn outputs_are_what_the_task_wrote_and_lead_nowhere() {
     let (_, files, left_out) = read();
     assert_eq!((files, left_out.len(), left_out[LEFT_OUT_MAX].as_str()), (0, LEFT_OUT_MAX + 1, "3 more"));
 }
+
+/// What this machine gets tasks' files from, without a network.
+fn supplies(dir: &Path) -> Supplies {
+    let keypair = libp2p::identity::Keypair::generate_ed25519();
+    let gate = Arc::new(Gate::open(&keypair, None).expect("no key to read"));
+    let blobs = blobs(dir, 64 << 20);
+    let config = crate::net::NetConfig { keypair, gate: gate.clone(), listen: Vec::new() };
+    let (net, _) = crate::net::start(config, blobs.clone()).expect("it does not listen");
+    let fetcher = Fetcher::new(blobs.clone(), net);
+    fs::create_dir(dir.join("scratch")).expect("our directory");
+    Supplies {
+        blobs,
+        manifest_fetcher: fetcher.clone(),
+        fetcher,
+        gate,
+        reading: Arc::default(),
+        bags: Arc::default(),
+        homes: Arc::new(Homes::new(dir.join("scratch"), dir.join("checkpoints"))),
+        confines_natives: false,
+    }
+}
+
+/// The owner's limit is for what comes in, too, whatever the machine that it was handed back by lets its own have.
+#[tokio::test]
+async fn a_checkpoint_over_the_owners_limit_is_not_taken() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let supplies = supplies(dir.path());
+    let files = BTreeMap::from([("progress".to_owned(), ByteBuf::from(vec![7; 100_000]))]);
+    let packed = TaskOutput { files, ..TaskOutput::default() }.encode();
+    let hash = supplies.blobs.put_bytes(&packed).expect("there is room");
+    let checkpoint = Checkpoint { blob: BlobId(*hash.as_bytes()), bytes: packed.len() as u64 };
+    let task = TaskId { bag: BagId([1; 32]), index: 0 };
+    let path = checkpoints::path(supplies.homes.checkpoints(), task);
+
+    let refused = supplies.go_on_from(task, checkpoint, checkpoint.bytes - 1, &[]).await.expect_err("it is over");
+    assert!(refused.to_string().contains("limits.checkpoint"), "{refused}");
+    assert!(!path.exists(), "nothing of it is there");
+    supplies.go_on_from(task, checkpoint, checkpoint.bytes, &[]).await.expect("it is within");
+    assert_eq!(fs::read(path.join("progress")).expect("it goes on from there").len(), 100_000);
+}
