@@ -365,6 +365,12 @@ pub struct Status {
     /// Results of this machine's bags that came without a valid signature of the machine that ran them, and were not taken.
     #[serde(default)]
     pub results_unsigned: u64,
+    /// Checkpoints that tasks came with and that their submitters had not signed for them: these tasks began anew.
+    #[serde(default)]
+    pub checkpoints_unsigned: u64,
+    /// Tasks that went back unbegun, since the submitter of their bag did not answer: it was not fresh, and may be over.
+    #[serde(default)]
+    pub tasks_unspoken: u64,
     /// Machines that get nothing from this one, since they said other things than others too often.
     #[serde(default)]
     pub distrusted: Vec<String>,

@@ -6,9 +6,10 @@
 mod bounded;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use idlewood_overlay::PeerId;
-use idlewood_scheduler::{BagId, BlobId};
+use idlewood_overlay::{PeerId, WallTime};
+use idlewood_scheduler::{BagId, BlobId, manifest_age};
 use serde::{Deserialize, Serialize};
 
 use self::bounded::{at_most, at_most_pairs};
@@ -77,6 +78,9 @@ pub struct Manifest {
     pub submitter: PeerId,
     /// Tells two submissions of the same work apart.
     pub nonce: u64,
+    /// When it was made, in seconds of Unix time by its submitter's clock; 0 in what was signed before this field.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub made_s: u64,
     /// Number of tasks.
     pub tasks: u64,
     /// The WebAssembly module, or where [`Manifest::native`] says so what a system executes.
@@ -112,6 +116,10 @@ pub struct Manifest {
     /// The program runs on machines whose owner lets native programs run, and whose system can execute it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub native: bool,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 fn disk_bytes_default() -> u64 {
@@ -159,6 +167,13 @@ pub enum ManifestError {
 }
 
 impl Manifest {
+    /// How long ago it was made by a clock that shows `now`; the longest duration where it has no date, or one so far ahead that
+    /// it tells nothing.
+    pub fn age(&self, now: WallTime) -> Duration {
+        let made_us = i64::try_from(self.made_s).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+        if self.made_s == 0 { Duration::MAX } else { manifest_age(WallTime(made_us), now) }
+    }
+
     /// The bytes that are signed.
     pub fn encode(&self) -> Vec<u8> {
         to_cbor(self)
@@ -415,6 +430,7 @@ mod tests {
             name: "bag".to_owned(),
             submitter: PeerId([2; 32]),
             nonce: 3,
+            made_s: 1_700_000_000,
             tasks: 2,
             program: input("program.wasm"),
             args: vec!["{index}".to_owned(), "{}".to_owned()],
@@ -442,6 +458,7 @@ mod tests {
             changed.input_hash(0) == hash
         };
         assert!(same(|it| (it.name, it.nonce, it.time_limit_s) = ("other".to_owned(), 99, 77)));
+        assert!(same(|it| it.made_s = 5));
         assert!(same(|it| (it.tasks, it.submitter) = (3, PeerId([9; 32]))));
         assert!(!same(|it| it.args.push("more".to_owned())));
         assert!(!same(|it| it.env.clear()));
@@ -462,14 +479,31 @@ mod tests {
     }
 
     #[test]
-    fn what_was_signed_without_a_limit_of_disk_has_the_default() {
-        let mut value: ciborium::Value = ciborium::from_reader(manifest().encode().as_slice()).expect("it is CBOR");
-        let fields = value.as_map_mut().expect("a map");
-        fields.retain(|(key, _)| key.as_text() != Some("disk_bytes"));
-        let mut bytes = Vec::new();
-        ciborium::into_writer(&value, &mut bytes).expect("a Vec takes every write");
-        let expected = Manifest { disk_bytes: DISK_BYTES_DEFAULT, ..manifest() };
-        assert_eq!(Manifest::decode(&bytes).expect("it is sound"), expected);
+    fn what_was_signed_without_later_fields_has_their_defaults() {
+        let without = |name: &str| {
+            let mut value: ciborium::Value = ciborium::from_reader(manifest().encode().as_slice()).expect("it is CBOR");
+            let fields = value.as_map_mut().expect("a map");
+            fields.retain(|(key, _)| key.as_text() != Some(name));
+            let mut bytes = Vec::new();
+            ciborium::into_writer(&value, &mut bytes).expect("a Vec takes every write");
+            Manifest::decode(&bytes).expect("it is sound")
+        };
+        assert_eq!(without("disk_bytes"), Manifest { disk_bytes: DISK_BYTES_DEFAULT, ..manifest() });
+        let undated = without("made_s");
+        assert_eq!(undated, Manifest { made_s: 0, ..manifest() });
+        assert_eq!(undated.age(WallTime(1_700_000_000_000_000)), Duration::MAX, "nobody knows");
+    }
+
+    #[test]
+    fn a_manifest_is_as_old_as_its_date_says() {
+        let at = |s: i64| WallTime(s * 1_000_000);
+        let age = |made_s, now| Manifest { made_s, ..manifest() }.age(now);
+        assert_eq!(age(1_700_000_000, at(1_700_000_077)), Duration::from_secs(77));
+        assert_eq!(age(1_700_000_000, at(1_699_999_900)), Duration::ZERO, "clocks are never quite alike");
+        assert_eq!(age(1_700_000_000, at(1_699_000_000)), Duration::MAX, "one of the two clocks is wrong");
+        for made_s in [u64::MAX, i64::MAX as u64, i64::MAX as u64 / 1_000_000 + 1] {
+            assert_eq!(age(made_s, at(1_700_000_000)), Duration::MAX);
+        }
     }
 
     #[test]

@@ -40,6 +40,7 @@ fn manifest() -> Manifest {
         name: "bag".to_owned(),
         submitter: PeerId([2; 32]),
         nonce: 3,
+        made_s: 1,
         tasks: 1,
         program: Input { name: "program.wasm".to_owned(), blob: BlobId([1; 32]), bytes: 1 },
         args: Vec::new(),

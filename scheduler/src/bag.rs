@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use idlewood_overlay::{Contact, Side};
+use idlewood_overlay::{Contact, Side, WallTime};
 use serde::{Deserialize, Serialize};
 
 use crate::queue::WORK_MOPS_MIN;
@@ -28,6 +28,8 @@ pub const AGE_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
 const ANSWERS_PER_S: u64 = 25;
 /// Longest time for their answers, however many machines there are. Our choice.
 pub(crate) const ANSWER_WITHIN_MAX: Duration = Duration::from_secs(600);
+/// How far clocks of machines that are kept right are apart. Our choice.
+pub(crate) const CLOCKS_APART_MAX: Duration = Duration::from_secs(600);
 /// Deepest path down the tree; position keys have 256 bits, and so has a trie over them levels.
 const PATH_LENGTH_MAX: usize = 256;
 
@@ -66,6 +68,13 @@ pub struct Checkpoint {
     /// Size of that blob.
     #[serde(rename = "b")]
     pub bytes: u64,
+}
+
+/// How old a bag is whose manifest was made at `made`, by a wall clock that shows `now`: what a driver says of it
+/// ([`crate::Event::Authorised`]). The longest duration where it is ahead of that clock by more than clocks may be apart: such a
+/// date tells nothing.
+pub fn manifest_age(made: WallTime, now: WallTime) -> Duration {
+    if made.since(now) > CLOCKS_APART_MAX { Duration::MAX } else { now.since(made) }
 }
 
 /// One task of a bag.
@@ -331,4 +340,22 @@ impl Request {
 pub(crate) fn answer_within_ms(machines: u64) -> u32 {
     let longest_ms = ANSWER_WITHIN_MAX.as_millis() as u64;
     (machines.saturating_mul(1000 / ANSWERS_PER_S)).min(longest_ms) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_date_that_is_far_ahead_tells_nothing() {
+        let now = WallTime(1_700_000_000_000_000);
+        for (ahead_s, age) in
+            [(0, Duration::ZERO), (600, Duration::ZERO), (601, Duration::MAX), (1 << 30, Duration::MAX)]
+        {
+            assert_eq!(manifest_age(now + Duration::from_secs(ahead_s), now), age);
+        }
+        assert_eq!(manifest_age(now - Duration::from_secs(77), now), Duration::from_secs(77));
+        assert_eq!(manifest_age(WallTime(i64::MAX), WallTime(i64::MIN)), Duration::MAX);
+        assert_eq!(manifest_age(WallTime(0), now).as_micros(), now.0 as u128);
+    }
 }

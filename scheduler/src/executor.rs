@@ -107,6 +107,8 @@ pub(crate) struct Executor {
     asked: BTreeMap<BagId, Vec<Request>>,
     /// Requests, or parts of them, that did not queue here.
     declined: u64,
+    /// Tasks that went back since their submitter did not speak of their bag, which was not fresh.
+    unspoken: u64,
     /// Bags by deadline; stale when `order_stale`.
     order: Vec<BagId>,
     order_stale: bool,
@@ -175,6 +177,7 @@ impl Executor {
             held: Shelf::default(),
             asked: BTreeMap::new(),
             declined: 0,
+            unspoken: 0,
             order: Vec::new(),
             order_stale: false,
             suspended: false,
@@ -225,7 +228,10 @@ impl Executor {
     /// A request for a bag that may queue here: everything new in it does. However much there is to do it is not refused
     /// (paper §6), but where it cannot be what it says, or would leave more to account for than a message holds: then
     /// its submitter issues it again. Of very many bags those go first that no submitter has spoken for.
-    fn queue(&mut self, request: Request, io: &mut Io, config: &Config) {
+    ///
+    /// Of a bag that is new here tasks begin until `fresh_until`, and after that when its submitter has spoken of it here, which
+    /// is then asked at once.
+    fn queue(&mut self, request: Request, fresh_until: Option<Time>, io: &mut Io, config: &Config) {
         let Some(request) = self.within_quota(request, io, config) else { return };
         let id = request.bag.id;
         if let Some(held) = self.held.get(&id).filter(|held| !held.agrees_with(&request.bag)) {
@@ -255,8 +261,12 @@ impl Executor {
         let is_new = self.seen.insert(&request);
         let is_first = !self.held.contains_key(&id);
         let held = self.held.get_or_insert_with(id, || Held::new(request.bag, released, config));
+        if is_first {
+            held.fresh_until = fresh_until;
+        }
         let mut changes = Vec::new();
         if is_new {
+            held.fresh_until = held.fresh_until.map(|until| until.max(io.now));
             held.pace = held.pace.longer(pace);
             held.attempt(request.attempt, &request.ranges);
             changes = held.supersede(request.attempt, &request.ranges);
@@ -275,7 +285,9 @@ impl Executor {
         let mut then = Vec::new();
         let takes_a_link = to.peer != io.me.peer;
         if is_new && takes_a_link && to == held.bag.submitter && !pace.is_none() && !leads {
-            held.speak_by(self.version, pace.next(io.now));
+            // At once where nothing begins before its submitter has answered.
+            let fresh_until = held.fresh_until.filter(|_| !held.confirmed);
+            held.speak_by(self.version, pace.next(io.now).min(fresh_until.unwrap_or(Time::MAX)));
         } else {
             then.push(Then::Send(to, held.holding(self.version, io, config)));
         }
@@ -494,6 +506,11 @@ impl Executor {
         self.declined
     }
 
+    /// Tasks that went back since their submitter did not speak of their bag.
+    pub(crate) fn unspoken_tasks(&self) -> u64 {
+        self.unspoken
+    }
+
     pub(crate) fn resting_until(&self) -> Option<Time> {
         self.resting_until
     }
@@ -508,6 +525,7 @@ impl Executor {
         self.rate_what_runs(io.now);
         self.vacate_if_due(io, config);
         self.take_back_offers(io);
+        self.return_unspoken(io, config);
         if self.resting_until.is_some_and(|until| until <= io.now) {
             self.resting_until = None;
             self.changed = true;
@@ -539,6 +557,21 @@ impl Executor {
             }
         }
         self.renew(renewals, io, config);
+    }
+
+    /// What has not begun of bags that are not fresh, and that no submitter speaks of when asked, goes back: it must not stand
+    /// in the way of others for ever.
+    fn return_unspoken(&mut self, io: &mut Io, config: &Config) {
+        for bag in self.due(io.now, Duration::ZERO) {
+            let is_due = |held: &&mut Held| held.unspoken_until().is_some_and(|until| until <= io.now);
+            let Some(held) = self.held.get_mut(&bag).filter(is_due).filter(|_| !io.is_writing(bag)) else { continue };
+            self.unspoken += held.waiting.len();
+            self.version += 1;
+            held.hand_back(IntervalSet::new(), self.version, io, config);
+            self.forget_if_empty(bag);
+            self.order_stale = true;
+            self.changed = true;
+        }
     }
 
     /// One message to each submitter renews what is due, and with it what will be soon.

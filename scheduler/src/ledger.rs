@@ -357,6 +357,7 @@ impl Ledger {
                     task: TaskId { bag: self.bag.id, index },
                     output: result.output,
                     output_bytes: result.output_bytes,
+                    unfinished: result.unfinished,
                     from: from.clone(),
                 });
                 self.fetching.insert(index, (result, from));
@@ -386,12 +387,14 @@ impl Ledger {
         self.may_retry(result, executor)
     }
 
-    /// The output of a result is here (or could not be had: its executor will offer it again).
-    pub(crate) fn fetched(&mut self, index: u64, here: bool, io: &mut Io) {
+    /// The output of a result is here (or could not be had: its executor will offer it again). Of a task that came back before
+    /// its end the driver may have made another `checkpoint` of it, which is what requests name.
+    pub(crate) fn fetched(&mut self, index: u64, here: bool, checkpoint: Option<Checkpoint>, io: &mut Io) {
         let Some((result, executor)) = self.fetching.remove(&index) else { return };
         if here {
             if result.unfinished {
-                self.record_checkpoint(&result, executor, io);
+                let came = Checkpoint { blob: result.output, bytes: result.output_bytes };
+                self.record_checkpoint(&result, checkpoint.unwrap_or(came), executor, io);
             } else {
                 self.record_result(result, executor, io);
             }
@@ -414,14 +417,13 @@ impl Ledger {
     }
 
     /// A task comes back before its end: it is issued again, to go on from its checkpoint.
-    fn record_checkpoint(&mut self, result: &TaskResult, executor: Contact, io: &mut Io) {
+    fn record_checkpoint(&mut self, result: &TaskResult, checkpoint: Checkpoint, executor: Contact, io: &mut Io) {
         let (bag, index) = (self.bag.id, result.index);
         let ack = Message::ResultsAck { bag, indices: IntervalSet::from(index..index + 1) };
         if self.is_closed() || !self.is_news(&executor, result) {
             io.send(executor, ack);
             return;
         }
-        let checkpoint = Checkpoint { blob: result.output, bytes: result.output_bytes };
         self.checkpoints.insert(index, checkpoint);
         // Its executor lists it until it hears of this: that is no new placement.
         self.not_before_next_attempt(index);

@@ -26,7 +26,7 @@ pub mod summary;
 
 pub use bag::{
     AGE_MAX, BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, BlobId, Checkpoint, DeclineReason, Finished, Path,
-    REQUEST_INTERVALS_MAX, Request, TaskId, TaskResult,
+    REQUEST_INTERVALS_MAX, Request, TaskId, TaskResult, manifest_age,
 };
 pub use config::{Config, PerSubmitter};
 pub use executor::{HeldView, RunningTask};

@@ -122,9 +122,9 @@ impl Peer {
             }
             Event::Vacate => self.executor.vacate(&mut self.io),
             Event::VacatesAfter(after) => self.executor.vacates_after(after),
-            Event::Fetched { task, here } => {
+            Event::Fetched { task, here, checkpoint } => {
                 if let Some(ledger) = self.ledgers.get_mut(&task.bag) {
-                    ledger.fetched(task.index, here, &mut self.io);
+                    ledger.fetched(task.index, here, checkpoint, &mut self.io);
                 }
             }
             Event::OwnerReturned => self.executor.suspend(&mut self.io),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use idlewood_overlay::{Body, Contact, GridId, Node, PeerId, Side, State, Time, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
-    Asker, BagHeader, BagId, BlobId, Change, Checkpoint, Config, DeclineReason, Effect, Event, Finished,
+    AGE_MAX, Asker, BagHeader, BagId, BlobId, Change, Checkpoint, Config, DeclineReason, Effect, Event, Finished,
     MESSAGE_BYTES_MAX, Message, Notice, Path, Peer, Record, Replication, Request, Submission, TaskId, TaskOutcome,
     TaskResult,
 };
@@ -34,7 +34,7 @@ struct Host {
     measured: Vec<BagId>,
     /// What was to be authorised, and what is answered; none: nothing.
     looked_at: Vec<BagHeader>,
-    verdict: Option<Result<(), DeclineReason>>,
+    verdict: Option<Result<Duration, DeclineReason>>,
     notices: Vec<Notice>,
     persisted: Vec<Record>,
     /// Whose checkpoints were asked for, and what tasks that were started go on from.
@@ -63,7 +63,7 @@ impl Host {
             stopped: Vec::new(),
             measured: Vec::new(),
             looked_at: Vec::new(),
-            verdict: Some(Ok(())),
+            verdict: Some(Ok(Duration::ZERO)),
             notices: Vec::new(),
             persisted: Vec::new(),
             asked: Vec::new(),
@@ -101,7 +101,9 @@ impl Host {
                             events.push_back(Event::Authorised { bag: bag.id, verdict });
                         }
                     }
-                    Effect::FetchOutput { task, .. } => events.push_back(Event::Fetched { task, here: true }),
+                    Effect::FetchOutput { task, .. } => {
+                        events.push_back(Event::Fetched { task, here: true, checkpoint: None })
+                    }
                     Effect::Notify(notice) => self.notices.push(notice),
                     Effect::FreezeTask { .. }
                     | Effect::ThawTask { .. }
@@ -1267,7 +1269,7 @@ fn nothing_of_a_bag_queues_before_it_is_authorised() {
     assert_eq!(host.looked_at, [bag(1)], "asked once");
     assert!(host.started.is_empty() && host.persisted.is_empty() && host.holdings().is_empty());
     assert!(host.peer.held().is_empty());
-    host.give(Event::Authorised { bag: BAG, verdict: Ok(()) });
+    host.give(Event::Authorised { bag: BAG, verdict: Ok(Duration::ZERO) });
     assert_eq!((host.started.len(), host.peer.unfinished()[&BAG].len()), (1, 9));
     assert_eq!(host.holdings().last().map(|(_, tasks)| *tasks), Some(9));
     // What is here needs no second look; who contradicts it does, and is not heard once its submitter has spoken.
@@ -1289,7 +1291,7 @@ fn what_is_not_authorised_goes_back_with_the_reason_and_leaves_nothing() {
         assert_eq!(host.peer.declined_requests(), 1);
         assert!(host.peer.resting_until().is_none(), "others' bags are welcome");
         // Nothing is remembered either: it may be another time.
-        host.verdict = Some(Ok(()));
+        host.verdict = Some(Ok(Duration::ZERO));
         host.receive(1, request(1, 0, 0..5));
         assert_eq!(host.started.len(), 1);
     }
@@ -1330,10 +1332,116 @@ fn an_invention_does_not_keep_the_bag_itself_out() {
     host.receive(1, request(2, 0, 0..5));
     host.give(Event::Authorised { bag: BAG, verdict: Err(DeclineReason::Forged) });
     assert_eq!(host.looked_at.len(), 2);
-    host.give(Event::Authorised { bag: BAG, verdict: Ok(()) });
+    host.give(Event::Authorised { bag: BAG, verdict: Ok(Duration::ZERO) });
     assert_eq!((host.peer.unfinished()[&BAG].len(), host.started.len()), (5, 1));
     // An answer that nobody waits for says nothing.
-    host.give(Event::Authorised { bag: BagId([99; 32]), verdict: Ok(()) });
+    host.give(Event::Authorised { bag: BagId([99; 32]), verdict: Ok(Duration::ZERO) });
+}
+
+/// Ten tasks of a bag that was signed so long ago, as somebody sends them; their machines have ten minutes to tell of them.
+fn sent_again(signed_ago: Duration) -> Host {
+    let mut host = Host::new(2);
+    host.verdict = Some(Ok(signed_ago));
+    host.receive(5, forged(1, |request| request.answer_within_ms = 600_000));
+    host
+}
+
+#[test]
+fn what_is_not_fresh_begins_when_its_submitter_has_answered() {
+    for signed_ago in [seconds(601.0), seconds(1e6), Duration::MAX] {
+        let mut host = sent_again(signed_ago);
+        assert_eq!(host.holdings().len(), 1, "it is asked at once");
+        host.pass(seconds(30.0));
+        assert!(host.holdings().len() > 1, "and again");
+        assert!(host.started.is_empty());
+        host.receive(5, lease(0, IntervalSet::new()));
+        assert!(host.started.is_empty(), "that is not its submitter");
+        host.receive(1, lease(host.holdings().last().expect("it spoke").0, IntervalSet::new()));
+        assert_eq!(host.started.len(), 1);
+        // Of what it has spoken of it is not asked, whatever comes.
+        host.sent.clear();
+        host.receive(
+            1,
+            forged(2, |request| {
+                (request.ranges, request.answer_within_ms) = (IntervalSet::from(20..30), 600_000);
+            }),
+        );
+        assert!(host.holdings().is_empty() && host.looked_at.len() == 1, "{:?}", host.sent);
+        host.pass(seconds(900.0));
+        (0..19).for_each(|index| host.finish(host.started[index], true));
+        assert_eq!(host.started.len(), 20);
+        assert_eq!(host.peer.unspoken_tasks(), 0);
+    }
+}
+
+#[test]
+fn nothing_runs_of_what_is_over_while_its_submitter_is_away() {
+    let mut host = sent_again(seconds(3600.0));
+    host.pass(Config::default().placement_timeout + seconds(599.0));
+    assert_eq!(host.peer.held()[0].waiting, 10, "its submitter may yet answer");
+    host.pass(seconds(2.0));
+    assert!(host.peer.held().is_empty() && host.started.is_empty());
+    assert_eq!(
+        host.holdings().last().map(|said| said.1),
+        Some(0),
+        "should it come back, it hears that nothing is here"
+    );
+    assert_eq!(host.peer.unspoken_tasks(), 10);
+    // It comes back, and the bag is not over: all is as ever.
+    host.receive(1, request(2, 1, 10..20));
+    host.receive(1, lease(host.holdings().last().expect("it spoke").0, IntervalSet::new()));
+    assert_eq!((host.started.len(), host.peer.held()[0].waiting), (1, 9));
+}
+
+#[test]
+fn what_is_fresh_begins_without_a_word_of_its_submitter_and_goes_on_while_it_is() {
+    let mut host = sent_again(seconds(10.0));
+    assert_eq!((host.started.len(), host.holdings().len()), (1, 0), "it is told at a moment of this machine's own");
+    host.pass(seconds(580.0));
+    host.finish(host.started[0], true);
+    assert_eq!(host.started.len(), 2);
+    host.pass(seconds(11.0));
+    host.finish(host.started[1], true);
+    assert_eq!(host.started.len(), 2, "nothing more begins");
+    host.receive(1, lease(host.holdings().last().expect("it spoke").0, IntervalSet::new()));
+    assert_eq!(host.started.len(), 3);
+    // It is asked when that ends, at the latest.
+    let mut host = sent_again(seconds(595.0));
+    assert_eq!((host.started.len(), host.holdings().len()), (1, 0));
+    host.pass(seconds(6.0));
+    assert_eq!(host.holdings().len(), 1);
+}
+
+#[test]
+fn no_request_makes_a_bag_older_than_its_manifest() {
+    let day = seconds(86_400.0);
+    let clocks = seconds(600.0);
+    let most = AGE_MAX;
+    for (signed_ago, said, believed) in [
+        (Duration::ZERO, most, clocks),
+        (day, most, day + clocks),
+        (day, day / 2, day / 2),
+        (Duration::MAX, day, day),
+        (Duration::MAX, most * 2, most),
+    ] {
+        let mut host = Host::new(2);
+        host.verdict = Some(Ok(signed_ago));
+        // Who makes another bag of it is asked about again, and no better off.
+        for number in 1..3 {
+            host.receive(
+                5,
+                forged(number, |request| {
+                    (request.age, request.bag.task_mops) = (said, 1000.0 * number as f64);
+                }),
+            );
+            let released = host.persisted.iter().rev().find_map(|record| match record {
+                Record::Held { released, .. } => Some(*released),
+                _ => None,
+            });
+            assert_eq!(released, Some(START - believed), "signed {signed_ago:?} ago, {said:?} old");
+        }
+        assert_eq!(host.looked_at.len(), 2);
+    }
 }
 
 #[test]

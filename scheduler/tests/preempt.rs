@@ -139,9 +139,15 @@ impl Machine {
             Effect::Send { message, .. } => {
                 if let Message::Holding { bag, version, ranges, .. } = message {
                     self.holding.insert(bag, (version, ranges.len()));
+                    // Its submitter is there, and content with it.
+                    let (term, drop, rest) = (Duration::from_secs(60), IntervalSet::new(), Duration::ZERO);
+                    let message = Message::Lease { bag, version, submitter: None, term, drop, rest };
+                    events.push_back(Event::Received { from: PeerId([1; 32]), message });
                 }
             }
-            Effect::Authorise { bag } => events.push_back(Event::Authorised { bag: bag.id, verdict: Ok(()) }),
+            Effect::Authorise { bag } => {
+                events.push_back(Event::Authorised { bag: bag.id, verdict: Ok(Duration::ZERO) })
+            }
             Effect::MeasureTask { .. }
             | Effect::FetchOutput { .. }
             | Effect::KeepCheckpoints { .. }

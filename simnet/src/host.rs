@@ -163,6 +163,11 @@ impl Host {
         Contact { peer: self.id, incarnation: 0, address: self.index.to_string().into(), nonce: None }
     }
 
+    /// What its wall clock shows.
+    pub(crate) fn wall(&self, now: Time) -> WallTime {
+        self.condition.wall(EPOCH + now.since(Time::ZERO))
+    }
+
     /// The machine is switched on; its peer knows what is on the disk. `expects_grid`: it will be given a contact.
     ///
     /// # Panics
@@ -174,7 +179,7 @@ impl Host {
         self.wake = None;
         self.suspended = false;
         self.condition.restart();
-        let wall_now = self.condition.wall(EPOCH + now.since(Time::ZERO));
+        let wall_now = self.wall(now);
         let incarnation = u64::try_from(wall_now.0 / 1000).unwrap_or(0).max(self.incarnation + 1);
         self.incarnation = incarnation;
         let me = Contact { incarnation, ..self.contact() };

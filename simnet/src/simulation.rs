@@ -325,6 +325,10 @@ impl Simulation {
             return;
         }
         self.world.record.submitted(number, host, self.now);
+        let made = self.host(host).wall(self.now);
+        for shard in &mut self.shards {
+            shard.signed.insert(submission.id, made);
+        }
         let (now, around) = (self.now, Arc::clone(&self.around));
         self.shard_of(host).submit(host, submission, now, &around);
     }

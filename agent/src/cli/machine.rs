@@ -358,6 +358,8 @@ ON THE LINE  MACHINE                      ADDRESS
             requests_declined: 0,
             distrusted: Vec::new(),
             results_unsigned: 0,
+            checkpoints_unsigned: 0,
+            tasks_unspoken: 0,
             protocol_errors: 0,
             disbelieved: crate::api::Disbelieved::default(),
             uptime_s: 61.0,

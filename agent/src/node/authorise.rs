@@ -11,6 +11,7 @@ use idlewood_scheduler::{BagHeader, BagId, BlobId, DeclineReason, Event};
 
 use super::driver::{Done, Driver};
 use super::task::{PrepareError, SIGNED_BYTES_MAX, Supplies};
+use crate::clock::wall_now;
 use crate::fetch::Fetcher;
 use crate::grid::{Gate, Refused, Unauthorised};
 use crate::manifest::{Manifest, ManifestError};
@@ -174,6 +175,7 @@ impl Driver {
         let id = bag.id;
         if let Some(manifest) = self.manifests.get(id) {
             let verdict = if fits(&bag, &manifest) { self.judge(&manifest) } else { Err(DeclineReason::Forged) };
+            let verdict = verdict.map(|()| manifest.age(wall_now()));
             return self.follow_ups.push_back(self.verdict(id, verdict));
         }
         let (supplies, sources) = (self.supplies.clone(), self.sources(&bag.submitter));
@@ -185,8 +187,9 @@ impl Driver {
     pub(super) fn authorised(&mut self, bag: BagId, manifest: Result<Arc<Manifest>, DeclineReason>) {
         let verdict = manifest.and_then(|manifest| {
             self.judge(&manifest)?;
+            let age = manifest.age(wall_now());
             self.manifests.remember(bag, manifest);
-            Ok(())
+            Ok(age)
         });
         let event = self.verdict(bag, verdict);
         self.feed(event);
@@ -199,7 +202,7 @@ impl Driver {
         self.supplies.wishes(manifest)
     }
 
-    fn verdict(&self, bag: BagId, verdict: Result<(), DeclineReason>) -> Event {
+    fn verdict(&self, bag: BagId, verdict: Result<Duration, DeclineReason>) -> Event {
         if let Err(reason) = verdict {
             tracing::info!(%bag, %reason, "tasks of a bag do not queue here");
         }

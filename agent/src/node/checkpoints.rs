@@ -5,8 +5,9 @@
 //! when the task is over, and when this machine no longer holds the task.
 //!
 //! A task that goes to another machine takes it along: packed as an output that has nothing but files, it is a blob that
-//! the submitter fetches like a result, and the next machine like an input, where it is laid out before the task begins.
-//! `docs/adr/0014` says who goes and who stays.
+//! the submitter fetches like a result, signs for that task, and names in its requests, and the next machine fetches like an
+//! input, where it is laid out before the task begins if the signature is that of the bag's submitter. `docs/adr/0014` says
+//! who goes and who stays, `docs/adr/0018` why it is signed.
 //!
 //! A checkpoint with links in it, or files with several names, could not be put together again elsewhere: its task stays
 //! with it on this machine. So does that of a machine that crashed: only what is handed back travels.
@@ -15,7 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +29,7 @@ use serde_bytes::ByteBuf;
 use super::driver::{Done, Driver};
 use super::pin::Pin;
 use crate::blobs::Blobs;
+use crate::grid::{CHECKPOINT_ADDED_BYTES, Gate};
 use crate::manifest::TaskOutput;
 use crate::worker::left::{self, Contents, FILES_MAX, Left, Room};
 
@@ -156,6 +158,18 @@ fn pack(path: &Path, bytes_max: u64) -> anyhow::Result<Option<Vec<u8>>> {
     let bytes = TaskOutput { files, ..TaskOutput::default() }.encode();
     anyhow::ensure!(bytes.len() as u64 <= bytes_max, too_large());
     Ok(Some(bytes))
+}
+
+/// Keeps a checkpoint that came back, durable, pinned and signed for its task by this machine: what requests name. Blocks.
+///
+/// # Errors
+/// When it cannot be read, or there is no room for it.
+pub(super) fn sign(path: &Path, task: TaskId, gate: &Gate, blobs: &Arc<Blobs>) -> anyhow::Result<(Checkpoint, Pin)> {
+    let mut bytes = vec![0; CHECKPOINT_ADDED_BYTES];
+    fs::File::open(path)?.read_to_end(&mut bytes)?;
+    let (signature, packed) = bytes.split_at_mut(CHECKPOINT_ADDED_BYTES);
+    signature.copy_from_slice(&gate.sign_checkpoint(&task.bag.0, task.index, packed));
+    store(blobs, &bytes)
 }
 
 /// Makes a task's checkpoint of what another machine has packed: all of it or nothing. It is put together in a new

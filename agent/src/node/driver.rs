@@ -28,7 +28,7 @@ use super::kept::Kept;
 use super::manifests::Manifests;
 use super::measuring::Measuring;
 use super::neighbours::{self, Neighbours};
-use super::outputs::Outputs;
+use super::outputs::{Fetched, Outputs, Wanted};
 use super::owner::Owner;
 use super::pin::Pin;
 use super::places::Place;
@@ -109,7 +109,7 @@ pub(super) enum Done {
     /// The output is here, durable and pinned; `None`: it could not be had.
     OutputKept {
         task: TaskId,
-        pin: Option<Pin>,
+        kept: Option<Fetched>,
     },
     Accepted {
         result: Result<Box<Accepted>, super::Refusal>,
@@ -191,6 +191,8 @@ pub(super) struct Driver {
     pub(super) leaving: Leaving,
     /// Results of this machine's bags that came without their machine's signature.
     pub(super) results_unsigned: u64,
+    /// Checkpoints that tasks came with and that their submitters had not signed for them.
+    pub(super) checkpoints_unsigned: u64,
     /// Messages that came whole and are none.
     pub(super) malformed_messages: u64,
     pub(super) measuring: Measuring,
@@ -251,6 +253,7 @@ impl Driver {
             manifests: Manifests::default(),
             leaving: Leaving::default(),
             results_unsigned: 0,
+            checkpoints_unsigned: 0,
             malformed_messages: 0,
             measuring: Measuring::default(),
             outputs: Outputs::default(),
@@ -376,8 +379,8 @@ impl Driver {
             Effect::SuspendTasks | Effect::ResumeTasks => self.settle_workers(),
             Effect::Authorise { bag } => self.authorise(bag),
             Effect::MeasureTask { bag } => self.measure(bag),
-            Effect::FetchOutput { task, output, output_bytes, from } => {
-                self.fetch_output(task, output, output_bytes, from);
+            Effect::FetchOutput { task, output, output_bytes, unfinished, from } => {
+                self.fetch_output(Wanted { task, output, output_bytes, unfinished, from });
             }
             Effect::Notify(notice) => self.notice(notice),
         }
@@ -484,7 +487,7 @@ impl Driver {
             Done::Measured { bag, cpu, collected } => self.measured(bag, cpu, &collected),
             Done::Authorised { bag, manifest } => self.authorised(bag, manifest),
             Done::MeasureAgain => self.measure_again(job),
-            Done::OutputKept { task, pin } => self.output_kept(task, pin),
+            Done::OutputKept { task, kept } => self.output_kept(task, kept),
             Done::Accepted { result, reply } => self.accepted(result, reply),
             Done::AcceptLost => self.accepting -= 1,
             Done::RerunReady { bag, needs, reply } => self.rerun_ready(bag, needs, reply),

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use blake3::Hash;
 use idlewood_overlay::Contact;
-use idlewood_scheduler::{BlobId, Event, TaskId};
+use idlewood_scheduler::{BlobId, Checkpoint, Event, TaskId};
 use tokio::sync::Mutex;
 
 use super::driver::{Done, Driver};
 use super::pin::Pin;
-use super::task::PrepareError;
+use super::task::{PrepareError, Supplies};
 
 /// Outputs that are fetched at the same time. The fetcher downloads fewer; the others wait for their source.
 const UNDER_WAY_MAX: usize = 16;
@@ -21,12 +21,14 @@ const WAITING_MAX: usize = 4096;
 /// Between two tries to keep an output for which there is no room here.
 const ROOM_PAUSE: Duration = Duration::from_secs(5);
 
+/// As [`idlewood_scheduler::Effect::FetchOutput`] says it.
 #[derive(Debug, PartialEq)]
-struct Wanted {
-    task: TaskId,
-    output: BlobId,
-    output_bytes: u64,
-    from: Contact,
+pub(super) struct Wanted {
+    pub(super) task: TaskId,
+    pub(super) output: BlobId,
+    pub(super) output_bytes: u64,
+    pub(super) unfinished: bool,
+    pub(super) from: Contact,
 }
 
 /// What is wanted and what is on its way.
@@ -65,22 +67,37 @@ impl Outputs {
     }
 }
 
-fn is_for_want_of_room(kept: &Result<Pin, PrepareError>) -> bool {
+/// What came of a fetch: what must stay, and of a checkpoint its name with a signature.
+pub(super) type Fetched = (Pin, Option<Checkpoint>);
+
+async fn keep(supplies: &Supplies, wanted: &Wanted) -> Result<Fetched, PrepareError> {
+    let &Wanted { task, output, output_bytes, unfinished, ref from } = wanted;
+    if unfinished {
+        let packed = Checkpoint { blob: output, bytes: output_bytes };
+        let (checkpoint, pin) = supplies.keep_checkpoint(task, packed, from.clone()).await?;
+        return Ok((pin, Some(checkpoint)));
+    }
+    Ok((supplies.keep_output(output, output_bytes, from.clone()).await?, None))
+}
+
+fn is_for_want_of_room(kept: &Result<Fetched, PrepareError>) -> bool {
     kept.as_ref().is_err_and(PrepareError::is_for_want_of_room)
 }
 
 impl Driver {
-    pub(super) fn fetch_output(&mut self, task: TaskId, output: BlobId, output_bytes: u64, from: Contact) {
-        let hash = Hash::from_bytes(output.0);
+    pub(super) fn fetch_output(&mut self, wanted: Wanted) {
+        let (task, hash) = (wanted.task, Hash::from_bytes(wanted.output.0));
         let pin = Pin::new(&self.supplies.blobs, hash);
-        if self.supplies.blobs.is_durable(hash) && self.supplies.blobs.len(hash) == Some(output_bytes) {
+        let is_here =
+            || self.supplies.blobs.is_durable(hash) && self.supplies.blobs.len(hash) == Some(wanted.output_bytes);
+        if !wanted.unfinished && is_here() {
             // Executed here, or like another that is here.
             self.pins.push(pin);
-            self.follow_ups.push_back(Event::Fetched { task, here: true });
+            self.follow_ups.push_back(Event::Fetched { task, here: true, checkpoint: None });
             return;
         }
-        if !self.outputs.push(Wanted { task, output, output_bytes, from }) {
-            self.follow_ups.push_back(Event::Fetched { task, here: false });
+        if !self.outputs.push(wanted) {
+            self.follow_ups.push_back(Event::Fetched { task, here: false, checkpoint: None });
         }
         self.fetch_outputs();
     }
@@ -88,34 +105,39 @@ impl Driver {
     fn fetch_outputs(&mut self) {
         // Of a bag that was closed since nothing is wanted any more, and the peer waits for nothing.
         let is_open = |wanted: &Wanted| self.peer.bag(wanted.task.bag).is_some_and(|bag| bag.closed.is_none());
-        while let Some(Wanted { task, output, output_bytes, from }) = self.outputs.next(is_open) {
+        while let Some(wanted) = self.outputs.next(is_open) {
+            let task = wanted.task;
             let (supplies, narrow) = (self.supplies.clone(), self.outputs.narrow.clone());
             let fetch = async move {
-                let mut pin = supplies.keep_output(output, output_bytes, from.clone()).await;
-                if is_for_want_of_room(&pin) {
-                    tracing::warn!(bytes = output_bytes, "there is no room for a result, which stays where it is");
+                let mut kept = keep(&supplies, &wanted).await;
+                if is_for_want_of_room(&kept) {
+                    tracing::warn!(
+                        bytes = wanted.output_bytes,
+                        "there is no room for a result, which stays where it is"
+                    );
                     // Halves of several would take the room from each other.
                     let _turn = narrow.lock().await;
                     // Its executor keeps it: to run the task again would not help.
-                    while is_for_want_of_room(&pin) {
+                    while is_for_want_of_room(&kept) {
                         tokio::time::sleep(ROOM_PAUSE).await;
-                        pin = supplies.keep_output(output, output_bytes, from.clone()).await;
+                        kept = keep(&supplies, &wanted).await;
                     }
                 }
-                if let Err(error) = &pin {
+                if let Err(error) = &kept {
                     tracing::info!(error = format!("{error:#}"), "a result could not be fetched yet");
                 }
-                Done::OutputKept { task, pin: pin.ok() }
+                Done::OutputKept { task, kept: kept.ok() }
             };
-            self.jobs.spawn(fetch, Done::OutputKept { task, pin: None });
+            self.jobs.spawn(fetch, Done::OutputKept { task, kept: None });
         }
     }
 
-    pub(super) fn output_kept(&mut self, task: TaskId, pin: Option<Pin>) {
+    pub(super) fn output_kept(&mut self, task: TaskId, kept: Option<Fetched>) {
         self.outputs.ended();
-        self.feed(Event::Fetched { task, here: pin.is_some() });
-        // By now the peer's record pins the output, or nobody wants it.
-        drop(pin);
+        let (here, checkpoint) = (kept.is_some(), kept.as_ref().and_then(|(_, checkpoint)| *checkpoint));
+        self.feed(Event::Fetched { task, here, checkpoint });
+        // By now the peer's record pins what was kept, or nobody wants it.
+        drop(kept);
         self.fetch_outputs();
     }
 }
@@ -129,7 +151,8 @@ mod tests {
 
     fn wanted(index: u64) -> Wanted {
         let from = Contact { peer: PeerId([1; 32]), incarnation: 1, address: "".into(), nonce: None };
-        Wanted { task: TaskId { bag: BagId([2; 32]), index }, output: BlobId([3; 32]), output_bytes: 1, from }
+        let task = TaskId { bag: BagId([2; 32]), index };
+        Wanted { task, output: BlobId([3; 32]), output_bytes: 1, unfinished: false, from }
     }
 
     #[test]

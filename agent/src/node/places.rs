@@ -85,6 +85,7 @@ impl Driver {
     }
 
     pub(super) fn prepared(&mut self, id: Id, place: usize, task: TaskId, attempt: u32, preparation: Preparation) {
+        self.checkpoints_unsigned += u64::from(preparation.planted);
         if let Some(manifest) = preparation.manifest {
             self.manifests.remember(task.bag, manifest);
         }

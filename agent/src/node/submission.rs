@@ -13,7 +13,7 @@ use super::pin::Pin;
 use super::views::answer;
 use crate::api;
 use crate::blobs::Blobs;
-use crate::grid::Gate;
+use crate::grid::{Gate, now_s};
 use crate::manifest::{MANIFEST_BYTES_MAX, MANIFEST_VERSION, Manifest};
 
 /// Submissions that are checked and kept at the same time.
@@ -88,6 +88,7 @@ fn accept(
         name: request.name,
         submitter,
         nonce: rand::random(),
+        made_s: now_s(),
         tasks: request.tasks,
         program: request.program,
         args: request.args,

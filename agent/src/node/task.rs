@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use blake3::Hash;
-use idlewood_overlay::Contact;
+use idlewood_overlay::{Contact, PeerId};
 use idlewood_scheduler::{BagHeader, BlobId, Checkpoint, TaskId};
 
 pub(super) use self::ended::{Collected, Ended, collect, collect_known, not_prepared};
@@ -19,7 +19,7 @@ use super::homes::{Home, Homes};
 use super::pin::Pin;
 use crate::blobs::{BlobError, Blobs};
 use crate::fetch::{FetchError, Fetcher};
-use crate::grid::{Gate, Refused, Unauthorised};
+use crate::grid::{CHECKPOINT_ADDED_BYTES, Gate, Refused, Unauthorised, open_checkpoint};
 use crate::manifest::{INPUT_BYTES_MAX, MANIFEST_BYTES_MAX, Manifest, OUTPUT_BYTES_MAX};
 use crate::settings::{Bags, Objection};
 use crate::submit::values::ByteSize;
@@ -44,7 +44,7 @@ pub(super) struct Supplies {
     pub(super) manifest_fetcher: Fetcher,
     /// Whose bags run here.
     pub(super) gate: Arc<Gate>,
-    /// Held while a manifest is read.
+    /// Held while a manifest is read, or a checkpoint signed.
     pub(super) reading: Arc<tokio::sync::Mutex<()>>,
     /// What the owner says to that; the driver keeps it as it is set.
     pub(super) bags: Arc<Mutex<Bags>>,
@@ -116,13 +116,19 @@ impl Prepared {
 pub(super) struct Preparation {
     /// Also where the rest failed.
     pub(super) manifest: Option<Arc<Manifest>>,
+    /// Whether it came with a checkpoint that its submitter has not signed for it, and begins anew.
+    pub(super) planted: bool,
     pub(super) result: Result<Box<Prepared>, PrepareError>,
 }
 
 impl Preparation {
+    fn failed(manifest: Option<Arc<Manifest>>, error: PrepareError) -> Self {
+        Self { manifest, planted: false, result: Err(error) }
+    }
+
     /// The one that stands for a preparation that broke off.
     pub(super) fn lost() -> Self {
-        Self { manifest: None, result: Err(anyhow::anyhow!("its preparation broke off").into()) }
+        Self::failed(None, anyhow::anyhow!("its preparation broke off").into())
     }
 }
 
@@ -172,6 +178,12 @@ impl From<StartError> for PrepareError {
         }
     }
 }
+
+/// A checkpoint is not what its task's submitter gave out for it: whoever passed the request on has changed it, or the
+/// submitter's agent is one that signs none.
+#[derive(Debug, thiserror::Error)]
+#[error("its submitter has not signed what it came with to go on from")]
+struct Planted;
 
 /// A directory that is removed when this is dropped, if somebody has made it.
 #[derive(Debug)]
@@ -227,21 +239,24 @@ impl Supplies {
             Some(manifest) => manifest,
             None => match self.manifest(&self.fetcher, bag, sources).await {
                 Ok(manifest) => Arc::new(manifest),
-                Err(error) => return Preparation { manifest: None, result: Err(error.into()) },
+                Err(error) => return Preparation::failed(None, error.into()),
             },
         };
         if let Some(error) = self.objection(&manifest) {
-            return Preparation { manifest: Some(manifest), result: Err(error) };
+            return Preparation::failed(Some(manifest), error);
         }
         let result = self.lay_out(task, attempt, &manifest, sources).await.map(Box::new);
-        // Which checkpoint it is nobody signs: what several machines are to say alike begins at the beginning.
+        // Whoever handed it back could have made its checkpoint up: what several machines are to say alike begins at the
+        // beginning.
         let goes_on = result.is_ok() && !manifest.deterministic;
+        let mut planted = false;
         if let Some((checkpoint, bytes_max)) = checkpoint.filter(|_| goes_on)
-            && let Err(error) = self.go_on_from(task, checkpoint, bytes_max, sources).await
+            && let Err(error) = self.go_on_from(task, manifest.submitter, checkpoint, bytes_max, sources).await
         {
+            planted = error.is::<Planted>();
             tracing::warn!(bag = %task.bag, index = task.index, error = format!("{error:#}"), "a task begins anew");
         }
-        Preparation { manifest: Some(manifest), result }
+        Preparation { manifest: Some(manifest), planted, result }
     }
 
     /// Why tasks of a bag that was authorised once do not begin any more, or not here.
@@ -267,10 +282,11 @@ impl Supplies {
         bags.objection(manifest.submitter, program, manifest.native).filter(|_| manifest.submitter != self.gate.me())
     }
 
-    /// Lays out what a task goes on from, unless it has been at work here since.
+    /// Lays out what a task goes on from, which its submitter has signed for it, unless it has been at work here since.
     async fn go_on_from(
         &self,
         task: TaskId,
+        submitter: PeerId,
         checkpoint: Checkpoint,
         bytes_max: u64,
         sources: &[Contact],
@@ -280,7 +296,7 @@ impl Supplies {
             return Ok(());
         }
         anyhow::ensure!(
-            checkpoint.bytes <= bytes_max,
+            checkpoint.bytes <= bytes_max + CHECKPOINT_ADDED_BYTES as u64,
             "its checkpoint of {} is over {} (limits.checkpoint)",
             ByteSize(checkpoint.bytes),
             ByteSize(bytes_max)
@@ -294,7 +310,11 @@ impl Supplies {
             }
         };
         let homes = self.homes.clone();
-        let lay_out = move || checkpoints::lay_out(&path, &fs::read(packed)?, homes.scratch());
+        let lay_out = move || {
+            let blob = fs::read(packed)?;
+            let packed = open_checkpoint(&blob, &task.bag.0, task.index, submitter).ok_or(Planted)?;
+            checkpoints::lay_out(&path, packed, homes.scratch())
+        };
         tokio::task::spawn_blocking(lay_out).await.context("it could not be laid out")?
     }
 
@@ -393,6 +413,29 @@ impl Supplies {
         let durable = tokio::task::spawn_blocking(move || blobs.make_durable(Hash::from_bytes(output.0)));
         durable.await.context("the write failed")?.context("cannot keep a result")?;
         Ok(pin)
+    }
+
+    /// Brings the checkpoint of a task of this machine's here, and keeps it durably with a signature: that is what
+    /// requests name.
+    pub(super) async fn keep_checkpoint(
+        &self,
+        task: TaskId,
+        packed: Checkpoint,
+        from: Contact,
+    ) -> Result<(Checkpoint, Pin), PrepareError> {
+        if packed.bytes > OUTPUT_BYTES_MAX {
+            return Err(PrepareError::Never(format!("a checkpoint of {} bytes is over the limit", packed.bytes)));
+        }
+        let (path, _pin) = self.get(packed.blob, packed.bytes, &[from]).await?;
+        let (gate, blobs) = (self.gate.clone(), self.blobs.clone());
+        // One at a time on this machine: it may be large.
+        let turn = self.reading.clone().lock_owned().await;
+        let sign = move || {
+            let _turn = turn;
+            checkpoints::sign(&path, task, &gate, &blobs)
+        };
+        let kept = tokio::task::spawn_blocking(sign).await.context("the write failed")?;
+        Ok(kept.context("cannot keep a checkpoint")?)
     }
 }
 

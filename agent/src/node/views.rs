@@ -156,6 +156,8 @@ impl Driver {
             bytes_received: counters.bytes_received,
             requests_refused: counters.messages_refused,
             results_unsigned: self.results_unsigned,
+            checkpoints_unsigned: self.checkpoints_unsigned,
+            tasks_unspoken: self.peer.unspoken_tasks(),
             distrusted: self
                 .peer
                 .reputations()

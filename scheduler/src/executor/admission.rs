@@ -5,10 +5,16 @@
 //! restart, is issued again by its submitter. What is not to queue goes back with the reason. A submitter's own machine does
 //! not ask.
 //!
+//! A request is not signed, and anybody can send one again when its bag is over. So the driver also tells how old the manifest
+//! is: that bounds how old requests can make the bag, and tasks of a bag begin without a word of its submitter only while it
+//! is fresh. What is not begins when the submitter has answered, which is asked at once, and goes back if it does not.
+//!
 //! Left out: shares of a machine for several submitters; the quota is there for floods and mistakes, not for fairness.
 
+use std::time::Duration;
+
 use super::Executor;
-use crate::bag::{BagId, DeclineReason, REQUEST_INTERVALS_MAX, Request};
+use crate::bag::{ANSWER_WITHIN_MAX, BagId, CLOCKS_APART_MAX, DeclineReason, REQUEST_INTERVALS_MAX, Request};
 use crate::config::Config;
 use crate::io::Io;
 use crate::message::Message;
@@ -22,6 +28,10 @@ const REQUESTS_MAX: usize = 64;
 /// Of these bags, those that name one and the same submitter: anybody can invent bags.
 const ASKED_OF_ONE_MAX: usize = 16;
 
+/// So young a manifest is fresh: its submitter has just signed it, and may not have heard yet what is here. As long as the
+/// machines may take to tell it, at the most.
+const FRESH: Duration = ANSWER_WITHIN_MAX;
+
 /// Whether two requests speak of the same bag, as far as its manifest tells.
 fn agree(one: &Request, other: &Request) -> bool {
     (one.bag.submitter.peer, one.bag.tasks) == (other.bag.submitter.peer, other.bag.tasks)
@@ -33,11 +43,12 @@ impl Executor {
     pub(crate) fn accept(&mut self, request: Request, io: &mut Io, config: &Config) {
         let (id, submitter) = (request.bag.id, request.bag.submitter.peer);
         if submitter == io.me.peer {
-            return self.queue(request, io, config);
+            return self.queue(request, None, io, config);
         }
         if let Some(held) = self.held.get(&id) {
-            if (held.bag.submitter.peer, held.bag.tasks) == (submitter, request.bag.tasks) {
-                return self.queue(request, io, config);
+            if held.agrees_with(&request.bag) {
+                let fresh_until = held.fresh_until;
+                return self.queue(request, fresh_until, io, config);
             }
             if held.confirmed {
                 // Its submitter has said otherwise.
@@ -63,7 +74,13 @@ impl Executor {
     }
 
     /// The driver's answer about the bag as the first request for it described it.
-    pub(crate) fn authorised(&mut self, bag: BagId, verdict: Result<(), DeclineReason>, io: &mut Io, config: &Config) {
+    pub(crate) fn authorised(
+        &mut self,
+        bag: BagId,
+        verdict: Result<Duration, DeclineReason>,
+        io: &mut Io,
+        config: &Config,
+    ) {
         let Some(waiting) = self.asked.remove(&bag) else {
             if verdict.is_err() {
                 self.withdraw(bag, io, config);
@@ -74,7 +91,14 @@ impl Executor {
         let (meant, others): (Vec<Request>, Vec<Request>) =
             waiting.into_iter().partition(|request| agree(request, &first));
         match verdict {
-            Ok(()) => meant.into_iter().for_each(|request| self.queue(request, io, config)),
+            Ok(signed_ago) => {
+                let fresh_until = Some(io.now + FRESH.saturating_sub(signed_ago));
+                for mut request in meant {
+                    // A bag is no older than what its submitter signed, whatever requests say.
+                    request.age = request.age.min(signed_ago.saturating_add(CLOCKS_APART_MAX));
+                    self.queue(request, fresh_until, io, config);
+                }
+            }
             Err(reason) => {
                 meant.into_iter().for_each(|request| self.decline(&request, request.ranges.clone(), reason, io));
                 // They may be the bag, and the first an invention.

@@ -75,6 +75,11 @@ pub(super) struct Held {
     pub(super) pace: Pace,
     /// Whether its submitter has spoken of it itself; else all there is may be somebody's invention.
     pub(super) confirmed: bool,
+    /// As long as that is not so its tasks begin until then only, while its manifest is fresh; `None`: whenever it is, since
+    /// it is this machine's own.
+    pub(super) fresh_until: Option<Time>,
+    /// As in the settings.
+    placement_timeout: Duration,
     pub(super) waiting: IntervalSet,
     /// Not started here while the submitter is asked whether another machine may have them, at most until then.
     pub(super) offered: IntervalSet,
@@ -120,6 +125,8 @@ impl Held {
             attempts: BTreeMap::new(),
             pace: Pace { period: Duration::ZERO, share: 0.0 },
             confirmed: false,
+            fresh_until: None,
+            placement_timeout: config.placement_timeout,
             waiting: IntervalSet::new(),
             offered: IntervalSet::new(),
             offered_until: Time::ZERO,
@@ -144,12 +151,13 @@ impl Held {
         }
     }
 
-    /// When there is something to do: to speak of it, to take back what was offered, or to try again to start of it.
+    /// When there is something to do: to speak of it, to take back what was offered, to give back
+    /// what nobody speaks for, or to try again to start of it.
     pub(super) fn next_due(&self, now: Time) -> Time {
         let results = (!self.outbox.is_empty()).then_some(self.results_due);
         let offered = (!self.offered.is_empty()).then_some(self.offered_until);
         let blocked = (!self.waiting.is_empty() && self.blocked_until > now).then_some(self.blocked_until);
-        [results, offered, blocked].into_iter().flatten().fold(self.holding_due, Time::min)
+        [results, offered, blocked, self.unspoken_until()].into_iter().flatten().fold(self.holding_due, Time::min)
     }
 
     /// Whether this can be the same bag: nothing of it ever changes but where its submitter is, and a while it
@@ -220,6 +228,24 @@ impl Held {
             self.attempts.entry(attempt).or_default().extend_with(&ranges);
         }
         self.attempts.retain(|_, tasks| !tasks.is_empty());
+    }
+
+    /// Whether tasks of it may begin as far as anybody knows that it is not over: its submitter has spoken of it here, or had
+    /// no time for that yet.
+    pub(super) fn is_current(&self, now: Time) -> bool {
+        self.confirmed || self.fresh_until.is_none_or(|until| now < until)
+    }
+
+    /// Whether tasks of it may begin.
+    pub(super) fn may_begin(&self, now: Time) -> bool {
+        self.blocked_until <= now && self.is_current(now)
+    }
+
+    /// When what has not begun goes back since its submitter does not speak of it: by then that one has issued it again, or
+    /// never did.
+    pub(super) fn unspoken_until(&self) -> Option<Time> {
+        let until = self.fresh_until.filter(|_| !self.confirmed && !self.waiting.is_empty())?;
+        Some(until + self.placement_timeout + self.pace.period)
     }
 
     /// The attempt with which a task came.

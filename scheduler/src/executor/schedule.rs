@@ -83,7 +83,7 @@ impl Executor {
         if let Some(place) = self.places.iter().position(|place| of_bag(place, true, false)) {
             return Some(Go::Thaw(place));
         }
-        let held = self.held.get(&bag).filter(|held| held.blocked_until <= now)?;
+        let held = self.held.get(&bag).filter(|held| held.may_begin(now))?;
         let task = TaskId { bag, index: held.waiting.first()? };
         // A worker that was told to stop may still have the very task that came back: its end would be taken for
         // that of the new one.
@@ -94,7 +94,7 @@ impl Executor {
     /// Whether a task of this bag is to begin, rather than one that has begun to go on.
     fn wants_place(&self, bag: BagId, now: Time) -> bool {
         let is_frozen = |running: &Running| running.task.bag == bag && running.frozen && !running.stopping;
-        let waits = |held: &Held| held.blocked_until <= now && !held.waiting.is_empty();
+        let waits = |held: &Held| held.may_begin(now) && !held.waiting.is_empty();
         !self.places.iter().flatten().any(is_frozen) && self.held.get(&bag).is_some_and(waits)
     }
 

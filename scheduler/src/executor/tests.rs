@@ -46,6 +46,7 @@ fn executor(config: &Config) -> (Executor, Io) {
                 leads: false,
                 checkpoints: Box::default(),
             },
+            None,
             &mut io,
             config,
         );
@@ -115,7 +116,7 @@ fn give(executor: &mut Executor, io: &mut Io, number: u8, task_mops: f64, size_m
         leads: false,
         checkpoints: Box::default(),
     };
-    executor.queue(request, io, &Config::default());
+    executor.queue(request, None, io, &Config::default());
 }
 
 fn empty(config: &Config) -> (Executor, Io) {
@@ -235,7 +236,7 @@ impl Machine {
             leads: false,
             checkpoints: Box::default(),
         };
-        self.executor.queue(request, &mut self.io, &self.config);
+        self.executor.queue(request, None, &mut self.io, &self.config);
         self.executor.dispatch(&mut self.io);
     }
 
@@ -342,6 +343,7 @@ fn laden(config: &Config) -> (Executor, Io) {
                 leads: false,
                 checkpoints: Box::default(),
             },
+            None,
             &mut io,
             config,
         );
@@ -594,6 +596,7 @@ fn an_attempt_is_that_of_the_tasks_it_came_with() {
                 leads: false,
                 checkpoints: Box::default(),
             },
+            None,
             io,
             &config,
         );
@@ -637,7 +640,7 @@ fn understated(declared: bool) -> (Executor, Io) {
         let checkpoints = Box::default();
         let request =
             Request { bag, number, attempt, ranges, age, path, climbed, answer_within_ms, leads, checkpoints };
-        executor.queue(request, &mut io, &config);
+        executor.queue(request, None, &mut io, &config);
     }
     all_durable(&mut io);
     executor.dispatch(&mut io);

@@ -262,7 +262,7 @@ proptest! {
                 Step::Result { executor, index, success } => {
                     ledger.results(&contact(executor), vec![result(index, success)], &mut io, &config);
                 }
-                Step::Fetched { index, here } => ledger.fetched(index, here, &mut io),
+                Step::Fetched { index, here } => ledger.fetched(index, here, None, &mut io),
             }
             if ledger.is_closed() {
                 break;
@@ -302,7 +302,7 @@ fn the_last_copy_that_is_lost_is_issued_again_and_the_first_result_ends_all() {
     ledger.holding(said(1, 3, IntervalSet::new()), &mut io, &config);
     assert_eq!((ledger.view().placed, ledger.view().reissued), (10, 30));
     ledger.results(&contact(2), vec![result(30, true)], &mut io, &config);
-    ledger.fetched(30, true, &mut io);
+    ledger.fetched(30, true, None, &mut io);
     assert_eq!((ledger.view().placed, ledger.view().done), (9, 1));
 }
 
@@ -379,7 +379,7 @@ fn a_bag_closes_when_every_result_is_journalled() {
     for index in 0..TASKS {
         assert!(!ledger.is_closed());
         ledger.results(&contact(1), vec![result(index, index != 3)], &mut io, &config);
-        ledger.fetched(index, true, &mut io);
+        ledger.fetched(index, true, None, &mut io);
     }
     let view = ledger.view();
     assert_eq!((view.done, view.failed, view.reissued, view.duplicates), (TASKS - 1, 1, 0, 0));
@@ -493,7 +493,7 @@ fn a_failure_told_twice_counts_once() {
     let again = Holding { attempt: 1, ..said(2, 1, IntervalSet::from(5..6)) };
     ledger.holding(again, &mut io, &config);
     ledger.results(&contact(2), vec![TaskResult { attempt: 1, ..result(5, false) }], &mut io, &config);
-    ledger.fetched(5, true, &mut io);
+    ledger.fetched(5, true, None, &mut io);
     assert_eq!(ledger.view().failed, 1);
 }
 
@@ -555,7 +555,7 @@ fn results_that_nobody_wants_are_acknowledged_and_those_on_their_way_are_not() {
         acks.count()
     };
     assert_eq!(acks(&io), 0);
-    ledger.fetched(5, true, &mut io);
+    ledger.fetched(5, true, None, &mut io);
     assert_eq!(acks(&io), 0, "not before the journal is durable");
     ledger.results(&contact(2), vec![result(5, true)], &mut io, &config);
     assert_eq!((acks(&io), ledger.view().duplicates), (1, 1));
@@ -567,7 +567,7 @@ fn ends(ledger: &mut Ledger, executor: u8, index: u64, io: &mut Io) -> (bool, u6
     io.effects.clear();
     ledger.results(&contact(executor), vec![result(index, true)], io, &config);
     let fetches = io.effects.iter().any(|effect| matches!(effect, Effect::FetchOutput { .. }));
-    ledger.fetched(index, true, io);
+    ledger.fetched(index, true, None, io);
     (fetches, ledger.unasked - before)
 }
 
@@ -654,10 +654,15 @@ fn what_comes_back_before_its_end_goes_on_elsewhere_from_its_checkpoint_and_has_
     ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
     let back = TaskResult { unfinished: true, output: BlobId([9; 32]), output_bytes: 77, ..result(5, false) };
     ledger.results(&contact(1), vec![back.clone()], &mut io, &config);
-    assert!(matches!(io.effects.last(), Some(Effect::FetchOutput { output_bytes: 77, .. })), "{:?}", io.effects);
-    ledger.fetched(5, true, &mut io);
+    assert!(
+        matches!(io.effects.last(), Some(Effect::FetchOutput { output_bytes: 77, unfinished: true, .. })),
+        "{:?}",
+        io.effects
+    );
+    // Its driver has made another blob of it, which is what others are told.
+    let checkpoint = Checkpoint { blob: BlobId([10; 32]), bytes: 141 };
+    ledger.fetched(5, true, Some(checkpoint), &mut io);
     assert_accounted(&ledger);
-    let checkpoint = Checkpoint { blob: BlobId([9; 32]), bytes: 77 };
     let key = RecordKey::Checkpoint(BagId([7; 32]), 5);
     let acks = |io: &Io| {
         io.effects

@@ -92,8 +92,9 @@ pub enum Event {
     Authorised {
         /// Which bag.
         bag: BagId,
-        /// Whether they may.
-        verdict: Result<(), DeclineReason>,
+        /// Whether they may, and how long ago its submitter signed it by the clock of this machine ([`crate::manifest_age`]); the
+        /// longest duration where nobody knows.
+        verdict: Result<Duration, DeclineReason>,
     },
     /// A worker is free again.
     TaskEnded {
@@ -122,6 +123,9 @@ pub enum Event {
         task: TaskId,
         /// Whether it is here.
         here: bool,
+        /// Of a task that came back before its end: what requests name for the next machine to go on from, where that is
+        /// not the output itself.
+        checkpoint: Option<Checkpoint>,
     },
     /// The owner of the machine is back.
     OwnerReturned,
@@ -221,6 +225,8 @@ pub enum Effect {
         output: BlobId,
         /// Its size.
         output_bytes: u64,
+        /// Whether it is the checkpoint of a task that came back before its end.
+        unfinished: bool,
         /// Who has it.
         from: Contact,
     },

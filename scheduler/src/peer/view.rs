@@ -79,6 +79,11 @@ impl Peer {
         self.executor.unfinished()
     }
 
+    /// Tasks that went back since the start, since nobody spoke for their bag: it was not fresh, and may be over.
+    pub fn unspoken_tasks(&self) -> u64 {
+        self.executor.unspoken_tasks()
+    }
+
     /// Requests, or parts of them, that did not queue here since the start: not authorised, or over a quota.
     pub fn declined_requests(&self) -> u64 {
         self.executor.declined_requests()

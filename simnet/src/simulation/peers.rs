@@ -149,7 +149,7 @@ impl Shard {
                 let at = machine.durable;
                 self.cause(host, at, host, Occurrence::Durable { life });
             }
-            // Every owner lets every bag in, at once.
+            // The machine has the manifest at once.
             Effect::Authorise { bag } => {
                 self.cause(host, now, host, Occurrence::Authorised { life, bag: bag.id });
             }

@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use idlewood_overlay::{Contact, PeerId, Time};
-use idlewood_scheduler::{BagId, Effect, Event, Message, Submission, TaskId, TaskOutcome};
+use idlewood_overlay::{Contact, PeerId, Time, WallTime};
+use idlewood_scheduler::{BagId, Effect, Event, Message, Submission, TaskId, TaskOutcome, manifest_age};
 
 use super::Surroundings;
 use super::peers::Deed;
@@ -199,6 +199,8 @@ pub(super) struct Shard {
     pub(super) decided: Option<(HostIndex, BagId, u64)>,
     pub(super) effects: Vec<Effect>,
     pub(super) counts: Counts,
+    /// When bags were submitted, by the clocks of their submitters: the dates in their manifests.
+    pub(super) signed: BTreeMap<BagId, WallTime>,
 }
 
 impl Shard {
@@ -222,6 +224,7 @@ impl Shard {
             effects: Vec::new(),
             decided: None,
             counts: Counts::default(),
+            signed: BTreeMap::new(),
         }
     }
 
@@ -409,7 +412,10 @@ impl Shard {
                 self.give(host, Event::Measured { bag, task_mops, result: None }, around);
             }
             Occurrence::Authorised { life, bag } if lives(life) => {
-                let verdict = self.host(host).verdict(bag);
+                let machine = self.host(host);
+                let age = |made: &WallTime| manifest_age(*made, machine.wall(self.now));
+                let signed_ago = self.signed.get(&bag).map_or(Duration::MAX, age);
+                let verdict = machine.verdict(bag).map(|()| signed_ago);
                 self.give(host, Event::Authorised { bag, verdict }, around);
             }
             Occurrence::FetchAsked { fetch } => self.serve(host, fetch),

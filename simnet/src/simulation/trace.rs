@@ -88,7 +88,7 @@ impl Trace<'_> {
                 });
                 self.task(task);
             }
-            Event::Fetched { task, here } => {
+            Event::Fetched { task, here, .. } => {
                 self.letter(if *here { b'f' } else { b'n' });
                 self.task(task);
             }
@@ -99,6 +99,7 @@ impl Trace<'_> {
             Event::Authorised { bag, verdict } => {
                 self.letter(if verdict.is_ok() { b'y' } else { b'n' });
                 self.bag(*bag);
+                self.word(verdict.map_or(0, |signed_ago| signed_ago.as_secs()));
             }
             Event::Vacate => self.letter(b'v'),
             Event::VacatesAfter(_) => self.letter(b'V'),
@@ -149,7 +150,7 @@ impl Trace<'_> {
                 self.letter(b'6');
                 self.bag(*bag);
             }
-            Effect::FetchOutput { task, output, output_bytes, from } => {
+            Effect::FetchOutput { task, output, output_bytes, from, .. } => {
                 self.letter(b'7');
                 self.task(task);
                 self.word(head(&output.0));

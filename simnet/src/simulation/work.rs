@@ -131,7 +131,7 @@ impl Shard {
         if here {
             machine.store.fetch(task);
         }
-        self.give(host, Event::Fetched { task, here }, around);
+        self.give(host, Event::Fetched { task, here, checkpoint: None }, around);
         self.fetch(host, around);
     }
 }

@@ -3,6 +3,7 @@
 use idlewood_overlay::PeerId;
 
 use super::super::certificate::{Chain, Refused, Role};
+use super::super::checkpoint::{self, CHECKPOINT_ADDED_BYTES};
 use super::super::receipt::Batch;
 use super::super::signed::SignedManifest;
 use super::{Gate, State, Unauthorised, now_s};
@@ -26,6 +27,16 @@ impl Gate {
     /// Signs what this machine says of tasks that it ran.
     pub(crate) fn sign_results(&self, batch: &Batch) -> [u8; 64] {
         batch.sign(&self.machine)
+    }
+
+    /// Signs what a task of this machine's goes on from; the signature precedes it in the blob that requests name.
+    pub(crate) fn sign_checkpoint(
+        &self,
+        bag: &[u8; 32],
+        index: u64,
+        checkpoint: &[u8],
+    ) -> [u8; CHECKPOINT_ADDED_BYTES] {
+        checkpoint::sign_checkpoint(&self.machine, bag, index, checkpoint)
     }
 
     /// Whether tasks of this manifest may run here: its submitter signed it, and may submit. Where the certificate in it has

@@ -2,11 +2,13 @@ use std::path::Path;
 
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::{BagId, Finished, TaskOutcome};
+use libp2p::identity::Keypair;
 use serde_bytes::ByteBuf;
 
 use super::ended::{LEFT_OUT_MAX, encode_within, read_outputs};
 use super::*;
 use crate::manifest::{Input as Named, MANIFEST_VERSION, TaskOutput};
+use crate::net::{self, NetConfig};
 use crate::worker::{NO_MEMORY, Outcome};
 
 /// A manifest of one task.
@@ -16,6 +18,7 @@ pub(in crate::node) fn manifest() -> Manifest {
         name: "bag".to_owned(),
         submitter: PeerId([1; 32]),
         nonce: 2,
+        made_s: 1,
         tasks: 1,
         program: Named { name: "program.wasm".to_owned(), blob: BlobId([3; 32]), bytes: 1 },
         args: Vec::new(),
@@ -228,42 +231,67 @@ fn outputs_are_what_the_task_wrote_and_lead_nowhere() {
     assert_eq!((files, left_out.len(), left_out[LEFT_OUT_MAX].as_str()), (0, LEFT_OUT_MAX + 1, "3 more"));
 }
 
-/// What this machine gets tasks' files from, without a network.
+/// Where a machine alone gets what tasks need.
 fn supplies(dir: &Path) -> Supplies {
-    let keypair = libp2p::identity::Keypair::generate_ed25519();
-    let gate = Arc::new(Gate::open(&keypair, None).expect("no key to read"));
-    let blobs = blobs(dir, 64 << 20);
-    let config = crate::net::NetConfig { keypair, gate: gate.clone(), listen: Vec::new() };
-    let (net, _) = crate::net::start(config, blobs.clone()).expect("it does not listen");
-    let fetcher = Fetcher::new(blobs.clone(), net);
+    let key = Keypair::generate_ed25519();
+    let gate = Arc::new(Gate::open(&key, None).expect("no key to read"));
+    let blobs = blobs(dir, 1 << 20);
+    let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().expect("an address")];
+    let (net, _) = net::start(NetConfig { keypair: key, gate: gate.clone(), listen }, blobs.clone()).expect("a port");
+    let [fetcher, manifest_fetcher] = [(); 2].map(|()| Fetcher::new(blobs.clone(), net.clone()));
     fs::create_dir(dir.join("scratch")).expect("our directory");
-    Supplies {
-        blobs,
-        manifest_fetcher: fetcher.clone(),
-        fetcher,
-        gate,
-        reading: Arc::default(),
-        bags: Arc::default(),
-        homes: Arc::new(Homes::new(dir.join("scratch"), dir.join("checkpoints"))),
-        confines_natives: false,
-    }
+    let homes = Arc::new(Homes::new(dir.join("scratch"), dir.join("checkpoints")));
+    let (reading, bags) = (Arc::default(), Arc::default());
+    Supplies { blobs, fetcher, manifest_fetcher, gate, reading, bags, homes, confines_natives: false }
 }
 
-/// The owner's limit is for what comes in, too, whatever the machine that it was handed back by lets its own have.
 #[tokio::test]
-async fn a_checkpoint_over_the_owners_limit_is_not_taken() {
+async fn a_task_goes_on_from_what_its_submitter_signed_for_it_and_from_nothing_else() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let supplies = supplies(dir.path());
-    let files = BTreeMap::from([("progress".to_owned(), ByteBuf::from(vec![7; 100_000]))]);
+    let me = supplies.gate.me();
+    let put = |bytes: &[u8]| {
+        let blob = BlobId(*supplies.blobs.put_bytes(bytes).expect("there is room").as_bytes());
+        Checkpoint { blob, bytes: bytes.len() as u64 }
+    };
+    let program = Named { name: "program.wasm".to_owned(), blob: put(b"program").blob, bytes: 7 };
+    let manifest = Manifest { submitter: me, program, tasks: 9, ..manifest() };
+    let submitter = Contact { peer: me, incarnation: 1, address: "".into(), nonce: None };
+    let id = BagId([7; 32]);
+    let header = BagHeader {
+        id,
+        submitter: submitter.clone(),
+        tasks: 9,
+        task_mops: 1.0,
+        application_size_mops: 9.0,
+        declared: true,
+    };
+    let files = BTreeMap::from([("progress".to_owned(), ByteBuf::from(b"half".to_vec()))]);
     let packed = TaskOutput { files, ..TaskOutput::default() }.encode();
-    let hash = supplies.blobs.put_bytes(&packed).expect("there is room");
-    let checkpoint = Checkpoint { blob: BlobId(*hash.as_bytes()), bytes: packed.len() as u64 };
-    let task = TaskId { bag: BagId([1; 32]), index: 0 };
-    let path = checkpoints::path(supplies.homes.checkpoints(), task);
-
-    let refused = supplies.go_on_from(task, checkpoint, checkpoint.bytes - 1, &[]).await.expect_err("it is over");
-    assert!(refused.to_string().contains("limits.checkpoint"), "{refused}");
-    assert!(!path.exists(), "nothing of it is there");
-    supplies.go_on_from(task, checkpoint, checkpoint.bytes, &[]).await.expect("it is within");
-    assert_eq!(fs::read(path.join("progress")).expect("it goes on from there").len(), 100_000);
+    let task = |index| TaskId { bag: id, index };
+    let came = put(&packed);
+    let (signed, _pin) = supplies.keep_checkpoint(task(3), came, submitter.clone()).await.expect("it is here");
+    assert_eq!(signed.bytes, came.bytes + 64);
+    let begins = |index: u64, checkpoint: Checkpoint, bytes_max: u64| {
+        let (known, bag, supplies) = (Arc::new(manifest.clone()), &header, &supplies);
+        async move {
+            let prepared = supplies.prepare(task(index), 0, bag, Some(known), Some((checkpoint, bytes_max)), &[]).await;
+            let progress = fs::read(checkpoints::path(supplies.homes.checkpoints(), task(index)).join("progress")).ok();
+            assert!(prepared.result.is_ok(), "it begins in any case: {:?}", prepared.result);
+            (prepared.planted, progress)
+        }
+    };
+    let anew = (true, None);
+    assert_eq!(begins(4, signed, 1 << 20).await, anew, "it is another task's");
+    assert_eq!(begins(3, came, 1 << 20).await, anew, "nobody signed it");
+    let other = Gate::open(&Keypair::generate_ed25519(), None).expect("no key to read");
+    let forged = [other.sign_checkpoint(&id.0, 3, &packed).as_slice(), &packed].concat();
+    assert_eq!(begins(3, put(&forged), 1 << 20).await, anew, "somebody else signed it");
+    let elsewhere = [supplies.gate.sign_checkpoint(&[8; 32], 3, &packed).as_slice(), &packed].concat();
+    assert_eq!(begins(3, put(&elsewhere), 1 << 20).await, anew, "it is of another bag");
+    assert_eq!(begins(3, put(b"short"), 1 << 20).await, anew);
+    assert_eq!(begins(3, signed, came.bytes - 1).await, (false, None), "it is over the owner's limit");
+    assert_eq!(begins(3, signed, came.bytes).await, (false, Some(b"half".to_vec())));
+    // It has been at work here since.
+    assert_eq!(begins(3, came, 1 << 20).await, (false, Some(b"half".to_vec())));
 }

@@ -30,7 +30,7 @@ fn give(executor: &mut Executor, io: &mut Io, config: &Config, number: u8, submi
     let (attempt, climbed, answer_within_ms, leads) = (0, 0, 0, true);
     let (number, age, checkpoints) = (1, Duration::ZERO, Box::default());
     let request = Request { bag, number, attempt, ranges, age, path, climbed, answer_within_ms, leads, checkpoints };
-    executor.queue(request, io, config);
+    executor.queue(request, None, io, config);
 }
 
 /// What deadlines are computed from, in the order of bag ids.

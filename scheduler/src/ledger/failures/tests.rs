@@ -61,7 +61,7 @@ fn a_task_that_brings_three_machines_down_has_failed() {
     again(&mut ledger, 3, 5, 1, &mut io, &config);
     fail(&mut ledger, 3, 5, true, &mut io, &config);
     assert!(ledger.fetching.contains_key(&5), "what it wrote is fetched, as of any that has failed");
-    ledger.fetched(5, true, &mut io);
+    ledger.fetched(5, true, None, &mut io);
     assert_eq!(ledger.view().failed, 1);
     // On one machine twice: its own failure.
     let (mut ledger, mut io, config) = placed(0);
@@ -116,7 +116,7 @@ fn failures_survive_a_restart_and_are_durable_before_they_are_acknowledged() {
     again(&mut later, 1, 5, 1, &mut io, &config);
     fail(&mut later, 1, 5, false, &mut io, &config);
     assert!(later.fetching.contains_key(&5));
-    later.fetched(5, true, &mut io);
+    later.fetched(5, true, None, &mut io);
     assert!(!store(&mut io).contains_key(&RecordKey::Failures(later.bag.id, 5)));
     later.close(Closing::Cancelled, &mut io);
     assert!(!store(&mut io).keys().any(|key| matches!(key, RecordKey::Failures(..))));
@@ -131,7 +131,7 @@ fn beside(done: u64) -> (Ledger, Io, Config) {
     ledger.holding(said(2, 1, IntervalSet::from(20..TASKS)), &mut io, &config);
     for index in 20..20 + done {
         ledger.results(&contact(2), vec![result(index, true)], &mut io, &config);
-        ledger.fetched(index, true, &mut io);
+        ledger.fetched(index, true, None, &mut io);
     }
     for index in 0..5 {
         fail(&mut ledger, 1, index, false, &mut io, &config);
@@ -176,7 +176,7 @@ fn where_nothing_succeeds_elsewhere_the_tasks_are_to_blame() {
     assert!(rests(&io).is_empty() && ledger.placed.contains_key(&contact(1).peer));
     // Nor is a machine that succeeds now and then.
     ledger.results(&contact(1), vec![result(6, true)], &mut io, &config);
-    ledger.fetched(6, true, &mut io);
+    ledger.fetched(6, true, None, &mut io);
     for index in 7..11 {
         fail(&mut ledger, 1, index, false, &mut io, &config);
     }
@@ -188,7 +188,7 @@ fn failed_tasks_are_tried_again_on_demand() {
     let (mut ledger, mut io, config) = placed(0);
     for index in 0..TASKS {
         ledger.results(&contact(1), vec![result(index, index % 4 != 1)], &mut io, &config);
-        ledger.fetched(index, true, &mut io);
+        ledger.fetched(index, true, None, &mut io);
     }
     assert!(ledger.is_closed());
     assert_eq!(ledger.rerun_failed(&mut io), 10);
@@ -202,7 +202,7 @@ fn failed_tasks_are_tried_again_on_demand() {
     ledger.holding(said(2, 1, requests[0].ranges.clone()), &mut io, &config);
     for index in requests[0].ranges.indices() {
         ledger.results(&contact(2), vec![TaskResult { attempt, ..result(index, true) }], &mut io, &config);
-        ledger.fetched(index, true, &mut io);
+        ledger.fetched(index, true, None, &mut io);
     }
     assert!(ledger.is_closed());
     assert_eq!((ledger.view().done, ledger.rerun_failed(&mut io)), (TASKS, 0));

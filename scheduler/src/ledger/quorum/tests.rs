@@ -113,7 +113,7 @@ impl Machines {
         self.ledger.results(&contact(machine), vec![result], &mut self.io, &self.config);
         let is_fetched = self.io.effects.drain(..).any(|effect| matches!(effect, Effect::FetchOutput { .. }));
         if is_fetched {
-            self.ledger.fetched(index, true, &mut self.io);
+            self.ledger.fetched(index, true, None, &mut self.io);
         }
     }
 
@@ -150,7 +150,7 @@ impl Machines {
             if let Some((output, from)) = wanted {
                 assert_eq!(output.0[0], self.say[usize::from(from.peer.0[0]) - 1], "from one that has it");
                 recorded.insert(index, output.0[0]);
-                self.ledger.fetched(index, true, &mut self.io);
+                self.ledger.fetched(index, true, None, &mut self.io);
                 if self.ledger.is_closed() {
                     break;
                 }
@@ -323,7 +323,7 @@ fn a_failure_is_a_vote_like_any_other() {
         let failed = TaskResult { success: false, ..machines.says(machine, index) };
         machines.ledger.results(&contact(machine), vec![failed], &mut machines.io, &machines.config);
         if machines.io.effects.drain(..).any(|effect| matches!(effect, Effect::FetchOutput { .. })) {
-            machines.ledger.fetched(index, true, &mut machines.io);
+            machines.ledger.fetched(index, true, None, &mut machines.io);
         }
     };
     // One liar fails nothing; two machines that fail alike do, without further tries.
