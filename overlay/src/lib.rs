@@ -162,7 +162,7 @@ pub struct Counters {
     pub malformed: u64,
     /// Messages of a life of a peer that is over.
     pub stale_life: u64,
-    /// Differences of payloads that led nowhere.
+    /// Differences of payloads that led nowhere, though what they are the difference to is held.
     pub differences_refused: u64,
     /// Own payloads that were too long to publish.
     pub oversized_own: u64,

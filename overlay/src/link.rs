@@ -147,22 +147,38 @@ pub(crate) struct Refused {
     pub(crate) version: u64,
 }
 
+/// What became of a payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// It is held now.
+    New,
+    /// It, or a newer one, was held before.
+    Known,
+    /// It is the difference to one that is not held: the whole is asked for.
+    OtherBase,
+    /// It is a difference that leads nowhere: the same.
+    Nonsense,
+}
+
 impl Slot {
-    /// Takes a payload that is newer than the one it has. `Err` where it is a difference that leads nowhere.
-    pub(crate) fn take_load(&mut self, load: Payload, codec: &PayloadCodec) -> Result<bool, ()> {
+    /// Takes a payload that is newer than the one it has.
+    pub(crate) fn take_load(&mut self, load: Payload, codec: &PayloadCodec) -> Taken {
         if load.version <= self.load.version {
-            return Ok(false);
+            return Taken::Known;
         }
         let version = load.version;
         let bytes = match load.base {
             // Bytes that are nothing are as good as none.
             None => load.unpack(None, codec).unwrap_or_default(),
             // The one between was lost, or is overtaken.
-            Some(base) if base != self.load.version => return Err(()),
-            Some(_) => load.unpack(Some(&self.load.bytes), codec).ok_or(())?,
+            Some(base) if base != self.load.version => return Taken::OtherBase,
+            Some(_) => match load.unpack(Some(&self.load.bytes), codec) {
+                Some(bytes) => bytes,
+                None => return Taken::Nonsense,
+            },
         };
         self.load = Load { version, bytes };
-        Ok(true)
+        Taken::New
     }
 
     /// Whether the child should hear what there is to tell. That we lost our parent for a moment is not news.
@@ -263,7 +279,7 @@ impl Uplink {
         is_news
     }
 
-    /// The newest payload as it goes out now: the difference to the one that went out before it, which arrives first, or else
+    /// The newest payload as it goes out now: the difference to the one that went out before it, which mostly arrives first; else
     /// the parent asks for the whole. Whole, too, where it goes out once more, and now and then all the same.
     pub(crate) fn send_load(&mut self, codec: &PayloadCodec) -> Payload {
         let is_base = (1..self.load.version).contains(&self.load_sent.version) && self.differences + 1 < WHOLE_EVERY;
@@ -274,12 +290,19 @@ impl Uplink {
         difference.unwrap_or_else(|| self.load.packed(codec))
     }
 
-    /// The parent says which payload it holds.
+    /// The parent says which payload it holds; 0 asks for the whole.
     pub(crate) fn load_is_held(&mut self, version: u64) {
+        let is_whole_under_way = self.differences == 0 && self.load_acked < self.load_sent.version;
         self.load_acked = version;
-        if version == 0 {
+        if version == 0 && !is_whole_under_way {
             self.load_sent = Load::default();
         }
+    }
+
+    /// The parent holds nothing of this node: the next payload is whole.
+    pub(crate) fn load_is_lost(&mut self) {
+        self.load_acked = 0;
+        self.load_sent = Load::default();
     }
 
     /// Whether there is a payload that has not gone out yet.

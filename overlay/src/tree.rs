@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::link::{Prefixes, Refused, Slot, Span, Uplink, fence};
+use crate::link::{Prefixes, Refused, Slot, Span, Taken, Uplink, fence};
 use crate::message::{COUNT_MAX, HEIGHT_MAX, Load, Payload};
 use crate::overlay::{NODES, Overlay, SIDES};
 use crate::{Body, GridId, Member, Node, PeerId, Report, ReportAck, RootInfo, Side, State, Subtree, Verdict};
@@ -249,8 +249,10 @@ impl Overlay {
         if uplink.version != ack.version {
             return;
         }
-        // Only the first of several reports can be told from its answer.
-        let round_trip = uplink.last_sent.filter(|_| uplink.unanswered == 1).map(|sent| self.now.since(sent));
+        // Only where nothing else is on its way is it known which report this answers.
+        let is_last = matches!(ack.verdict, Verdict::Linked { load, .. } if load == uplink.load_sent.version);
+        let sent = uplink.last_sent.filter(|_| is_last && uplink.unanswered == 1);
+        let round_trip = sent.map(|sent| self.now.since(sent));
         uplink.unanswered = 0;
         uplink.asked = None;
         if let Some(round_trip) = round_trip {
@@ -273,6 +275,7 @@ impl Overlay {
             }
             Verdict::Unknown => {
                 uplink.acked = None;
+                uplink.load_is_lost();
                 // The whole report, but no faster than reports may follow each other.
                 let spacing = Duration::from_millis(self.config.report_spacing_ms);
                 uplink.next = uplink.last_sent.map_or(self.now, |sent| self.now.max(sent + spacing));
@@ -286,6 +289,7 @@ impl Overlay {
         let uplink = &mut self.tree.uplinks[node as usize];
         self.news.place |= uplink.acked.is_some();
         uplink.acked = None;
+        uplink.load_is_lost();
         let wait = Duration::from_millis(self.config.nack_retry_ms) * (1 << (uplink.refusals / 2).min(10));
         uplink.refusals = uplink.refusals.saturating_add(1);
         uplink.next = self.now + wait.min(heartbeat);
@@ -409,17 +413,17 @@ impl Overlay {
         let (told, codec, generation) = (self.told(), self.codec, self.tree.generation + 1);
         let Some(slot) = self.slot_of(sender, node) else { return Verdict::Unknown };
         slot.told = told;
-        let taken = load.map_or(Ok(false), |load| slot.take_load(load, &codec));
-        if taken == Ok(true) {
+        let taken = load.map_or(Taken::Known, |load| slot.take_load(load, &codec));
+        if taken == Taken::New {
             slot.generation = generation;
         }
         // 0 asks for the whole payload; the one we have stays until then.
-        let held = if taken.is_ok() { slot.load.version } else { 0 };
-        if taken == Ok(true) {
+        let held = if matches!(taken, Taken::New | Taken::Known) { slot.load.version } else { 0 };
+        if taken == Taken::New {
             self.tree.generation = generation;
             self.news.children = true;
         }
-        self.counters.differences_refused += u64::from(taken.is_err());
+        self.counters.differences_refused += u64::from(taken == Taken::Nonsense);
         Verdict::Linked { load: held, depth: told.1 }
     }
 

@@ -6,7 +6,9 @@ mod world;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use idlewood_overlay::{Body, Contact, Effect, Event, Message, Node, Overlay, Payload, PeerId, Report, Verdict};
+use idlewood_overlay::{
+    Body, Contact, Effect, Event, Message, Node, Overlay, Payload, PeerId, Report, ReportAck, Verdict,
+};
 use proptest::prelude::*;
 use world::{CODEC, World};
 
@@ -160,7 +162,7 @@ fn a_difference_that_leads_nowhere_is_answered_by_asking_for_the_whole() {
     let other = (CODEC.pack)(Some(b"something else"), b"something").unwrap();
     let (answers, counted) = ask(&mut world, &sender, Payload::new(9, Some(8), other));
     assert!(matches!(answers[..], [Verdict::Linked { load: 0, .. }]), "{answers:?}");
-    assert_eq!(counted, 2);
+    assert_eq!(counted, 1, "that can be the way's fault");
     assert_eq!(held(&world), before);
     // A base that is not older than what it leads to is no message at all.
     let (answers, _) = ask(&mut world, &sender, Payload::new(9, Some(9), vec![0]));
@@ -187,46 +189,55 @@ fn version(world: &mut World, child: usize) -> u64 {
     panic!("the child is linked");
 }
 
+/// What leaves a machine with a payload.
+fn loads(effects: &[Effect]) -> Vec<(u64, Payload)> {
+    let sent = effects.iter().filter_map(|effect| match effect {
+        Effect::Send { message: Message { body: Body::Report(Report { version, load, .. }), .. }, .. } => {
+            Some((*version, load.clone()?))
+        }
+        _ => None,
+    });
+    sent.collect()
+}
+
 /// Differences follow each other without waiting for answers; where one is lost the next leads nowhere, and the parent asks
 /// for the whole.
 #[test]
 fn a_lost_difference_is_made_good_by_a_whole_payload() {
-    let (mut world, parent, child) = pair();
+    let (mut world, _, child) = pair();
     report(&mut world, child, 1);
     let (now, id) = (world.now, world.machines[child].id);
-    let overlay = world.machines[child].overlay.as_mut().unwrap();
     let mut lost = Vec::new();
-    overlay.publish(now, Node::Leaf, payload(id, Node::Leaf, 2), &mut lost);
-    assert_eq!(lost.len(), 1);
-    world.run_for(Duration::from_millis(5));
-    let refused = |world: &World| world.machines[parent].overlay.as_ref().unwrap().counters().differences_refused;
-    assert_eq!(refused(&world), 0);
+    world.machines[child].overlay.as_mut().unwrap().publish(now, Node::Leaf, payload(id, Node::Leaf, 2), &mut lost);
     let sent = report(&mut world, child, 3);
-    assert!(sent[0].base.is_some_and(|base| base + 1 == sent[0].version), "{sent:?}");
-    assert_eq!(refused(&world), 1);
+    assert_eq!(sent[0].base, Some(loads(&lost)[0].1.version), "{sent:?}");
     assert!(held(&world).iter().any(|(.., held)| *held == payload(id, Node::Leaf, 3)));
 }
 
-/// What is on its way is not sent once more before its answer is late, however much is published meanwhile.
+/// What is on its way is not sent once more because the one before it is answered.
 #[test]
 fn nothing_is_sent_twice_while_its_answer_is_on_its_way() {
-    let (mut world, _, child) = pair();
+    let (mut world, parent, child) = pair();
     report(&mut world, child, 1);
-    let mut versions = Vec::new();
-    for round in 2..20 {
-        let (now, id) = (world.now, world.machines[child].id);
-        let mut effects = Vec::new();
-        let overlay = world.machines[child].overlay.as_mut().unwrap();
+    let from = world.machines[parent].overlay.as_ref().unwrap().me().clone();
+    let (now, id) = (world.now, world.machines[child].id);
+    let overlay = world.machines[child].overlay.as_mut().unwrap();
+    let mut effects = Vec::new();
+    for round in [2, 3] {
+        let now = now + Duration::from_millis(60) * u32::from(round - 2);
         overlay.publish(now, Node::Leaf, payload(id, Node::Leaf, round), &mut effects);
-        versions.extend(effects.iter().filter_map(|effect| match effect {
-            Effect::Send { message: Message { body: Body::Report(Report { load: Some(load), .. }), .. }, .. } => {
-                Some(load.version)
-            }
-            _ => None,
-        }));
-        world.carry_out(child, effects);
-        world.run_for(Duration::from_millis(7));
     }
-    assert_eq!(versions.len(), 18);
-    assert!(versions.windows(2).all(|pair| pair[0] < pair[1]), "{versions:?}");
+    let sent = loads(&effects);
+    assert_eq!(sent.len(), 2);
+    let (version, load) = (sent[0].0, sent[0].1.version);
+    let verdict = Verdict::Linked { load, depth: Some(0) };
+    let answer = Body::ReportAck(ReportAck { node: Node::Leaf, version, verdict, root: None, edition: u32::MAX });
+    effects.clear();
+    let message = world::message(&from, answer);
+    overlay.handle(now + Duration::from_millis(100), Event::Received { from: from.peer.into(), message }, &mut effects);
+    overlay.handle(now + Duration::from_millis(150), Event::DeadlineReached, &mut effects);
+    assert_eq!(loads(&effects), []);
+    // Its answer does not come.
+    overlay.handle(now + SECOND * 2, Event::DeadlineReached, &mut effects);
+    assert!(loads(&effects).iter().any(|(_, load)| load.version == sent[1].1.version && load.base.is_none()));
 }

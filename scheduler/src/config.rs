@@ -75,9 +75,8 @@ pub struct Config {
     /// How long the owner must be back before unstarted tasks are handed back. Default 10 min: what HTCondor and
     /// BOINC users know.
     pub vacate_after: Duration,
-    /// Least time between two summaries of the leaf, and between two of the router. Default 100 ms: our choice, twice the
-    /// latency of a link; at 250 ms the waits of all levels were two thirds of the time to the root, for 14 % fewer
-    /// bytes (docs/experiments.md).
+    /// Least time between two summaries of the leaf, and between two of the router. Default 60 ms: with it the time to the root is
+    /// about a second at 1,000 machines; the shorter, the busier are the upper routers (docs/adr/0019).
     pub summary_interval: Duration,
     /// Least time between two summaries of a leaf that only works its queue off; an eighth of the time which that takes,
     /// up to 5 min, where that is more. Default 10 s: our choice; cells stay lower bounds as time passes, so that this

@@ -266,7 +266,10 @@ impl Executor {
         }
         let mut changes = Vec::new();
         if is_new {
-            held.fresh_until = held.fresh_until.map(|until| until.max(io.now));
+            // What waits already goes back in its time, however often somebody asks again.
+            if held.waiting.is_empty() {
+                held.fresh_until = held.fresh_until.map(|until| until.max(io.now));
+            }
             held.pace = held.pace.longer(pace);
             held.attempt(request.attempt, &request.ranges);
             changes = held.supersede(request.attempt, &request.ranges);
@@ -433,7 +436,7 @@ impl Executor {
                 // Only of what is placed here is a failure believed.
                 let speaks = !success && !held.agreed;
                 self.version += u64::from(speaks);
-                held.finished(result, speaks.then_some(self.version), io, config);
+                held.finished(result, speaks.then_some(self.version), self.suspended, io, config);
                 self.rate(task.bag, io.now);
             }
             TaskOutcome::NotStarted { retry_after } => {
@@ -471,6 +474,8 @@ impl Executor {
             running.pause(io.now);
         }
         self.changed = true;
+        // This machine may be about to go.
+        self.tell_all(io.now);
         io.effects.push(Effect::SuspendTasks);
     }
 
@@ -487,7 +492,7 @@ impl Executor {
         io.effects.push(Effect::ResumeTasks);
     }
 
-    /// This machine is about to leave: what it holds and what is finished is told now, whatever the pace.
+    /// This machine leaves, or may: what it holds and what is finished is told now, whatever the pace.
     pub(crate) fn tell_all(&mut self, now: Time) {
         for held in self.held.values_mut() {
             held.results_due = held.results_due.min(now);
@@ -656,7 +661,7 @@ impl Executor {
             let result = TaskResult::unfinished(index, attempt, *checkpoint);
             // As of a failure, only of what is placed here is it believed.
             self.version += u64::from(!held.agreed);
-            held.finished(result, (!held.agreed).then_some(self.version), io, config);
+            held.finished(result, (!held.agreed).then_some(self.version), true, io, config);
         }
         let bound = held.bound();
         let stays = |(index, kept): &(&u64, &Option<_>)| kept.is_none() && bound.contains(**index);
@@ -702,6 +707,7 @@ impl Executor {
     /// When `tick` or `dispatch` next has something to do.
     pub(crate) fn deadline(&mut self, io: &Io) -> Option<Time> {
         self.held.look(io.now);
+        debug_assert!(self.held.is_up_to_date(io.now), "a bag was changed and not looked at");
         let held = self.held.due().find(|(_, bag)| !io.is_writing(*bag)).map(|(due, _)| due);
         [held, self.vacate_at, self.resting_until, self.rating_due(io.now)].into_iter().flatten().min()
     }

@@ -1147,6 +1147,16 @@ fn results_that_others_follow_are_told_together_the_last_soon_and_failures_at_on
     host.pass(seconds(0.21));
     assert_eq!(told(&host), [2], "that was the last: a hundredth of the bag's age is the most");
 
+    // A machine that completes what runs and then ends.
+    let mut host = Host::new(2);
+    host.receive(1, unhurried(1, 0..2, 20_000));
+    host.finish(host.started[0], true);
+    assert_eq!(told(&host), [0; 0]);
+    host.give(Event::OwnerReturned);
+    assert_eq!(told(&host), [1], "what waits does not wait for its owner to leave");
+    host.finish(host.started[1], true);
+    assert_eq!(told(&host), [1, 1], "nor does the last");
+
     let [mut host, _other] = pair();
     host.receive(1, unhurried(1, 0..12, 20_000));
     host.finish(host.started[0], true);
@@ -1387,8 +1397,16 @@ fn nothing_runs_of_what_is_over_while_its_submitter_is_away() {
         "should it come back, it hears that nothing is here"
     );
     assert_eq!(host.peer.unspoken_tasks(), 10);
+    // Nor does it stay for being asked for again and again.
+    for number in 10..200 {
+        host.receive(1, request(number, 1, 10..20));
+        host.pass(seconds(14.0));
+    }
+    assert!(host.peer.unspoken_tasks() > 20, "{}", host.peer.unspoken_tasks());
+    host.pass(seconds(1000.0));
+    assert!(host.peer.held().is_empty() && host.started.is_empty());
     // It comes back, and the bag is not over: all is as ever.
-    host.receive(1, request(2, 1, 10..20));
+    host.receive(1, request(200, 1, 10..20));
     host.receive(1, lease(host.holdings().last().expect("it spoke").0, IntervalSet::new()));
     assert_eq!((host.started.len(), host.peer.held()[0].waiting), (1, 9));
 }

@@ -24,7 +24,7 @@ fn stop_ends_running_and_frozen_tasks_at_once() {
         let job = setup.job("probe", &["spin", "1000000"]);
         setup.pool.start(0, &job).unwrap();
         let pid = setup.only_pid();
-        wait_until(|| ticks_of(pid) > 10);
+        wait_until(|| ticks_of(pid) > 20);
         if frozen {
             setup.pool.freeze();
         }

@@ -151,8 +151,8 @@ impl Held {
         }
     }
 
-    /// When there is something to do: to speak of it, to take back what was offered, to give back
-    /// what nobody speaks for, or to try again to start of it.
+    /// When there is something to do: to speak of it, to take back what was offered, to give back what nobody speaks for, or to
+    /// try again to start of it.
     pub(super) fn next_due(&self, now: Time) -> Time {
         let results = (!self.outbox.is_empty()).then_some(self.results_due);
         let offered = (!self.offered.is_empty()).then_some(self.offered_until);
@@ -354,8 +354,15 @@ impl Held {
     }
 
     /// A task ran to its end, or goes back with a checkpoint: its submitter hears of it once that is durable; before, with a
-    /// number for that, of what is held.
-    pub(super) fn finished(&mut self, result: TaskResult, version: Option<u64>, io: &mut Io, config: &Config) {
+    /// number for that, of what is held. It hears of it at once where this machine may be about to go.
+    pub(super) fn finished(
+        &mut self,
+        result: TaskResult,
+        version: Option<u64>,
+        at_once: bool,
+        io: &mut Io,
+        config: &Config,
+    ) {
         if !result.unfinished {
             self.not_started = 0;
             self.finished.0 += 1;
@@ -368,9 +375,11 @@ impl Held {
         let is_last = self.unfinished_is_empty();
         let pace = if is_last { self.pace.within(io.now.since(self.released) / LAST_SHARE) } else { self.pace };
         let takes_a_link = self.bag.submitter.peer != io.me.peer;
-        let can_wait = result.success && !pace.is_none() && (takes_a_link || !is_last);
+        let can_wait = result.success && !at_once && !pace.is_none() && (takes_a_link || !is_last);
         let due = if can_wait { pace.next(io.now) } else { io.now + self.results_wait };
-        self.results_due = if self.outbox.is_empty() || is_last { due } else { due.min(self.results_due) };
+        // What waits already is told in its time at the latest.
+        let is_told = self.outbox.is_empty() || is_last && !can_wait;
+        self.results_due = if is_told { due } else { due.min(self.results_due) };
         self.outbox.insert(result.index, result.clone());
         let (bag, released) = (self.bag.id, io.wall(self.released));
         let outbox = Record::Outbox { bag: self.bag.clone(), released, result: result.clone() };

@@ -81,6 +81,12 @@ impl Shelf {
         }
     }
 
+    /// Whether every bag is due when it says itself, as it is after [`Self::look`].
+    pub(super) fn is_up_to_date(&self, now: Time) -> bool {
+        let says = |held: &Held| held.due == Some(held.next_due(now)) || held.due.is_some_and(|due| due <= now);
+        self.due.len() == self.bags.len() && self.bags.values().all(|held| says(held))
+    }
+
     /// Bags that have something to do, and when, the first first.
     pub(super) fn due(&self) -> impl Iterator<Item = (Time, BagId)> {
         self.due.iter().copied()
