@@ -529,14 +529,15 @@ impl Executor {
     pub(crate) fn tick(&mut self, io: &mut Io, config: &Config) {
         self.rate_what_runs(io.now);
         self.vacate_if_due(io, config);
-        self.take_back_offers(io);
-        self.return_unspoken(io, config);
+        let due = self.due(io.now, Duration::ZERO);
+        self.take_back_offers(&due, io);
+        self.return_unspoken(&due, io, config);
         if self.resting_until.is_some_and(|until| until <= io.now) {
             self.resting_until = None;
             self.changed = true;
         }
         let mut renewals: BTreeMap<PeerId, (Contact, Vec<(BagId, u64)>)> = BTreeMap::new();
-        for bag in self.due(io.now, Duration::ZERO) {
+        for bag in due {
             let Some(held) = self.held.get_mut(&bag).filter(|_| !io.is_writing(bag)) else { continue };
             if held.holding_due <= io.now && held.agreed {
                 let submitter = &held.bag.submitter;
@@ -564,10 +565,10 @@ impl Executor {
         self.renew(renewals, io, config);
     }
 
-    /// What has not begun of bags that are not fresh, and that no submitter speaks of when asked, goes back: it must not stand
-    /// in the way of others for ever.
-    fn return_unspoken(&mut self, io: &mut Io, config: &Config) {
-        for bag in self.due(io.now, Duration::ZERO) {
+    /// What has not begun of those of these bags that are not fresh, and that no submitter speaks of when asked, goes back: it
+    /// must not stand in the way of others for ever.
+    fn return_unspoken(&mut self, due: &[BagId], io: &mut Io, config: &Config) {
+        for &bag in due {
             let is_due = |held: &&mut Held| held.unspoken_until().is_some_and(|until| until <= io.now);
             let Some(held) = self.held.get_mut(&bag).filter(is_due).filter(|_| !io.is_writing(bag)) else { continue };
             self.unspoken += held.waiting.len();

@@ -10,7 +10,6 @@
 //! a lost answer costs. What has begun here in an earlier life and has a checkpoint here is not given away.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use idlewood_overlay::{Contact, Time};
 
@@ -130,9 +129,9 @@ impl Executor {
         }
     }
 
-    /// What was offered in vain waits here again.
-    pub(super) fn take_back_offers(&mut self, io: &Io) {
-        for bag in self.due(io.now, Duration::ZERO) {
+    /// What was offered of these bags in vain waits here again.
+    pub(super) fn take_back_offers(&mut self, due: &[BagId], io: &Io) {
+        for &bag in due {
             let over = |held: &&mut Held| !held.offered.is_empty() && held.offered_until <= io.now;
             let Some(held) = self.held.get_mut(&bag).filter(over) else { continue };
             let offered = std::mem::take(&mut held.offered);
