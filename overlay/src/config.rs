@@ -4,6 +4,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+/// What a report with a payload takes beside that: about what it is in CBOR.
+const REPORT_BYTES: u64 = 48;
+/// Tenths of the limit that each of a router's two children has; the rest is for what goes with reports.
+const SHARE_TENTHS: u64 = 4;
+
 /// Timings and bounds of the overlay. All peers of a grid should use the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -51,7 +56,8 @@ pub struct Config {
     pub fingers_per_bucket: usize,
     /// How long a leaving peer goes on telling those who did not hear. 0 to 60,000 ms, default 1,000: the prototype's.
     pub leave_linger_ms: u64,
-    /// Payloads sent to the parent, on average per link. At least 100 B/s, default 10,000: the paper's (§5.3).
+    /// What reaches a parent from its children, on average: each of the two has two fifths of it for its reports. At least
+    /// 100 B/s, default 10,000: the paper's (§5.3), where each child has all of it.
     pub report_rate_bytes_per_s: u64,
     /// News of the root is pushed to a child at most so often. 10 to 600,000 ms, default 1,000: our guess.
     pub root_push_ms: u64,
@@ -131,9 +137,10 @@ impl Config {
         round_trip.map_or(high / 2, |round_trip| round_trip * 4).clamp(low, high)
     }
 
-    /// How long the link is taken by a payload of so many bytes.
+    /// How long a child's share of its parent's link is taken by a payload of so many bytes.
     pub(crate) fn payload_spacing(&self, bytes: usize) -> Duration {
-        Duration::from_micros((bytes as u64).saturating_mul(1_000_000) / self.report_rate_bytes_per_s)
+        let bytes = (bytes as u64).saturating_add(REPORT_BYTES);
+        Duration::from_micros(bytes.saturating_mul(10_000_000 / SHARE_TENTHS) / self.report_rate_bytes_per_s)
     }
 }
 

@@ -563,6 +563,11 @@ impl Overlay {
         self.tree.root.as_deref()
     }
 
+    /// What is published of this node before then waits: the rate limit lets nothing pass.
+    pub fn publishes_from(&self, node: Node) -> Time {
+        self.tree.uplinks[node as usize].load_after
+    }
+
     /// Replaces what `node` tells its parent. The newest wins; the rate limit decides when it goes out.
     ///
     /// Payloads longer than [`PAYLOAD_BYTES_MAX`] are counted and ignored.

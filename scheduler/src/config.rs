@@ -75,8 +75,9 @@ pub struct Config {
     /// How long the owner must be back before unstarted tasks are handed back. Default 10 min: what HTCondor and
     /// BOINC users know.
     pub vacate_after: Duration,
-    /// Least time between two summaries of the leaf, and between two of the router. Default 60 ms: with it the time to the root is
-    /// about a second at 1,000 machines; the shorter, the busier are the upper routers (docs/adr/0019).
+    /// Least time between two summaries of the leaf, and between two of the router; longer where reports of that length would
+    /// take more of the parent's link than [`idlewood_overlay::Config::report_rate_bytes_per_s`]. Default 20 ms: our choice
+    /// (docs/adr/0020).
     pub summary_interval: Duration,
     /// Least time between two summaries of a leaf that only works its queue off; an eighth of the time which that takes,
     /// up to 5 min, where that is more. Default 10 s: our choice; cells stay lower bounds as time passes, so that this
@@ -112,7 +113,7 @@ impl Default for Config {
             lease: Duration::from_secs(60),
             placement_timeout: Duration::from_secs(15),
             vacate_after: Duration::from_secs(600),
-            summary_interval: Duration::from_millis(60),
+            summary_interval: Duration::from_millis(20),
             summary_refresh: Duration::from_secs(10),
             submitter_work_max: Duration::from_secs(90 * 24 * 3600),
             submitter_bags_max: 1024,

@@ -31,13 +31,14 @@ use std::time::Duration;
 
 use idlewood_overlay::{Contact, PeerId, Time};
 
-use self::held::{Held, Pace};
+use self::held::Held;
 use self::shelf::Shelf;
 use crate::bag::{AGE_MAX, BagHeader, BagId, Checkpoint, HELD_INTERVALS_MAX, Request, TaskId, TaskResult};
 use crate::config::{Config, PerSubmitter};
 use crate::io::{Io, Then};
 use crate::ledger::{AVOID_MAX, FAILED_IN_ROW};
 use crate::message::{Message, RENEWALS_MAX};
+use crate::pace::Pace;
 use crate::peer::{Effect, TaskOutcome};
 use crate::ranges::IntervalSet;
 use crate::recent::Recent;
@@ -256,7 +257,7 @@ impl Executor {
         }
         let released = io.now - request.age.min(AGE_MAX);
         let submitter = request.bag.submitter.clone();
-        let pace = Pace::new(Duration::from_millis(request.answer_within_ms.into()), &io.me, id);
+        let pace = Pace::new(Duration::from_millis(request.answer_within_ms.into()), &io.me, &id.0);
         let leads = request.leads;
         let is_new = self.seen.insert(&request);
         let is_first = !self.held.contains_key(&id);

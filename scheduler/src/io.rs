@@ -41,6 +41,8 @@ pub(crate) struct Io {
     pub(crate) me: Contact,
     /// Machines of the grid, as the root last said.
     pub(crate) leaves: u64,
+    /// The largest maximum stretch of a machine, as the root last said, in s/Mop.
+    pub(crate) maximum_stretch: f64,
     /// Executors of all bags submitted here; one that has tasks of several counts for each.
     pub(crate) placements: u64,
     /// What bags with a quorum have shown of others.
@@ -63,6 +65,7 @@ impl Io {
             epoch: WallTime(wall_now.0.saturating_sub(now.as_micros())),
             me,
             leaves: 1,
+            maximum_stretch: 0.0,
             placements: 0,
             reputations: Reputations::default(),
             secret: 0,

@@ -13,6 +13,7 @@ mod executor;
 mod io;
 mod ledger;
 mod message;
+mod pace;
 mod peer;
 pub mod queue;
 pub mod ranges;

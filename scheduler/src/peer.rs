@@ -168,7 +168,7 @@ impl Peer {
 
     fn next_deadline(&self) -> Option<Time> {
         let summary = if self.executor.changed {
-            Some(self.summary_earliest)
+            Some(self.summary_from())
         } else {
             self.executor.has_work().then_some(self.summary_latest)
         };
@@ -176,13 +176,23 @@ impl Peer {
             self.ledgers.values().filter(|ledger| !ledger.is_closed()).filter_map(|ledger| ledger.deadline()).min();
         let executor = self.executor_due;
         let router = if self.router_changed {
-            Some(self.router_earliest.max(self.io.now))
+            Some(self.router_from().max(self.io.now))
         } else {
             self.router.deadline(&self.config)
         };
         let alone = self.alone_until.filter(|&until| until > self.io.now);
         let ask = self.ask_deadline();
         [self.overlay.deadline(), summary, ledgers, executor, router, alone, ask].into_iter().flatten().min()
+    }
+
+    /// When the leaf's summary may be published again: not before it can leave, so that what leaves is the newest.
+    fn summary_from(&self) -> Time {
+        self.summary_earliest.max(self.overlay.publishes_from(Node::Leaf))
+    }
+
+    /// The same of the router's.
+    fn router_from(&self) -> Time {
+        self.router_earliest.max(self.overlay.publishes_from(Node::Router))
     }
 
     /// A driver that comes far too late was asleep, or its clock jumped: leases that ended meanwhile were not broken by
@@ -471,7 +481,7 @@ impl Peer {
     /// Publishes what changed: the leaf's summary, the subtree's, and what the root tells everybody.
     fn publish(&mut self) {
         let now = self.io.now;
-        let due = if self.executor.changed { self.summary_earliest } else { self.summary_latest };
+        let due = if self.executor.changed { self.summary_from() } else { self.summary_latest };
         if due <= now && (self.executor.changed || self.executor.has_work()) {
             self.executor.changed = false;
             self.summary_earliest = now + self.config.summary_interval;
@@ -484,7 +494,7 @@ impl Peer {
             self.router_changed |= !self.overlay.hosts_router();
         }
         self.router_changed |= self.router.deadline(&self.config).is_some_and(|deadline| deadline <= now);
-        if !self.router_changed || self.router_earliest > now {
+        if !self.router_changed || self.router_from() > now {
             return;
         }
         self.router_changed = false;

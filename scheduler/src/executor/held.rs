@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use idlewood_overlay::{Contact, Time};
+use idlewood_overlay::Time;
 
-use crate::bag::{BagHeader, BagId, Checkpoint, HELD_INTERVALS_MAX, TaskResult};
+use crate::bag::{BagHeader, Checkpoint, HELD_INTERVALS_MAX, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::message::{Message, RESULTS_MAX};
+use crate::pace::Pace;
 use crate::queue::{Entry, WORK_MOPS_MAX, WORK_MOPS_MIN};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
@@ -18,50 +19,15 @@ use crate::record::{Change, Record, RecordKey};
 /// paper's, takes some 600 words a second, and the period has a 25th of a second for each.
 const LINK_SHARE: u32 = 25;
 
-/// The last results of a bag on a machine wait for at most this part of the bag's age, 1 %. On machines whose speeds are multiples of
-/// each other all end at the same instant, and what they say of it would fill their submitter's link for seconds.
+/// The last results of a bag on a machine come so many times as fast, so that they take a twentieth of that link. On machines whose
+/// speeds are multiples of each other all end at the same instant.
+const LAST_RATE: f64 = 2.0;
+/// They wait for at most this part of the bag's age, 1 %.
 const LAST_SHARE: u32 = 100;
-
-/// When a machine speaks of a bag, so that not all take its submitter's link at once: once in a period, at a moment of
-/// its own.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
-    period: Duration,
-    /// The own moment, in [0, 1) of the period.
-    share: f64,
-}
-
-impl Pace {
-    /// That of one machine for a bag with so long a period; the share is as if it were drawn.
-    pub(super) fn new(period: Duration, me: &Contact, bag: BagId) -> Self {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&me.peer.0).update(&bag.0);
-        let mut first = [0; 4];
-        first.copy_from_slice(&hasher.finalize().as_bytes()[..4]);
-        Self { period, share: f64::from(u32::from_le_bytes(first)) / 2.0_f64.powi(32) }
-    }
-
-    pub(super) fn longer(self, other: Self) -> Self {
-        if other.period > self.period { other } else { self }
-    }
-
-    /// The same where a period may be no longer than this.
-    fn within(self, most: Duration) -> Self {
-        Self { period: self.period.min(most), ..self }
-    }
-
-    /// Whether whatever is to be said is said at once.
-    pub(super) fn is_none(&self) -> bool {
-        self.period.is_zero()
-    }
-
-    /// The next own moment.
-    pub(super) fn next(&self, now: Time) -> Time {
-        let period_us = (self.period.as_micros() as i64).max(1);
-        let own_us = (period_us as f64 * self.share) as i64;
-        now + Duration::from_micros((own_us - now.as_micros()).rem_euclid(period_us) as u64)
-    }
-}
+/// The same where its stretch stays below the largest of the grid, which is what counts: 20 %.
+const LAST_SHARE_SPARED: u32 = 5;
+/// So far below, since that largest one is news of a second ago. Our choice.
+const SPARED: f64 = 0.9;
 
 /// A bag's part on this machine.
 #[derive(Debug)]
@@ -123,7 +89,7 @@ impl Held {
             released,
             attempt: 0,
             attempts: BTreeMap::new(),
-            pace: Pace { period: Duration::ZERO, share: 0.0 },
+            pace: Pace::NONE,
             confirmed: false,
             fresh_until: None,
             placement_timeout: config.placement_timeout,
@@ -201,15 +167,16 @@ impl Held {
 
     /// So many tasks of it, in plain numbers.
     pub(super) fn entry(&self, task_mops: f64, left: f64) -> Entry {
+        let (release_s, application_size_mops) = (self.released.as_secs_f64(), self.size_mops());
+        Entry { release_s, application_size_mops, task_mops, left }
+    }
+
+    /// w as it counts here.
+    fn size_mops(&self) -> f64 {
         // A header may say less of the whole than of the tasks.
         let all_tasks_mops = self.bag.tasks as f64 * self.bag.task_mops;
         let size_mops = (all_tasks_mops + self.with_mops).max(self.bag.application_size_mops) * self.times_declared;
-        Entry {
-            release_s: self.released.as_secs_f64(),
-            application_size_mops: size_mops.min(WORK_MOPS_MAX),
-            task_mops,
-            left,
-        }
+        size_mops.min(WORK_MOPS_MAX)
     }
 
     /// These tasks are wanted with this attempt: those that have not begun here, or not with a later one, get it.
@@ -328,9 +295,11 @@ impl Held {
 
     /// The submitter says that the lease runs on: half of it is left for repetitions.
     pub(super) fn renewed(&mut self, term: Duration, io: &Io, config: &Config) {
-        self.agreed = true;
+        let half = term.max(Duration::from_secs(1)) / 2;
+        // Whoever was answered together with others does not go on in step with them.
+        let is_first = !std::mem::replace(&mut self.agreed, true);
         self.holding_wait = self.first_wait(config);
-        self.holding_due = io.now + term.max(Duration::from_secs(1)) / 2;
+        self.holding_due = io.now + if is_first { half.mul_f64(0.5 + 0.5 * self.pace.share) } else { half };
     }
 
     /// The next `Holding`, whose answer is expected within a growing time.
@@ -373,7 +342,7 @@ impl Held {
         // While more is to come here, this was not the last of the bag: it can wait, and be told together with others. The
         // last may be the last of all, and waits for so little that nobody sees it.
         let is_last = self.unfinished_is_empty();
-        let pace = if is_last { self.pace.within(io.now.since(self.released) / LAST_SHARE) } else { self.pace };
+        let pace = if is_last { self.last_pace(io) } else { self.pace };
         let takes_a_link = self.bag.submitter.peer != io.me.peer;
         let can_wait = result.success && !at_once && !pace.is_none() && (takes_a_link || !is_last);
         let due = if can_wait { pace.next(io.now) } else { io.now + self.results_wait };
@@ -399,6 +368,15 @@ impl Held {
         let then = holding.into_iter().chain(results).map(|message| Then::Send(self.bag.submitter.clone(), message));
         let changes = vec![Change::Put(outbox), self.change(io)];
         io.persist_held(bag, changes, then.collect());
+    }
+
+    /// The pace of the last results on this machine, which may be the last of all.
+    fn last_pace(&self, io: &Io) -> Pace {
+        let age = io.now.since(self.released);
+        let spared_s = io.maximum_stretch * SPARED * self.size_mops() - age.as_secs_f64();
+        let spared = Duration::try_from_secs_f64(spared_s.max(0.0)).unwrap_or(Duration::MAX);
+        let most = spared.min(age / LAST_SHARE_SPARED).max(age / LAST_SHARE);
+        self.pace.within(self.pace.period.div_f64(LAST_RATE).min(most))
     }
 
     /// What is to be said of results now: what was not told yet, else some of the unacknowledged once more.

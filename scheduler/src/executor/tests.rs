@@ -514,6 +514,65 @@ fn one_message_renews_what_is_due_and_what_will_be_soon() {
     assert_eq!(io.effects.iter().filter(|effect| said(effect)).count(), 1);
 }
 
+/// How long an executor of a bag that takes a pace of this period, and has the grid's largest stretch or far less, waits with
+/// its last result when the bag is so old.
+fn last_result_waits(maximum_stretch: f64, period: Duration, age: Duration) -> Duration {
+    let config = Config::default();
+    let (mut executor, mut io) = empty(&config);
+    io.maximum_stretch = maximum_stretch;
+    give(&mut executor, &mut io, 1, 1e4, 1e6, 0);
+    executor.held.get_mut(&BagId([1; 32])).unwrap().pace = Pace { period, share: 0.999 };
+    executor.dispatch(&mut io);
+    // Its own moment is just over.
+    io.now = Time::ZERO + age;
+    let finished = Finished {
+        success: true,
+        crashed: false,
+        output: BlobId([7; 32]),
+        output_bytes: 1,
+        work_mops: 1e4,
+        exit_code: Some(0),
+    };
+    executor.ended(TaskId { bag: BagId([1; 32]), index: 0 }, TaskOutcome::Finished(finished), &mut io, &config);
+    executor.held.get(&BagId([1; 32])).unwrap().results_due.since(io.now)
+}
+
+/// The last result waits for its share of the submitter's link, for longer where no other bag is worse off.
+#[test]
+fn the_last_results_wait_longer_where_another_bag_is_worse_off() {
+    let (minute, age) = (Duration::from_secs(60), Duration::from_secs(100));
+    let longest = |maximum_stretch, period| {
+        let waits = (0..40).map(|second| last_result_waits(maximum_stretch, period, age + Duration::from_secs(second)));
+        waits.max().unwrap().as_secs_f64()
+    };
+    // At 100 s it has a stretch of 1e-4 s/Mop.
+    let (worst, spared, barely) = (longest(0.0, minute), longest(1e-3, minute), longest(1.3e-4, minute));
+    assert!((0.5..=1.4).contains(&worst), "{worst} s of at most a hundredth of 100 to 139 s");
+    assert!((15.0..=27.8).contains(&spared), "{spared} s of at most a fifth");
+    assert!((worst..spared).contains(&barely), "{barely} s: as long as it stays below the largest");
+    assert!(longest(1e-3, Duration::from_secs(4)) <= 2.0, "what the link needs");
+}
+
+/// Machines that were answered at the same moment do not renew at the same moment.
+#[test]
+fn those_who_are_answered_together_renew_one_by_one() {
+    let term = Duration::from_secs(60);
+    let renewals = [0.0, 0.4, 0.9].map(|share| {
+        let config = Config::default();
+        let (mut executor, mut io) = empty(&config);
+        give(&mut executor, &mut io, 1, 1e4, 1e6, 0);
+        let held = executor.held.get_mut(&BagId([1; 32])).unwrap();
+        held.pace = Pace { period: term, share };
+        held.renewed(term, &io, &config);
+        let first = held.holding_due;
+        io.now = first;
+        held.renewed(term, &io, &config);
+        assert_eq!(held.holding_due.since(first), term / 2);
+        first.since(Time::ZERO).as_secs_f64()
+    });
+    assert_eq!(renewals, [15.0, 21.0, 28.5]);
+}
+
 #[test]
 fn a_machine_rests_when_it_is_told_to_and_all_has_failed() {
     let config = Config::default();

@@ -15,6 +15,7 @@ use idlewood_overlay::{Node, State, Time};
 
 use super::Peer;
 use crate::message::{Asker, Message};
+use crate::pace::Pace;
 use crate::router::CLIMBED_MAX;
 
 /// A shorter wait is not worth the messages, in seconds. Our choice: several times what a task takes to change hands.
@@ -22,6 +23,10 @@ const WAIT_S_MIN: u64 = 5;
 /// First and longest time between two questions of a machine that stays dry. Our choice.
 const ASK_AFTER_MIN: Duration = Duration::from_secs(2);
 const ASK_AFTER_MAX: Duration = Duration::from_secs(60);
+/// The first questions of machines that have work come spread out over so much time for each machine of the grid, and at most over
+/// so much. Our choice: each costs a submitter some 600 bytes.
+const ASK_SPREAD: Duration = Duration::from_millis(40);
+const ASK_SPREAD_MAX: Duration = Duration::from_secs(30);
 /// Least time between two questions that a router lets climb.
 const CLIMB_AFTER: Duration = Duration::from_secs(1);
 
@@ -36,9 +41,8 @@ const NEARLY: f64 = 0.95;
 pub(super) struct Asking {
     /// The longest wait of any leaf of the grid, by the root.
     longest_wait_s: u64,
-    /// The largest maximum stretch of any leaf of the grid, by the root.
-    maximum_stretch: f64,
-    after: Time,
+    /// None while there is no reason to.
+    after: Option<Time>,
     pause: Duration,
     /// When the own router may let one climb again.
     climbs_after: Time,
@@ -46,7 +50,7 @@ pub(super) struct Asking {
 
 impl Asking {
     pub(super) fn new(now: Time) -> Self {
-        Self { longest_wait_s: 0, maximum_stretch: 0.0, after: now, pause: ASK_AFTER_MIN, climbs_after: now }
+        Self { longest_wait_s: 0, after: None, pause: ASK_AFTER_MIN, climbs_after: now }
     }
 }
 
@@ -56,7 +60,7 @@ impl Peer {
         self.io.leaves = self.overlay.likely_count();
         let platform = self.platform();
         self.asking.longest_wait_s = platform.longest_wait_s;
-        self.asking.maximum_stretch = platform.maximum_stretch;
+        self.io.maximum_stretch = platform.maximum_stretch;
     }
 
     /// The stretch with which to ask for work; nothing where there is no reason to.
@@ -68,26 +72,39 @@ impl Peer {
             return (self.asking.longest_wait_s >= WAIT_S_MIN).then_some(0.0);
         }
         let stretch = self.executor.stretch();
-        (self.config.levelling && self.asking.maximum_stretch > stretch * UNEQUAL).then_some(stretch)
+        (self.config.levelling && self.io.maximum_stretch > stretch * UNEQUAL).then_some(stretch)
+    }
+
+    /// At what moment a machine that has work asks first: what follows is a matter of the submitters' links.
+    fn asks_evenly(&self) -> Pace {
+        Pace::new(ASK_SPREAD.mul_f64(self.io.leaves as f64).min(ASK_SPREAD_MAX), &self.io.me, b"ask")
     }
 
     /// When the next question is due.
     pub(super) fn ask_deadline(&self) -> Option<Time> {
-        self.wants_work().map(|_| self.asking.after)
+        self.wants_work().map(|_| self.asking.after.unwrap_or(self.io.now))
     }
 
     /// Asks for work where there is none here, or clearly more urgent work elsewhere.
     pub(super) fn ask_for_work(&mut self) {
         let Some(stretch) = self.wants_work() else {
             if !self.executor.is_dry() {
-                (self.asking.after, self.asking.pause) = (self.io.now, ASK_AFTER_MIN);
+                (self.asking.after, self.asking.pause) = (None, ASK_AFTER_MIN);
             }
             return;
         };
-        if self.asking.after > self.io.now {
+        let now = self.io.now;
+        // One that has nothing to do asks at once. All others find out at the same moment that they should.
+        let after = match self.asking.after {
+            Some(after) => after,
+            None if stretch > 0.0 => self.asks_evenly().next(now),
+            None => now,
+        };
+        if after > now {
+            self.asking.after = Some(after);
             return;
         }
-        self.asking.after = self.io.now + self.asking.pause;
+        self.asking.after = Some(now + self.asking.pause);
         self.asking.pause = (self.asking.pause * 2).min(ASK_AFTER_MAX);
         if let Some(parent) = self.overlay.parent(Node::Leaf).cloned() {
             let asker = Asker { contact: self.io.me.clone(), speed_mops: self.executor.speed_mops(), stretch };
@@ -105,7 +122,7 @@ impl Peer {
             return;
         }
         let parent = self.overlay.parent(Node::Router).filter(|_| climbing && climbed < CLIMBED_MAX);
-        let Asking { longest_wait_s, maximum_stretch, .. } = self.asking;
+        let (longest_wait_s, maximum_stretch) = (self.asking.longest_wait_s, self.io.maximum_stretch);
         let (worth_it, nearly_the_most) = if asker.stretch > 0.0 {
             (asker.stretch * UNEQUAL, maximum_stretch * NEARLY)
         } else {

@@ -11,9 +11,16 @@ use crate::host::host_index;
 use crate::overlay::Wire;
 use crate::size::size_of;
 
+/// Of an Ed25519 signature.
+const SIGNATURE_BYTES: usize = 64;
+
 impl Shard {
-    pub(super) fn send(&mut self, host: HostIndex, to: PeerId, message: Message, around: &Surroundings) {
+    pub(super) fn send(&mut self, host: HostIndex, to: PeerId, mut message: Message, around: &Surroundings) {
         let now = self.now;
+        // A driver signs them; here the signature is as long as one, and nobody looks at it.
+        if let Message::Results { signature, .. } = &mut message {
+            *signature = Some(vec![0; SIGNATURE_BYTES]);
+        }
         let size = size_of(&message);
         let bytes = size.bytes + around.scenario.overhead_bytes;
         let count = &mut self.counts.messages[kind(&message)];
