@@ -22,8 +22,8 @@ const LINK_SHARE: u32 = 25;
 /// The last results of a bag on a machine come so many times as fast, so that they take a twentieth of that link. On machines whose
 /// speeds are multiples of each other all end at the same instant.
 const LAST_RATE: f64 = 2.0;
-/// They wait for at most this part of the bag's age, 1 %.
-const LAST_SHARE: u32 = 100;
+/// They wait for at most this part of the bag's age, half a percent.
+const LAST_SHARE: u32 = 200;
 /// The same where its stretch stays below the largest of the grid, which is what counts: 20 %.
 const LAST_SHARE_SPARED: u32 = 5;
 /// So far below, since that largest one is news of a second ago. Our choice.
