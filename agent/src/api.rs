@@ -386,7 +386,7 @@ pub struct Status {
 /// Messages that were passed over, since the agent's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Disbelieved {
-    /// In which a machine spoke in another's name.
+    /// In which a machine spoke in this one's name.
     pub forged_sender: u64,
     /// About the tree, with values or of a length that no agent sends.
     pub malformed: u64,

@@ -121,17 +121,18 @@ impl BagHeader {
     }
 }
 
-/// How one task ended. Its names travel as letters; what was stored with whole names can still be read.
+/// How one task ended. Its names travel as letters, and what is usual not at all; what was stored with whole names can still be
+/// read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TaskResult {
     /// Which task of the bag.
     #[serde(rename = "i", alias = "index")]
     pub index: u64,
     /// 0 for the first try.
-    #[serde(rename = "t", alias = "attempt")]
+    #[serde(rename = "t", alias = "attempt", default, skip_serializing_if = "is_first")]
     pub attempt: u32,
     /// Whether its exit code is among those the bag declares as success.
-    #[serde(rename = "s", alias = "success")]
+    #[serde(rename = "s", alias = "success", default = "yes", skip_serializing_if = "is_yes")]
     pub success: bool,
     /// Whether its worker died under it, which may be the machine's fault. False in version 1 of what is stored.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -154,6 +155,18 @@ pub struct TaskResult {
     /// What its executor signed of it, as the submitter's driver has checked it; never on the way between machines.
     #[serde(rename = "r", default, skip_serializing_if = "Option::is_none", with = "serde_bytes")]
     pub receipt: Option<Vec<u8>>,
+}
+
+fn is_first(attempt: &u32) -> bool {
+    *attempt == 0
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn is_yes(value: &bool) -> bool {
+    *value
 }
 
 /// What a task that ran came to, well or not.

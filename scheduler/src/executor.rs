@@ -310,7 +310,7 @@ impl Executor {
     pub(crate) fn lease(&mut self, from: PeerId, lease: Lease, io: &mut Io, config: &Config) {
         let Lease { bag, version, submitter, term, drop, rest } = lease;
         let Some(held) = self.held.get_mut(&bag).filter(|held| held.bag.submitter.peer == from) else { return };
-        if let Some(submitter) = submitter.filter(|submitter| submitter.peer == from) {
+        if let Some(submitter) = submitter {
             held.bag.submitter = submitter;
         }
         held.confirmed = true;
@@ -559,7 +559,8 @@ impl Executor {
                 let results = held.results();
                 let wait = if held.has_untold() { Duration::ZERO } else { held.results_wait };
                 held.results_due = io.now + wait;
-                let message = Message::Results { bag: held.bag.id, executor: io.me.clone(), results, signature: None };
+                let message =
+                    Message::Results { bag: held.bag.id, executor: (&io.me).into(), results, signature: None };
                 io.send(held.bag.submitter.clone(), message);
             }
         }
@@ -602,7 +603,7 @@ impl Executor {
                     held.speak(io, config);
                 }
             }
-            io.send(submitter, Message::Renewal { executor: io.me.clone(), bags });
+            io.send(submitter, Message::Renewal { executor: (&io.me).into(), bags });
         }
     }
 

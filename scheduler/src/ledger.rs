@@ -365,7 +365,7 @@ impl Ledger {
         }
         let bag = self.bag.id;
         if self.unasked > unasked_before {
-            let (term, submitter) = (self.term(io, config), Some(io.me.clone()));
+            let (term, submitter) = (self.term(io, config), Some((&io.me).into()));
             let (drop, rest) = (IntervalSet::new(), Duration::ZERO);
             io.send(executor.clone(), Message::Lease { bag, version: 0, submitter, term, drop, rest });
         }

@@ -33,7 +33,7 @@ pub use config::{Config, PerSubmitter};
 pub use executor::{HeldView, RunningTask};
 pub use io::Ticket;
 pub use ledger::{BagView, Declines, REPLICAS_MAX, Replication};
-pub use message::{Asker, DecodeError, MESSAGE_BYTES_MAX, Message, RESULTS_MAX};
+pub use message::{Asker, DecodeError, MESSAGE_BYTES_MAX, Message, RESULTS_MAX, Speaker};
 pub use peer::{Effect, Event, Notice, Peer, RestoreError, Submission, SubmitError, TaskOutcome};
 pub use record::{Change, Closing, Record, RecordError, RecordKey};
 pub use reputation::Reputation;

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use idlewood_overlay::{Contact, Node};
-use serde::{Deserialize, Serialize};
+use idlewood_overlay::{ADDRESS_BYTES_MAX, Contact, Node, PeerId};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::bag::{BagId, DeclineReason, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request, TaskResult};
 use crate::queue::SPEED_MOPS_MIN;
@@ -36,25 +36,46 @@ mod short {
         let (peer, incarnation, address): (PeerId, u64, Box<str>) = Deserialize::deserialize(deserializer)?;
         Ok(Contact { peer, incarnation, address, nonce: None })
     }
+}
 
-    /// Where there may be none.
-    pub(super) mod maybe {
-        use super::{Contact, Deserialize, Deserializer, PeerId, Serialize, Serializer};
+/// Who speaks, but for the identity, which the connection tells: nobody can speak for another. Travels as two values without
+/// names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Speaker {
+    /// As in its contact.
+    pub incarnation: u64,
+    /// Where to answer.
+    pub address: Box<str>,
+}
 
-        pub(in super::super) fn serialize<S: Serializer>(
-            contact: &Option<Contact>,
-            serializer: S,
-        ) -> Result<S::Ok, S::Error> {
-            let values = contact.as_ref().map(|contact| (&contact.peer, contact.incarnation, &contact.address));
-            values.serialize(serializer)
-        }
+impl Speaker {
+    /// The contact of the one that has said it, as the transport knows it.
+    pub fn contact(self, peer: PeerId) -> Contact {
+        let Self { incarnation, address } = self;
+        Contact { peer, incarnation, address, nonce: None }
+    }
 
-        pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
-            deserializer: D,
-        ) -> Result<Option<Contact>, D::Error> {
-            let values: Option<(PeerId, u64, Box<str>)> = Deserialize::deserialize(deserializer)?;
-            Ok(values.map(|(peer, incarnation, address)| Contact { peer, incarnation, address, nonce: None }))
-        }
+    fn is_valid(&self) -> bool {
+        self.address.len() <= ADDRESS_BYTES_MAX
+    }
+}
+
+impl From<&Contact> for Speaker {
+    fn from(contact: &Contact) -> Self {
+        Self { incarnation: contact.incarnation, address: contact.address.clone() }
+    }
+}
+
+impl Serialize for Speaker {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        (self.incarnation, &self.address).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Speaker {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (incarnation, address) = Deserialize::deserialize(deserializer)?;
+        Ok(Self { incarnation, address })
     }
 }
 
@@ -85,8 +106,8 @@ pub enum Message {
         #[serde(rename = "b")]
         bag: BagId,
         /// Who speaks, and where to answer.
-        #[serde(rename = "e", with = "short")]
-        executor: Contact,
+        #[serde(rename = "e")]
+        executor: Speaker,
         /// Rises with every such message of one incarnation.
         #[serde(rename = "v")]
         version: u64,
@@ -107,8 +128,8 @@ pub enum Message {
         #[serde(rename = "v")]
         version: u64,
         /// Where the submitter is now. Executors believe this, not requests, which anybody may have written.
-        #[serde(rename = "s", with = "short::maybe")]
-        submitter: Option<Contact>,
+        #[serde(rename = "s")]
+        submitter: Option<Speaker>,
         /// How long the rest is yours.
         #[serde(rename = "d")]
         term: Duration,
@@ -125,8 +146,8 @@ pub enum Message {
     #[serde(rename = "n")]
     Renewal {
         /// Who speaks, and where to answer.
-        #[serde(rename = "e", with = "short")]
-        executor: Contact,
+        #[serde(rename = "e")]
+        executor: Speaker,
         /// Which bags, and the version of each.
         #[serde(rename = "l")]
         bags: Vec<(BagId, u64)>,
@@ -164,8 +185,8 @@ pub enum Message {
         #[serde(rename = "b")]
         bag: BagId,
         /// Who offers them, and where to answer.
-        #[serde(rename = "e", with = "short")]
-        executor: Contact,
+        #[serde(rename = "e")]
+        executor: Speaker,
         /// Which tasks.
         #[serde(rename = "r")]
         ranges: IntervalSet,
@@ -180,8 +201,8 @@ pub enum Message {
         #[serde(rename = "b")]
         bag: BagId,
         /// Who does not take them.
-        #[serde(rename = "e", with = "short")]
-        executor: Contact,
+        #[serde(rename = "e")]
+        executor: Speaker,
         /// Which tasks.
         #[serde(rename = "r")]
         ranges: IntervalSet,
@@ -196,8 +217,8 @@ pub enum Message {
         #[serde(rename = "b")]
         bag: BagId,
         /// Who ran them, and where their output can be fetched.
-        #[serde(rename = "e", with = "short")]
-        executor: Contact,
+        #[serde(rename = "e")]
+        executor: Speaker,
         /// What came out.
         #[serde(rename = "f")]
         results: Vec<TaskResult>,
@@ -285,7 +306,7 @@ impl Message {
         let (valid, what) = match self {
             // The overlay validates its own.
             Self::Overlay(_) | Self::ResultsAck { .. } => (true, ""),
-            Self::Lease { submitter, .. } => (submitter.as_ref().is_none_or(Contact::is_valid), "lease"),
+            Self::Lease { submitter, .. } => (submitter.as_ref().is_none_or(Speaker::is_valid), "lease"),
             Self::Request { request, .. } => (request.is_valid(), "request"),
             Self::Holding { executor, ranges, .. } => {
                 (executor.is_valid() && ranges.intervals() <= HELD_INTERVALS_MAX, "holding")

@@ -67,8 +67,6 @@ pub struct Peer {
     /// it: most events are the tree's, and looking at all that is held would cost more than they do.
     executor_due: Option<Time>,
     executor_touched: bool,
-    /// Messages in which a peer spoke in another's name.
-    forged_senders: u64,
     /// When there is timed work next; found anew after each event.
     deadline: Option<Time>,
 }
@@ -254,7 +252,8 @@ impl Peer {
                 self.overlay(idlewood_overlay::Event::Received { from, message });
             }
             Message::Request { request, node, climbing } => self.request(request, node, climbing),
-            Message::Holding { bag, executor, version, attempt, ranges } if executor.peer == from => {
+            Message::Holding { bag, executor, version, attempt, ranges } => {
+                let executor = executor.contact(from);
                 match self.ledgers.get_mut(&bag) {
                     Some(ledger) => {
                         let holding = Holding { executor, version, attempt, ranges };
@@ -264,11 +263,15 @@ impl Peer {
                 }
             }
             Message::Ask { asker, node, climbing, climbed } => self.asked(asker, node, climbing, climbed),
-            Message::Offer { bag, executor, ranges, to } if executor.peer == from => match self.ledgers.get_mut(&bag) {
-                Some(ledger) => ledger.offer(executor, &ranges, to, &mut self.io, &self.config),
-                None => refuse(bag, executor, 0, ranges, &mut self.io),
-            },
-            Message::Results { bag, executor, results, .. } if executor.peer == from => {
+            Message::Offer { bag, executor, ranges, to } => {
+                let executor = executor.contact(from);
+                match self.ledgers.get_mut(&bag) {
+                    Some(ledger) => ledger.offer(executor, &ranges, to, &mut self.io, &self.config),
+                    None => refuse(bag, executor, 0, ranges, &mut self.io),
+                }
+            }
+            Message::Results { bag, executor, results, .. } => {
+                let executor = executor.contact(from);
                 match self.ledgers.get_mut(&bag) {
                     Some(ledger) => ledger.results(&executor, results, &mut self.io, &self.config),
                     None => {
@@ -280,19 +283,14 @@ impl Peer {
                     }
                 }
             }
-            Message::Decline { bag, executor, ranges, reason } if executor.peer == from => {
+            Message::Decline { bag, ranges, reason, .. } => {
                 if let Some(ledger) = self.ledgers.get_mut(&bag) {
                     ledger.declined(from, &ranges, reason, &mut self.io);
                 }
             }
-            Message::Renewal { executor, bags } if executor.peer == from => self.renewal(executor, bags),
-            // Only the peer itself may speak of what it holds.
-            Message::Holding { .. }
-            | Message::Renewal { .. }
-            | Message::Offer { .. }
-            | Message::Decline { .. }
-            | Message::Results { .. } => self.forged_senders += 1,
+            Message::Renewal { executor, bags } => self.renewal(executor.contact(from), bags),
             Message::Lease { bag, version, submitter, term, drop, rest } => {
+                let submitter = submitter.map(|submitter| submitter.contact(from));
                 let lease = Lease { bag, version, submitter, term, drop, rest };
                 self.executor.lease(from, lease, &mut self.io, &self.config);
             }

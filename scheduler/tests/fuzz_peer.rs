@@ -23,7 +23,7 @@ use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::summary::Summary;
 use idlewood_scheduler::{
     Asker, BagHeader, BagId, BlobId, Change, Checkpoint, Config, DeclineReason, Effect, Event, Finished, Message, Path,
-    Peer, Record, Replication, Request, Submission, TaskId, TaskOutcome, TaskResult,
+    Peer, Record, Replication, Request, Speaker, Submission, TaskId, TaskOutcome, TaskResult,
 };
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -108,6 +108,11 @@ impl Source<'_> {
     fn contact(&mut self) -> Contact {
         let address = if self.flag() { "/a" } else { "/ip4/10.0.0.1/tcp/1" };
         Contact { peer: self.peer(), incarnation: self.number(), address: address.into(), nonce: None }
+    }
+
+    /// Reads as much as a contact, so that a case means the same where a speaker takes the place of one.
+    fn speaker(&mut self) -> Speaker {
+        (&self.contact()).into()
     }
 
     fn member(&mut self) -> Member {
@@ -285,7 +290,7 @@ impl Source<'_> {
             }
             8 => Message::Holding {
                 bag: self.bag(),
-                executor: self.contact(),
+                executor: self.speaker(),
                 version: self.number(),
                 attempt: self.number() as u32,
                 ranges: self.ranges(),
@@ -293,7 +298,7 @@ impl Source<'_> {
             9 | 10 => Message::Lease {
                 bag: self.bag(),
                 version: self.number(),
-                submitter: self.maybe(Self::contact),
+                submitter: self.maybe(Self::speaker),
                 term: self.time(),
                 drop: self.ranges(),
                 rest: self.time(),
@@ -301,7 +306,7 @@ impl Source<'_> {
             11 => {
                 let bags = (0..self.below(5)).map(|_| (self.bag(), self.number())).collect();
                 if self.flag() {
-                    Message::Renewal { executor: self.contact(), bags }
+                    Message::Renewal { executor: self.speaker(), bags }
                 } else {
                     Message::Renewed { bags, term: self.time() }
                 }
@@ -311,11 +316,11 @@ impl Source<'_> {
                 Message::Ask { asker, node: self.node(), climbing: self.flag(), climbed: self.number() as u16 }
             }
             13 => {
-                Message::Offer { bag: self.bag(), executor: self.contact(), ranges: self.ranges(), to: self.contact() }
+                Message::Offer { bag: self.bag(), executor: self.speaker(), ranges: self.ranges(), to: self.contact() }
             }
             14 => Message::Results {
                 bag: self.bag(),
-                executor: self.contact(),
+                executor: self.speaker(),
                 results: (0..self.below(5)).map(|_| self.result()).collect(),
                 signature: None,
             },

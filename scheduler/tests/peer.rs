@@ -8,8 +8,8 @@ use idlewood_overlay::{Body, Contact, GridId, Node, PeerId, Side, State, Time, W
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
     AGE_MAX, Asker, BagHeader, BagId, BlobId, Change, Checkpoint, Config, DeclineReason, Effect, Event, Finished,
-    MESSAGE_BYTES_MAX, Message, Notice, Path, Peer, Record, Replication, Request, Submission, TaskId, TaskOutcome,
-    TaskResult,
+    MESSAGE_BYTES_MAX, Message, Notice, Path, Peer, Record, Replication, Request, Speaker, Submission, TaskId,
+    TaskOutcome, TaskResult,
 };
 
 const BAG: BagId = BagId([7; 32]);
@@ -18,6 +18,10 @@ const SUBMITTER: PeerId = PeerId([1; 32]);
 
 fn contact(number: u8) -> Contact {
     Contact { peer: PeerId([number; 32]), incarnation: 1, address: "/a".into(), nonce: None }
+}
+
+fn speaker(number: u8) -> Speaker {
+    (&contact(number)).into()
 }
 
 fn seconds(seconds: f64) -> Duration {
@@ -392,7 +396,7 @@ fn only_the_submitter_itself_says_where_it_is() {
     host.receive(1, request(2, 0, 0..5));
     assert_eq!(host.told(), &contact(1));
     let version = host.holdings().last().unwrap().0;
-    let (submitter, term) = (Some(contact(1)), Duration::from_secs(60));
+    let (submitter, term) = (Some(speaker(1)), Duration::from_secs(60));
     host.receive(
         1,
         Message::Lease { bag: BAG, version, submitter, term, drop: IntervalSet::new(), rest: Duration::ZERO },
@@ -407,7 +411,7 @@ fn a_submitter_says_where_it_is_with_every_answer() {
     let mut host = Host::new(1);
     host.receive(
         2,
-        Message::Holding { bag: BAG, executor: contact(2), version: 1, attempt: 0, ranges: IntervalSet::from(0..1) },
+        Message::Holding { bag: BAG, executor: speaker(2), version: 1, attempt: 0, ranges: IntervalSet::from(0..1) },
     );
     host.give(Event::Submitted(Submission {
         id: BAG,
@@ -418,15 +422,15 @@ fn a_submitter_says_where_it_is_with_every_answer() {
     }));
     host.receive(
         2,
-        Message::Holding { bag: BAG, executor: contact(2), version: 2, attempt: 0, ranges: IntervalSet::from(0..1) },
+        Message::Holding { bag: BAG, executor: speaker(2), version: 2, attempt: 0, ranges: IntervalSet::from(0..1) },
     );
     let leases = host.sent.iter().map(|(_, message)| match message {
-        Message::Lease { submitter, drop, .. } => (submitter.as_ref().map(|submitter| submitter.peer), drop.len()),
+        Message::Lease { submitter, drop, .. } => (submitter.clone(), drop.len()),
         other => panic!("{other:?}"),
     });
     let leases: Vec<_> = leases.collect();
     // Of the bag that it does not know yet, nothing; and then it holds all of it itself.
-    assert_eq!(leases, [(None, 1), (Some(PeerId([1; 32])), 1)]);
+    assert_eq!(leases, [(None, 1), (Some(speaker(1)), 1)]);
 }
 
 #[test]
@@ -803,7 +807,7 @@ fn a_restarted_submitter_tells_executors_where_it_is() {
     let unasked = Message::Lease {
         bag: BAG,
         version: 0,
-        submitter: Some(moved.clone()),
+        submitter: Some((&moved).into()),
         term: Duration::from_secs(60),
         drop: IntervalSet::new(),
         rest: Duration::ZERO,
@@ -815,19 +819,40 @@ fn a_restarted_submitter_tells_executors_where_it_is() {
 }
 
 #[test]
-fn whoever_speaks_for_another_machine_is_not_heard_and_counted() {
-    let mut host = Host::new(1);
-    let ranges = IntervalSet::from(0..1);
-    let said: [Message; 3] = [
-        Message::Holding { bag: BAG, executor: contact(2), version: 1, attempt: 0, ranges: ranges.clone() },
-        Message::Decline { bag: BAG, executor: contact(2), ranges, reason: DeclineReason::Role },
-        Message::Renewal { executor: contact(2), bags: vec![(BAG, 1)] },
+fn what_a_machine_says_counts_as_its_own_whatever_address_it_gives() {
+    let all = IntervalSet::from(0..100);
+    let placed = Record::Placed { bag: BAG, executor: contact(2), ranges: all.clone() };
+    let mut host = Host::restore(1, Config::default(), vec![submitted(bag(1), 1, 0), placed]);
+    let others = vec![(contact(2), all.clone())];
+    assert_eq!(host.peer.placements(BAG), others);
+    let executor = Speaker { incarnation: 9, ..speaker(2) };
+    let finished = Finished {
+        success: true,
+        crashed: false,
+        output: BlobId([1; 32]),
+        output_bytes: 1,
+        work_mops: 1000.0,
+        exit_code: Some(0),
+    };
+    let results = vec![TaskResult::of(3, 0, finished)];
+    let said = [
+        Message::Holding { bag: BAG, executor: executor.clone(), version: 9, attempt: 9, ranges: all.clone() },
+        // What it no longer lists would be issued again, were it the other's word.
+        Message::Holding { bag: BAG, executor: executor.clone(), version: 10, attempt: 9, ranges: IntervalSet::new() },
+        Message::Renewal { executor: executor.clone(), bags: vec![(BAG, 10)] },
+        Message::Offer { bag: BAG, executor: executor.clone(), ranges: all.clone(), to: contact(3) },
+        Message::Decline { bag: BAG, executor: executor.clone(), ranges: all, reason: DeclineReason::Role },
+        Message::Results { bag: BAG, executor, results, signature: None },
     ];
-    for (number, message) in (1..).zip(said) {
+    for message in said {
         host.sent.clear();
-        host.receive(66, message);
-        assert_eq!((host.peer.forged_senders(), host.sent.len()), (number, 0));
+        let kind = message.kind();
+        host.receive(3, message);
+        assert_eq!(host.peer.placements(BAG), others, "{kind}");
+        assert!(host.sent.iter().all(|(to, _)| to.peer == PeerId([3; 32])), "{kind}: {:?}", host.sent);
     }
+    let view = host.peer.bag(BAG).unwrap();
+    assert_eq!((view.done, view.reissued, view.unasked, view.placed), (0, 0, 1, 100));
 }
 
 #[test]
@@ -959,7 +984,7 @@ fn queue_and_ledgers_survive_a_leave_and_a_return() {
     host.finish(running[0], true);
     let results = host.sent.iter().any(|(to, message)| {
         to.peer == SUBMITTER
-            && matches!(message, Message::Results { executor, results, .. } if *executor == me && results.len() == 1)
+            && matches!(message, Message::Results { executor, results, .. } if *executor == Speaker::from(&me) && results.len() == 1)
     });
     assert!(results, "results flow on");
     assert_eq!(host.peer.bag(own).unwrap().bag.tasks, 3);
@@ -1184,7 +1209,7 @@ fn a_submitter_waits_longer_the_more_machines_may_answer() {
         retries_max: 0,
         replication: Replication::default(),
     }));
-    let (executor, ranges) = (contact(3), IntervalSet::from(0..1));
+    let (executor, ranges) = (speaker(3), IntervalSet::from(0..1));
     host.receive(3, Message::Holding { bag: BAG, executor, version: 1, attempt: 0, ranges });
     // Whatever else was sent is lost; two machines have 80 ms more than the 15 s.
     host.pass(seconds(15.04));
@@ -1260,7 +1285,7 @@ fn a_request_waits_at_a_router_that_is_cut_off_and_goes_on_when_the_tree_is_repa
 fn declines(host: &mut Host) -> Vec<(IntervalSet, DeclineReason)> {
     let sent = std::mem::take(&mut host.sent).into_iter().filter_map(|(to, message)| match message {
         Message::Decline { bag: BAG, executor, ranges, reason } => {
-            assert_eq!((to.peer, executor.peer), (SUBMITTER, PeerId([2; 32])));
+            assert_eq!((to.peer, executor), (SUBMITTER, speaker(2)));
             Some((ranges, reason))
         }
         _ => None,

@@ -102,7 +102,7 @@ fn bytes_per_s(bags: u8) -> f64 {
     for (number, executor) in (0..).zip(executors.values()) {
         for &bag in &bags {
             let ranges = IntervalSet::from(number..number + 1);
-            let holding = Message::Holding { bag, executor: executor.clone(), version: 1, attempt: 0, ranges };
+            let holding = Message::Holding { bag, executor: executor.into(), version: 1, attempt: 0, ranges };
             submitter.hear(executor, holding);
         }
     }
@@ -125,7 +125,7 @@ fn bytes_per_s(bags: u8) -> f64 {
         for peer in peers {
             let executor = &executors[&peer];
             let renewal =
-                Message::Renewal { executor: executor.clone(), bags: bags.iter().map(|&bag| (bag, 1)).collect() };
+                Message::Renewal { executor: executor.into(), bags: bags.iter().map(|&bag| (bag, 1)).collect() };
             submitter.hear(executor, renewal);
         }
         for (to, message) in std::mem::take(&mut submitter.answers) {

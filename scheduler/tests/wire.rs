@@ -9,11 +9,15 @@ use idlewood_overlay::{Contact, Node, PeerId, Side, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
     Asker, BagHeader, BagId, BlobId, Checkpoint, Closing, DeclineReason, DecodeError, Message, Path, Record,
-    RecordError, Replication, Reputation, Request, TaskResult,
+    RecordError, Replication, Reputation, Request, Speaker, TaskResult,
 };
 
 fn contact(byte: u8) -> Contact {
     Contact { peer: PeerId([byte; 32]), incarnation: u64::from(byte), address: "/a".into(), nonce: None }
+}
+
+fn speaker(byte: u8) -> Speaker {
+    (&contact(byte)).into()
 }
 
 fn bag() -> BagHeader {
@@ -70,7 +74,7 @@ fn messages() -> Vec<Message> {
         Message::Request { request: request(), node: Node::Router, climbing: true },
         Message::Holding {
             bag: bag().id,
-            executor: contact(2),
+            executor: speaker(2),
             version: 6,
             attempt: 1,
             ranges: IntervalSet::from(0..2),
@@ -86,16 +90,16 @@ fn messages() -> Vec<Message> {
         Message::Lease {
             bag: bag().id,
             version: 0,
-            submitter: Some(contact(1)),
+            submitter: Some(speaker(1)),
             term: Duration::ZERO,
             drop: IntervalSet::from(4..5),
             rest: Duration::ZERO,
         },
-        Message::Renewal { executor: contact(2), bags: vec![(bag().id, 6), (BagId([8; 32]), 70)] },
+        Message::Renewal { executor: speaker(2), bags: vec![(bag().id, 6), (BagId([8; 32]), 70)] },
         Message::Renewed { bags: vec![(bag().id, 6)], term: Duration::from_secs(60) },
         Message::Ask { asker: asker(1000.0, 1e-5), node: Node::Router, climbing: true, climbed: 2 },
-        Message::Offer { bag: bag().id, executor: contact(2), ranges: IntervalSet::from(0..2), to: contact(3) },
-        Message::Results { bag: bag().id, executor: contact(2), results: vec![result()], signature: None },
+        Message::Offer { bag: bag().id, executor: speaker(2), ranges: IntervalSet::from(0..2), to: contact(3) },
+        Message::Results { bag: bag().id, executor: speaker(2), results: vec![result()], signature: None },
         Message::ResultsAck { bag: bag().id, indices: IntervalSet::from(3..4) },
         Message::Request {
             request: Request { checkpoints: Box::new([(3, checkpoint())]), ..request() },
@@ -104,21 +108,27 @@ fn messages() -> Vec<Message> {
         },
         Message::Results {
             bag: bag().id,
-            executor: contact(2),
+            executor: speaker(2),
             results: vec![TaskResult { success: false, unfinished: true, ..result() }],
             signature: None,
         },
         Message::Decline {
             bag: bag().id,
-            executor: contact(2),
+            executor: speaker(2),
             ranges: IntervalSet::from(0..2),
             reason: DeclineReason::Quota,
         },
         Message::Results {
             bag: bag().id,
-            executor: contact(2),
+            executor: speaker(2),
             results: vec![TaskResult { exit_code: Some(3), ..result() }],
             signature: Some(vec![9; 64]),
+        },
+        Message::Results {
+            bag: bag().id,
+            executor: speaker(2),
+            results: vec![TaskResult { attempt: 0, exit_code: Some(0), ..result() }],
+            signature: None,
         },
     ]
 }
@@ -204,15 +214,15 @@ fn records_keep_their_bytes() {
     insta::assert_snapshot!(golden);
 }
 
-/// What was written before there were versions 2 to 4.
+/// What was written before there were versions 2 to 5.
 #[test]
 fn older_records_are_read_and_newer_ones_refused_by_their_version() {
     let mut bytes = records()[2].encode();
-    for version in [1, 2, 3] {
+    for version in [1, 2, 3, 4] {
         bytes[0] = version;
         assert_eq!(Record::decode(&bytes).unwrap(), records()[2]);
     }
-    for version in [0, 5, 255] {
+    for version in [0, 6, 255] {
         bytes[0] = version;
         assert!(matches!(Record::decode(&bytes), Err(RecordError::Version(found)) if found == version));
     }
@@ -232,6 +242,23 @@ fn what_was_stored_with_whole_names_is_read() {
     let record = Record::decode(&stored.unwrap()).unwrap();
     assert_eq!(record, records()[2]);
     assert!(record.encode().len() < 250, "{} bytes with letters", record.encode().len());
+}
+
+/// Version 4 wrote the attempt and the success of each result.
+#[test]
+fn what_was_stored_with_what_is_usual_is_read() {
+    let stored = hex::decode(
+        "04a1664f7574626f78a363626167a6616958200707070707070707070707070707070707070707070707070707070707\
+         0707076173a36470656572582001010101010101010101010101010101010101010101010101010101010101016b696e\
+         6361726e6174696f6e016761646472657373622f61616e18646161f93e006177f958b06164f56872656c65617365641b\
+         00060a24181e400066726573756c74a66169036174006173f5616f582005050505050505050505050505050505050505\
+         050505050505050505050505056162096177f94000",
+    );
+    let stored = stored.unwrap();
+    let record = Record::decode(&stored).unwrap();
+    let usual = TaskResult { attempt: 0, ..result() };
+    assert_eq!(record, Record::Outbox { bag: bag(), released: WallTime(1_700_000_000_000_000), result: usual });
+    assert_eq!(record.encode().len(), stored.len() - 6, "a letter and a value twice");
 }
 
 #[test]
@@ -261,8 +288,14 @@ fn impossible_messages_are_refused() {
         }
     });
     let ranges: IntervalSet = (0..4097).map(|at| 2 * at..2 * at + 1).collect();
-    let holding = Message::Holding { bag: bag().id, executor: contact(2), version: 1, attempt: 0, ranges };
+    let holding = Message::Holding { bag: bag().id, executor: speaker(2), version: 1, attempt: 0, ranges };
     assert_eq!(Message::decode(&holding.encode()), Err(DecodeError::Invalid("holding")));
+    let astray = || Speaker { incarnation: 1, address: "x".repeat(257).into() };
+    let renewal = Message::Renewal { executor: astray(), bags: Vec::new() };
+    assert_eq!(Message::decode(&renewal.encode()), Err(DecodeError::Invalid("renewal")));
+    let (submitter, term, drop, rest) = (Some(astray()), Duration::ZERO, IntervalSet::new(), Duration::ZERO);
+    let lease = Message::Lease { bag: bag().id, version: 0, submitter, term, drop, rest };
+    assert_eq!(Message::decode(&lease.encode()), Err(DecodeError::Invalid("lease")));
     for (speed_mops, stretch) in [
         (f64::NAN, 0.0),
         (f64::INFINITY, 0.0),
@@ -277,7 +310,7 @@ fn impossible_messages_are_refused() {
     }
     let results = |receipt, signature| Message::Results {
         bag: bag().id,
-        executor: contact(2),
+        executor: speaker(2),
         results: vec![TaskResult { receipt, ..result() }],
         signature,
     };
@@ -285,7 +318,7 @@ fn impossible_messages_are_refused() {
         assert_eq!(Message::decode(&message.encode()), Err(DecodeError::Invalid("results")));
     }
     let bags = (0..513).map(|version| (bag().id, version)).collect();
-    let renewal = Message::Renewal { executor: contact(2), bags };
+    let renewal = Message::Renewal { executor: speaker(2), bags };
     assert_eq!(Message::decode(&renewal.encode()), Err(DecodeError::Invalid("renewal")));
     for message in messages() {
         let longer = [message.encode(), vec![0]].concat();

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use idlewood_overlay::{Contact, GridId, PeerId};
-use idlewood_scheduler::{BagId, BlobId, Message, RESULTS_MAX, TaskResult};
+use idlewood_scheduler::{BagId, BlobId, Message, RESULTS_MAX, Speaker, TaskResult};
 
 use super::driver::{Done, Driver};
 use super::handle::Reply;
@@ -30,7 +30,7 @@ pub(super) struct Leaving(BTreeMap<(PeerId, BagId), Parcel>);
 #[derive(Debug)]
 struct Parcel {
     to: Contact,
-    executor: Contact,
+    executor: Speaker,
     results: Vec<TaskResult>,
 }
 

@@ -78,7 +78,7 @@ impl Driver {
     fn disbelieved(&self) -> api::Disbelieved {
         let tree = self.peer.overlay_view().counters();
         api::Disbelieved {
-            forged_sender: self.peer.forged_senders() + tree.forged_sender,
+            forged_sender: tree.forged_sender,
             malformed: tree.malformed + tree.oversized,
             stale_life: tree.stale_life,
             links_refused: tree.links_refused,

@@ -42,7 +42,7 @@ pub(crate) fn submitter(machines: u64) -> (Peer, Event) {
         .expect("the default is valid");
     let mut effects = Vec::new();
     peer.handle(Time::ZERO + Duration::from_millis(1), Event::DeadlineReached, &mut effects);
-    let (executor, version, ranges) = (contact(1), 1, of(0, TASKS_EACH - 1));
+    let (executor, version, ranges) = ((&contact(1)).into(), 1, of(0, TASKS_EACH - 1));
     let message = Message::Holding { bag, executor, version, attempt, ranges };
     (peer, Event::Received { from: contact(1).peer, message })
 }

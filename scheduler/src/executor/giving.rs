@@ -119,7 +119,7 @@ impl Executor {
             owed_mops -= given.len() as f64 * task_mops;
             held.offered = given.clone();
             held.offered_until = io.now + config.placement_timeout;
-            let offer = Message::Offer { bag, executor: io.me.clone(), ranges: given, to: to.clone() };
+            let offer = Message::Offer { bag, executor: (&io.me).into(), ranges: given, to: to.clone() };
             io.send(held.bag.submitter.clone(), offer);
             self.changed = true;
             bags += 1;

@@ -309,7 +309,7 @@ impl Held {
         self.speak(io, config);
         // What is acknowledged out of order may leave more intervals than came. What is not listed is issued again.
         let ranges = self.ranges().ranges().take(HELD_INTERVALS_MAX).collect();
-        Message::Holding { bag: self.bag.id, executor: io.me.clone(), version, attempt: self.attempt, ranges }
+        Message::Holding { bag: self.bag.id, executor: (&io.me).into(), version, attempt: self.attempt, ranges }
     }
 
     /// Unstarted tasks go back to the submitter, but for these: the next `Holding` no longer lists them.
@@ -362,8 +362,12 @@ impl Held {
             self.untold.remove_index(result.index);
             vec![result]
         };
-        let results =
-            (!results.is_empty()).then(|| Message::Results { bag, executor: io.me.clone(), results, signature: None });
+        let results = (!results.is_empty()).then(|| Message::Results {
+            bag,
+            executor: (&io.me).into(),
+            results,
+            signature: None,
+        });
         let holding = version.map(|version| self.holding(version, io, config));
         let then = holding.into_iter().chain(results).map(|message| Then::Send(self.bag.submitter.clone(), message));
         let changes = vec![Change::Put(outbox), self.change(io)];

@@ -492,7 +492,7 @@ fn one_message_renews_what_is_due_and_what_will_be_soon() {
     io.now += Duration::from_secs(30);
     executor.tick(&mut io, &config);
     let sent: Vec<_> = std::mem::take(&mut io.effects);
-    let renewal = Message::Renewal { executor: contact(2), bags: bags.clone() };
+    let renewal = Message::Renewal { executor: (&contact(2)).into(), bags: bags.clone() };
     assert_eq!(sent, [Effect::Send { to: contact(1), message: renewal }]);
     // Only its submitter renews, and only what was said last.
     let term = Duration::from_secs(100);

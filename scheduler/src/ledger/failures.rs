@@ -198,7 +198,7 @@ impl Ledger {
         let former = self.part(executor.peer, &placement.ranges);
         io.persist(vec![Change::Delete(RecordKey::Placed(bag, executor.peer)), former], Vec::new());
         let drop = placement.ranges.clone();
-        let submitter = Some(io.me.clone());
+        let submitter = Some((&io.me).into());
         io.send(executor.clone(), Message::Lease { bag, version: 0, submitter, term, drop, rest });
         self.lose(&placement.ranges);
         let again = self.without_copy(placement.ranges);

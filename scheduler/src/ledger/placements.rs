@@ -88,7 +88,7 @@ impl Ledger {
         }
         let term = self.term(io, config);
         for placement in self.placed.values() {
-            let submitter = Some(io.me.clone());
+            let submitter = Some((&io.me).into());
             let (drop, rest) = (IntervalSet::new(), Duration::ZERO);
             let lease = Message::Lease { bag: self.bag.id, version: 0, submitter, term, drop, rest };
             io.send(placement.executor.clone(), lease);
@@ -139,7 +139,7 @@ impl Ledger {
             return Some(term);
         }
         let drop = if self.is_closed() { IntervalSet::from(0..self.bag.tasks) } else { IntervalSet::new() };
-        let (submitter, rest) = (Some(io.me.clone()), Duration::ZERO);
+        let (submitter, rest) = (Some((&io.me).into()), Duration::ZERO);
         let lease = Message::Lease { bag: self.bag.id, version: 0, submitter, term, drop, rest };
         io.send(executor.clone(), lease);
         None
@@ -356,7 +356,7 @@ impl Ledger {
     /// An executor says what it accounts for. Answers with what it may keep, and for how long.
     pub(crate) fn holding(&mut self, holding: Holding, io: &mut Io, config: &Config) {
         let Holding { executor, version, attempt, ranges } = holding;
-        let (term, submitter) = (self.term(io, config), Some(io.me.clone()));
+        let (term, submitter) = (self.term(io, config), Some((&io.me).into()));
         let (bag, rest) = (self.bag.id, self.avoided_for(executor.peer, io.now));
         let lease = |drop| Message::Lease { bag, version, submitter, term, drop, rest };
         if self.is_closed() {
@@ -434,7 +434,7 @@ impl Ledger {
             // It has to say first what it holds.
             kept = ranges.clone();
         }
-        let (drop, submitter) = (ranges.difference(&kept), Some(io.me.clone()));
+        let (drop, submitter) = (ranges.difference(&kept), Some((&io.me).into()));
         io.send(executor, Message::Lease { bag, version: 0, submitter, term, drop, rest: Duration::ZERO });
     }
 

@@ -74,7 +74,6 @@ impl Peer {
             asking: Asking::new(now),
             executor_due: None,
             executor_touched: true,
-            forged_senders: 0,
             deadline: Some(now),
         };
         peer.alone_until = peer.config.expects_grid.then(|| now + peer.config.placement_timeout);

@@ -89,11 +89,6 @@ impl Peer {
         self.executor.declined_requests()
     }
 
-    /// Messages in which a peer spoke in another's name, since the start.
-    pub fn forged_senders(&self) -> u64 {
-        self.forged_senders
-    }
-
     /// What bags with a quorum have shown of other machines.
     pub fn reputations(&self) -> impl Iterator<Item = (PeerId, Reputation)> + '_ {
         self.io.reputations.all(self.io.wall(self.io.now))

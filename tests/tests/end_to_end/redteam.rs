@@ -16,7 +16,7 @@ use idlewood::identity;
 use idlewood::net::{self, NetConfig, NetEvent};
 use idlewood_overlay::{Contact, PeerId};
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{BagId, DeclineReason, Message};
+use idlewood_scheduler::{BagId, BlobId, DeclineReason, Finished, Message, Speaker, TaskResult};
 use serde_json::Value;
 
 use crate::harness::{AGENT, Agent, Grid, PATIENCE, alone, assert_complete, command, probe_program};
@@ -95,7 +95,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// A member of the grid, with a valid certificate and no good intentions: connections that say nothing or nonsense, whole
-/// frames of nonsense, words in another's name, more requests than anybody needs, all at once.
+/// frames of nonsense, words about tasks that it was never given, more requests than anybody needs, all at once.
 #[test]
 fn a_hostile_machine_of_the_grid_keeps_no_bag_from_completing() {
     let grid = Grid::start(3);
@@ -112,6 +112,7 @@ fn a_hostile_machine_of_the_grid_keeps_no_bag_from_completing() {
     };
     let (to, honest) = (contact_of(victim), contact_of(submitter));
     let bag = submitter.submit_sleeps(60, 100);
+    let id = BagId(std::array::from_fn(|at| u8::from_str_radix(&bag[2 * at..2 * at + 2], 16).expect("hexadecimal")));
 
     let port = to.address.rsplit('/').find_map(|part| part.parse::<u16>().ok()).expect("a port");
     let mut connections: Vec<TcpStream> =
@@ -134,20 +135,37 @@ fn a_hostile_machine_of_the_grid_keeps_no_bag_from_completing() {
                 if let NetEvent::Unreachable(_) = event {}
             }
         });
-        let id = BagId([7; 32]);
         let ranges = IntervalSet::from(0..1);
-        let forged =
-            Message::Decline { bag: id, executor: honest.clone(), ranges: ranges.clone(), reason: DeclineReason::Role };
-        let valid = Message::ResultsAck { bag: id, indices: ranges };
-        let (forged, valid) = (forged.encode(), valid.encode());
+        // It has no task of that bag, speaks from where the submitter is, and signs nothing.
+        let executor = Speaker::from(&honest);
+        let decline = Message::Decline {
+            bag: id,
+            executor: executor.clone(),
+            ranges: ranges.clone(),
+            reason: DeclineReason::Role,
+        };
+        let finished = Finished {
+            success: true,
+            crashed: false,
+            output: BlobId([7; 32]),
+            output_bytes: 1,
+            work_mops: 50.0,
+            exit_code: Some(0),
+        };
+        let results = vec![TaskResult::of(1, 0, finished)];
+        let results = Message::Results { bag: id, executor, results, signature: None };
+        let valid = Message::ResultsAck { bag: BagId([7; 32]), indices: ranges };
+        let (decline, results, valid) = (decline.encode(), results.encode(), valid.encode());
         // Its own connection is held off, too, while so many of its address fail.
         let begin = Instant::now();
-        while !is_counted(victim) {
-            assert!(begin.elapsed() < PATIENCE, "{}", victim.ask(&["status"]));
+        while !is_counted(victim, submitter) {
+            let statuses = [victim, submitter].map(|agent| agent.ask(&["status"]));
+            assert!(begin.elapsed() < PATIENCE, "{statuses:?}");
             for number in 0..2000_u32 {
                 match number % 100 {
                     0 => net.send(&to, vec![0xff; 50]),
-                    1 => net.send(&to, forged.clone()),
+                    1 => net.send(&honest, decline.clone()),
+                    2 => net.send(&honest, results.clone()),
                     _ => net.send(&to, valid.clone()),
                 }
             }
@@ -173,12 +191,12 @@ fn a_hostile_machine_of_the_grid_keeps_no_bag_from_completing() {
 }
 
 /// Whether what was refused is in the counters.
-fn is_counted(victim: &Agent) -> bool {
-    let status = victim.ask(&["status"]);
+fn is_counted(victim: &Agent, submitter: &Agent) -> bool {
+    let [status, lied_to] = [victim, submitter].map(|agent| agent.ask(&["status"]));
     let count = |value: &Value| value.as_u64().expect("a number");
     let admissions = &status["admissions"];
     let refused = count(&admissions["unfinished"]) + count(&admissions["wrong_grid"]) + count(&admissions["held_off"]);
-    let seen = [refused, count(&status["protocol_errors"]), count(&status["disbelieved"]["forged_sender"])];
+    let seen = [refused, count(&status["protocol_errors"]), count(&lied_to["results_unsigned"])];
     !seen.contains(&0)
 }
 
