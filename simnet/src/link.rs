@@ -57,13 +57,16 @@ pub(crate) struct Direction {
     /// Time that messages have taken, ever: data is late by what was added meanwhile.
     taken_us: u64,
     pub(crate) messages: Use,
+    /// Of these, the tree's own: reports, probes, look-ups, and their answers.
+    pub(crate) tree: Use,
     pub(crate) data: Use,
 }
 
 impl Direction {
     fn new(bytes_s: u64) -> Self {
         let (free, data_free) = (Time::ZERO, Time::ZERO);
-        Self { bytes_s, free, data_free, taken_us: 0, messages: Use::default(), data: Use::default() }
+        let (messages, tree, data) = (Use::default(), Use::default(), Use::default());
+        Self { bytes_s, free, data_free, taken_us: 0, messages, tree, data }
     }
 
     /// How long so many bytes take, at least a microsecond.
@@ -71,11 +74,14 @@ impl Direction {
         Duration::from_micros((bytes.saturating_mul(1_000_000) / self.bytes_s).max(1))
     }
 
-    fn pass(&mut self, from: Time, to: Time, since: Time) {
+    fn pass(&mut self, from: Time, to: Time, since: Time, is_tree: bool) {
         self.free = to;
         self.taken_us += to.since(from).as_micros() as u64;
         if from >= since {
             self.messages.note(from, to);
+            if is_tree {
+                self.tree.note(from, to);
+            }
         }
     }
 }
@@ -103,22 +109,22 @@ impl Link {
         }
     }
 
-    /// A message is sent: when its last byte leaves.
-    pub(crate) fn send(&mut self, now: Time, bytes: u64) -> Time {
+    /// A message is sent, the tree's own or another: when its last byte leaves.
+    pub(crate) fn send(&mut self, now: Time, bytes: u64, is_tree: bool) -> Time {
         let from = self.up.free.max(now);
         let takes = self.up.takes(bytes);
-        self.up.pass(from, from + takes, self.since);
+        self.up.pass(from, from + takes, self.since, is_tree);
         if self.up.data_free > now {
             self.up.data_free += takes;
         }
         from + takes
     }
 
-    /// The last byte of a message reaches the downlink: when it has passed that.
-    pub(crate) fn receive(&mut self, now: Time, bytes: u64) -> Time {
+    /// The last byte of a message, the tree's own or another, reaches the downlink: when it has passed that.
+    pub(crate) fn receive(&mut self, now: Time, bytes: u64, is_tree: bool) -> Time {
         let takes = self.down.takes(bytes);
         let to = (self.down.free + takes).max(now);
-        self.down.pass(to - takes, to, self.since);
+        self.down.pass(to - takes, to, self.since, is_tree);
         to
     }
 
@@ -168,19 +174,19 @@ mod tests {
     #[test]
     fn messages_leave_one_after_another() {
         let mut link = link();
-        assert_eq!(link.send(at(0), 10_000), at(10));
-        assert_eq!(link.send(at(4), 5_000), at(15));
-        assert_eq!(link.send(at(100), 1_000), at(101));
-        assert_eq!(link.up.messages.busy_us, 16_000);
+        assert_eq!(link.send(at(0), 10_000, true), at(10));
+        assert_eq!(link.send(at(4), 5_000, false), at(15));
+        assert_eq!(link.send(at(100), 1_000, true), at(101));
+        assert_eq!((link.up.messages.busy_us, link.up.tree.busy_us), (16_000, 11_000));
     }
 
     #[test]
     fn a_downlink_delays_only_what_comes_faster_than_it_takes() {
         let mut link = link();
-        assert_eq!(link.receive(at(50), 10_000), at(50));
+        assert_eq!(link.receive(at(50), 10_000, true), at(50));
         // Five milliseconds of its own after the one before, though its last byte is here.
-        assert_eq!(link.receive(at(51), 10_000), at(55));
-        assert_eq!(link.receive(at(90), 10_000), at(90));
+        assert_eq!(link.receive(at(51), 10_000, true), at(55));
+        assert_eq!(link.receive(at(90), 10_000, true), at(90));
     }
 
     #[test]
@@ -189,7 +195,7 @@ mod tests {
         let (first, taken) = link.send_data(at(0), 100_000);
         let (second, _) = link.send_data(at(0), 50_000);
         assert_eq!((first, second), (at(100), at(150)));
-        assert_eq!(link.send(at(20), 10_000), at(30));
+        assert_eq!(link.send(at(20), 10_000, true), at(30));
         let (later, taken) = link.late(first, taken).expect("a message came in between");
         assert_eq!(later, at(110));
         assert_eq!(link.late(later, taken), None);
@@ -200,14 +206,14 @@ mod tests {
     #[test]
     fn the_peak_is_that_of_the_busiest_second() {
         let mut link = link();
-        link.send(at(900), 300_000);
+        link.send(at(900), 300_000, true);
         assert_eq!((link.up.messages.busy_us, link.up.messages.peak_us), (300_000, 200_000));
-        link.send(at(1_500), 100_000);
+        link.send(at(1_500), 100_000, true);
         assert_eq!(link.up.messages.peak_us, 300_000);
-        link.send(at(5_000), 100_000);
+        link.send(at(5_000), 100_000, true);
         assert_eq!((link.up.messages.busy_us, link.up.messages.peak_us), (500_000, 300_000));
         let mut counted_later = Link::new((1_000_000, 1_000_000), at(1_000));
-        counted_later.send(at(900), 10_000);
+        counted_later.send(at(900), 10_000, true);
         assert_eq!(counted_later.up.messages, Use::default());
     }
 }

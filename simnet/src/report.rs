@@ -58,6 +58,8 @@ pub struct LinkUse {
     pub machines: u32,
     /// With what peers say to each other.
     pub messages: TrafficUse,
+    /// With what of that is the tree's own: reports, probes, look-ups, and their answers.
+    pub tree: TrafficUse,
     /// With outputs of tasks.
     pub data: TrafficUse,
 }
@@ -68,6 +70,7 @@ impl LinkUse {
         self.machines += 1;
         let kinds = [
             (&mut self.messages, link.up.messages, link.down.messages),
+            (&mut self.tree, link.up.tree, link.down.tree),
             (&mut self.data, link.up.data, link.down.data),
         ];
         for (of, up, down) in kinds {
@@ -82,7 +85,7 @@ impl LinkUse {
     /// What was added, over a time.
     pub(crate) fn over(mut self, span: Duration) -> Self {
         let all_us = span.as_micros() as f64 * f64::from(self.machines);
-        for of in [&mut self.messages, &mut self.data] {
+        for of in [&mut self.messages, &mut self.tree, &mut self.data] {
             for mean in [&mut of.up_mean_percent, &mut of.down_mean_percent] {
                 *mean = if all_us > 0.0 { *mean / all_us * 100.0 } else { 0.0 };
             }

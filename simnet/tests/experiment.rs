@@ -227,6 +227,7 @@ fn updates_and_table1() {
         let (mean, peak) = (number(row, "link_mean_percent"), number(row, "link_peak_percent"));
         assert!(mean > 0.0 && mean < peak && peak <= 100.0, "{row}");
         assert!(number(row, "link_peak_percent_depth_00") <= peak && number(row, "data_peak_percent") > 0.0);
+        assert!((0.1..=peak).contains(&number(row, "tree_peak_percent")));
     }
     for name in ["updates.svg", "table1_time.svg", "table1_links.svg"] {
         assert!(out.read(name).contains("paper"), "{name}");

@@ -190,11 +190,11 @@ fn update_times(mut times_s: Vec<f64>, values: &mut Values) {
     values.extend(times_s.last().map(|time_s| ("update_time_max_s".to_owned(), *time_s)));
 }
 
-/// How busy links were: the busier direction of each, with messages of the platform and with outputs of tasks.
+/// How busy links were: the busier direction of each, with all messages, with those of the tree and with outputs of tasks.
 fn links(report: &crate::Report, values: &mut Values) {
     for of in &report.links {
         let place = of.depth.map_or(String::new(), |depth| format!("_depth_{depth:02}"));
-        for (kind, traffic) in [("link", of.messages), ("data", of.data)] {
+        for (kind, traffic) in [("link", of.messages), ("tree", of.tree), ("data", of.data)] {
             let mut push = |name: &str, value: f64| values.push((format!("{kind}_{name}_percent{place}"), value));
             push("mean", traffic.up_mean_percent.max(traffic.down_mean_percent));
             push("peak", traffic.up_peak_percent.max(traffic.down_peak_percent));

@@ -90,7 +90,7 @@ fn how(experiment: Experiment, name: &str) -> Together {
     match name {
         "lost_tasks" | "duplicate_tasks" | "unfinished_bags" => Together::Sum,
         "peak_rss_bytes" | "update_time_max_s" => Together::Largest,
-        _ if name.starts_with("link_peak") || name.starts_with("data_peak") => Together::Largest,
+        _ if ["link_peak", "tree_peak", "data_peak"].iter().any(|peak| name.starts_with(peak)) => Together::Largest,
         _ if experiment == Experiment::Desktops && name.contains("ratio_") => Together::Geometric,
         _ if experiment == Experiment::Submitters && name.contains("stretch") => Together::Geometric,
         _ => Together::Mean,

@@ -31,7 +31,8 @@ impl Shard {
         Trace(&mut machine.trace).word(size.digest);
         let from = machine.id;
         // What the network loses has left its sender.
-        let left = machine.link.send(now, bytes);
+        let is_tree = matches!(message, Message::Overlay(_));
+        let left = machine.link.send(now, bytes, is_tree);
         let arrivals = around.network.carry(&mut machine.network_rng, host, target);
         let Some(travel) = arrivals.first else {
             self.counts.messages_lost += 1;
@@ -49,7 +50,7 @@ impl Shard {
                 Content::Bytes(encoded)
             }
         };
-        let letter = Letter { from, to: tag(to), content, digest: size.digest, bytes };
+        let letter = Letter { from, to: tag(to), content, digest: size.digest, bytes, is_tree };
         if let Some(travel) = arrivals.second {
             self.post(host, left + travel, target, Parcel::Letter(letter.clone()));
         }

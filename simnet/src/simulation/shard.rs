@@ -81,6 +81,8 @@ pub(super) struct Letter {
     pub(super) content: Content,
     pub(super) digest: u64,
     pub(super) bytes: u64,
+    /// The tree's own.
+    pub(super) is_tree: bool,
 }
 
 /// What goes from one shard to another.
@@ -339,7 +341,8 @@ impl Shard {
             if let What::Letter(number) = due.what
                 && !due.passed
             {
-                let at = machine.link.receive(now, self.letters.get(number).bytes);
+                let letter = self.letters.get(number);
+                let at = machine.link.receive(now, letter.bytes, letter.is_tree);
                 if at > now {
                     let key = machine.key(at, host);
                     self.push(key, Due { passed: true, ..due });
