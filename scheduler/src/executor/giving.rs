@@ -1,8 +1,8 @@
 //! Redistribution, on the executor's side: when it asks for work, and what it gives to one that does.
 //!
 //! A machine that has nothing to do gets its share of everything that has not begun. One that has work but a smaller
-//! stretch gets of the bags up to the bottleneck only, those that decide the stretch here, and as much as makes both
-//! stretches the same: a bag is done when the slowest of those that hold it is.
+//! stretch gets of the bags up to the bottleneck only, those that decide the stretch here, and as many whole tasks as bring both
+//! stretches together: a bag is done when the slowest of those that hold it is.
 //!
 //! What is given is offered to the bag's submitter, which alone decides where tasks are: it takes them from this
 //! machine's part, issues them to the other machine, and has them dropped here. Until it answers they are neither
@@ -88,9 +88,15 @@ impl Executor {
         // On several slots a bag may have several entries.
         let mut seen = BTreeSet::new();
         let bags: Vec<BagId> = first.into_iter().map(|index| bags[index]).filter(|&bag| seen.insert(bag)).collect();
-        let held = bags.iter().filter_map(|bag| self.held.get(bag));
-        let waiting_mops: f64 = held.map(|held| held.waiting.len() as f64 * held.task_mops()).sum();
-        (waiting_mops > 0.0).then(|| (bags, (surplus_mops / waiting_mops).min(1.0)))
+        let waiting = bags.iter().filter_map(|bag| self.held.get(bag)).filter(|held| !held.waiting.is_empty());
+        // Tasks are whole: one more of the last bag is given where it is done there well before what is left here would be.
+        let task_mops = waiting.clone().next_back()?.task_mops();
+        let tasks = (surplus_mops / task_mops).floor();
+        let left_s = here_s - tasks * task_mops / self.speed_mops();
+        let one_more_s = there_s + (tasks + self.slots as f64) * task_mops / asker.speed_mops;
+        let given_mops = if one_more_s + LEAD_S_MIN <= left_s { (tasks + 1.0) * task_mops } else { surplus_mops };
+        let waiting_mops: f64 = waiting.map(|held| held.waiting.len() as f64 * held.task_mops()).sum();
+        Some((bags, (given_mops / waiting_mops).min(1.0)))
     }
 
     /// Offers this share of what waits of these bags.

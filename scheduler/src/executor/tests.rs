@@ -406,8 +406,10 @@ fn a_machine_with_a_smaller_stretch_gets_of_the_bottleneck_what_levels_both() {
         (1000.0, 5e-5, last(2)),
         (4000.0, 5e-5, last(4)),
         (1000.0, 7e-5, last(1)),
-        // A task is more than that.
-        (1000.0, 8.5e-5, nothing.clone()),
+        // A task is more than that, but done there before those here; and one that is not.
+        (1000.0, 8.5e-5, last(1)),
+        (1000.0, 9.2e-5, nothing.clone()),
+        (4000.0, 9.2e-5, last(1)),
         (1e9, 9.96e-5, nothing.clone()),
         (1e9, 2e-4, nothing),
         // What begins first here is not in it.
