@@ -563,9 +563,11 @@ impl Overlay {
         self.tree.root.as_deref()
     }
 
-    /// What is published of this node before then waits: the rate limit lets nothing pass.
+    /// What is published of this node before then waits: the rate limit lets nothing pass. Any time, where something waits already,
+    /// which it replaces.
     pub fn publishes_from(&self, node: Node) -> Time {
-        self.tree.uplinks[node as usize].load_after
+        let uplink = &self.tree.uplinks[node as usize];
+        if uplink.has_unsent() { Time::ZERO } else { uplink.load_after }
     }
 
     /// Replaces what `node` tells its parent. The newest wins; the rate limit decides when it goes out.

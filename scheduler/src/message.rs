@@ -8,7 +8,7 @@ use idlewood_overlay::{ADDRESS_BYTES_MAX, Contact, Node, PeerId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::bag::{BagId, DeclineReason, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request, TaskResult};
-use crate::queue::SPEED_MOPS_MIN;
+use crate::queue::{SLOTS_MAX, SPEED_MOPS_MIN};
 use crate::ranges::IntervalSet;
 use crate::summary::SPEED_SUM_MOPS_MAX;
 
@@ -248,6 +248,9 @@ pub struct Asker {
     /// Its speed, all slots together, in Mop/s.
     #[serde(rename = "s")]
     pub speed_mops: f64,
+    /// How many slots these are.
+    #[serde(rename = "k")]
+    pub slots: u32,
     /// The smallest maximum stretch of what it holds, in s/Mop; 0 where it has nothing to do.
     #[serde(rename = "m")]
     pub stretch: f64,
@@ -257,6 +260,7 @@ impl Asker {
     fn is_valid(&self) -> bool {
         self.contact.is_valid()
             && (SPEED_MOPS_MIN..=SPEED_SUM_MOPS_MAX).contains(&self.speed_mops)
+            && (1..=SLOTS_MAX).contains(&self.slots)
             && (0.0..f64::INFINITY).contains(&self.stretch)
     }
 }

@@ -25,6 +25,7 @@ impl Pace {
         Self { period, share: f64::from(u32::from_le_bytes(first)) / 2.0_f64.powi(32) }
     }
 
+    /// The one of the two with the longer period.
     pub(crate) fn longer(self, other: Self) -> Self {
         if other.period > self.period { other } else { self }
     }
@@ -34,6 +35,7 @@ impl Pace {
         Self { period: self.period.min(most), ..self }
     }
 
+    /// Whether whatever is to be said is said at once.
     pub(crate) fn is_none(&self) -> bool {
         self.period.is_zero()
     }

@@ -312,7 +312,9 @@ impl Source<'_> {
                 }
             }
             12 => {
-                let asker = Asker { contact: self.contact(), speed_mops: self.real(), stretch: self.real() };
+                let (contact, speed_mops, stretch) = (self.contact(), self.real(), self.real());
+                let slots = (speed_mops.to_bits() % 2048) as u32;
+                let asker = Asker { contact, speed_mops, slots, stretch };
                 Message::Ask { asker, node: self.node(), climbing: self.flag(), climbed: self.number() as u16 }
             }
             13 => {

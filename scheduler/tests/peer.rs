@@ -613,7 +613,7 @@ fn what_began_in_an_earlier_life_is_not_given_away_without_its_checkpoint() {
     };
     // Whoever asks gets the rest, all of it since the owner is there.
     let mut host = held();
-    let asker = Asker { contact: contact(3), speed_mops: 1000.0, stretch: 0.0 };
+    let asker = Asker { contact: contact(3), speed_mops: 1000.0, slots: 1, stretch: 0.0 };
     host.receive(3, Message::Ask { asker, node: Node::Leaf, climbing: false, climbed: 0 });
     let offered = host.sent.iter().find_map(|(_, message)| match message {
         Message::Offer { ranges, .. } => Some(ranges.clone()),
@@ -1170,7 +1170,7 @@ fn results_that_others_follow_are_told_together_the_last_soon_and_failures_at_on
     host.finish(host.started[11], true);
     assert_eq!(told(&host), [0; 0], "the last of all machines would come at once");
     host.pass(seconds(0.21));
-    assert_eq!(told(&host), [2], "that was the last: a hundredth of the bag's age is the most");
+    assert_eq!(told(&host), [2], "that was the last: half a percent of the bag's age is the most");
 
     // A machine that completes what runs and then ends.
     let mut host = Host::new(2);

@@ -66,7 +66,7 @@ fn checkpoint() -> Checkpoint {
 }
 
 fn asker(speed_mops: f64, stretch: f64) -> Asker {
-    Asker { contact: contact(3), speed_mops, stretch }
+    Asker { contact: contact(3), speed_mops, slots: 1, stretch }
 }
 
 fn messages() -> Vec<Message> {

@@ -88,14 +88,15 @@ impl Executor {
         // On several slots a bag may have several entries.
         let mut seen = BTreeSet::new();
         let bags: Vec<BagId> = first.into_iter().map(|index| bags[index]).filter(|&bag| seen.insert(bag)).collect();
-        let waiting = bags.iter().filter_map(|bag| self.held.get(bag)).filter(|held| !held.waiting.is_empty());
+        let free = |held: &Held| if held.confirmed { held.waiting.len() - held.bound().len() } else { 0 };
+        let waiting = bags.iter().filter_map(|bag| self.held.get(bag)).filter(|held| free(held) > 0);
         // Tasks are whole: one more of the last bag is given where it is done there well before what is left here would be.
         let task_mops = waiting.clone().next_back()?.task_mops();
         let tasks = (surplus_mops / task_mops).floor();
         let left_s = here_s - tasks * task_mops / self.speed_mops();
-        let one_more_s = there_s + (tasks + self.slots as f64) * task_mops / asker.speed_mops;
+        let one_more_s = there_s + (tasks + f64::from(asker.slots)) * task_mops / asker.speed_mops;
         let given_mops = if one_more_s + LEAD_S_MIN <= left_s { (tasks + 1.0) * task_mops } else { surplus_mops };
-        let waiting_mops: f64 = waiting.map(|held| held.waiting.len() as f64 * held.task_mops()).sum();
+        let waiting_mops: f64 = waiting.map(|held| free(held) as f64 * held.task_mops()).sum();
         Some((bags, (given_mops / waiting_mops).min(1.0)))
     }
 

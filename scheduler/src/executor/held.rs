@@ -19,9 +19,9 @@ use crate::record::{Change, Record, RecordKey};
 /// paper's, takes some 600 words a second, and the period has a 25th of a second for each.
 const LINK_SHARE: u32 = 25;
 
-/// The last results of a bag on a machine come so many times as fast, so that they take a twentieth of that link. On machines whose
+/// The last results of a bag on a machine come so many times as fast, so that they take a fifteenth of that link. On machines whose
 /// speeds are multiples of each other all end at the same instant.
-const LAST_RATE: f64 = 2.0;
+const LAST_RATE: u32 = 2;
 /// They wait for at most this part of the bag's age, half a percent.
 const LAST_SHARE: u32 = 200;
 /// The same where its stretch stays below the largest of the grid, which is what counts: 20 %.
@@ -299,7 +299,8 @@ impl Held {
         // Whoever was answered together with others does not go on in step with them.
         let is_first = !std::mem::replace(&mut self.agreed, true);
         self.holding_wait = self.first_wait(config);
-        self.holding_due = io.now + if is_first { half.mul_f64(0.5 + 0.5 * self.pace.share) } else { half };
+        let share = || Pace::new(half, &io.me, &self.bag.id.0).share;
+        self.holding_due = io.now + if is_first { half.mul_f64(0.5 + 0.5 * share()) } else { half };
     }
 
     /// The next `Holding`, whose answer is expected within a growing time.
@@ -340,7 +341,7 @@ impl Held {
         self.checkpoints.remove(&result.index);
         self.kept.remove_index(result.index);
         // While more is to come here, this was not the last of the bag: it can wait, and be told together with others. The
-        // last may be the last of all, and waits for so little that nobody sees it.
+        // last may be the last of all, and waits for less.
         let is_last = self.unfinished_is_empty();
         let pace = if is_last { self.last_pace(io) } else { self.pace };
         let takes_a_link = self.bag.submitter.peer != io.me.peer;
@@ -380,7 +381,7 @@ impl Held {
         let spared_s = io.maximum_stretch * SPARED * self.size_mops() - age.as_secs_f64();
         let spared = Duration::try_from_secs_f64(spared_s.max(0.0)).unwrap_or(Duration::MAX);
         let most = spared.min(age / LAST_SHARE_SPARED).max(age / LAST_SHARE);
-        self.pace.within(self.pace.period.div_f64(LAST_RATE).min(most))
+        self.pace.within((self.pace.period / LAST_RATE).min(most))
     }
 
     /// What is to be said of results now: what was not told yet, else some of the unacknowledged once more.

@@ -363,7 +363,7 @@ fn laden(config: &Config) -> (Executor, Io) {
 }
 
 fn asker(speed_mops: f64, stretch: f64) -> Asker {
-    Asker { contact: contact(7), speed_mops, stretch }
+    Asker { contact: contact(7), speed_mops, slots: 1, stretch }
 }
 
 /// The offers sent since: bag and ranges.
@@ -421,6 +421,17 @@ fn a_machine_with_a_smaller_stretch_gets_of_the_bottleneck_what_levels_both() {
             Some(expected).filter(|given| !given.is_empty()).map(|given| (1, given)).into_iter().collect();
         assert_eq!(offers(&mut io), expected, "{speed_mops} {stretch}");
     }
+    // As fast with sixteen slots a task takes as long there as on one of them.
+    for (slots, given) in [(1, 1), (16, 0)] {
+        let (mut executor, mut io) = laden(&config);
+        executor.give(&Asker { slots, ..asker(4000.0, 9.2e-5) }, &mut io, &config);
+        assert_eq!(offers(&mut io).len(), given, "{slots} slots");
+    }
+    // What is bound to this machine is not counted among what could be given.
+    let (mut executor, mut io) = laden(&config);
+    executor.found_checkpoints(BagId([1; 32]), &IntervalSet::from(1..6));
+    executor.give(&asker(1000.0, 8.5e-5), &mut io, &config);
+    assert_eq!(offers(&mut io), [(1, last(1))]);
 }
 
 #[test]
@@ -549,7 +560,7 @@ fn the_last_results_wait_longer_where_another_bag_is_worse_off() {
     };
     // At 100 s it has a stretch of 1e-4 s/Mop.
     let (worst, spared, barely) = (longest(0.0, minute), longest(1e-3, minute), longest(1.3e-4, minute));
-    assert!((0.5..=1.4).contains(&worst), "{worst} s of at most a hundredth of 100 to 139 s");
+    assert!((0.5..=0.7).contains(&worst), "{worst} s of at most half a percent of 100 to 139 s");
     assert!((15.0..=27.8).contains(&spared), "{spared} s of at most a fifth");
     assert!((worst..spared).contains(&barely), "{barely} s: as long as it stays below the largest");
     assert!(longest(1e-3, Duration::from_secs(4)) <= 2.0, "what the link needs");
@@ -559,12 +570,12 @@ fn the_last_results_wait_longer_where_another_bag_is_worse_off() {
 #[test]
 fn those_who_are_answered_together_renew_one_by_one() {
     let term = Duration::from_secs(60);
-    let renewals = [0.0, 0.4, 0.9].map(|share| {
+    let renewals = [3, 4, 5].map(|number| {
         let config = Config::default();
         let (mut executor, mut io) = empty(&config);
+        io.me = contact(number);
         give(&mut executor, &mut io, 1, 1e4, 1e6, 0);
         let held = executor.held.get_mut(&BagId([1; 32])).unwrap();
-        held.pace = Pace { period: term, share };
         held.renewed(term, &io, &config);
         let first = held.holding_due;
         io.now = first;
@@ -572,7 +583,9 @@ fn those_who_are_answered_together_renew_one_by_one() {
         assert_eq!(held.holding_due.since(first), term / 2);
         first.since(Time::ZERO).as_secs_f64()
     });
-    assert_eq!(renewals, [15.0, 21.0, 28.5]);
+    assert!(renewals.iter().all(|wait| (15.0..30.0).contains(wait)), "{renewals:?}");
+    let [one, other, third] = renewals;
+    assert!([one - other, other - third, third - one].iter().all(|apart| apart.abs() > 0.5), "{renewals:?}");
 }
 
 #[test]

@@ -43,6 +43,8 @@ pub(super) struct Asking {
     longest_wait_s: u64,
     /// None while there is no reason to.
     after: Option<Time>,
+    /// Whether the reason is that there is nothing to do.
+    dry: bool,
     pause: Duration,
     /// When the own router may let one climb again.
     climbs_after: Time,
@@ -50,7 +52,7 @@ pub(super) struct Asking {
 
 impl Asking {
     pub(super) fn new(now: Time) -> Self {
-        Self { longest_wait_s: 0, after: None, pause: ASK_AFTER_MIN, climbs_after: now }
+        Self { longest_wait_s: 0, after: None, dry: false, pause: ASK_AFTER_MIN, climbs_after: now }
     }
 }
 
@@ -72,7 +74,9 @@ impl Peer {
             return (self.asking.longest_wait_s >= WAIT_S_MIN).then_some(0.0);
         }
         let stretch = self.executor.stretch();
-        (self.config.levelling && self.io.maximum_stretch > stretch * UNEQUAL).then_some(stretch)
+        // What is 0 was published before there was work.
+        let is_behind = stretch > 0.0 && self.io.maximum_stretch > stretch * UNEQUAL;
+        (self.config.levelling && is_behind).then_some(stretch)
     }
 
     /// At what moment a machine that has work asks first: what follows is a matter of the submitters' links.
@@ -94,11 +98,16 @@ impl Peer {
             return;
         };
         let now = self.io.now;
+        let is_dry = stretch == 0.0;
+        if is_dry && !self.asking.dry {
+            (self.asking.after, self.asking.pause) = (None, ASK_AFTER_MIN);
+        }
+        self.asking.dry = is_dry;
         // One that has nothing to do asks at once. All others find out at the same moment that they should.
         let after = match self.asking.after {
             Some(after) => after,
-            None if stretch > 0.0 => self.asks_evenly().next(now),
-            None => now,
+            None if is_dry => now,
+            None => self.asks_evenly().next(now),
         };
         if after > now {
             self.asking.after = Some(after);
@@ -107,7 +116,8 @@ impl Peer {
         self.asking.after = Some(now + self.asking.pause);
         self.asking.pause = (self.asking.pause * 2).min(ASK_AFTER_MAX);
         if let Some(parent) = self.overlay.parent(Node::Leaf).cloned() {
-            let asker = Asker { contact: self.io.me.clone(), speed_mops: self.executor.speed_mops(), stretch };
+            let (contact, slots) = (self.io.me.clone(), self.config.slots);
+            let asker = Asker { contact, speed_mops: self.executor.speed_mops(), slots, stretch };
             self.io.send(parent, Message::Ask { asker, node: Node::Router, climbing: true, climbed: 0 });
         }
     }

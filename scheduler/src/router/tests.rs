@@ -332,7 +332,7 @@ fn who_asks_for_work_is_sent_to_the_longest_wait_once_for_each_report() {
     let mut router = Router::default();
     let stranger = 9;
     let mut ask = |grid: &Grid, idle: u8, least_s| {
-        let asker = Asker { contact: contact(idle), speed_mops: 1.0, stretch: 0.0 };
+        let asker = Asker { contact: contact(idle), speed_mops: 1.0, slots: 1, stretch: 0.0 };
         let sent = router.ask(&asker, least_s, grid.lower(), grid.now, &config);
         sent.map(|(child, node)| (usize::from(child.peer.0[0]), node))
     };
@@ -363,7 +363,7 @@ fn who_asks_though_it_has_work_is_sent_to_the_largest_stretch() {
         grid.publish(children[child], &summary);
     }
     grid.run(Duration::from_secs(10));
-    let asker = Asker { contact: contact(9), speed_mops: 1.0, stretch: 5e-4 };
+    let asker = Asker { contact: contact(9), speed_mops: 1.0, slots: 1, stretch: 5e-4 };
     let sent = |least: f64| {
         let sent = Router::default().ask(&asker, least, grid.lower(), grid.now, &config);
         sent.map(|(child, _)| usize::from(child.peer.0[0]))
