@@ -256,8 +256,12 @@ mod tests {
         assert!(found.iter().all(|record| record["error"].is_null()), "{found:?}");
         // What idlewood of that time was told to write.
         let result = |index: u64, success: bool| {
-            // Index, attempt, success, output, its bytes, work in Mop.
-            json!({ "i": index, "t": 1, "s": success, "o": "09".repeat(32), "b": 12, "w": 49.5 })
+            // Index, attempt, output, its bytes, work in Mop; success is told where there was none.
+            let mut result = json!({ "i": index, "t": 1, "o": "09".repeat(32), "b": 12, "w": 49.5 });
+            if !success {
+                result["s"] = json!(false);
+            }
+            result
         };
         let done = found.pop().expect("a record")["record"]["Placed"].clone();
         assert_eq!((&done["bag"], &done["executor"]["incarnation"]), (&json!("11".repeat(32)), &json!(7)));
