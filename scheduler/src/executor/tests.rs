@@ -550,7 +550,7 @@ fn last_result_waits(maximum_stretch: f64, period: Duration, age: Duration) -> D
     executor.held.get(&BagId([1; 32])).unwrap().results_due.since(io.now)
 }
 
-/// The last result waits for its share of the submitter's link, for longer where no other bag is worse off.
+/// The last result waits for its share of the submitter's link, for longer where another bag is worse off.
 #[test]
 fn the_last_results_wait_longer_where_another_bag_is_worse_off() {
     let (minute, age) = (Duration::from_secs(60), Duration::from_secs(100));
