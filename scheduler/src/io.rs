@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use idlewood_overlay::{Contact, PeerId, Time, WallTime};
 
-use crate::bag::BagId;
+use crate::bag::{BagId, TaskId};
 use crate::message::Message;
 use crate::peer::{Effect, Notice};
 use crate::record::Change;
@@ -117,6 +117,15 @@ impl Io {
     /// Whether what this machine holds of a bag is not durable yet, so that nobody may be told of it.
     pub(crate) fn is_writing(&self, bag: BagId) -> bool {
         self.writing.contains_key(&bag)
+    }
+
+    /// Whether the end of a task is on its way to the store, and acknowledged once it is there.
+    pub(crate) fn is_recording(&self, task: TaskId) -> bool {
+        let then = self.pending.values().flat_map(|write| &write.then);
+        then.into_iter().any(|then| match then {
+            Then::Send(_, Message::ResultsAck { bag, indices }) => *bag == task.bag && indices.contains(task.index),
+            _ => false,
+        })
     }
 
     fn write(&mut self, changes: Vec<Change>, write: Write) {

@@ -80,6 +80,16 @@ impl Ledger {
     }
 }
 
+/// All writes become durable.
+fn persist_all(io: &mut Io) {
+    let tickets = io.effects.iter().filter_map(|effect| match effect {
+        Effect::Persist { ticket, .. } => Some(*ticket),
+        _ => None,
+    });
+    let tickets: Vec<_> = tickets.collect();
+    assert!(tickets.into_iter().all(|ticket| io.persisted(ticket).is_none()), "no submission is among them");
+}
+
 /// Where every index is, gathered without the ledger's own arithmetic.
 fn places(ledger: &Ledger) -> Vec<u64> {
     let mut all: Vec<u64> = ledger.unissued.indices().collect();
@@ -447,12 +457,7 @@ fn what_is_offered_goes_to_the_other_machine_or_is_issued_again() {
         assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if *drop == offered), "{answer:?}");
     }
     assert!(told(&io, 2).is_none(), "not before that is durable");
-    let tickets = io.effects.iter().filter_map(|effect| match effect {
-        Effect::Persist { ticket, .. } => Some(*ticket),
-        _ => None,
-    });
-    let tickets: Vec<_> = tickets.collect();
-    assert!(tickets.into_iter().all(|ticket| io.persisted(ticket).is_none()));
+    persist_all(&mut io);
     let sent = told(&io, 2);
     let Some(Message::Request { request, node: Node::Leaf, climbing: false }) = sent else { panic!("{sent:?}") };
     assert_eq!(request.ranges, offered);
@@ -556,9 +561,14 @@ fn results_that_nobody_wants_are_acknowledged_and_those_on_their_way_are_not() {
     };
     assert_eq!(acks(&io), 0);
     ledger.fetched(5, true, None, &mut io);
-    assert_eq!(acks(&io), 0, "not before the journal is durable");
+    for executor in [1, 2] {
+        ledger.results(&contact(executor), vec![result(5, true)], &mut io, &config);
+        assert_eq!((acks(&io), ledger.view().duplicates), (0, 0), "not before the journal is durable");
+    }
+    persist_all(&mut io);
+    assert_eq!(acks(&io), 1, "the one whose word counted");
     ledger.results(&contact(2), vec![result(5, true)], &mut io, &config);
-    assert_eq!((acks(&io), ledger.view().duplicates), (1, 1));
+    assert_eq!((acks(&io), ledger.view().duplicates), (2, 1));
 }
 
 /// Results sent from here as if they were that machine's.
