@@ -6,7 +6,7 @@
 #[cfg(test)]
 mod tests;
 
-use idlewood_overlay::{Child, Contact, Node, Overlay, Side, Time};
+use idlewood_overlay::{Contact, Node, Overlay, Side, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::bag::Request;
@@ -107,8 +107,7 @@ impl Platform {
     }
 }
 
-/// What was sent to one child since it reported. Its report itself stays in the overlay, in the flat form: that takes a few
-/// kilobytes, a summary up to a hundred.
+/// What was sent to one child since it reported. Its report itself stays in the overlay.
 #[derive(Debug)]
 struct Slot {
     generation: u64,
@@ -117,13 +116,13 @@ struct Slot {
     asked: bool,
 }
 
-/// A child's summary, less what was sent there.
+/// A child's summary, less what was sent there: in the flat form, which takes a few kilobytes instead of up to a hundred.
 #[derive(Debug)]
 struct Booked {
     /// When something was first taken off it. If the child has not reported by the time that placements are given up,
     /// nothing arrived there.
     since: Time,
-    summary: Summary,
+    flat: Vec<u8>,
 }
 
 /// The routing node of one peer.
@@ -166,24 +165,17 @@ impl Router {
 
     /// The summary of the whole subtree, in the flat form; `None` where there is no child.
     pub(crate) fn report(&self, overlay: &Overlay) -> Option<Vec<u8>> {
-        let slots = self.slots.iter().flatten();
-        if slots.clone().any(|slot| slot.booked.is_some()) {
-            let children = self.children(overlay);
-            return Some(Summary::of_children(&children.iter().collect::<Vec<_>>()).flatten());
-        }
-        let children: Vec<Child<'_>> = overlay.children().into_iter().flatten().collect();
-        let payloads: Vec<&[u8]> = children.iter().map(|child| child.payload).collect();
-        (!payloads.is_empty()).then(|| summary::report(&payloads))
+        let children: Vec<&[u8]> = self.children(overlay).collect();
+        (!children.is_empty()).then(|| summary::report(&children))
     }
 
-    /// The children's summaries, less what was sent there.
-    fn children(&self, overlay: &Overlay) -> Vec<Summary> {
+    /// The children's summaries, less what was sent there, in the flat form.
+    fn children<'a>(&'a self, overlay: &'a Overlay) -> impl Iterator<Item = &'a [u8]> {
         let both = self.slots.iter().zip(overlay.children());
-        let read = |(slot, child): (&Option<Slot>, Option<Child<'_>>)| match slot {
-            Some(Slot { booked: Some(booked), .. }) => Some(booked.summary.clone()),
-            _ => child.map(|child| read_summary(&child)),
-        };
-        both.filter_map(read).collect()
+        both.filter_map(|(slot, child)| match slot {
+            Some(Slot { booked: Some(booked), .. }) => Some(booked.flat.as_slice()),
+            _ => child.map(|child| child.payload),
+        })
     }
 
     /// Whether this very request was split here already: it has arrived twice, or on two ways while the tree healed.
@@ -234,7 +226,7 @@ impl Router {
     ) -> Vec<(Contact, Message)> {
         self.refresh(overlay, now, config);
         let parent = overlay.parent(Node::Router).filter(|_| climbing && request.climbed < CLIMBED_MAX);
-        let summaries = self.children(overlay);
+        let summaries: Vec<Summary> = self.children(overlay).map(read_summary).collect();
         let children: Vec<&Summary> = summaries.iter().collect();
         let numbers = split::Demand {
             tasks: request.ranges.len(),
@@ -283,7 +275,7 @@ impl Router {
             if let Some(s_index) = s_index {
                 summary.reserve(s_index, ranges.len(), request.bag.task_mops);
                 let since = slot.booked.as_ref().map_or(now, |booked| booked.since);
-                slot.booked = Some(Booked { since, summary });
+                slot.booked = Some(Booked { since, flat: summary.flatten() });
             }
             let request = request.part(ranges, side);
             sent.push((child.contact.clone(), Message::Request { request, node: child.node, climbing: false }));
@@ -293,6 +285,6 @@ impl Router {
 }
 
 /// A child's summary; where there is none yet, or one that cannot be read, one that offers nothing but counts.
-fn read_summary(child: &Child<'_>) -> Summary {
-    Summary::of_flat(child.payload).unwrap_or_else(Summary::unavailable)
+fn read_summary(flat: &[u8]) -> Summary {
+    Summary::of_flat(flat).unwrap_or_else(Summary::unavailable)
 }

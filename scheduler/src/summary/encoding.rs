@@ -68,17 +68,23 @@ pub(super) struct ScaledRow {
     pub(super) codes: Codes,
 }
 
-impl ScaledRow {
-    /// A row as it follows another; nothing where they are the same.
-    fn after(before: &Codes, index: u8, codes: Codes) -> Option<Self> {
-        let changed = changed_lines(before, &codes);
-        (changed != 0).then_some(Self { index, changed, codes })
+/// Notes in each row which of its lines are not those of the row before.
+fn compare(rows: &mut [ScaledRow]) {
+    let mut before = &NOTHING;
+    for row in rows {
+        row.changed = changed_lines(before, &row.codes);
+        before = &row.codes;
     }
 }
 
 /// Whether two lines are the same: without a call, which costs more than the comparison.
 pub(super) fn is_same(one: &Line, other: &Line) -> bool {
     one.iter().zip(other).fold(0, |all, (one, other)| all | one ^ other) == 0
+}
+
+/// Whether no cell is above the one before; compared all at once, as above.
+fn is_falling(line: &Line) -> bool {
+    line.windows(2).fold(true, |all, pair| all & (pair[1] <= pair[0]))
 }
 
 /// Bit t: whether line t differs.
@@ -172,40 +178,32 @@ pub fn unpack(base: Option<&[u8]>, bytes: &[u8]) -> Option<Vec<u8>> {
 impl Scaled {
     pub(super) fn of(summary: &Summary) -> Self {
         let bits = scale::bits(summary.height);
-        let mut all: Vec<(u8, Codes)> = Vec::with_capacity(summary.rows.len());
+        let mut rows: Vec<ScaledRow> = Vec::with_capacity(summary.rows.len());
         for (index, row) in &summary.rows {
-            let mut codes = NOTHING;
+            rows.push(ScaledRow { index: *index, changed: 0, codes: NOTHING });
+            let Some(ScaledRow { codes, .. }) = rows.last_mut() else { break };
             for (line, cells) in codes.iter_mut().zip(row.lines()) {
                 line.iter_mut().zip(cells).for_each(|(code, &cell)| *code = scale::code(cell, bits));
             }
-            all.push((*index, codes));
         }
         // In order as they are, but for rounding and for what a booking took off: lowering is always allowed.
         let mut above = [[u16::MAX; TASK_SIZE_COUNT]; HORIZON_COUNT];
         let mut is_loose = false;
-        for (_, codes) in all.iter_mut().rev() {
+        for ScaledRow { codes, .. } in rows.iter_mut().rev() {
             let mut later = [u16::MAX; TASK_SIZE_COUNT];
             for (line, above) in codes.iter_mut().zip(&mut above).rev() {
                 for ((code, above), later) in line.iter_mut().zip(above.iter_mut()).zip(&mut later) {
                     *code = (*code).min(*above).min(*later);
                     (*above, *later) = (*code, *code);
                 }
-                for at in 1..TASK_SIZE_COUNT {
-                    line[at] = line[at].min(line[at - 1]);
-                    if line[at] == 0 {
-                        line[at..].fill(0);
-                        break;
-                    }
-                    is_loose |= line[at] > scale::quarter(line[at - 1], bits);
+                if !is_falling(line) {
+                    (1..TASK_SIZE_COUNT).for_each(|at| line[at] = line[at].min(line[at - 1]));
                 }
+                is_loose = is_loose || is_loose_line(line, bits);
             }
         }
-        let mut before = NOTHING;
-        let mut rows = Vec::with_capacity(all.len());
-        for (index, codes) in all {
-            rows.extend(ScaledRow::after(&before, index, codes));
-            before = codes;
-        }
+        compare(&mut rows);
+        rows.retain(|row| row.changed != 0);
         let head = Head {
             minimum_stretch: round_down(summary.minimum_stretch),
             maximum_stretch: -round_down(-summary.maximum_stretch.min(f64::from(f32::MAX))),
@@ -261,11 +259,7 @@ impl Scaled {
             kept = !kept;
             kept
         });
-        let mut before = &NOTHING;
-        for row in &mut self.rows {
-            row.changed = changed_lines(before, &row.codes);
-            before = &row.codes;
-        }
+        compare(&mut self.rows);
         self.head.is_loose &= self.has_loose_cells();
     }
 

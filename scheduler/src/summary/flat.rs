@@ -283,5 +283,5 @@ fn sum_of_lines(one: &Line, other: &Line, [mine, theirs, bits]: [u32; 3], is_str
 
 /// Whether a cell of this line is more than a quarter of the one before.
 pub(super) fn is_loose_line(line: &Line, bits: u32) -> bool {
-    line.windows(2).any(|pair| pair[1] > scale::quarter(pair[0], bits))
+    line.windows(2).fold(false, |any, pair| any | (pair[1] > scale::quarter(pair[0], bits)))
 }

@@ -21,13 +21,13 @@ pub(super) struct Row {
 
 impl Row {
     pub(super) fn new(cells: &Cells) -> Self {
+        let lines = || cells.chunks_exact(TASK_SIZE_COUNT);
+        let used = |line: &[u64]| line.iter().rposition(|&cell| cell > 0).map_or(0, |last| last + 1);
         let mut widths = [0; HORIZON_COUNT];
-        let mut kept = Vec::with_capacity(CELLS);
-        for (width, line) in widths.iter_mut().zip(cells.chunks_exact(TASK_SIZE_COUNT)) {
-            let used = line.iter().rposition(|&cell| cell > 0).map_or(0, |last| last + 1);
-            *width = used as u8;
-            kept.extend_from_slice(&line[..used]);
-        }
+        widths.iter_mut().zip(lines()).for_each(|(width, line)| *width = used(line) as u8);
+        // At its length from the beginning: rows are made by the million.
+        let mut kept = Vec::with_capacity(widths.iter().map(|&width| usize::from(width)).sum());
+        widths.iter().zip(lines()).for_each(|(&width, line)| kept.extend_from_slice(&line[..usize::from(width)]));
         Self { widths, cells: kept.into_boxed_slice() }
     }
 
