@@ -91,7 +91,7 @@ impl Host {
                         }));
                         events.push_back(Event::Persisted(ticket));
                     }
-                    Effect::Send { to, message } => self.sent.push((to, message)),
+                    Effect::Send { to, message } => self.sent.push((Contact::clone(&to), message)),
                     Effect::StartTask { task, checkpoint, .. } => {
                         self.started.push(task);
                         self.going_on.extend(checkpoint.map(|checkpoint| (task.index, checkpoint)));
@@ -1107,6 +1107,40 @@ fn who_is_clearly_better_off_gets_work_and_who_is_little_better_off_is_quiet() {
         let view = host.peer.bag(BAG).unwrap();
         assert_eq!((view.reissued, view.duplicates, view.done + view.placed), (0, 0, 40));
     }
+}
+
+#[test]
+fn who_runs_dry_between_two_questions_asks_at_once() {
+    // The router is the holder's, so that every question is sent.
+    let [mut asker, mut holder] = pair();
+    let submission = Submission {
+        id: BAG,
+        tasks: 40,
+        task_mops: Some(100_000.0),
+        retries_max: 0,
+        replication: Replication::default(),
+    };
+    holder.give(Event::Submitted(submission));
+    talk(&mut asker, &mut holder, 5);
+    let finish_running = |asker: &mut Host| {
+        let running = asker.peer.running();
+        running.into_iter().for_each(|running| asker.finish(running.task, true));
+    };
+    (0..10).for_each(|_| finish_running(&mut asker));
+    // It has work, and the other's is more urgent. Nobody hears its question.
+    let is_ask = |message: &Message| matches!(message, Message::Ask { .. });
+    while !asker.sent.iter().any(|(_, message)| is_ask(message)) {
+        assert!(asker.now < Time::from_micros(60_000_000), "it never asks");
+        let [to_holder, to_asker] = [&mut asker, &mut holder].map(|one| std::mem::take(&mut one.sent));
+        to_holder.into_iter().for_each(|(_, message)| holder.receive(2, message));
+        to_asker.into_iter().for_each(|(_, message)| asker.receive(3, message));
+        [&mut asker, &mut holder].into_iter().for_each(|one| one.pass(Duration::from_millis(100)));
+    }
+    asker.sent.clear();
+    while !asker.peer.running().is_empty() {
+        finish_running(&mut asker);
+    }
+    assert!(asker.sent.iter().any(|(_, message)| is_ask(message)), "its next question was not due yet");
 }
 
 /// A request that so many machines may take so long to answer to.

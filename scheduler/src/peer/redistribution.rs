@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use idlewood_overlay::{Node, State, Time};
+use idlewood_overlay::{Contact, Node, State, Time};
 
 use super::Peer;
 use crate::message::{Asker, Message};
@@ -42,17 +42,24 @@ pub(super) struct Asking {
     /// The longest wait of any leaf of the grid, by the root.
     longest_wait_s: u64,
     /// None while there is no reason to.
-    after: Option<Time>,
-    /// Whether the reason is that there is nothing to do.
-    dry: bool,
-    pause: Duration,
+    next: Option<Question>,
     /// When the own router may let one climb again.
     climbs_after: Time,
 }
 
+/// The next question.
+#[derive(Clone, Copy, Debug)]
+struct Question {
+    /// Whether the reason is that there is nothing to do.
+    is_dry: bool,
+    at: Time,
+    /// From then to the one after it.
+    pause: Duration,
+}
+
 impl Asking {
     pub(super) fn new(now: Time) -> Self {
-        Self { longest_wait_s: 0, after: None, dry: false, pause: ASK_AFTER_MIN, climbs_after: now }
+        Self { longest_wait_s: 0, next: None, climbs_after: now }
     }
 }
 
@@ -86,37 +93,30 @@ impl Peer {
 
     /// When the next question is due.
     pub(super) fn ask_deadline(&self) -> Option<Time> {
-        self.wants_work().map(|_| self.asking.after.unwrap_or(self.io.now))
+        self.wants_work().map(|_| self.asking.next.map_or(self.io.now, |next| next.at))
     }
 
     /// Asks for work where there is none here, or clearly more urgent work elsewhere.
     pub(super) fn ask_for_work(&mut self) {
         let Some(stretch) = self.wants_work() else {
             if !self.executor.is_dry() {
-                (self.asking.after, self.asking.pause) = (None, ASK_AFTER_MIN);
+                self.asking.next = None;
             }
             return;
         };
-        let now = self.io.now;
-        let is_dry = stretch == 0.0;
-        if is_dry && !self.asking.dry {
-            (self.asking.after, self.asking.pause) = (None, ASK_AFTER_MIN);
-        }
-        self.asking.dry = is_dry;
-        // One that has nothing to do asks at once. All others find out at the same moment that they should.
-        let after = match self.asking.after {
-            Some(after) => after,
-            None if is_dry => now,
-            None => self.asks_evenly().next(now),
+        let (now, is_dry) = (self.io.now, stretch == 0.0);
+        let next = match self.asking.next {
+            Some(next) if next.is_dry || !is_dry => Question { is_dry, ..next },
+            // One that has nothing to do asks at once. All others find out at the same moment that they should.
+            _ => Question { is_dry, at: if is_dry { now } else { self.asks_evenly().next(now) }, pause: ASK_AFTER_MIN },
         };
-        if after > now {
-            self.asking.after = Some(after);
+        self.asking.next = Some(next);
+        if next.at > now {
             return;
         }
-        self.asking.after = Some(now + self.asking.pause);
-        self.asking.pause = (self.asking.pause * 2).min(ASK_AFTER_MAX);
+        self.asking.next = Some(Question { is_dry, at: now + next.pause, pause: (next.pause * 2).min(ASK_AFTER_MAX) });
         if let Some(parent) = self.overlay.parent(Node::Leaf).cloned() {
-            let (contact, slots) = (self.io.me.clone(), self.config.slots);
+            let (contact, slots) = (Contact::clone(&self.io.me), self.config.slots);
             let asker = Asker { contact, speed_mops: self.executor.speed_mops(), slots, stretch };
             self.io.send(parent, Message::Ask { asker, node: Node::Router, climbing: true, climbed: 0 });
         }
