@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use idlewood_overlay::{Contact, PeerId, Time, WallTime};
+use idlewood_overlay::{Contact, Member, PeerId, Time, WallTime};
 
 use crate::bag::{BagId, TaskId};
 use crate::message::Message;
@@ -38,7 +38,7 @@ pub(crate) struct Io {
     pub(crate) now: Time,
     /// Wall-clock time at the driver's start.
     epoch: WallTime,
-    pub(crate) me: Contact,
+    pub(crate) me: Member,
     /// Machines of the grid, as the root last said.
     pub(crate) leaves: u64,
     /// The largest maximum stretch of a machine, as the root last said, in s/Mop.
@@ -59,11 +59,11 @@ pub(crate) struct Io {
 }
 
 impl Io {
-    pub(crate) fn new(now: Time, wall_now: WallTime, me: Contact) -> Self {
+    pub(crate) fn new(now: Time, wall_now: WallTime, me: impl Into<Member>) -> Self {
         Self {
             now,
             epoch: WallTime(wall_now.0.saturating_sub(now.as_micros())),
-            me,
+            me: me.into(),
             leaves: 1,
             maximum_stretch: 0.0,
             placements: 0,
@@ -92,7 +92,8 @@ impl Io {
         self.reputations.of(peer, self.wall(self.now))
     }
 
-    pub(crate) fn send(&mut self, to: Contact, message: Message) {
+    pub(crate) fn send(&mut self, to: impl Into<Member>, message: Message) {
+        let to = to.into();
         if to.peer == self.me.peer {
             self.local.push_back(message);
         } else {

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use idlewood_overlay::{ADDRESS_BYTES_MAX, Contact, Node, PeerId};
+use idlewood_overlay::{ADDRESS_BYTES_MAX, Contact, Member, Node, PeerId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::bag::{BagId, DeclineReason, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request, TaskResult};
@@ -63,6 +63,12 @@ impl Speaker {
 impl From<&Contact> for Speaker {
     fn from(contact: &Contact) -> Self {
         Self { incarnation: contact.incarnation, address: contact.address.clone() }
+    }
+}
+
+impl From<&Member> for Speaker {
+    fn from(member: &Member) -> Self {
+        Self::from(&**member)
     }
 }
 

@@ -328,7 +328,7 @@ impl Peer {
         let task_mops = submission.task_mops.unwrap_or(0.0);
         let bag = BagHeader {
             id: submission.id,
-            submitter: self.io.me.clone(),
+            submitter: Contact::clone(&self.io.me),
             tasks: submission.tasks,
             task_mops,
             application_size_mops: self.application_size(task_mops, submission.tasks),
@@ -372,7 +372,7 @@ impl Peer {
         ledger.set_work(task_mops, size);
         self.io.persist(vec![Change::Put(ledger.record(&self.io))], Vec::new());
         if let Some(result) = result.filter(|result| result.success && result.is_valid(tasks)) {
-            let me = self.io.me.clone();
+            let me = Contact::clone(&self.io.me);
             ledger.record_result(result, me, &mut self.io);
         }
     }
@@ -384,8 +384,8 @@ impl Peer {
 
     /// Does everything that follows from an event, until nothing more does.
     fn settle(&mut self) {
-        if self.io.me != *self.overlay.me() {
-            self.io.me.clone_from(self.overlay.me());
+        if self.io.me != *self.overlay.me_shared() {
+            self.io.me.clone_from(self.overlay.me_shared());
         }
         if self.executor_must_act() {
             self.executor.tick(&mut self.io, &self.config);
@@ -434,7 +434,7 @@ impl Peer {
             key.0[0] >= 0x80
         };
         let known = || {
-            let contacts = overlay.neighbours().chain([me]);
+            let contacts = overlay.neighbours().chain([&**me]);
             contacts.map(|contact| Known { contact: contact.clone(), right: right(contact.peer) }).collect()
         };
         let mut requests = Vec::new();
@@ -455,7 +455,7 @@ impl Peer {
         for effect in std::mem::take(&mut self.overlay_effects) {
             match effect {
                 idlewood_overlay::Effect::Send { to, message } => {
-                    self.io.send(Contact::clone(&to), Message::Overlay(message));
+                    self.io.send(to, Message::Overlay(message));
                 }
                 idlewood_overlay::Effect::Notify(notice) => self.noticed(notice),
             }

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use idlewood_overlay::{Contact, GridId, PeerId};
+use idlewood_overlay::{Contact, GridId, Member, PeerId};
 use idlewood_scheduler::{BagId, BlobId, Message, RESULTS_MAX, Speaker, TaskResult};
 
 use super::driver::{Done, Driver};
@@ -29,7 +29,7 @@ pub(super) struct Leaving(BTreeMap<(PeerId, BagId), Parcel>);
 
 #[derive(Debug)]
 struct Parcel {
-    to: Contact,
+    to: Member,
     executor: Speaker,
     results: Vec<TaskResult>,
 }
@@ -80,7 +80,7 @@ fn prove(
 
 impl Driver {
     /// Sends a message; results wait for others until [`Driver::send_results`].
-    pub(super) fn send(&mut self, to: Contact, message: Message) {
+    pub(super) fn send(&mut self, to: Member, message: Message) {
         let Message::Results { bag, executor, mut results, .. } = message else {
             return self.net.send(&to, message.encode());
         };

@@ -370,7 +370,7 @@ fn asker(speed_mops: f64, stretch: f64) -> Asker {
 fn offers(io: &mut Io) -> Vec<(u8, IntervalSet)> {
     let sent = io.effects.drain(..).filter_map(|effect| match effect {
         Effect::Send { to, message: Message::Offer { bag, ranges, to: idle, .. } } => {
-            assert_eq!((to, idle), (contact(1), contact(7)));
+            assert_eq!((to, idle), (contact(1).into(), contact(7)));
             Some((bag.0[0], ranges))
         }
         _ => None,
@@ -506,7 +506,7 @@ fn one_message_renews_what_is_due_and_what_will_be_soon() {
     executor.tick(&mut io, &config);
     let sent: Vec<_> = std::mem::take(&mut io.effects);
     let renewal = Message::Renewal { executor: (&contact(2)).into(), bags: bags.clone() };
-    assert_eq!(sent, [Effect::Send { to: contact(1), message: renewal }]);
+    assert_eq!(sent, [Effect::Send { to: contact(1).into(), message: renewal }]);
     // Only its submitter renews, and only what was said last.
     let term = Duration::from_secs(100);
     executor.renewed(contact(3).peer, &bags, term, &mut io, &config);
@@ -573,7 +573,7 @@ fn those_who_are_answered_together_renew_one_by_one() {
     let renewals = [3, 4, 5].map(|number| {
         let config = Config::default();
         let (mut executor, mut io) = empty(&config);
-        io.me = contact(number);
+        io.me = contact(number).into();
         give(&mut executor, &mut io, 1, 1e4, 1e6, 0);
         let held = executor.held.get_mut(&BagId([1; 32])).unwrap();
         held.renewed(term, &io, &config);

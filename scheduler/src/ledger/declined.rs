@@ -150,6 +150,6 @@ impl Ledger {
         let holds = self.placed.values().filter(|placement| !placement.ranges.is_empty());
         let holds = holds.filter(|placement| may(placement.executor.peer));
         let willing = holds.min_by_key(|placement| placement.ranges.len()).map(|placement| &placement.executor);
-        willing.or_else(|| Some(&io.me).filter(|me| may(me.peer))).cloned()
+        willing.or_else(|| Some(&*io.me).filter(|me| may(me.peer))).cloned()
     }
 }

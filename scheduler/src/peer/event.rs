@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use idlewood_overlay::{Contact, Nonce, PeerId};
+use idlewood_overlay::{Contact, Member, Nonce, PeerId};
 use serde::{Deserialize, Serialize};
 
 use crate::bag::{
@@ -149,7 +149,7 @@ pub enum Effect {
     /// Send a message. It may be lost.
     Send {
         /// To whom.
-        to: Contact,
+        to: Member,
         /// What.
         message: Message,
     },

@@ -88,7 +88,7 @@ impl Peer {
         for record in records {
             if let Record::Bag { bag, released, retries_max, attempt, closed, replication } = record {
                 let released = self.io.moment(*released);
-                let bag = BagHeader { submitter: self.io.me.clone(), ..bag.clone() };
+                let bag = BagHeader { submitter: Contact::clone(&self.io.me), ..bag.clone() };
                 let mut ledger = Ledger::new(bag, released, *retries_max, *replication, &self.io);
                 ledger.restore_attempt(*attempt);
                 if let Some((closing, at)) = closed {

@@ -32,7 +32,7 @@ impl Peer {
     /// The own address became known.
     pub fn set_address(&mut self, address: Box<str>) {
         self.overlay.set_address(address);
-        self.io.me.clone_from(self.overlay.me());
+        self.io.me.clone_from(self.overlay.me_shared());
     }
 
     /// The bags submitted from this machine, by id.

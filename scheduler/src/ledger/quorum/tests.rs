@@ -447,7 +447,7 @@ fn what_was_declined_goes_to_nobody_who_may_not_have_it() {
     assert_eq!(willing(&machines), Some(2), "nor who has voted");
     vote(&mut machines, 2);
     assert_eq!(willing(&machines), Some(machines.io.me.peer.0[0]));
-    let me = Vote { executor: machines.io.me.clone(), result: machines.says(1, 20) };
+    let me = Vote { executor: Contact::clone(&machines.io.me), result: machines.says(1, 20) };
     machines.ledger.votes.by_task.entry(20).or_default().push(me);
     assert_eq!(willing(&machines), None);
     // Who has voted and is brought the task by the tree is no place for it either.
