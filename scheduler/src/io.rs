@@ -1,5 +1,6 @@
 //! How the parts of a peer reach the outside: effects, durable writes, and messages to the peer itself.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
 use idlewood_overlay::{Contact, Member, PeerId, Time, WallTime};
@@ -22,6 +23,17 @@ pub(crate) enum Then {
     Notify(Notice),
     /// A submission is durable: its tasks may be issued.
     Open(BagId),
+}
+
+impl Then {
+    /// Tasks whose end it acknowledges.
+    fn acknowledged(&self) -> impl Iterator<Item = TaskId> + '_ {
+        let ack = match self {
+            Self::Send(_, Message::ResultsAck { bag, indices }) => Some((*bag, indices)),
+            _ => None,
+        };
+        ack.into_iter().flat_map(|(bag, indices)| indices.indices().map(move |index| TaskId { bag, index }))
+    }
 }
 
 /// A write under way.
@@ -56,6 +68,8 @@ pub(crate) struct Io {
     pending: BTreeMap<Ticket, Write>,
     /// Of those, how many are about what this machine holds of each bag.
     writing: BTreeMap<BagId, u32>,
+    /// And how many acknowledge the end of each task.
+    recording: BTreeMap<TaskId, u32>,
 }
 
 impl Io {
@@ -74,6 +88,7 @@ impl Io {
             next_ticket: 0,
             pending: BTreeMap::new(),
             writing: BTreeMap::new(),
+            recording: BTreeMap::new(),
         }
     }
 
@@ -122,11 +137,7 @@ impl Io {
 
     /// Whether the end of a task is on its way to the store, and acknowledged once it is there.
     pub(crate) fn is_recording(&self, task: TaskId) -> bool {
-        let then = self.pending.values().flat_map(|write| &write.then);
-        then.into_iter().any(|then| match then {
-            Then::Send(_, Message::ResultsAck { bag, indices }) => *bag == task.bag && indices.contains(task.index),
-            _ => false,
-        })
+        self.recording.contains_key(&task)
     }
 
     fn write(&mut self, changes: Vec<Change>, write: Write) {
@@ -134,6 +145,9 @@ impl Io {
         self.next_ticket += 1;
         if let Some(bag) = write.held {
             *self.writing.entry(bag).or_default() += 1;
+        }
+        for task in write.then.iter().flat_map(Then::acknowledged) {
+            *self.recording.entry(task).or_default() += 1;
         }
         if !write.then.is_empty() || write.held.is_some() {
             self.pending.insert(ticket, write);
@@ -145,15 +159,13 @@ impl Io {
     pub(crate) fn persisted(&mut self, ticket: Ticket) -> Option<BagId> {
         let mut opened = None;
         let Some(write) = self.pending.remove(&ticket) else { return opened };
-        if let Some(bag) = write.held
-            && let Some(writes) = self.writing.get_mut(&bag)
-        {
-            *writes -= 1;
-            if *writes == 0 {
-                self.writing.remove(&bag);
-            }
+        if let Some(bag) = write.held {
+            release(&mut self.writing, bag);
         }
         for then in write.then {
+            for task in then.acknowledged() {
+                release(&mut self.recording, task);
+            }
             match then {
                 Then::Send(to, message) => self.send(to, message),
                 Then::Notify(notice) => self.notify(notice),
@@ -161,5 +173,15 @@ impl Io {
             }
         }
         opened
+    }
+}
+
+/// One less of a kind.
+fn release<K: Ord>(counts: &mut BTreeMap<K, u32>, key: K) {
+    if let Entry::Occupied(mut count) = counts.entry(key) {
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
+        }
     }
 }
