@@ -8,6 +8,7 @@ use idlewood_overlay::{Contact, Member, PeerId, Time, WallTime};
 use crate::bag::{BagId, TaskId};
 use crate::message::Message;
 use crate::peer::{Effect, Notice};
+use crate::ranges::IntervalSet;
 use crate::record::Change;
 use crate::reputation::{Reputation, Reputations};
 
@@ -26,13 +27,16 @@ pub(crate) enum Then {
 }
 
 impl Then {
-    /// Tasks whose end it acknowledges.
-    fn acknowledged(&self) -> impl Iterator<Item = TaskId> + '_ {
+    /// Whom, and of which tasks, it acknowledges what that machine said.
+    fn acknowledged<'a>(&'a self) -> impl Iterator<Item = (PeerId, TaskId)> + 'a {
         let ack = match self {
-            Self::Send(_, Message::ResultsAck { bag, indices }) => Some((*bag, indices)),
+            Self::Send(to, Message::ResultsAck { bag, indices }) => Some((to.peer, *bag, indices)),
             _ => None,
         };
-        ack.into_iter().flat_map(|(bag, indices)| indices.indices().map(move |index| TaskId { bag, index }))
+        let tasks = |(executor, bag, indices): (PeerId, BagId, &'a IntervalSet)| {
+            indices.indices().map(move |index| (executor, TaskId { bag, index }))
+        };
+        ack.into_iter().flat_map(tasks)
     }
 }
 
@@ -68,8 +72,8 @@ pub(crate) struct Io {
     pending: BTreeMap<Ticket, Write>,
     /// Of those, how many are about what this machine holds of each bag.
     writing: BTreeMap<BagId, u32>,
-    /// And how many acknowledge the end of each task.
-    recording: BTreeMap<TaskId, u32>,
+    /// And how many acknowledge what a machine said of each task.
+    recording: BTreeMap<(PeerId, TaskId), u32>,
 }
 
 impl Io {
@@ -135,9 +139,19 @@ impl Io {
         self.writing.contains_key(&bag)
     }
 
-    /// Whether the end of a task is on its way to the store, and acknowledged once it is there.
-    pub(crate) fn is_recording(&self, task: TaskId) -> bool {
-        self.recording.contains_key(&task)
+    /// These tasks of a bag, but for those whose results the executor has to keep since they are still being written.
+    pub(crate) fn recorded(&self, executor: PeerId, bag: BagId, mut tasks: IntervalSet) -> IntervalSet {
+        let [first, last] = [0, u64::MAX].map(|index| (executor, TaskId { bag, index }));
+        for ((_, task), _) in self.recording.range(first..=last) {
+            tasks.remove_index(task.index);
+        }
+        tasks
+    }
+
+    /// Whether what a machine said of the end of a task, or of a try, is on its way to the store, and acknowledged once it
+    /// is there.
+    pub(crate) fn is_recording(&self, executor: PeerId, task: TaskId) -> bool {
+        self.recording.contains_key(&(executor, task))
     }
 
     fn write(&mut self, changes: Vec<Change>, write: Write) {
@@ -146,8 +160,8 @@ impl Io {
         if let Some(bag) = write.held {
             *self.writing.entry(bag).or_default() += 1;
         }
-        for task in write.then.iter().flat_map(Then::acknowledged) {
-            *self.recording.entry(task).or_default() += 1;
+        for said in write.then.iter().flat_map(Then::acknowledged) {
+            *self.recording.entry(said).or_default() += 1;
         }
         if !write.then.is_empty() || write.held.is_some() {
             self.pending.insert(ticket, write);
@@ -163,8 +177,8 @@ impl Io {
             release(&mut self.writing, bag);
         }
         for then in write.then {
-            for task in then.acknowledged() {
-                release(&mut self.recording, task);
+            for said in then.acknowledged() {
+                release(&mut self.recording, said);
             }
             match then {
                 Then::Send(to, message) => self.send(to, message),

@@ -317,11 +317,11 @@ impl Ledger {
         let tasks = self.bag.tasks;
         for result in results.into_iter().filter(|result| result.is_valid(tasks)) {
             let index = result.index;
+            if io.is_recording(executor.peer, TaskId { bag: self.bag.id, index }) {
+                // Said once more because the store is slow; whoever was acknowledged now would forget it too early.
+                continue;
+            }
             if self.is_closed() || self.done.contains(index) || self.failed.contains(index) {
-                if io.is_recording(TaskId { bag: self.bag.id, index }) {
-                    // Said once more because the store is slow; whoever was acknowledged now would forget it too early.
-                    continue;
-                }
                 self.duplicates += u64::from(!self.is_closed());
                 unwanted.insert_index(index);
             } else if self.fetching.contains_key(&index) {

@@ -6,6 +6,8 @@
 #[cfg(test)]
 mod tests;
 
+use std::cell::OnceCell;
+
 use idlewood_overlay::{Contact, Node, Overlay, Side, Time};
 use serde::{Deserialize, Serialize};
 
@@ -116,13 +118,54 @@ struct Slot {
     asked: bool,
 }
 
-/// A child's summary, less what was sent there: in the flat form, which takes a few kilobytes instead of up to a hundred.
+/// What a child was sent, to be taken off its report.
 #[derive(Debug)]
 struct Booked {
-    /// When something was first taken off it. If the child has not reported by the time that placements are given up,
-    /// nothing arrived there.
+    /// When the first was. If the child has not reported by the time that placements are given up, nothing arrived there.
     since: Time,
-    flat: Vec<u8>,
+    /// Kept one by one, and taken off together: each flat form is rounded, and would be once more for each request.
+    parts: Vec<Part>,
+    /// What they are taken off instead of the report, once there were more than [`PARTS_MAX`].
+    folded: Option<Vec<u8>>,
+    /// The child's summary less all of that in the flat form, which takes a few kilobytes instead of up to a hundred; made
+    /// when it is needed.
+    flat: OnceCell<Vec<u8>>,
+}
+
+/// So many tasks of this size, placed at this sample of the stretch.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    s_index: usize,
+    tasks: u64,
+    task_mops: f64,
+}
+
+/// Parts that are kept of one child. Our choice: more come only in a flood of requests.
+const PARTS_MAX: usize = 64;
+
+impl Booked {
+    fn new(since: Time) -> Self {
+        Self { since, parts: Vec::new(), folded: None, flat: OnceCell::new() }
+    }
+
+    fn add(&mut self, part: Part, report: &[u8]) {
+        if self.parts.len() == PARTS_MAX {
+            self.folded = Some(self.flat(report).to_vec());
+            self.parts.clear();
+        }
+        self.parts.push(part);
+        self.flat = OnceCell::new();
+    }
+
+    fn summary(&self, report: &[u8]) -> Summary {
+        let mut summary = read_summary(self.folded.as_deref().unwrap_or(report));
+        self.parts.iter().for_each(|part| summary.reserve(part.s_index, part.tasks, part.task_mops));
+        summary
+    }
+
+    fn flat(&self, report: &[u8]) -> &[u8] {
+        self.flat.get_or_init(|| self.summary(report).flatten())
+    }
 }
 
 /// The routing node of one peer.
@@ -164,18 +207,17 @@ impl Router {
     }
 
     /// The summary of the whole subtree, in the flat form; `None` where there is no child.
-    pub(crate) fn report(&self, overlay: &Overlay) -> Option<Vec<u8>> {
-        let children: Vec<&[u8]> = self.children(overlay).collect();
+    pub(crate) fn report<'a>(&'a self, overlay: &'a Overlay) -> Option<Vec<u8>> {
+        let flat =
+            |(booked, report): (Option<&'a Booked>, &'a [u8])| booked.map_or(report, |booked| booked.flat(report));
+        let children: Vec<&[u8]> = self.children(overlay).map(flat).collect();
         (!children.is_empty()).then(|| summary::report(&children))
     }
 
-    /// The children's summaries, less what was sent there, in the flat form.
-    fn children<'a>(&'a self, overlay: &'a Overlay) -> impl Iterator<Item = &'a [u8]> {
+    /// The children's reports, and what is to be taken off them.
+    fn children<'a>(&'a self, overlay: &'a Overlay) -> impl Iterator<Item = (Option<&'a Booked>, &'a [u8])> {
         let both = self.slots.iter().zip(overlay.children());
-        both.filter_map(|(slot, child)| match slot {
-            Some(Slot { booked: Some(booked), .. }) => Some(booked.flat.as_slice()),
-            _ => child.map(|child| child.payload),
-        })
+        both.filter_map(|(slot, child)| Some((slot.as_ref().and_then(|slot| slot.booked.as_ref()), child?.payload)))
     }
 
     /// Whether this very request was split here already: it has arrived twice, or on two ways while the tree healed.
@@ -226,7 +268,11 @@ impl Router {
     ) -> Vec<(Contact, Message)> {
         self.refresh(overlay, now, config);
         let parent = overlay.parent(Node::Router).filter(|_| climbing && request.climbed < CLIMBED_MAX);
-        let summaries: Vec<Summary> = self.children(overlay).map(read_summary).collect();
+        let read = |(booked, report): (Option<&Booked>, &[u8])| match booked {
+            Some(booked) => booked.summary(report),
+            None => read_summary(report),
+        };
+        let summaries: Vec<Summary> = self.children(overlay).map(read).collect();
         let children: Vec<&Summary> = summaries.iter().collect();
         let numbers = split::Demand {
             tasks: request.ranges.len(),
@@ -249,7 +295,7 @@ impl Router {
         let parts = split_tasks(&children, &numbers, decision.s_index);
         // Of what comes from above, whoever is above has taken it off already.
         self.changed |= climbing;
-        self.place(request, &parts, summaries, decision.s_index, overlay, now)
+        self.place(request, &parts, decision.s_index, overlay, now)
     }
 
     /// Sends each child its part, and takes that off what the child can take next.
@@ -257,25 +303,23 @@ impl Router {
         &mut self,
         request: Request,
         parts: &[u64],
-        summaries: Vec<Summary>,
         s_index: Option<usize>,
         overlay: &Overlay,
         now: Time,
     ) -> Vec<(Contact, Message)> {
         self.split.insert(&request);
-        let mut parts = split_ranges(request.ranges.clone(), parts).into_iter().zip(summaries);
+        let mut parts = split_ranges(request.ranges.clone(), parts).into_iter();
         let mut sent = Vec::new();
         let sides = [Side::Left, Side::Right].into_iter().zip(overlay.children()).zip(&mut self.slots);
         for ((side, child), slot) in sides {
             let (Some(child), Some(slot)) = (child, slot) else { continue };
-            let Some((ranges, mut summary)) = parts.next() else { continue };
+            let Some(ranges) = parts.next() else { continue };
             if ranges.is_empty() {
                 continue;
             }
             if let Some(s_index) = s_index {
-                summary.reserve(s_index, ranges.len(), request.bag.task_mops);
-                let since = slot.booked.as_ref().map_or(now, |booked| booked.since);
-                slot.booked = Some(Booked { since, flat: summary.flatten() });
+                let part = Part { s_index, tasks: ranges.len(), task_mops: request.bag.task_mops };
+                slot.booked.get_or_insert_with(|| Booked::new(now)).add(part, child.payload);
             }
             let request = request.part(ranges, side);
             sent.push((child.contact.clone(), Message::Request { request, node: child.node, climbing: false }));

@@ -118,7 +118,7 @@ impl Commits {
         let Some(mut commit) = commit else { return Err(Vec::new()) };
         let keys: Vec<Vec<u8>> = commit.changes.iter().map(|change| change.key.clone()).collect();
         if *error == CommitError::Unfit {
-            // It never will fit; the peer's own repetitions have to make up for it.
+            // It never will fit: what depends on it never happens.
             return Err(keys);
         }
         let is_last = |change: &&Change| !self.under_way.iter().any(|later| later.writes(&change.key));

@@ -139,6 +139,7 @@ impl Ledger {
             return Some(term);
         }
         let drop = if self.is_closed() { IntervalSet::from(0..self.bag.tasks) } else { IntervalSet::new() };
+        let drop = io.recorded(executor.peer, self.bag.id, drop);
         let (submitter, rest) = (Some((&io.me).into()), Duration::ZERO);
         let lease = Message::Lease { bag: self.bag.id, version: 0, submitter, term, drop, rest };
         io.send(executor.clone(), lease);
@@ -360,7 +361,8 @@ impl Ledger {
         let (bag, rest) = (self.bag.id, self.avoided_for(executor.peer, io.now));
         let lease = |drop| Message::Lease { bag, version, submitter, term, drop, rest };
         if self.is_closed() {
-            io.send(executor, lease(ranges));
+            let drop = io.recorded(executor.peer, bag, ranges);
+            io.send(executor, lease(drop));
             return;
         }
         let mine = match self.placed.get(&executor.peer) {
@@ -371,7 +373,7 @@ impl Ledger {
         let gained = self.gained(executor.peer, &ranges, &mine, attempt, io);
         let lost = mine.difference(&ranges);
         let keep = mine.difference(&lost).union(&gained);
-        let message = lease(ranges.difference(&keep));
+        let message = lease(io.recorded(executor.peer, bag, ranges.difference(&keep)));
         let changed = !lost.is_empty() || !gained.is_empty();
         self.unissued.subtract(&gained);
         self.arrived(&gained);

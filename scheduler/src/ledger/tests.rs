@@ -81,7 +81,7 @@ impl Ledger {
 }
 
 /// All writes become durable.
-fn persist_all(io: &mut Io) {
+pub(super) fn persist_all(io: &mut Io) {
     let tickets = io.effects.iter().filter_map(|effect| match effect {
         Effect::Persist { ticket, .. } => Some(*ticket),
         _ => None,
@@ -561,12 +561,17 @@ fn results_that_nobody_wants_are_acknowledged_and_those_on_their_way_are_not() {
     };
     assert_eq!(acks(&io), 0);
     ledger.fetched(5, true, None, &mut io);
-    for executor in [1, 2] {
-        ledger.results(&contact(executor), vec![result(5, true)], &mut io, &config);
-        assert_eq!((acks(&io), ledger.view().duplicates), (0, 0), "not before the journal is durable");
-    }
+    ledger.results(&contact(1), vec![result(5, true)], &mut io, &config);
+    assert_eq!((acks(&io), ledger.view().duplicates), (0, 0), "not before the journal is durable");
+    // Nor is it told to forget the task.
+    ledger.holding(said(1, 1, IntervalSet::from(5..6)), &mut io, &config);
+    let answer = told(&io, 1);
+    assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if drop.is_empty()), "{answer:?}");
     persist_all(&mut io);
     assert_eq!(acks(&io), 1, "the one whose word counted");
+    ledger.holding(said(1, 2, IntervalSet::from(5..6)), &mut io, &config);
+    let answer = told(&io, 1);
+    assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if drop.contains(5)), "{answer:?}");
     ledger.results(&contact(2), vec![result(5, true)], &mut io, &config);
     assert_eq!((acks(&io), ledger.view().duplicates), (2, 1));
 }
@@ -680,6 +685,7 @@ fn what_comes_back_before_its_end_goes_on_elsewhere_from_its_checkpoint_and_has_
             .filter(|effect| matches!(effect, Effect::Send { message: Message::ResultsAck { .. }, .. }))
             .count()
     };
+    ledger.results(&contact(1), vec![back.clone()], &mut io, &config);
     assert_eq!(acks(&io), 0, "it is not durable yet");
     let (put, _) = written(&mut io);
     assert!(put.contains(&Record::Checkpoint { bag: BagId([7; 32]), index: 5, checkpoint }), "{put:?}");

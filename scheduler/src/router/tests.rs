@@ -254,7 +254,7 @@ fn what_was_sent_is_taken_off_until_a_report_comes_or_it_is_given_up() {
     };
     let start = grid.now;
     send(&mut router, &grid, start);
-    // One more for each child: leaves round on their own. Sums are rounded down, by less than 1 in 128.
+    // One more for each child: leaves round on their own. All is rounded down, by less than 1 in 128.
     let once = available(&router, &grid);
     assert!((whole - 202 - whole / 128..=whole - 202).contains(&once), "{once}");
     send(&mut router, &grid, start + Duration::from_secs(5));
@@ -278,6 +278,22 @@ fn what_was_sent_is_taken_off_until_a_report_comes_or_it_is_given_up() {
     assert!(router.take_changed());
     let report = Summary::of_children(&[&leaf(100.0), &leaf(100.0)]).flatten();
     assert_eq!((router.report(grid.lower()), router.deadline(&config)), (Some(report), None));
+}
+
+#[test]
+fn many_small_requests_take_off_no_more_than_one_large() {
+    let (config, grid, mut router) = (Config::default(), Grid::new(&leaf(0.0)), Router::default());
+    router.refresh(grid.lower(), grid.now, &config);
+    let whole = available(&router, &grid);
+    let requests = 100;
+    for sent_before in 0..requests {
+        let sent = router.route(request(2), false, grid.lower(), &Platform::default(), grid.now, &config);
+        assert_eq!(parts(&sent, &request(2)), Some(vec![1, 1]));
+        // A task and one more for each child. Rounded down at both children, in the sum, and where they were folded.
+        let (left, booked) = (available(&router, &grid), 4 * (sent_before + 1));
+        assert!((whole - booked - 3 * whole / 128..=whole - booked).contains(&left), "{left} after {booked}");
+    }
+    assert!(requests > PARTS_MAX as u64);
 }
 
 #[test]

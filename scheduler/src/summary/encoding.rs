@@ -180,11 +180,11 @@ impl Scaled {
         let bits = scale::bits(summary.height);
         let mut rows: Vec<ScaledRow> = Vec::with_capacity(summary.rows.len());
         for (index, row) in &summary.rows {
-            rows.push(ScaledRow { index: *index, changed: 0, codes: NOTHING });
-            let Some(ScaledRow { codes, .. }) = rows.last_mut() else { break };
+            let mut codes = NOTHING;
             for (line, cells) in codes.iter_mut().zip(row.lines()) {
                 line.iter_mut().zip(cells).for_each(|(code, &cell)| *code = scale::code(cell, bits));
             }
+            rows.push(ScaledRow { index: *index, changed: 0, codes });
         }
         // In order as they are, but for rounding and for what a booking took off: lowering is always allowed.
         let mut above = [[u16::MAX; TASK_SIZE_COUNT]; HORIZON_COUNT];

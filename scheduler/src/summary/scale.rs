@@ -6,7 +6,8 @@
 
 /// Bits after the leading one, in the summary of a subtree of this height (0: a leaf).
 ///
-/// Every router on the way rounds once and takes off less than 2^-b. On the way from a leaf to the root heights only
+/// Every router on the way rounds once and takes off less than 2^-b (twice while it waits for the report of a child that it has
+/// sent something). On the way from a leaf to the root heights only
 /// grow, so in all less than the sum of 2^-b over the heights up to the root's is lost, whatever the shape of the tree:
 /// 7/128 + 20/256 = 13.3 % up to 26, which is what a tree of a million has, and less than 20 % up to 94. A
 /// taller tree has position keys that agree with one and the same other key in ever more bits, one by one up to that

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::tests::{TASKS, assert_accounted, contact, io, ledger, result, said};
+use super::super::tests::{TASKS, assert_accounted, contact, io, ledger, persist_all, result, said};
 use super::*;
 use crate::io::Ticket;
 use crate::peer::Effect;
@@ -25,6 +25,7 @@ fn fail(ledger: &mut Ledger, executor: u8, index: u64, crashed: bool, io: &mut I
 
 /// Waits until the task is issued again, and places it on this machine; how long it took, in quarters of a second.
 fn again(ledger: &mut Ledger, executor: u8, index: u64, version: u64, io: &mut Io, config: &Config) -> u32 {
+    persist_all(io);
     let mut quarters = 0;
     let is_it = |request: &crate::bag::Request| request.ranges.contains(index);
     while !ledger.requests(io, config).iter().any(is_it) {
@@ -97,6 +98,8 @@ fn failures_survive_a_restart_and_are_durable_before_they_are_acknowledged() {
     let (mut ledger, mut io, config) = placed(1);
     fail(&mut ledger, 1, 5, false, &mut io, &config);
     fail(&mut ledger, 1, 6, true, &mut io, &config);
+    // Said once more, it is acknowledged no sooner.
+    fail(&mut ledger, 1, 5, false, &mut io, &config);
     assert_eq!(acks(&io), 0);
     for ticket in 0..20 {
         io.persisted(Ticket(ticket));
