@@ -150,6 +150,12 @@ impl Host {
         self.give(Event::TaskEnded { task, outcome });
     }
 
+    /// What runs succeeds.
+    fn finish_running(&mut self) {
+        let running = self.peer.running();
+        running.into_iter().for_each(|running| self.finish(running.task, true));
+    }
+
     /// Versions and sizes of the `Holding`s sent.
     fn holdings(&self) -> Vec<(u64, u64)> {
         let holdings = self.sent.iter().filter_map(|(_, message)| match message {
@@ -171,11 +177,16 @@ fn talk_and(host: &mut Host, other: &mut Host, seconds: u32, mut look: impl FnMu
         for one in [&mut *host, &mut *other] {
             one.pass(Duration::from_millis(100));
         }
-        let [to_other, to_host] = [&mut *host, &mut *other].map(|one| std::mem::take(&mut one.sent));
-        to_other.iter().chain(&to_host).for_each(|(_, message)| look(message));
-        to_other.into_iter().for_each(|(_, message)| other.receive(2, message));
-        to_host.into_iter().for_each(|(_, message)| host.receive(3, message));
+        deliver(host, other, &mut look);
     }
+}
+
+/// Each gets what the other has sent.
+fn deliver(host: &mut Host, other: &mut Host, look: &mut impl FnMut(&Message)) {
+    let [to_other, to_host] = [&mut *host, &mut *other].map(|one| std::mem::take(&mut one.sent));
+    to_other.iter().chain(&to_host).for_each(|(_, message)| look(message));
+    to_other.into_iter().for_each(|(_, message)| other.receive(2, message));
+    to_host.into_iter().for_each(|(_, message)| host.receive(3, message));
 }
 
 /// Two hosts that are a grid.
@@ -189,6 +200,11 @@ fn pair_with(config: Config) -> [Host; 2] {
     talk(&mut host, &mut other, 20);
     assert_eq!([&host, &other].map(|one| one.peer.overlay_view().state()), [State::Member; 2]);
     [host, other]
+}
+
+/// A bag of so many tasks, each of which is tried once.
+fn submission(tasks: u64, task_mops: f64) -> Submission {
+    Submission { id: BAG, tasks, task_mops: Some(task_mops), retries_max: 0, replication: Replication::default() }
 }
 
 fn bag(submitter: u8) -> BagHeader {
@@ -225,13 +241,7 @@ fn lease(version: u64, drop: IntervalSet) -> Message {
 #[test]
 fn a_machine_alone_runs_its_own_bag() {
     let mut host = Host::new(1);
-    host.give(Event::Submitted(Submission {
-        id: BAG,
-        tasks: 3,
-        task_mops: Some(1000.0),
-        retries_max: 0,
-        replication: Replication::default(),
-    }));
+    host.give(Event::Submitted(submission(3, 1000.0)));
     assert_eq!(host.notices, [Notice::BagAccepted(BAG)]);
     for index in 0..3 {
         assert_eq!(host.started.len(), index + 1, "one slot, one task at a time");
@@ -413,13 +423,7 @@ fn a_submitter_says_where_it_is_with_every_answer() {
         2,
         Message::Holding { bag: BAG, executor: speaker(2), version: 1, attempt: 0, ranges: IntervalSet::from(0..1) },
     );
-    host.give(Event::Submitted(Submission {
-        id: BAG,
-        tasks: 3,
-        task_mops: Some(1000.0),
-        retries_max: 0,
-        replication: Replication::default(),
-    }));
+    host.give(Event::Submitted(submission(3, 1000.0)));
     host.receive(
         2,
         Message::Holding { bag: BAG, executor: speaker(2), version: 2, attempt: 0, ranges: IntervalSet::from(0..1) },
@@ -931,13 +935,7 @@ fn a_retry_on_the_machine_that_failed_is_run_there() {
 #[test]
 fn what_failed_is_tried_again_on_demand_and_what_is_over_can_be_removed() {
     let mut host = Host::new(1);
-    host.give(Event::Submitted(Submission {
-        id: BAG,
-        tasks: 1,
-        task_mops: Some(1000.0),
-        retries_max: 0,
-        replication: Replication::default(),
-    }));
+    host.give(Event::Submitted(submission(1, 1000.0)));
     host.give(Event::Removed(BAG));
     assert!(host.peer.bag(BAG).is_some(), "it is not over");
     host.finish(host.started[0], false);
@@ -1001,13 +999,7 @@ fn a_submitter_that_returns_waits_for_its_grid() {
     host.give(Event::Leave);
     host.pass(seconds(5.0));
     host.give(Event::Return);
-    host.give(Event::Submitted(Submission {
-        id: BAG,
-        tasks: 3,
-        task_mops: Some(1000.0),
-        retries_max: 0,
-        replication: Replication::default(),
-    }));
+    host.give(Event::Submitted(submission(3, 1000.0)));
     let timeout = Config::default().placement_timeout;
     host.pass(timeout - seconds(1.0));
     assert!(host.started.is_empty(), "it must not take everything on itself");
@@ -1042,13 +1034,7 @@ fn who_runs_dry_gets_half_of_what_waits_on_the_other_and_an_idle_grid_is_quiet()
         let mut asks = 0;
         talk_and(&mut host, &mut other, 120, |message| asks += u32::from(matches!(message, Message::Ask { .. })));
         assert_eq!(asks, 0, "nothing waits anywhere");
-        let submission = Submission {
-            id: BAG,
-            tasks: 40,
-            task_mops: Some(100_000.0),
-            retries_max: 0,
-            replication: Replication::default(),
-        };
+        let submission = submission(40, 100_000.0);
         host.give(Event::Submitted(submission));
         talk(&mut host, &mut other, 5);
         let waiting = |host: &Host| host.peer.held().iter().map(|held| held.waiting).sum::<u64>();
@@ -1056,10 +1042,7 @@ fn who_runs_dry_gets_half_of_what_waits_on_the_other_and_an_idle_grid_is_quiet()
         assert!(placed.iter().all(|&waiting| waiting > 10), "{placed:?}");
         // The other is done with all it has long before that was to be expected.
         for _ in 0..40 {
-            let running = other.peer.running();
-            for task in running.into_iter().map(|running| running.task) {
-                other.finish(task, true);
-            }
+            other.finish_running();
         }
         assert_eq!(waiting(&other), 0);
         let mut asks = 0;
@@ -1081,22 +1064,13 @@ fn who_runs_dry_gets_half_of_what_waits_on_the_other_and_an_idle_grid_is_quiet()
 fn who_is_clearly_better_off_gets_work_and_who_is_little_better_off_is_quiet() {
     for (levelling, done, moves) in [(true, 10, true), (true, 1, false), (false, 10, false)] {
         let [mut host, mut other] = pair_with(Config { levelling, ..Config::default() });
-        let submission = Submission {
-            id: BAG,
-            tasks: 40,
-            task_mops: Some(100_000.0),
-            retries_max: 0,
-            replication: Replication::default(),
-        };
+        let submission = submission(40, 100_000.0);
         host.give(Event::Submitted(submission));
         talk(&mut host, &mut other, 5);
         let waiting = |host: &Host| host.peer.held().iter().map(|held| held.waiting).sum::<u64>();
         // The other is faster than was to be expected.
         for _ in 0..done {
-            let running = other.peer.running();
-            for task in running.into_iter().map(|running| running.task) {
-                other.finish(task, true);
-            }
+            other.finish_running();
         }
         let before = [waiting(&host), waiting(&other)];
         let mut asks = 0;
@@ -1113,32 +1087,20 @@ fn who_is_clearly_better_off_gets_work_and_who_is_little_better_off_is_quiet() {
 fn who_runs_dry_between_two_questions_asks_at_once() {
     // The router is the holder's, so that every question is sent.
     let [mut asker, mut holder] = pair();
-    let submission = Submission {
-        id: BAG,
-        tasks: 40,
-        task_mops: Some(100_000.0),
-        retries_max: 0,
-        replication: Replication::default(),
-    };
+    let submission = submission(40, 100_000.0);
     holder.give(Event::Submitted(submission));
     talk(&mut asker, &mut holder, 5);
-    let finish_running = |asker: &mut Host| {
-        let running = asker.peer.running();
-        running.into_iter().for_each(|running| asker.finish(running.task, true));
-    };
-    (0..10).for_each(|_| finish_running(&mut asker));
+    (0..10).for_each(|_| asker.finish_running());
     // It has work, and the other's is more urgent. Nobody hears its question.
     let is_ask = |message: &Message| matches!(message, Message::Ask { .. });
     while !asker.sent.iter().any(|(_, message)| is_ask(message)) {
         assert!(asker.now < Time::from_micros(60_000_000), "it never asks");
-        let [to_holder, to_asker] = [&mut asker, &mut holder].map(|one| std::mem::take(&mut one.sent));
-        to_holder.into_iter().for_each(|(_, message)| holder.receive(2, message));
-        to_asker.into_iter().for_each(|(_, message)| asker.receive(3, message));
+        deliver(&mut asker, &mut holder, &mut |_| ());
         [&mut asker, &mut holder].into_iter().for_each(|one| one.pass(Duration::from_millis(100)));
     }
     asker.sent.clear();
     while !asker.peer.running().is_empty() {
-        finish_running(&mut asker);
+        asker.finish_running();
     }
     assert!(asker.sent.iter().any(|(_, message)| is_ask(message)), "its next question was not due yet");
 }
@@ -1236,13 +1198,7 @@ fn results_that_others_follow_are_told_together_the_last_soon_and_failures_at_on
 fn a_submitter_waits_longer_the_more_machines_may_answer() {
     let [mut host, router] = pair();
     assert!(router.peer.overlay_view().hosts_router());
-    host.give(Event::Submitted(Submission {
-        id: BAG,
-        tasks: 40,
-        task_mops: Some(1000.0),
-        retries_max: 0,
-        replication: Replication::default(),
-    }));
+    host.give(Event::Submitted(submission(40, 1000.0)));
     let (executor, ranges) = (speaker(3), IntervalSet::from(0..1));
     host.receive(3, Message::Holding { bag: BAG, executor, version: 1, attempt: 0, ranges });
     // Whatever else was sent is lost; two machines have 80 ms more than the 15 s.
@@ -1548,8 +1504,7 @@ fn one_submitter_has_so_much_work_here_and_the_rest_goes_back() {
 fn what_others_do_not_let_in_ends_on_machines_that_do_and_the_reason_is_told() {
     let [mut host, mut other] = pair();
     other.verdict = Some(Err(DeclineReason::Submitter));
-    let submission =
-        Submission { id: BAG, tasks: 20, task_mops: Some(1000.0), retries_max: 0, replication: Replication::default() };
+    let submission = submission(20, 1000.0);
     host.give(Event::Submitted(submission));
     let mut asked = 0;
     for _ in 0..200 {

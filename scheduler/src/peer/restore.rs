@@ -54,7 +54,8 @@ impl Peer {
                 io.reputations.restore(*executor, *reputation);
             }
         }
-        let overlay = Overlay::new(config.overlay.clone(), grid, me.clone(), seed, now, REPORTS);
+        let overlay = Overlay::new(config.overlay.clone(), grid, me, seed, now, REPORTS);
+        io.me = overlay.me_shared().clone();
         let mut peer = Self {
             executor: Executor::new(&config),
             config,
@@ -79,7 +80,7 @@ impl Peer {
         peer.alone_until = peer.config.expects_grid.then(|| now + peer.config.placement_timeout);
         peer.restore_bags(&records);
         peer.restore_tasks(records);
-        peer.io.persist(vec![Change::Put(Record::Incarnation(me.incarnation))], Vec::new());
+        peer.io.persist(vec![Change::Put(Record::Incarnation(peer.io.me.incarnation))], Vec::new());
         Ok(peer)
     }
 
