@@ -101,8 +101,6 @@ pub(crate) struct Host {
     wake: Option<Time>,
     /// The last instant with an event, and how many there were.
     instant: (Time, u32),
-    /// When the youngest write becomes durable.
-    pub(crate) durable: Time,
     /// Digest of everything that the peers of this machine were given and answered.
     pub(crate) trace: u64,
 }
@@ -139,7 +137,6 @@ impl Host {
             sequence: 0,
             wake: None,
             instant: (Time::ZERO, 0),
-            durable: Time::ZERO,
             trace: 0,
         }
     }
@@ -175,7 +172,6 @@ impl Host {
     pub(crate) fn start(&mut self, scenario: &Scenario, expects_grid: bool, now: Time) {
         self.life += 1;
         self.started = now;
-        self.durable = now;
         self.wake = None;
         self.suspended = false;
         self.condition.restart();

@@ -178,7 +178,7 @@ pub struct Scenario {
     /// Outputs that a submitter fetches at the same time, at least 1. Default 256: our choice; at 100 ms each way and back
     /// that is 2,560 a second, what 10^5 of the paper's machines end.
     pub fetches_max: u32,
-    /// Time that one durable write takes; a disk does one at a time. Default 5 ms: our guess of an fsync.
+    /// Time that a flush takes, of one write or of all that came while the disk was busy. Default 5 ms: our guess of an fsync.
     #[serde(rename(serialize = "persist_s"), serialize_with = "seconds", deserialize_with = "from_text")]
     pub persist: Duration,
     /// Where bags come from: the paper's generator (the numbers below), the sizes and run times of a production grid, or

@@ -3,9 +3,15 @@
 //! A write becomes durable as a whole, in the order the writes were asked for, and is acknowledged in the same
 //! moment; a power cut before that undoes it. Records are kept as their encoded bytes, so that a restart reads what a
 //! real store would give back.
+//!
+//! Writes that come while the disk is flushing go together with the next flush, as the agent's store does it
+//! (`agent/src/store/writer.rs`): with a flush for each, the disk of a submitter would be busy for minutes with what thousands
+//! of machines tell it at once.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
+use idlewood_overlay::Time;
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{BagId, Change, Record, RecordKey, TaskId, Ticket};
 
@@ -15,6 +21,8 @@ pub(crate) struct Store {
     records: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Writes under way, oldest first.
     pending: VecDeque<(Ticket, Vec<Change>)>,
+    /// When the last flush ends.
+    flushed: Time,
     /// Outputs of tasks that ran here.
     produced: BTreeMap<BagId, IntervalSet>,
     /// Outputs that were fetched to here.
@@ -22,9 +30,14 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// A write is asked for.
-    pub(crate) fn begin(&mut self, ticket: Ticket, changes: Vec<Change>) {
+    /// A write is asked for: when it becomes durable, where a flush takes so long.
+    pub(crate) fn begin(&mut self, ticket: Ticket, changes: Vec<Change>, now: Time, flush: Duration) -> Time {
         self.pending.push_back((ticket, changes));
+        // A flush that ends later than that has not begun.
+        if self.flushed <= now + flush {
+            self.flushed = self.flushed.max(now) + flush;
+        }
+        self.flushed
     }
 
     /// The oldest write under way becomes durable: its ticket and what changed.
@@ -52,6 +65,7 @@ impl Store {
     /// The power is cut.
     pub(crate) fn lose_pending(&mut self) {
         self.pending.clear();
+        self.flushed = Time::ZERO;
     }
 
     /// What the machine held for others is gone, with its outputs; the bags that were submitted from it are not.
@@ -99,15 +113,28 @@ mod tests {
     #[test]
     fn acknowledged_writes_survive_a_power_cut_and_others_do_not() {
         let mut store = Store::default();
-        store.begin(Ticket(0), vec![Change::Put(Record::Incarnation(5))]);
-        store.begin(Ticket(1), vec![Change::Put(Record::Incarnation(6))]);
+        let (now, flush) = (Time::ZERO, Duration::from_millis(5));
+        store.begin(Ticket(0), vec![Change::Put(Record::Incarnation(5))], now, flush);
+        store.begin(Ticket(1), vec![Change::Put(Record::Incarnation(6))], now, flush);
         assert_eq!(store.records(), []);
         assert_eq!(store.commit().map(|(ticket, _)| ticket), Some(Ticket(0)));
         store.lose_pending();
         assert_eq!(store.commit(), None);
         assert_eq!(store.records(), [Record::Incarnation(5)]);
-        store.begin(Ticket(0), vec![Change::Delete(RecordKey::Incarnation)]);
+        store.begin(Ticket(0), vec![Change::Delete(RecordKey::Incarnation)], now, flush);
         assert_eq!(store.commit().map(|(ticket, _)| ticket), Some(Ticket(0)));
         assert_eq!(store.records(), []);
+    }
+
+    #[test]
+    fn writes_that_wait_for_a_flush_go_together_with_the_next() {
+        let mut store = Store::default();
+        let ends = [0, 0, 1, 4, 5, 9, 10, 30].map(|ms| {
+            let changes = vec![Change::Put(Record::Incarnation(5))];
+            store.begin(Ticket(0), changes, Time::from_micros(1000 * ms), Duration::from_millis(5)).as_micros() / 1000
+        });
+        assert_eq!(ends, [5, 10, 10, 10, 15, 15, 20, 35]);
+        store.lose_pending();
+        assert_eq!(store.begin(Ticket(0), Vec::new(), Time::ZERO, Duration::from_millis(5)), Time::from_micros(5000));
     }
 }

@@ -143,10 +143,7 @@ impl Shard {
                     });
                     self.deeds.extend(held);
                 }
-                machine.store.begin(ticket, changes);
-                // One write at a time, in the order they were asked for: a crash may come between any two.
-                machine.durable = machine.durable.max(now) + around.scenario.persist;
-                let at = machine.durable;
+                let at = machine.store.begin(ticket, changes, now, around.scenario.persist);
                 self.cause(host, at, host, Occurrence::Durable { life });
             }
             // The machine has the manifest at once.
