@@ -59,7 +59,7 @@ fn request(bag: u64) -> Message {
         age,
         path,
         climbed: 0,
-        answer_within_ms: 0,
+        machines: 0,
         leads: false,
         checkpoints: Box::default(),
     };

@@ -25,7 +25,7 @@ pub(crate) const HELD_INTERVALS_MAX: usize = 4096;
 pub const AGE_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
 /// Machines that answer to one request in a second, on average: what they say and are told takes 3 % of the paper's link of
 /// 1 Mb/s each way.
-const ANSWERS_PER_S: u64 = 25;
+const ANSWERS_PER_S: u32 = 25;
 /// Longest time for their answers, however many machines there are. Our choice.
 pub(crate) const ANSWER_WITHIN_MAX: Duration = Duration::from_secs(600);
 /// How far clocks of machines that are kept right are apart. Our choice.
@@ -313,11 +313,11 @@ pub struct Request {
     /// Routers that passed it upward so far: bounds the way while the tree heals.
     #[serde(rename = "c")]
     pub climbed: u16,
-    /// Whoever gets a part of it says so within this time, each at a moment of its own, so that they do not take the
-    /// submitter's link all at once; results that others follow are told as often. The submitter waits so much longer for
-    /// them.
-    #[serde(rename = "w")]
-    pub answer_within_ms: u32,
+    /// How many machines may get a part of it. The more, the longer each may take to say so ([`answer_within`]), at a moment of
+    /// its own, so that they do not take the submitter's link all at once; results that others follow are told as often. The
+    /// submitter waits so much longer for them.
+    #[serde(rename = "m")]
+    pub machines: u32,
     /// Whether this part has the first of the tasks that were issued. Who gets it answers at once, which tells the submitter
     /// that the request found its way.
     #[serde(rename = "f", default, skip_serializing_if = "std::ops::Not::not")]
@@ -345,14 +345,12 @@ impl Request {
             && self.path.len() <= PATH_LENGTH_MAX
             && self.checkpoints.len() <= CHECKPOINTS_MAX
             && self.checkpoints.iter().all(|(index, _)| self.ranges.contains(*index))
-            && u64::from(self.answer_within_ms) <= ANSWER_WITHIN_MAX.as_millis() as u64
     }
 }
 
 /// How long at most so many machines may take to answer to a request.
-pub(crate) fn answer_within_ms(machines: u64) -> u32 {
-    let longest_ms = ANSWER_WITHIN_MAX.as_millis() as u64;
-    (machines.saturating_mul(1000 / ANSWERS_PER_S)).min(longest_ms) as u32
+pub(crate) fn answer_within(machines: u32) -> Duration {
+    (Duration::from_secs(machines.into()) / ANSWERS_PER_S).min(ANSWER_WITHIN_MAX)
 }
 
 #[cfg(test)]

@@ -33,7 +33,9 @@ use idlewood_overlay::{Contact, PeerId, Time};
 
 use self::held::Held;
 use self::shelf::Shelf;
-use crate::bag::{AGE_MAX, BagHeader, BagId, Checkpoint, HELD_INTERVALS_MAX, Request, TaskId, TaskResult};
+use crate::bag::{
+    AGE_MAX, BagHeader, BagId, Checkpoint, HELD_INTERVALS_MAX, Request, TaskId, TaskResult, answer_within,
+};
 use crate::config::{Config, PerSubmitter};
 use crate::io::{Io, Then};
 use crate::ledger::{AVOID_MAX, FAILED_IN_ROW};
@@ -257,8 +259,8 @@ impl Executor {
         }
         let released = io.now - request.age.min(AGE_MAX);
         let submitter = request.bag.submitter.clone();
-        let pace = Pace::new(Duration::from_millis(request.answer_within_ms.into()), &io.me, &id.0);
-        let leads = request.leads;
+        let pace = Pace::new(answer_within(request.machines), &io.me, &id.0);
+        let (machines, leads) = (request.machines, request.leads);
         let is_new = self.seen.insert(&request);
         let is_first = !self.held.contains_key(&id);
         let held = self.held.get_or_insert_with(id, || Held::new(request.bag, released, config));
@@ -272,6 +274,7 @@ impl Executor {
                 held.fresh_until = held.fresh_until.map(|until| until.max(io.now));
             }
             held.pace = held.pace.longer(pace);
+            held.machines = held.machines.max(machines);
             held.attempt(request.attempt, &request.ranges);
             changes = held.supersede(request.attempt, &request.ranges);
             let new = request.ranges.difference(&held.ranges());

@@ -35,7 +35,7 @@ use self::quorum::Votes;
 pub use self::quorum::{REPLICAS_MAX, Replication};
 use crate::bag::{
     BAG_WORK_MOPS_MAX, BagHeader, CHECKPOINTS_MAX, Checkpoint, DeclineReason, REQUEST_INTERVALS_MAX, Request, TaskId,
-    TaskResult, answer_within_ms,
+    TaskResult, answer_within,
 };
 use crate::config::Config;
 use crate::io::{Io, Then};
@@ -534,8 +534,8 @@ impl Ledger {
         self.number += 1;
         self.may_be_held = true;
         let machines = if to.is_some() { 0 } else { ranges.len().min(io.leaves) };
-        let answer_within_ms = answer_within_ms(machines);
-        let until = io.now + config.placement_timeout + Duration::from_millis(answer_within_ms.into());
+        let machines = u32::try_from(machines).unwrap_or(u32::MAX);
+        let until = io.now + config.placement_timeout + answer_within(machines);
         let unheard_until = Some(io.now + config.placement_timeout);
         let issue = Issue { ranges: ranges.clone(), to, until, unheard_until };
         self.ends_at(issue.end());
@@ -550,7 +550,7 @@ impl Ledger {
             age: io.now.since(self.released),
             path: crate::bag::Path::default(),
             climbed: 0,
-            answer_within_ms,
+            machines,
             leads: true,
             checkpoints,
         }

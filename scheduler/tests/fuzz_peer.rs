@@ -278,7 +278,7 @@ impl Source<'_> {
                     age: self.time(),
                     path: self.path(),
                     climbed: self.number() as u16,
-                    answer_within_ms: self.number() as u32,
+                    machines: self.number() as u32,
                     leads: self.flag(),
                     checkpoints: self
                         .checkpoints()
@@ -727,7 +727,7 @@ fn a_flood_of_invented_bags_fills_neither_memory_nor_disk() {
             age: Duration::ZERO,
             path: Path::default(),
             climbed: 0,
-            answer_within_ms: 0,
+            machines: 0,
             leads: false,
             checkpoints: Default::default(),
         };

@@ -191,7 +191,7 @@ impl Machine {
             age: Duration::ZERO,
             path: Path::default(),
             climbed: 0,
-            answer_within_ms: 0,
+            machines: 0,
             leads: false,
             checkpoints: Box::default(),
         };

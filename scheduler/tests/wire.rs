@@ -55,7 +55,7 @@ fn request() -> Request {
         age: Duration::from_millis(1500),
         path: Path::default().down(Side::Left).down(Side::Right),
         climbed: 2,
-        answer_within_ms: 0,
+        machines: 0,
         leads: false,
         checkpoints: Box::default(),
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use idlewood_overlay::Time;
 
-use crate::bag::{BagHeader, Checkpoint, HELD_INTERVALS_MAX, TaskResult};
+use crate::bag::{ANSWER_WITHIN_MAX, BagHeader, Checkpoint, HELD_INTERVALS_MAX, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::message::{Message, RESULTS_MAX};
@@ -15,9 +15,8 @@ use crate::queue::{Entry, WORK_MOPS_MAX, WORK_MOPS_MIN};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
 
-/// A submitter's link takes one word of each machine in this part of the period in which all of them speak once: 1 Mb/s, the
-/// paper's, takes some 600 words a second, and the period has a 25th of a second for each.
-const LINK_SHARE: u32 = 25;
+/// Words of machines that a submitter's link takes in a second: 1 Mb/s, the paper's, and some 200 bytes each.
+const WORDS_PER_S: u32 = 625;
 
 /// The last results of a bag on a machine come so many times as fast, so that they take a fifteenth of that link. On machines whose
 /// speeds are multiples of each other all end at the same instant.
@@ -39,6 +38,8 @@ pub(super) struct Held {
     /// Of tasks that came with another attempt than the first.
     attempts: BTreeMap<u32, IntervalSet>,
     pub(super) pace: Pace,
+    /// How many others may have parts of it, as requests say.
+    pub(super) machines: u32,
     /// Whether its submitter has spoken of it itself; else all there is may be somebody's invention.
     pub(super) confirmed: bool,
     /// As long as that is not so its tasks begin until then only, while its manifest is fresh; `None`: whenever it is, since
@@ -90,6 +91,7 @@ impl Held {
             attempt: 0,
             attempts: BTreeMap::new(),
             pace: Pace::NONE,
+            machines: 0,
             confirmed: false,
             fresh_until: None,
             placement_timeout: config.placement_timeout,
@@ -272,7 +274,8 @@ impl Held {
     /// How long to wait before a word is repeated for the first time: the way to and fro, or, where many machines speak to
     /// one submitter, what its link may take for one word of each; else repetitions would fill a link that is behind.
     pub(super) fn first_wait(&self, config: &Config) -> Duration {
-        config.repeat_after.max(self.pace.period / LINK_SHARE)
+        let link_takes = Duration::from_secs(self.machines.into()) / WORDS_PER_S;
+        config.repeat_after.max(link_takes.min(ANSWER_WITHIN_MAX))
     }
 
     /// How long to wait after that.

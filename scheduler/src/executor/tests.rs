@@ -42,7 +42,7 @@ fn executor(config: &Config) -> (Executor, Io) {
                 age,
                 path,
                 climbed: 0,
-                answer_within_ms: 0,
+                machines: 0,
                 leads: false,
                 checkpoints: Box::default(),
             },
@@ -112,7 +112,7 @@ fn give(executor: &mut Executor, io: &mut Io, number: u8, task_mops: f64, size_m
         age,
         path,
         climbed: 0,
-        answer_within_ms: 0,
+        machines: 0,
         leads: false,
         checkpoints: Box::default(),
     };
@@ -232,7 +232,7 @@ impl Machine {
             age,
             path,
             climbed: 0,
-            answer_within_ms: 0,
+            machines: 0,
             leads: false,
             checkpoints: Box::default(),
         };
@@ -339,7 +339,7 @@ fn laden(config: &Config) -> (Executor, Io) {
                 age,
                 path,
                 climbed: 0,
-                answer_within_ms: 0,
+                machines: 0,
                 leads: false,
                 checkpoints: Box::default(),
             },
@@ -666,7 +666,7 @@ fn an_attempt_is_that_of_the_tasks_it_came_with() {
                 age,
                 path,
                 climbed: 0,
-                answer_within_ms: 0,
+                machines: 0,
                 leads: false,
                 checkpoints: Box::default(),
             },
@@ -710,10 +710,9 @@ fn understated(declared: bool) -> (Executor, Io) {
         let (tasks, application_size_mops) = (2, 2.0 * task_mops);
         let bag = BagHeader { id, submitter, tasks, task_mops, application_size_mops, declared };
         let (ranges, age, path) = (IntervalSet::from(0..tasks), Duration::ZERO, Path::default());
-        let (number, attempt, climbed, answer_within_ms, leads) = (1, 0, 0, 0, true);
+        let (number, attempt, climbed, machines, leads) = (1, 0, 0, 0, true);
         let checkpoints = Box::default();
-        let request =
-            Request { bag, number, attempt, ranges, age, path, climbed, answer_within_ms, leads, checkpoints };
+        let request = Request { bag, number, attempt, ranges, age, path, climbed, machines, leads, checkpoints };
         executor.queue(request, None, &mut io, &config);
     }
     all_durable(&mut io);
@@ -787,9 +786,9 @@ fn what_is_declined_of_a_scattered_part_is_told_in_words_that_are_understood() {
     let here: IntervalSet = (0..1000).map(|index| 2 * index..2 * index + 1).collect();
     executor.restore_held(bag.clone(), Time::ZERO, (0, &BTreeMap::new()), &here, BTreeMap::new(), &config);
     let (age, path, checkpoints) = (Duration::ZERO, Path::default(), Box::default());
-    let (number, attempt, climbed, answer_within_ms, leads) = (1, 0, 0, 0, true);
+    let (number, attempt, climbed, machines, leads) = (1, 0, 0, 0, true);
     let ranges = IntervalSet::from(0..2000);
-    let request = Request { bag, number, attempt, ranges, age, path, climbed, answer_within_ms, leads, checkpoints };
+    let request = Request { bag, number, attempt, ranges, age, path, climbed, machines, leads, checkpoints };
     executor.accept(request, &mut io, &config);
     let mut declined = IntervalSet::new();
     for effect in &io.effects {

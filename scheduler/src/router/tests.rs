@@ -116,7 +116,7 @@ fn request(tasks: u64) -> Request {
         age,
         path,
         climbed: 0,
-        answer_within_ms: 0,
+        machines: 0,
         leads: true,
         checkpoints: Box::default(),
     }

@@ -27,9 +27,9 @@ fn header(number: u8, submitter: u8, size_mops: f64) -> BagHeader {
 /// A bag of four tasks comes.
 fn give(executor: &mut Executor, io: &mut Io, config: &Config, number: u8, submitter: u8, size_mops: f64) {
     let (bag, ranges, path) = (header(number, submitter, size_mops), IntervalSet::from(0..4), Path::default());
-    let (attempt, climbed, answer_within_ms, leads) = (0, 0, 0, true);
+    let (attempt, climbed, machines, leads) = (0, 0, 0, true);
     let (number, age, checkpoints) = (1, Duration::ZERO, Box::default());
-    let request = Request { bag, number, attempt, ranges, age, path, climbed, answer_within_ms, leads, checkpoints };
+    let request = Request { bag, number, attempt, ranges, age, path, climbed, machines, leads, checkpoints };
     executor.queue(request, None, io, config);
 }
 
