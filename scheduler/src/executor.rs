@@ -440,7 +440,8 @@ impl Executor {
                 // Only of what is placed here is a failure believed.
                 let speaks = !success && !held.agreed;
                 self.version += u64::from(speaks);
-                held.finished(result, speaks.then_some(self.version), self.suspended, io, config);
+                let (active, version) = (running.active(io.now), speaks.then_some(self.version));
+                held.finished(result, active, version, self.suspended, io, config);
                 self.rate(task.bag, io.now);
             }
             TaskOutcome::NotStarted { retry_after } => {
@@ -667,7 +668,8 @@ impl Executor {
             let result = TaskResult::unfinished(index, attempt, *checkpoint);
             // As of a failure, only of what is placed here is it believed.
             self.version += u64::from(!held.agreed);
-            held.finished(result, (!held.agreed).then_some(self.version), true, io, config);
+            let version = (!held.agreed).then_some(self.version);
+            held.finished(result, Duration::ZERO, version, true, io, config);
         }
         let bound = held.bound();
         let stays = |(index, kept): &(&u64, &Option<_>)| kept.is_none() && bound.contains(**index);

@@ -373,8 +373,8 @@ fn a_task_keeps_its_attempt_over_a_restart_whatever_others_of_its_bag_came_with(
 
 #[test]
 fn where_many_machines_speak_to_a_submitter_results_are_repeated_later() {
-    // A link takes words of 625 machines a second.
-    for (machines, first_s) in [(0, 2.0), (10_000, 16.0), (100_000, 160.0), (u32::MAX, 600.0)] {
+    // A link takes words of 500 machines a second.
+    for (machines, first_s) in [(0, 2.0), (10_000, 20.0), (100_000, 200.0), (u32::MAX, 600.0)] {
         let mut host = Host::new(2);
         host.receive(1, forged(1, |request| request.machines = machines));
         while host.peer.held()[0].running > 0 {
@@ -1163,6 +1163,7 @@ fn results_that_others_follow_are_told_together_the_last_soon_and_failures_at_on
     host.sent.clear();
     host.finish(host.started[10], true);
     assert_eq!(told(&host), [0; 0]);
+    host.pass(seconds(1.0));
     host.finish(host.started[11], true);
     assert_eq!(told(&host), [0; 0], "the last of all machines would come at once");
     host.pass(seconds(0.21));
@@ -1192,6 +1193,37 @@ fn results_that_others_follow_are_told_together_the_last_soon_and_failures_at_on
     assert_eq!(told(&host), [1]);
     let kinds: Vec<_> = host.sent.iter().map(|(_, message)| message.kind()).filter(|kind| *kind != "overlay").collect();
     assert_eq!(kinds, ["holding", "results"], "a failure is believed of who holds the task");
+}
+
+#[test]
+fn the_last_results_of_very_many_machines_come_as_evenly_as_a_link_takes_them() {
+    // When the results of 100 of the 100,000 machines of a bag leave, each after tasks of so many seconds.
+    let moments = |task_s: f64| -> Vec<f64> {
+        let mut moments: Vec<f64> = (2..102)
+            .map(|number| {
+                let mut host = Host::new(number);
+                let start = host.now;
+                host.receive(1, unhurried(1, 0..1, 100_000));
+                host.pass(seconds(task_s));
+                host.finish(host.started[0], true);
+                while !host.sent.iter().any(|(_, message)| matches!(message, Message::Results { .. })) {
+                    host.pass(seconds(0.5));
+                }
+                host.now.since(start).as_secs_f64()
+            })
+            .collect();
+        moments.sort_by(f64::total_cmp);
+        moments
+    };
+    let after_short = moments(1.0);
+    assert!(after_short[99] <= 201.0, "{after_short:?}");
+    for (wait, share) in [(50.0, 25.0), (100.0, 50.0), (150.0, 75.0)] {
+        let before = after_short.iter().filter(|&&moment| moment < wait).count() as f64;
+        assert!((before - share).abs() < 15.0, "{before} machines within {wait} s: {after_short:?}");
+    }
+    // Who ran for longer than that has had its turn, and waits for half a percent of the age of its bag.
+    let after_long = moments(300.0);
+    assert!(after_long[99] <= 302.5, "{after_long:?}");
 }
 
 #[test]

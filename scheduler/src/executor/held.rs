@@ -15,8 +15,9 @@ use crate::queue::{Entry, WORK_MOPS_MAX, WORK_MOPS_MIN};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
 
-/// Words of machines that a submitter's link takes in a second: 1 Mb/s, the paper's, and some 200 bytes each.
-const WORDS_PER_S: u32 = 625;
+/// Words of machines that a submitter's link takes in a second: 1 Mb/s, the paper's, and 250 bytes each, as results of two tasks
+/// have.
+const WORDS_PER_S: u32 = 500;
 
 /// The last results of a bag on a machine come so many times as fast, so that they take a fifteenth of that link. On machines whose
 /// speeds are multiples of each other all end at the same instant.
@@ -274,8 +275,12 @@ impl Held {
     /// How long to wait before a word is repeated for the first time: the way to and fro, or, where many machines speak to
     /// one submitter, what its link may take for one word of each; else repetitions would fill a link that is behind.
     pub(super) fn first_wait(&self, config: &Config) -> Duration {
-        let link_takes = Duration::from_secs(self.machines.into()) / WORDS_PER_S;
-        config.repeat_after.max(link_takes.min(ANSWER_WITHIN_MAX))
+        config.repeat_after.max(self.link_takes())
+    }
+
+    /// How long the submitter's link takes for one word of each machine that may have a part of the bag.
+    fn link_takes(&self) -> Duration {
+        (Duration::from_secs(self.machines.into()) / WORDS_PER_S).min(ANSWER_WITHIN_MAX)
     }
 
     /// How long to wait after that.
@@ -326,11 +331,12 @@ impl Held {
         io.persist_held(self.bag.id, vec![change], vec![Then::Send(to, message)]);
     }
 
-    /// A task ran to its end, or goes back with a checkpoint: its submitter hears of it once that is durable; before, with a
-    /// number for that, of what is held. It hears of it at once where this machine may be about to go.
+    /// A task ran for so long to its end, or goes back with a checkpoint: its submitter hears of it once that is durable; before,
+    /// with a number for that, of what is held. It hears of it at once where this machine may be about to go.
     pub(super) fn finished(
         &mut self,
         result: TaskResult,
+        active: Duration,
         version: Option<u64>,
         at_once: bool,
         io: &mut Io,
@@ -349,7 +355,10 @@ impl Held {
         let pace = if is_last { self.last_pace(io) } else { self.pace };
         let takes_a_link = self.bag.submitter.peer != io.me.peer;
         let can_wait = result.success && !at_once && !pace.is_none() && (takes_a_link || !is_last);
-        let due = if can_wait { pace.next(io.now) } else { io.now + self.results_wait };
+        // Tasks that are shorter than the submitter's link takes for what all say of them are told as evenly as it takes that;
+        // else whatever else is for the submitter would wait behind it.
+        let own_turn = self.link_takes().mul_f64(self.pace.share).saturating_sub(active);
+        let due = if can_wait { pace.next(io.now).max(io.now + own_turn) } else { io.now + self.results_wait };
         // What waits already is told in its time at the latest.
         let is_told = self.outbox.is_empty() || is_last && !can_wait;
         self.results_due = if is_told { due } else { due.min(self.results_due) };
