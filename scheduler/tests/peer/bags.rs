@@ -1,0 +1,154 @@
+//! Bags on the machine that submitted them: measured, tried again, and who has a say in them.
+
+use super::*;
+
+#[test]
+fn a_machine_alone_runs_its_own_bag() {
+    let mut host = Host::new(1);
+    host.give(Event::Submitted(submission(3, 1000.0)));
+    assert_eq!(host.notices, [Notice::BagAccepted(BAG)]);
+    for index in 0..3 {
+        assert_eq!(host.started.len(), index + 1, "one slot, one task at a time");
+        host.pass(seconds(1.0));
+        host.finish(host.started[index], true);
+    }
+    assert_eq!(host.notices, [Notice::BagAccepted(BAG), Notice::BagClosed(BAG)]);
+    assert!(host.peer.held().is_empty(), "acknowledged and forgotten");
+    assert!(host.sent.is_empty(), "a machine alone talks to nobody");
+    let view = host.peer.bag(BAG).unwrap();
+    assert_eq!((view.done, view.reissued, view.duplicates), (3, 0, 0));
+    assert!((view.stretch().unwrap() - 3.0 / 3000.0).abs() < 1e-9);
+}
+
+#[test]
+fn a_bag_of_unknown_work_is_measured_first() {
+    let mut host = Host::new(1);
+    host.give(Event::Submitted(Submission {
+        id: BAG,
+        tasks: 3,
+        task_mops: None,
+        retries_max: 0,
+        replication: Replication::default(),
+    }));
+    assert_eq!((host.measured.as_slice(), host.started.len()), (&[BAG][..], 0));
+    host.give(Event::Measured { bag: BAG, task_mops: f64::NAN, result: None });
+    assert_eq!(host.started.len(), 1, "whatever was measured, it goes on");
+}
+
+#[test]
+fn what_was_measured_makes_a_bag_that_others_take() {
+    // Dividing the most by the number of tasks, and multiplying again, may round up.
+    for tasks in [27, 229_581_046_562] {
+        let mut host = Host::new(1);
+        host.give(Event::Submitted(Submission {
+            id: BAG,
+            tasks,
+            task_mops: None,
+            retries_max: 0,
+            replication: Replication::default(),
+        }));
+        host.give(Event::Measured { bag: BAG, task_mops: f64::INFINITY, result: None });
+        let bag = host.peer.bag(BAG).unwrap().bag;
+        assert!(bag.is_valid() && bag.application_size_mops > 0.99e18, "{bag:?}");
+    }
+}
+
+#[test]
+fn what_a_machine_says_counts_as_its_own_whatever_address_it_gives() {
+    let all = IntervalSet::from(0..100);
+    let placed = Record::Placed { bag: BAG, executor: contact(2), ranges: all.clone() };
+    let mut host = Host::restore(1, Config::default(), vec![submitted(bag(1), 1, 0), placed]);
+    let others = vec![(contact(2), all.clone())];
+    assert_eq!(host.peer.placements(BAG), others);
+    let executor = Speaker { incarnation: 9, ..speaker(2) };
+    let finished = Finished {
+        success: true,
+        crashed: false,
+        output: BlobId([1; 32]),
+        output_bytes: 1,
+        work_mops: 1000.0,
+        exit_code: Some(0),
+    };
+    let results = vec![TaskResult::of(3, 0, finished)];
+    let said = [
+        Message::Holding { bag: BAG, executor: executor.clone(), version: 9, attempt: 9, ranges: all.clone() },
+        // What it no longer lists would be issued again, were it the other's word.
+        Message::Holding { bag: BAG, executor: executor.clone(), version: 10, attempt: 9, ranges: IntervalSet::new() },
+        Message::Renewal { executor: executor.clone(), bags: vec![(BAG, 10)] },
+        Message::Offer { bag: BAG, executor: executor.clone(), ranges: all.clone(), to: contact(3) },
+        Message::Decline { bag: BAG, executor: executor.clone(), ranges: all, reason: DeclineReason::Role },
+        Message::Results { bag: BAG, executor, results, signature: None },
+    ];
+    for message in said {
+        host.sent.clear();
+        let kind = message.kind();
+        host.receive(3, message);
+        assert_eq!(host.peer.placements(BAG), others, "{kind}");
+        assert!(host.sent.iter().all(|(to, _)| to.peer == PeerId([3; 32])), "{kind}: {:?}", host.sent);
+    }
+    let view = host.peer.bag(BAG).unwrap();
+    assert_eq!((view.done, view.reissued, view.unasked, view.placed), (0, 0, 1, 100));
+}
+
+#[test]
+fn only_the_submitter_may_drop_work_or_acknowledge_it() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..5));
+    host.receive(66, lease(0, IntervalSet::from(0..100)));
+    assert_eq!((host.peer.held()[0].waiting, host.stopped.len()), (4, 0));
+    host.finish(host.started[0], true);
+    host.receive(66, Message::ResultsAck { bag: BAG, indices: IntervalSet::from(0..100) });
+    assert_eq!(host.peer.held()[0].unacknowledged, 1);
+    host.receive(1, lease(0, IntervalSet::from(0..100)));
+    assert_eq!(host.stopped.len(), 1);
+}
+
+#[test]
+fn what_cannot_be_started_goes_to_another_machine() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..5));
+    for tries in 1..=3 {
+        let task = *host.started.last().unwrap();
+        assert_eq!(host.started.len(), tries);
+        host.give(Event::TaskEnded { task, outcome: TaskOutcome::NotStarted { retry_after: seconds(5.0) } });
+        assert_eq!(host.started.len(), tries, "not at once again");
+        host.pass(seconds(5.5));
+    }
+    assert_eq!(host.holdings().last().unwrap().1, 0);
+}
+
+#[test]
+fn a_retry_on_the_machine_that_failed_is_run_there() {
+    let mut host = Host::new(1);
+    host.give(Event::Submitted(Submission {
+        id: BAG,
+        tasks: 1,
+        task_mops: Some(1000.0),
+        retries_max: 1,
+        replication: Replication::default(),
+    }));
+    host.finish(host.started[0], false);
+    assert_eq!(host.started.len(), 1, "not at once");
+    host.pass(seconds(1.5));
+    assert_eq!(host.started.len(), 2);
+    host.finish(host.started[1], false);
+    let view = host.peer.bag(BAG).unwrap();
+    assert_eq!((view.failed, host.notices.last()), (1, Some(&Notice::BagClosed(BAG))));
+}
+
+#[test]
+fn what_failed_is_tried_again_on_demand_and_what_is_over_can_be_removed() {
+    let mut host = Host::new(1);
+    host.give(Event::Submitted(submission(1, 1000.0)));
+    host.give(Event::Removed(BAG));
+    assert!(host.peer.bag(BAG).is_some(), "it is not over");
+    host.finish(host.started[0], false);
+    assert_eq!(host.peer.bag(BAG).map(|bag| (bag.failed, bag.closed.is_some())), Some((1, true)));
+    host.give(Event::RerunFailed(BAG));
+    assert_eq!(host.peer.bag(BAG).map(|bag| (bag.failed, bag.closed.is_some())), Some((0, false)));
+    assert_eq!(host.started.len(), 2, "at once");
+    host.finish(host.started[1], true);
+    assert_eq!(host.peer.bag(BAG).map(|bag| (bag.done, bag.closed.is_some())), Some((1, true)));
+    host.give(Event::Removed(BAG));
+    assert_eq!(host.peer.bag(BAG), None);
+}

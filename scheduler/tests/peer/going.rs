@@ -1,0 +1,186 @@
+//! Machines whose owner is back, that end, leave and return.
+
+use super::checkpoints::{KEPT, handed_back};
+use super::*;
+
+#[test]
+fn who_finishes_hands_back_what_is_frozen_for_others_or_it_would_stay_for_ever() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 2, 0..1));
+    let Message::Request { request, node, climbing } = request(2, 0, 0..1) else { unreachable!() };
+    let urgent = BagHeader { id: BagId([8; 32]), tasks: 1, application_size_mops: 10.0, task_mops: 10.0, ..bag(1) };
+    host.receive(1, Message::Request { request: Request { bag: urgent, ..request }, node, climbing });
+    let frozen = host.peer.running().into_iter().filter(|running| running.preempted).map(|running| running.task);
+    let frozen: Vec<TaskId> = frozen.collect();
+    assert_eq!(frozen, [TaskId { bag: BAG, index: 0 }]);
+    host.give(Event::OwnerReturned);
+    // Also when the vacate time has passed.
+    host.pass(Config::default().vacate_after + seconds(1.0));
+    host.asked.clear();
+    host.give(Event::Vacate);
+    assert_eq!(host.stopped, frozen);
+    assert!(host.asked.contains(&(BAG, IntervalSet::from(0..1))), "{:?}", host.asked);
+    host.give(Event::TaskEnded { task: frozen[0], outcome: TaskOutcome::Stopped });
+    host.give(Event::CheckpointsKept { bag: BAG, checkpoints: BTreeMap::from([(0, Some(KEPT))]) });
+    assert_eq!(handed_back(&host), [(0, 2)]);
+    assert_eq!(host.peer.running().len(), 1, "what runs goes on to its end");
+}
+
+#[test]
+fn who_finishes_hands_back_at_once_what_does_not_run() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..3));
+    host.give(Event::Vacate);
+    assert_eq!(host.peer.held()[0].waiting, 2, "the owner is away");
+    host.give(Event::OwnerReturned);
+    host.give(Event::Vacate);
+    assert_eq!((host.peer.held()[0].waiting, host.peer.held()[0].running), (0, 1));
+}
+
+#[test]
+fn another_vacate_time_counts_also_for_the_present_stay() {
+    let waiting = |host: &Host| host.peer.held()[0].waiting;
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..5));
+    host.give(Event::OwnerReturned);
+    host.pass(seconds(20.0));
+    host.give(Event::VacatesAfter(seconds(30.0)));
+    host.pass(seconds(9.0));
+    assert_eq!(waiting(&host), 4, "one has begun");
+    host.pass(seconds(2.0));
+    assert_eq!(waiting(&host), 0, "30 s after the return");
+
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..5));
+    host.give(Event::VacatesAfter(seconds(5.0)));
+    host.pass(seconds(60.0));
+    assert_eq!(waiting(&host), 4, "nobody is there");
+    host.give(Event::OwnerReturned);
+    host.pass(seconds(6.0));
+    assert_eq!(waiting(&host), 0);
+}
+
+#[test]
+fn a_suspended_machine_hands_back_and_forgets_again_and_again() {
+    let mut host = Host::new(2);
+    host.give(Event::OwnerReturned);
+    for number in 1..3 {
+        host.receive(1, request(number, 0, 0..5));
+        assert_eq!(host.peer.held()[0].waiting, 5);
+        host.pass(Config::default().vacate_after + seconds(1.0));
+        let (version, held) = *host.holdings().last().unwrap();
+        assert_eq!(held, 0, "handed back");
+        host.receive(1, lease(version, IntervalSet::new()));
+        assert!(host.peer.held().is_empty(), "and forgotten");
+    }
+    assert!(host.started.is_empty());
+}
+
+#[test]
+fn a_frozen_machine_goes_on_renewing() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..5));
+    host.give(Event::OwnerReturned);
+    let before = host.words().len();
+    host.receive(1, lease(host.holdings()[before - 1].0, IntervalSet::new()));
+    host.pass(seconds(50.0));
+    assert!(host.words().len() >= before + 2);
+    assert!(host.sent.iter().all(|(to, _)| to.peer == SUBMITTER));
+}
+
+/// A leave takes nothing from the machine, and a return goes on with it.
+#[test]
+fn queue_and_ledgers_survive_a_leave_and_a_return() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..5));
+    let own = BagId([8; 32]);
+    host.give(Event::Submitted(Submission {
+        id: own,
+        tasks: 3,
+        task_mops: Some(1000.0),
+        retries_max: 0,
+        replication: Replication::default(),
+    }));
+    let held = |host: &Host| host.peer.held().iter().map(|held| (held.waiting, held.running)).collect::<Vec<_>>();
+    let (before, running) = (held(&host), host.started.clone());
+    host.sent.clear();
+
+    host.give(Event::Leave);
+    host.pass(seconds(5.0));
+    assert_eq!(host.notices.last(), Some(&Notice::Left));
+    assert_eq!((held(&host), &host.started, host.stopped.len()), (before.clone(), &running, 0));
+    assert!(host.holdings().iter().all(|(_, held)| *held == 5), "nothing is handed back");
+
+    host.persisted.clear();
+    host.give(Event::Return);
+    let me = host.peer.me().clone();
+    assert_eq!(me, Contact { incarnation: contact(2).incarnation + 1, ..contact(2) });
+    assert!(host.persisted.contains(&Record::Incarnation(me.incarnation)), "else the next life might be older");
+    assert_eq!((held(&host), &host.started), (before, &running));
+    host.sent.clear();
+    host.finish(running[0], true);
+    let results = host.sent.iter().any(|(to, message)| {
+        to.peer == SUBMITTER
+            && matches!(message, Message::Results { executor, results, .. } if *executor == Speaker::from(&me) && results.len() == 1)
+    });
+    assert!(results, "results flow on");
+    assert_eq!(host.peer.bag(own).unwrap().bag.tasks, 3);
+    for _ in 0..7 {
+        host.pass(seconds(10.0));
+        host.finish(*host.started.last().unwrap(), true);
+    }
+    assert_eq!(host.notices.last(), Some(&Notice::BagClosed(own)));
+}
+
+/// The root sums up what the leaves published.
+#[test]
+fn who_returns_publishes_anew() {
+    let [mut host, mut other] = pair();
+    let speeds = |hosts: [&Host; 2]| hosts.map(|host| host.peer.platform().speed_mops);
+    let both = speeds([&host, &other]);
+    assert!(both[0] > 0.0 && both[0] == both[1]);
+    for one in 0..2 {
+        let returning = if one == 0 { &mut host } else { &mut other };
+        returning.give(Event::Leave);
+        talk(&mut host, &mut other, 5);
+        let staying = if one == 0 { &other } else { &host };
+        assert_eq!(staying.peer.platform().speed_mops, both[0] / 2.0);
+        let returning = if one == 0 { &mut host } else { &mut other };
+        returning.give(Event::Return);
+        talk(&mut host, &mut other, 20);
+        assert_eq!(speeds([&host, &other]), both);
+    }
+}
+
+/// A machine stands where its certificate says, as the driver has told before it spoke.
+#[test]
+fn what_a_certificate_says_decides_where_its_machine_stands() {
+    let mut host = Host::new(1);
+    let (other, nonce) = (contact(2), [7; 16]);
+    host.give(Event::Bootstrap(other.clone()));
+    let ping = host.sent.iter().find_map(|(_, message)| match message {
+        Message::Overlay(idlewood_overlay::Message { body: Body::Ping { nonce, .. }, .. }) => Some(*nonce),
+        _ => None,
+    });
+    assert!(!host.peer.is_certified(other.peer));
+    host.give(Event::Certified { peer: other.peer, nonce });
+    assert!(host.peer.is_certified(other.peer));
+    host.receive(
+        2,
+        Message::Overlay(idlewood_overlay::Message {
+            grid: GridId([9; 32]).tag(),
+            incarnation: other.incarnation,
+            address: Some(other.address.clone()),
+            body: Body::Ack { nonce: ping.expect("it is asked"), mine: 0, set: None, ask: 0 },
+        }),
+    );
+    let certified = Contact { nonce: Some(Box::new(nonce)), ..other };
+    assert_eq!(host.peer.overlay_view().neighbours().collect::<Vec<_>>(), [&certified]);
+    // Of whom it is told most lately it knows.
+    for number in 0..5000_u32 {
+        let mut peer = [9; 32];
+        peer[..4].copy_from_slice(&number.to_le_bytes());
+        host.give(Event::Certified { peer: PeerId(peer), nonce });
+        assert!(host.peer.is_certified(PeerId(peer)));
+    }
+}

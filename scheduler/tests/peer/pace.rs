@@ -1,0 +1,184 @@
+//! When machines say what all say, and when they repeat it.
+
+use super::*;
+
+#[test]
+fn where_many_machines_speak_to_a_submitter_results_are_repeated_later() {
+    // A link takes words of 500 machines a second.
+    for (machines, first_s) in [(0, 2.0), (10_000, 20.0), (100_000, 200.0), (u32::MAX, 600.0)] {
+        let mut host = Host::new(2);
+        host.receive(1, forged(1, |request| request.machines = machines));
+        while host.peer.held()[0].running > 0 {
+            host.finish(*host.started.last().expect("one runs"), true);
+        }
+        let told =
+            |host: &Host| host.sent.iter().filter(|(_, message)| matches!(message, Message::Results { .. })).count();
+        host.pass(seconds(0.1));
+        let before = told(&host);
+        host.pass(seconds(first_s - 0.5));
+        assert_eq!(told(&host), before, "nothing is repeated yet");
+        host.pass(seconds(1.0));
+        assert_eq!(told(&host), before + 1, "now it is, {first_s} s");
+    }
+}
+
+#[test]
+fn results_are_repeated_while_others_finish() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..60));
+    for task in 0..50 {
+        host.pass(seconds(1.0));
+        host.finish(host.started[task], true);
+    }
+    let repeated = host
+        .sent
+        .iter()
+        .filter(|(_, message)| matches!(message, Message::Results { results, .. } if results.len() > 1));
+    assert!(repeated.count() >= 3);
+}
+
+/// A request that so many machines may get a part of.
+fn unhurried(number: u64, ranges: Range<u64>, machines: u32) -> Message {
+    let Message::Request { request, .. } = request(number, 0, ranges) else { unreachable!() };
+    Message::Request { request: Request { machines, ..request }, node: Node::Leaf, climbing: false }
+}
+
+#[test]
+fn machines_answer_to_a_request_at_moments_of_their_own() {
+    let mut moments: Vec<f64> = (2..102)
+        .map(|number| {
+            let mut host = Host::new(number);
+            let start = host.now;
+            host.receive(1, unhurried(1, 0..5, 500));
+            while host.holdings().is_empty() {
+                host.pass(Duration::from_millis(50));
+            }
+            assert_eq!(host.holdings()[0].1, 5);
+            host.now.since(start).as_secs_f64()
+        })
+        .collect();
+    moments.sort_by(f64::total_cmp);
+    assert!(moments[0] < 2.0 && moments[99] > 18.0 && moments[99] <= 20.1, "{moments:?}");
+    let most = (0..20).map(|second| moments.iter().filter(|moment| moment.floor() == f64::from(second)).count()).max();
+    assert!(most <= Some(15), "{most:?} in one second: {moments:?}");
+}
+
+#[test]
+fn an_answer_to_what_was_said_before_does_not_hide_what_came_since() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..5));
+    let (version, _) = host.holdings()[0];
+    host.receive(1, unhurried(2, 5..8, 500));
+    host.receive(1, lease(version, IntervalSet::new()));
+    host.pass(seconds(20.1));
+    assert!(host.holdings().iter().any(|(_, held)| *held == 8), "{:?}", host.holdings());
+}
+
+#[test]
+fn results_that_others_follow_are_told_together_the_last_soon_and_failures_at_once() {
+    let told = |host: &Host| -> Vec<usize> {
+        let results = host.sent.iter().filter_map(|(_, message)| match message {
+            Message::Results { results, .. } => Some(results.len()),
+            _ => None,
+        });
+        results.collect()
+    };
+    let mut host = Host::new(2);
+    host.receive(1, unhurried(1, 0..12, 500));
+    for task in 0..10 {
+        host.finish(host.started[task], true);
+    }
+    assert_eq!(told(&host), [0; 0], "more follow");
+    host.pass(seconds(20.1));
+    assert_eq!(told(&host)[0], 10);
+    host.receive(1, Message::ResultsAck { bag: BAG, indices: IntervalSet::from(0..10) });
+    host.sent.clear();
+    host.finish(host.started[10], true);
+    assert_eq!(told(&host), [0; 0]);
+    host.pass(seconds(1.0));
+    host.finish(host.started[11], true);
+    assert_eq!(told(&host), [0; 0], "the last of all machines would come at once");
+    host.pass(seconds(0.21));
+    assert_eq!(told(&host), [2], "that was the last: half a percent of the bag's age is the most");
+
+    // A machine that completes what runs and then ends.
+    let mut host = Host::new(2);
+    host.receive(1, unhurried(1, 0..2, 500));
+    host.finish(host.started[0], true);
+    assert_eq!(told(&host), [0; 0]);
+    host.give(Event::OwnerReturned);
+    assert_eq!(told(&host), [1], "what waits does not wait for its owner to leave");
+    host.finish(host.started[1], true);
+    assert_eq!(told(&host), [1, 1], "nor does the last");
+
+    let [mut host, _other] = pair();
+    host.receive(1, unhurried(1, 0..12, 500));
+    host.finish(host.started[0], true);
+    host.give(Event::Leave);
+    assert_eq!(told(&host), [1], "it may be away for long");
+    assert_eq!(host.holdings().len(), 1);
+
+    let mut host = Host::new(2);
+    host.receive(1, unhurried(1, 0..12, 500));
+    host.finish(host.started[0], true);
+    host.finish(host.started[1], false);
+    assert_eq!(told(&host), [1]);
+    let kinds: Vec<_> = host.sent.iter().map(|(_, message)| message.kind()).filter(|kind| *kind != "overlay").collect();
+    assert_eq!(kinds, ["holding", "results"], "a failure is believed of who holds the task");
+}
+
+#[test]
+fn the_last_results_of_very_many_machines_come_as_evenly_as_a_link_takes_them() {
+    // When the results of 100 of the 100,000 machines of a bag leave, each after tasks of so many seconds.
+    let moments = |task_s: f64| -> Vec<f64> {
+        let mut moments: Vec<f64> = (2..102)
+            .map(|number| {
+                let mut host = Host::new(number);
+                let start = host.now;
+                host.receive(1, unhurried(1, 0..1, 100_000));
+                host.pass(seconds(task_s));
+                host.finish(host.started[0], true);
+                while !host.sent.iter().any(|(_, message)| matches!(message, Message::Results { .. })) {
+                    host.pass(seconds(0.5));
+                }
+                host.now.since(start).as_secs_f64()
+            })
+            .collect();
+        moments.sort_by(f64::total_cmp);
+        moments
+    };
+    let after_short = moments(1.0);
+    assert!(after_short[99] <= 201.0, "{after_short:?}");
+    for (wait, share) in [(50.0, 25.0), (100.0, 50.0), (150.0, 75.0)] {
+        let before = after_short.iter().filter(|&&moment| moment < wait).count() as f64;
+        assert!((before - share).abs() < 15.0, "{before} machines within {wait} s: {after_short:?}");
+    }
+    // Who ran for longer than that has had its turn, and waits for half a percent of the age of its bag.
+    let after_long = moments(300.0);
+    assert!(after_long[99] <= 302.5, "{after_long:?}");
+}
+
+#[test]
+fn a_submitter_waits_longer_the_more_machines_may_answer() {
+    let [mut host, router] = pair();
+    assert!(router.peer.overlay_view().hosts_router());
+    host.give(Event::Submitted(submission(40, 1000.0)));
+    let (executor, ranges) = (speaker(3), IntervalSet::from(0..1));
+    host.receive(3, Message::Holding { bag: BAG, executor, version: 1, attempt: 0, ranges });
+    // Whatever else was sent is lost; two machines have 80 ms more than the 15 s.
+    host.pass(seconds(15.04));
+    assert_eq!(host.peer.bag(BAG).unwrap().reissued, 0);
+    host.pass(seconds(0.1));
+    assert_eq!(host.peer.bag(BAG).unwrap().reissued, 39);
+}
+
+#[test]
+fn who_gets_the_first_of_what_was_issued_answers_at_once() {
+    for leads in [false, true] {
+        let mut host = Host::new(2);
+        let Message::Request { request, .. } = unhurried(1, 0..5, 500) else { unreachable!() };
+        let request = Request { leads, ..request };
+        host.receive(1, Message::Request { request, node: Node::Leaf, climbing: false });
+        assert_eq!(host.holdings().len(), usize::from(leads));
+    }
+}

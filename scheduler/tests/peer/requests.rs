@@ -1,0 +1,227 @@
+//! What machines take of requests, and that they take it once.
+
+use super::*;
+
+#[test]
+fn what_contradicts_the_bag_is_refused() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..5));
+    host.receive(1, lease(host.holdings()[0].0, IntervalSet::new()));
+    let before = (host.peer.held(), host.holdings());
+    let changes: [fn(&mut Request); 5] = [
+        |request| request.bag.tasks = 1 << 40,
+        |request| request.bag.task_mops = 1.0,
+        |request| request.bag.application_size_mops = 1.0,
+        |request| request.bag.declared = false,
+        |request| request.bag.submitter.peer = PeerId([5; 32]),
+    ];
+    for (number, change) in (2..).zip(changes) {
+        host.receive(5, forged(number, change));
+        assert_eq!((host.peer.held(), host.holdings()), before, "request {number}");
+    }
+    host.receive(1, forged(9, |_| {}));
+    assert_eq!(host.peer.held()[0].waiting + host.peer.held()[0].running, 15);
+}
+
+#[test]
+fn what_was_invented_gives_way_to_the_bag_itself() {
+    let mut host = Host::new(2);
+    // The same number and path: else the true one would be taken for the same.
+    host.receive(5, forged(1, |request| request.bag.submitter = contact(5)));
+    assert_eq!((host.started.len(), host.told().peer), (1, PeerId([5; 32])));
+    host.receive(1, request(1, 0, 0..5));
+    assert_eq!((host.stopped.as_slice(), host.told()), (host.started.as_slice(), &contact(1)));
+    host.give(Event::TaskEnded { task: host.started[0], outcome: TaskOutcome::Stopped });
+    assert_eq!(host.peer.held().iter().map(|held| held.waiting + held.running).collect::<Vec<_>>(), [5]);
+}
+
+#[test]
+fn what_was_held_before_a_restart_does_not_give_way() {
+    let ranges = IntervalSet::from(0..5);
+    let held =
+        Record::Held { bag: bag(1), released: START, attempt: 0, attempts: None, ranges, checkpoints: BTreeMap::new() };
+    let mut host = Host::restore(2, Config::default(), vec![held]);
+    host.receive(5, forged(1, |request| request.bag.submitter = contact(5)));
+    assert_eq!((host.stopped.len(), host.peer.held()[0].waiting + host.peer.held()[0].running), (0, 5));
+    assert!(host.sent.iter().all(|(to, _)| to == &contact(1)));
+}
+
+#[test]
+fn a_task_keeps_its_attempt_over_a_restart_whatever_others_of_its_bag_came_with() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..2));
+    host.receive(1, request(2, 3, 1..2));
+    let held = host.persisted.last().expect("what it holds is kept").clone();
+    let mut host = Host::restore(2, Config::default(), vec![held]);
+    host.receive(1, lease(host.holdings()[0].0, IntervalSet::new()));
+    for run in 0..2 {
+        host.finish(host.started[run], true);
+    }
+    let attempts = host.persisted.iter().filter_map(|record| match record {
+        Record::Outbox { result, .. } => Some((result.index, result.attempt)),
+        _ => None,
+    });
+    assert_eq!(attempts.collect::<Vec<_>>(), [(0, 0), (1, 3)]);
+}
+
+#[test]
+fn what_is_held_can_always_be_said() {
+    let said = |host: &Host| {
+        for (_, message) in &host.sent {
+            let bytes = message.encode();
+            assert!(bytes.len() <= MESSAGE_BYTES_MAX, "{} bytes", bytes.len());
+            assert_eq!(Message::decode(&bytes).as_ref(), Ok(message));
+        }
+        host.holdings().len()
+    };
+    let mut host = Host::new(2);
+    for number in 0..100 {
+        host.receive(
+            1,
+            forged(number, |request| {
+                request.bag.tasks = 1 << 40;
+                let first = (1 << 39) + number * 512;
+                request.ranges = (0..256).map(|at| first + 2 * at..first + 2 * at + 1).collect();
+            }),
+        );
+    }
+    // Those beyond are refused, and issued again elsewhere.
+    assert_eq!((said(&host), host.peer.held()[0].waiting + 1), (16, 4096));
+    // Or what is left between results that were acknowledged.
+    let result = |index| TaskResult {
+        index,
+        attempt: 0,
+        success: true,
+        crashed: false,
+        unfinished: false,
+        output: BlobId([1; 32]),
+        output_bytes: 1,
+        work_mops: 1000.0,
+        exit_code: None,
+        receipt: None,
+    };
+    let bag = BagHeader { tasks: 1 << 40, ..bag(1) };
+    let records =
+        (0..20_000).map(|at| Record::Outbox { bag: bag.clone(), released: START, result: result((1 << 39) + 2 * at) });
+    let host = Host::restore(2, Config::default(), records.collect());
+    assert!(said(&host) > 0 && host.holdings().iter().all(|&(_, tasks)| tasks == 4096));
+}
+
+#[test]
+fn a_request_is_executed_once() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..1));
+    host.finish(host.started[0], true);
+    host.receive(1, Message::ResultsAck { bag: BAG, indices: IntervalSet::from(0..1) });
+    host.receive(1, request(1, 0, 0..1));
+    assert_eq!(host.started.len(), 1);
+}
+
+/// The path that these letters spell.
+fn path(steps: &str) -> Path {
+    let side = |step| if step == 'l' { Side::Left } else { Side::Right };
+    steps.chars().fold(Path::default(), |path, step| path.down(side(step)))
+}
+
+/// Tasks that a machine holds after it was sent one request number in parts with these paths, 10 tasks each.
+fn held_of(paths: &[&str]) -> u64 {
+    let mut host = Host::new(2);
+    for (first, steps) in (0..).step_by(10).zip(paths) {
+        let Message::Request { mut request, .. } = request(1, 0, first..first + 10) else { unreachable!() };
+        request.path = path(steps);
+        host.receive(1, Message::Request { request, node: Node::Leaf, climbing: false });
+    }
+    host.peer.held()[0].waiting + host.peer.held()[0].running
+}
+
+#[test]
+fn what_a_request_is_a_part_of_or_has_as_a_part_is_not_executed_beside_it() {
+    assert_eq!(held_of(&["ll", "l"]), 10, "the whole of which the part is here");
+    assert_eq!(held_of(&["l", "ll", "lrl"]), 10, "parts of what is here");
+    assert_eq!(held_of(&["", "rlr"]), 10);
+    assert_eq!(held_of(&["ll", "lr", "r"]), 30, "parts of one request that have nothing in common");
+}
+
+#[test]
+fn what_a_router_has_split_is_not_taken_by_its_leaf_once_the_router_has_moved() {
+    let [mut host, mut router] = pair();
+    assert!(router.peer.overlay_view().hosts_router());
+    // All of it goes to the other machine.
+    router.give(Event::OwnerReturned);
+    talk(&mut host, &mut router, 20);
+    let Message::Request { request, .. } = request(1, 0, 0..10) else { unreachable!() };
+    let message = Message::Request { request, node: Node::Router, climbing: false };
+    router.receive(1, message.clone());
+    talk(&mut host, &mut router, 1);
+    assert_eq!((host.peer.held().len(), router.peer.held().len()), (1, 0));
+    host.give(Event::Leave);
+    talk(&mut host, &mut router, 20);
+    assert!(!router.peer.overlay_view().hosts_router());
+    router.receive(1, message);
+    assert!(router.peer.held().is_empty());
+}
+
+/// Lets hosts 2, 3, … talk to each other; those at or above the end have vanished.
+fn converse(hosts: &mut [Host], tenths: u32) {
+    for _ in 0..tenths {
+        let mut letters = Vec::new();
+        for (number, host) in (2..).zip(hosts.iter_mut()) {
+            host.pass(Duration::from_millis(100));
+            letters.extend(std::mem::take(&mut host.sent).into_iter().map(|(to, message)| (number, to, message)));
+        }
+        for (from, to, message) in letters {
+            if let Some(host) = usize::from(to.peer.0[0]).checked_sub(2).and_then(|at| hosts.get_mut(at)) {
+                host.receive(from, message);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_request_waits_at_a_router_that_is_cut_off_and_goes_on_when_the_tree_is_repaired() {
+    // Which machine the others miss is the last one; with some keys a router is cut off by that.
+    let mut cut_off = 0;
+    for size in 4..12_u8 {
+        let mut hosts: Vec<Host> = (2..2 + size).map(Host::new).collect();
+        hosts[0].give(Event::Bootstrap(contact(3)));
+        for host in &mut hosts[1..] {
+            host.give(Event::Bootstrap(contact(2)));
+        }
+        converse(&mut hosts, 300);
+        let lost = hosts.pop().unwrap().peer.me().peer;
+        for host in &mut hosts {
+            host.give(Event::ConnectionLost(lost));
+        }
+        for tenth in 0..100 {
+            converse(&mut hosts, 1);
+            let routers = hosts.iter_mut().find(|host| {
+                let view = host.peer.overlay_view();
+                view.hosts_router() && view.depth(Node::Router).is_none()
+            });
+            let Some(router) = routers else { continue };
+            let Message::Request { request, .. } = request(1, 0, 0..50) else { unreachable!() };
+            router.receive(1, Message::Request { request, node: Node::Router, climbing: true });
+            assert!(router.holdings().is_empty() && router.peer.held().is_empty(), "{size} machines, {tenth}");
+            converse(&mut hosts, 70);
+            let held: u64 =
+                hosts.iter().flat_map(|host| host.peer.held()).map(|held| held.waiting + held.running).sum();
+            assert_eq!(held, 50, "{size} machines, cut off after {tenth} tenths of a second");
+            cut_off += 1;
+            break;
+        }
+    }
+    assert!(cut_off >= 2, "{cut_off} routers were cut off");
+}
+
+#[test]
+fn a_request_that_invents_a_bag_of_the_receiver_is_nothing() {
+    let mut host = Host::new(2);
+    let Message::Request { request, .. } = request(1, 0, 0..5) else { unreachable!() };
+    let request = Request { bag: BagHeader { submitter: contact(2), ..request.bag.clone() }, ..request };
+    host.receive(1, Message::Request { request, node: Node::Leaf, climbing: false });
+    assert!(
+        host.peer.held().is_empty() && host.started.is_empty() && host.persisted.len() == 1,
+        "{:?}",
+        host.persisted
+    );
+}
