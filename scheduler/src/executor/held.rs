@@ -15,9 +15,9 @@ use crate::queue::{Entry, WORK_MOPS_MAX, WORK_MOPS_MIN};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
 
-/// Words of machines that a submitter's link takes in a second: 1 Mb/s, the paper's, and 250 bytes each, as results of two tasks
-/// have.
-const WORDS_PER_S: u32 = 500;
+/// Words of machines that a submitter's link takes in a second: nine tenths of 1 Mb/s, the paper's, and 280 bytes each, as results
+/// of two tasks have.
+const WORDS_PER_S: u32 = 400;
 
 /// The last results of a bag on a machine come so many times as fast, so that they take a fifteenth of that link. On machines whose
 /// speeds are multiples of each other all end at the same instant.
