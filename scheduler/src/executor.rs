@@ -382,6 +382,7 @@ impl Executor {
                 io.effects.push(Effect::StopTask { place: place as u32, task: running.task });
             }
         }
+        held.tell_if_last(io);
         changes.push(held.change(io));
         io.persist_held(bag, changes, Vec::new());
         self.forget_if_empty(bag);

@@ -325,6 +325,7 @@ impl Held {
     pub(super) fn hand_back(&mut self, stay: IntervalSet, version: u64, io: &mut Io, config: &Config) {
         self.waiting = stay;
         self.offered = IntervalSet::new();
+        self.tell_if_last(io);
         self.holding_wait = self.first_wait(config);
         let change = self.change(io);
         let (to, message) = (self.bag.submitter.clone(), self.holding(version, io, config));
@@ -385,6 +386,13 @@ impl Held {
         let then = holding.into_iter().chain(results).map(|message| Then::Send(self.bag.submitter.clone(), message));
         let changes = vec![Change::Put(outbox), self.change(io)];
         io.persist_held(bag, changes, then.collect());
+    }
+
+    /// Tasks went elsewhere that would have followed: what waited for their results is the last, and is told as such.
+    pub(super) fn tell_if_last(&mut self, io: &Io) {
+        if self.unfinished_is_empty() && self.has_untold() {
+            self.results_due = self.results_due.min(self.last_pace(io).next(io.now));
+        }
     }
 
     /// The pace of the last results on this machine, which may be the last of all.

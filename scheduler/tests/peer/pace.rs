@@ -128,6 +128,23 @@ fn results_that_others_follow_are_told_together_the_last_soon_and_failures_at_on
 }
 
 #[test]
+fn results_are_the_last_when_what_would_have_followed_goes_elsewhere() {
+    let told = |host: &Host| host.sent.iter().any(|(_, message)| matches!(message, Message::Results { .. }));
+    let mut host = Host::new(2);
+    host.receive(1, unhurried(1, 0..4, 10_000));
+    host.receive(1, lease(0, IntervalSet::new()));
+    host.pass(seconds(30.0));
+    host.finish(host.started[0], true);
+    host.pass(seconds(2.0));
+    host.receive(1, lease(0, IntervalSet::from(2..4)));
+    host.pass(seconds(1.0));
+    assert!(!told(&host), "one more is to come");
+    host.receive(1, lease(0, IntervalSet::from(1..2)));
+    host.pass(seconds(0.5));
+    assert!(told(&host), "{:?}", host.sent);
+}
+
+#[test]
 fn the_last_results_of_very_many_machines_come_as_evenly_as_a_link_takes_them() {
     // When the results of 100 of the 100,000 machines of a bag leave, each after tasks of so many seconds.
     let moments = |task_s: f64| -> Vec<f64> {
