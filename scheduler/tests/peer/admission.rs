@@ -107,7 +107,7 @@ fn what_is_not_fresh_begins_when_its_submitter_has_answered() {
     for signed_ago in [seconds(601.0), seconds(1e6), Duration::MAX] {
         let mut host = sent_again(signed_ago);
         assert_eq!(host.holdings().len(), 1, "it is asked at once");
-        host.pass(seconds(30.0));
+        host.pass(seconds(40.0));
         assert!(host.holdings().len() > 1, "and again");
         assert!(host.started.is_empty());
         host.receive(5, lease(0, IntervalSet::new()));
