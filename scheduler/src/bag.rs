@@ -314,8 +314,8 @@ pub struct Request {
     #[serde(rename = "c")]
     pub climbed: u16,
     /// How many machines may get a part of it. The more, the longer each may take to say so ([`answer_within`]), at a moment of
-    /// its own, so that they do not take the submitter's link all at once; results that others follow are told as often. The
-    /// submitter waits so much longer for them.
+    /// its own, so that they do not take the submitter's link all at once; results that others follow are told as often, and the
+    /// last where tasks are short. The submitter waits so much longer for them. No more than the bag has tasks.
     #[serde(rename = "m")]
     pub machines: u32,
     /// Whether this part has the first of the tasks that were issued. Who gets it answers at once, which tells the submitter
@@ -345,6 +345,7 @@ impl Request {
             && self.path.len() <= PATH_LENGTH_MAX
             && self.checkpoints.len() <= CHECKPOINTS_MAX
             && self.checkpoints.iter().all(|(index, _)| self.ranges.contains(*index))
+            && u64::from(self.machines) <= self.bag.tasks
     }
 }
 

@@ -89,7 +89,8 @@ pub struct Config {
     pub submitter_work_max: Duration,
     /// Most bags of one submitter here, 1 to 4096. Default 1024: a quarter of all that are held.
     pub submitter_bags_max: u32,
-    /// First time to wait before an unanswered message is repeated; doubles up to a third of the lease. Default 2 s.
+    /// First time to wait before an unanswered message is repeated; doubles up to a third of the lease. Longer, up to 10 min, where
+    /// so many machines speak to one submitter that its link takes longer for a word of each. Default 2 s.
     pub repeat_after: Duration,
 }
 

@@ -56,6 +56,7 @@ const BAGS_MAX: usize = 4096;
 struct Running {
     task: TaskId,
     attempt: u32,
+    began: Time,
     /// Time it has run, without what is counted from `since`.
     active: Duration,
     /// When it last began to run; `None` while frozen, for others or by the owner.
@@ -362,6 +363,7 @@ impl Executor {
         held.waiting.subtract(drop);
         held.offered.subtract(drop);
         held.kept.subtract(drop);
+        held.untold.subtract(drop);
         held.checkpoints.retain(|&index, _| !drop.contains(index));
         let mut changes: Vec<Change> = Vec::new();
         held.outbox.retain(|&index, _| {
@@ -441,8 +443,7 @@ impl Executor {
                 // Only of what is placed here is a failure believed.
                 let speaks = !success && !held.agreed;
                 self.version += u64::from(speaks);
-                let (active, version) = (running.active(io.now), speaks.then_some(self.version));
-                held.finished(result, active, version, self.suspended, io, config);
+                held.finished(result, running.began, speaks.then_some(self.version), self.suspended, io, config);
                 self.rate(task.bag, io.now);
             }
             TaskOutcome::NotStarted { retry_after } => {
@@ -670,7 +671,7 @@ impl Executor {
             // As of a failure, only of what is placed here is it believed.
             self.version += u64::from(!held.agreed);
             let version = (!held.agreed).then_some(self.version);
-            held.finished(result, Duration::ZERO, version, true, io, config);
+            held.finished(result, io.now, version, true, io, config);
         }
         let bound = held.bound();
         let stays = |(index, kept): &(&u64, &Option<_>)| kept.is_none() && bound.contains(**index);

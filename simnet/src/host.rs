@@ -23,8 +23,9 @@ use crate::workload::{bandwidths_bytes_s, slots, speed_mops};
 
 /// Wall-clock time at the start of the simulation: 2026-01-01 UTC. No result depends on it.
 pub(crate) const EPOCH: WallTime = WallTime(1_767_225_600_000_000);
-/// Events that one machine may have at one instant before we call it a live-lock.
-const EVENTS_AT_ONE_INSTANT_MAX: u32 = 10_000;
+/// Events that one machine may have at one instant before we call it a live-lock: the writes of a flush, some for each of very many
+/// machines, become durable at one.
+const EVENTS_AT_ONE_INSTANT_MAX: u32 = 1_000_000;
 
 /// A task that runs on a machine.
 #[derive(Debug)]

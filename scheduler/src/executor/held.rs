@@ -19,7 +19,7 @@ use crate::record::{Change, Record, RecordKey};
 /// of two tasks have.
 const WORDS_PER_S: u32 = 400;
 
-/// The last results of a bag on a machine come so many times as fast, so that they take a fifteenth of that link. On machines whose
+/// The last results of a bag on a machine come so many times as fast, so that they take a tenth of that link. On machines whose
 /// speeds are multiples of each other all end at the same instant.
 const LAST_RATE: u32 = 2;
 /// They wait for at most this part of the bag's age, half a percent.
@@ -39,7 +39,7 @@ pub(super) struct Held {
     /// Of tasks that came with another attempt than the first.
     attempts: BTreeMap<u32, IntervalSet>,
     pub(super) pace: Pace,
-    /// How many others may have parts of it, as requests say.
+    /// How many machines may have parts of it, as requests say.
     pub(super) machines: u32,
     /// Whether its submitter has spoken of it itself; else all there is may be somebody's invention.
     pub(super) confirmed: bool,
@@ -59,7 +59,7 @@ pub(super) struct Held {
     pub(super) kept: IntervalSet,
     pub(super) outbox: BTreeMap<u64, TaskResult>,
     /// Of these, those whose submitter was not told yet.
-    untold: IntervalSet,
+    pub(super) untold: IntervalSet,
     /// Number and summed work of the tasks finished here.
     pub(super) finished: (u64, f64),
     /// How many times its declared work a task takes, where that is far more (`rating`); else 1.
@@ -78,6 +78,8 @@ pub(super) struct Held {
     pub(super) holding_wait: Duration,
     pub(super) results_due: Time,
     pub(super) results_wait: Duration,
+    /// Not before then are the last results told that may wait.
+    turn: Time,
     /// Where the next repetition of results begins, so that each has its turn.
     pub(super) results_from: u64,
     /// What [`Self::next_due`] was when the shelf looked last.
@@ -115,6 +117,7 @@ impl Held {
             holding_wait: config.repeat_after,
             results_due: Time::ZERO,
             results_wait: config.repeat_after,
+            turn: Time::ZERO,
             results_from: 0,
             due: None,
         }
@@ -306,7 +309,8 @@ impl Held {
         let half = term.max(Duration::from_secs(1)) / 2;
         // Whoever was answered together with others does not go on in step with them.
         let is_first = !std::mem::replace(&mut self.agreed, true);
-        self.holding_wait = self.first_wait(config);
+        // Few renewals are lost, and one that is must not cost the lease.
+        self.holding_wait = self.first_wait(config).min(half / 2);
         let share = || Pace::new(half, &io.me, &self.bag.id.0).share;
         self.holding_due = io.now + if is_first { half.mul_f64(0.5 + 0.5 * share()) } else { half };
     }
@@ -332,12 +336,12 @@ impl Held {
         io.persist_held(self.bag.id, vec![change], vec![Then::Send(to, message)]);
     }
 
-    /// A task ran for so long to its end, or goes back with a checkpoint: its submitter hears of it once that is durable; before,
-    /// with a number for that, of what is held. It hears of it at once where this machine may be about to go.
+    /// A task that began then ran to its end, or goes back with a checkpoint: its submitter hears of it once that is durable;
+    /// before, with a number for that, of what is held. It hears of it at once where this machine may be about to go.
     pub(super) fn finished(
         &mut self,
         result: TaskResult,
-        active: Duration,
+        began: Time,
         version: Option<u64>,
         at_once: bool,
         io: &mut Io,
@@ -353,13 +357,16 @@ impl Held {
         // While more is to come here, this was not the last of the bag: it can wait, and be told together with others. The
         // last may be the last of all, and waits for less.
         let is_last = self.unfinished_is_empty();
-        let pace = if is_last { self.last_pace(io) } else { self.pace };
-        let takes_a_link = self.bag.submitter.peer != io.me.peer;
-        let can_wait = result.success && !at_once && !pace.is_none() && (takes_a_link || !is_last);
         // Tasks that are shorter than the submitter's link takes for what all say of them are told as evenly as it takes that;
         // else whatever else is for the submitter would wait behind it.
-        let own_turn = self.link_takes().mul_f64(self.pace.share).saturating_sub(active);
-        let due = if can_wait { pace.next(io.now).max(io.now + own_turn) } else { io.now + self.results_wait };
+        self.turn = began + self.link_takes().mul_f64(self.pace.share);
+        let takes_a_link = self.bag.submitter.peer != io.me.peer;
+        let can_wait = result.success && !at_once && !self.pace.is_none() && (takes_a_link || !is_last);
+        let due = match (can_wait, is_last) {
+            (false, _) => io.now + self.results_wait,
+            (true, false) => self.pace.next(io.now),
+            (true, true) => self.last_due(io),
+        };
         // What waits already is told in its time at the latest.
         let is_told = self.outbox.is_empty() || is_last && !can_wait;
         self.results_due = if is_told { due } else { due.min(self.results_due) };
@@ -376,6 +383,10 @@ impl Held {
             self.untold.remove_index(result.index);
             vec![result]
         };
+        if is_last && !can_wait && self.has_untold() {
+            // More than one message takes.
+            self.results_due = io.now;
+        }
         let results = (!results.is_empty()).then(|| Message::Results {
             bag,
             executor: (&io.me).into(),
@@ -391,8 +402,14 @@ impl Held {
     /// Tasks went elsewhere that would have followed: what waited for their results is the last, and is told as such.
     pub(super) fn tell_if_last(&mut self, io: &Io) {
         if self.unfinished_is_empty() && self.has_untold() {
-            self.results_due = self.results_due.min(self.last_pace(io).next(io.now));
+            self.results_due = self.results_due.min(self.last_due(io));
         }
+    }
+
+    /// When the last results on this machine are told.
+    fn last_due(&self, io: &Io) -> Time {
+        let takes_a_link = self.bag.submitter.peer != io.me.peer;
+        if takes_a_link { self.last_pace(io).next(io.now).max(self.turn) } else { io.now }
     }
 
     /// The pace of the last results on this machine, which may be the last of all.

@@ -137,7 +137,8 @@ impl Executor {
                 held.waiting.remove_index(task.index);
                 held.running.insert_index(task.index);
                 let (attempt, since) = (held.attempt_of(task.index), Some(io.now));
-                let running = Running { task, attempt, active: Duration::ZERO, since, frozen: false, stopping: false };
+                let active = Duration::ZERO;
+                let running = Running { task, attempt, began: io.now, active, since, frozen: false, stopping: false };
                 self.places[place] = Some(running);
                 let (bag, checkpoint) = (held.bag.clone(), held.checkpoints.get(&task.index).copied());
                 io.effects.push(Effect::StartTask { place: place as u32, task, attempt, bag, checkpoint });

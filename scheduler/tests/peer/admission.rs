@@ -98,7 +98,7 @@ fn an_invention_does_not_keep_the_bag_itself_out() {
 fn sent_again(signed_ago: Duration) -> Host {
     let mut host = Host::new(2);
     host.verdict = Some(Ok(signed_ago));
-    host.receive(5, forged(1, |request| request.machines = 15_000));
+    host.receive(5, unhurried(1, 0..10, 15_000));
     host
 }
 
@@ -116,12 +116,7 @@ fn what_is_not_fresh_begins_when_its_submitter_has_answered() {
         assert_eq!(host.started.len(), 1);
         // Of what it has spoken of it is not asked, whatever comes.
         host.sent.clear();
-        host.receive(
-            1,
-            forged(2, |request| {
-                (request.ranges, request.machines) = (IntervalSet::from(20..30), 15_000);
-            }),
-        );
+        host.receive(1, unhurried(2, 20..30, 15_000));
         assert!(host.holdings().is_empty() && host.looked_at.len() == 1, "{:?}", host.sent);
         host.pass(seconds(900.0));
         (0..19).for_each(|index| host.finish(host.started[index], true));

@@ -247,6 +247,14 @@ fn lease(version: u64, drop: IntervalSet) -> Message {
     Message::Lease { bag: BAG, version, submitter: None, term: Duration::from_secs(60), drop, rest: Duration::ZERO }
 }
 
+/// A request that so many machines may get a part of, for a bag of a million tasks.
+fn unhurried(number: u64, ranges: Range<u64>, machines: u32) -> Message {
+    forged(number, |request| {
+        request.bag.tasks = 1_000_000;
+        (request.ranges, request.machines) = (IntervalSet::from(ranges), machines);
+    })
+}
+
 /// A request as `request`, but for what is changed in it.
 fn forged(number: u64, change: impl FnOnce(&mut Request)) -> Message {
     let Message::Request { mut request, node, climbing } = request(number, 0, 10..20) else { unreachable!() };

@@ -5,20 +5,20 @@ use super::*;
 #[test]
 fn where_many_machines_speak_to_a_submitter_results_are_repeated_later() {
     // A link takes words of 400 machines a second.
-    for (machines, first_s) in [(0, 2.0), (10_000, 25.0), (100_000, 250.0), (u32::MAX, 600.0)] {
+    for (machines, first_s) in [(0, 2.0), (10_000, 25.0), (100_000, 250.0), (1_000_000, 600.0)] {
         let mut host = Host::new(2);
-        host.receive(1, forged(1, |request| request.machines = machines));
-        while host.peer.held()[0].running > 0 {
-            host.finish(*host.started.last().expect("one runs"), true);
-        }
+        host.receive(1, unhurried(1, 0..1, machines));
+        host.pass(seconds(10.0));
+        host.finish(host.started[0], true);
         let told =
             |host: &Host| host.sent.iter().filter(|(_, message)| matches!(message, Message::Results { .. })).count();
-        host.pass(seconds(0.1));
-        let before = told(&host);
+        while told(&host) == 0 {
+            host.pass(seconds(0.1));
+        }
         host.pass(seconds(first_s - 0.5));
-        assert_eq!(told(&host), before, "nothing is repeated yet");
+        assert_eq!(told(&host), 1, "nothing is repeated yet");
         host.pass(seconds(1.0));
-        assert_eq!(told(&host), before + 1, "now it is, {first_s} s");
+        assert_eq!(told(&host), 2, "now it is, {first_s} s");
     }
 }
 
@@ -35,12 +35,6 @@ fn results_are_repeated_while_others_finish() {
         .iter()
         .filter(|(_, message)| matches!(message, Message::Results { results, .. } if results.len() > 1));
     assert!(repeated.count() >= 3);
-}
-
-/// A request that so many machines may get a part of.
-fn unhurried(number: u64, ranges: Range<u64>, machines: u32) -> Message {
-    let Message::Request { request, .. } = request(number, 0, ranges) else { unreachable!() };
-    Message::Request { request: Request { machines, ..request }, node: Node::Leaf, climbing: false }
 }
 
 #[test]
@@ -66,7 +60,7 @@ fn machines_answer_to_a_request_at_moments_of_their_own() {
 #[test]
 fn an_answer_to_what_was_said_before_does_not_hide_what_came_since() {
     let mut host = Host::new(2);
-    host.receive(1, request(1, 0, 0..5));
+    host.receive(1, unhurried(1, 0..5, 0));
     let (version, _) = host.holdings()[0];
     host.receive(1, unhurried(2, 5..8, 500));
     host.receive(1, lease(version, IntervalSet::new()));
@@ -142,6 +136,33 @@ fn results_are_the_last_when_what_would_have_followed_goes_elsewhere() {
     host.receive(1, lease(0, IntervalSet::from(1..2)));
     host.pass(seconds(0.5));
     assert!(told(&host), "{:?}", host.sent);
+
+    // Given back since it does not start here.
+    let mut host = Host::new(2);
+    host.receive(1, unhurried(1, 0..2, 10_000));
+    host.pass(seconds(30.0));
+    host.finish(host.started[0], true);
+    for _ in 0..3 {
+        assert!(!told(&host));
+        let outcome = TaskOutcome::NotStarted { retry_after: seconds(1.0) };
+        host.give(Event::TaskEnded { task: *host.started.last().expect("it is tried"), outcome });
+        host.pass(seconds(1.1));
+    }
+    assert!(told(&host), "{:?}", host.sent);
+}
+
+#[test]
+fn a_renewal_that_is_lost_is_repeated_before_the_lease_ends_however_many_machines_there_are() {
+    let mut host = Host::new(2);
+    host.receive(1, unhurried(1, 0..5, 100_000));
+    while host.holdings().is_empty() {
+        host.pass(seconds(1.0));
+    }
+    host.receive(1, lease(host.holdings()[0].0, IntervalSet::new()));
+    host.sent.clear();
+    host.pass(seconds(59.0));
+    let renewals = host.sent.iter().filter(|(_, message)| matches!(message, Message::Renewal { .. })).count();
+    assert!(renewals > 1, "{:?}", host.sent);
 }
 
 #[test]
@@ -170,9 +191,21 @@ fn the_last_results_of_very_many_machines_come_as_evenly_as_a_link_takes_them() 
         let before = after_short.iter().filter(|&&moment| moment < wait).count() as f64;
         assert!((before - share).abs() < 15.0, "{before} machines within {wait} s: {after_short:?}");
     }
-    // Who ran for longer than that has had its turn, and waits for half a percent of the age of its bag.
+    // Who began longer ago than that has had its turn, and waits for half a percent of the age of its bag.
     let after_long = moments(300.0);
     assert!(after_long[99] <= 302.5, "{after_long:?}");
+}
+
+#[test]
+fn a_task_that_its_owner_froze_for_long_has_had_its_turn() {
+    let mut host = Host::new(2);
+    host.receive(1, unhurried(1, 0..1, 100_000));
+    host.give(Event::OwnerReturned);
+    host.pass(seconds(400.0));
+    host.give(Event::OwnerLeft);
+    host.finish(host.started[0], true);
+    host.pass(seconds(2.5));
+    assert!(host.sent.iter().any(|(_, message)| matches!(message, Message::Results { .. })));
 }
 
 #[test]
