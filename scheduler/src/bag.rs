@@ -313,9 +313,10 @@ pub struct Request {
     /// Routers that passed it upward so far: bounds the way while the tree heals.
     #[serde(rename = "c")]
     pub climbed: u16,
-    /// How many machines may get a part of it. The more, the longer each may take to say so ([`answer_within`]), at a moment of
-    /// its own, so that they do not take the submitter's link all at once; results that others follow are told as often, and the
-    /// last where tasks are short. The submitter waits so much longer for them. No more than the bag has tasks.
+    /// How many machines may get a part of it, at most as many as the bag has tasks. The more, the longer each may take to say so, a
+    /// 25th of a second for each up to 10 min, at a moment of its own, so that they do not take the submitter's link all at once;
+    /// results that others follow are told as often, and the last where tasks are short. The submitter waits so much longer for
+    /// them.
     #[serde(rename = "m")]
     pub machines: u32,
     /// Whether this part has the first of the tasks that were issued. Who gets it answers at once, which tells the submitter
