@@ -274,8 +274,9 @@ impl Executor {
             if held.waiting.is_empty() {
                 held.fresh_until = held.fresh_until.map(|until| until.max(io.now));
             }
-            held.pace = held.pace.longer(pace);
-            held.machines = held.machines.max(machines);
+            if machines > held.machines {
+                (held.machines, held.pace) = (machines, pace);
+            }
             held.attempt(request.attempt, &request.ranges);
             changes = held.supersede(request.attempt, &request.ranges);
             let new = request.ranges.difference(&held.ranges());

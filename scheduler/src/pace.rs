@@ -25,11 +25,6 @@ impl Pace {
         Self { period, share: f64::from(u32::from_le_bytes(first)) / 2.0_f64.powi(32) }
     }
 
-    /// The one of the two with the longer period.
-    pub(crate) fn longer(self, other: Self) -> Self {
-        if other.period > self.period { other } else { self }
-    }
-
     /// The same where a period may be no longer than this.
     pub(crate) fn within(self, most: Duration) -> Self {
         Self { period: self.period.min(most), ..self }

@@ -275,6 +275,7 @@ fn impossible_messages_are_refused() {
     refused(&|request| request.bag.tasks = 0);
     refused(&|request| request.bag.tasks = 4);
     refused(&|request| request.ranges = IntervalSet::new());
+    refused(&|request| request.machines = request.bag.tasks as u32 + 1);
     refused(&|request| request.checkpoints = Box::new([(5, checkpoint())]));
     refused(&|request| {
         request.bag.tasks = 1000;

@@ -23,13 +23,7 @@ fn a_machine_alone_runs_its_own_bag() {
 #[test]
 fn a_bag_of_unknown_work_is_measured_first() {
     let mut host = Host::new(1);
-    host.give(Event::Submitted(Submission {
-        id: BAG,
-        tasks: 3,
-        task_mops: None,
-        retries_max: 0,
-        replication: Replication::default(),
-    }));
+    host.give(Event::Submitted(Submission { task_mops: None, ..submission(3, 0.0) }));
     assert_eq!((host.measured.as_slice(), host.started.len()), (&[BAG][..], 0));
     host.give(Event::Measured { bag: BAG, task_mops: f64::NAN, result: None });
     assert_eq!(host.started.len(), 1, "whatever was measured, it goes on");
@@ -40,13 +34,7 @@ fn what_was_measured_makes_a_bag_that_others_take() {
     // Dividing the most by the number of tasks, and multiplying again, may round up.
     for tasks in [27, 229_581_046_562] {
         let mut host = Host::new(1);
-        host.give(Event::Submitted(Submission {
-            id: BAG,
-            tasks,
-            task_mops: None,
-            retries_max: 0,
-            replication: Replication::default(),
-        }));
+        host.give(Event::Submitted(Submission { task_mops: None, ..submission(tasks, 0.0) }));
         host.give(Event::Measured { bag: BAG, task_mops: f64::INFINITY, result: None });
         let bag = host.peer.bag(BAG).unwrap().bag;
         assert!(bag.is_valid() && bag.application_size_mops > 0.99e18, "{bag:?}");
@@ -120,13 +108,7 @@ fn what_cannot_be_started_goes_to_another_machine() {
 #[test]
 fn a_retry_on_the_machine_that_failed_is_run_there() {
     let mut host = Host::new(1);
-    host.give(Event::Submitted(Submission {
-        id: BAG,
-        tasks: 1,
-        task_mops: Some(1000.0),
-        retries_max: 1,
-        replication: Replication::default(),
-    }));
+    host.give(Event::Submitted(Submission { retries_max: 1, ..submission(1, 1000.0) }));
     host.finish(host.started[0], false);
     assert_eq!(host.started.len(), 1, "not at once");
     host.pass(seconds(1.5));

@@ -94,13 +94,7 @@ fn queue_and_ledgers_survive_a_leave_and_a_return() {
     let mut host = Host::new(2);
     host.receive(1, request(1, 0, 0..5));
     let own = BagId([8; 32]);
-    host.give(Event::Submitted(Submission {
-        id: own,
-        tasks: 3,
-        task_mops: Some(1000.0),
-        retries_max: 0,
-        replication: Replication::default(),
-    }));
+    host.give(Event::Submitted(Submission { id: own, ..submission(3, 1000.0) }));
     let held = |host: &Host| host.peer.held().iter().map(|held| (held.waiting, held.running)).collect::<Vec<_>>();
     let (before, running) = (held(&host), host.started.clone());
     host.sent.clear();

@@ -152,6 +152,22 @@ fn results_are_the_last_when_what_would_have_followed_goes_elsewhere() {
 }
 
 #[test]
+fn results_that_take_more_than_one_message_are_all_told_with_the_last() {
+    let mut host = Host::new(2);
+    host.receive(1, unhurried(1, 0..600, 10_000));
+    for task in 0..600 {
+        assert!(!host.sent.iter().any(|(_, message)| matches!(message, Message::Results { .. })), "{task}");
+        host.finish(host.started[task], task < 599);
+    }
+    host.pass(seconds(0.1));
+    let told = host.sent.iter().map(|(_, message)| match message {
+        Message::Results { results, .. } => results.len(),
+        _ => 0,
+    });
+    assert_eq!(told.sum::<usize>(), 600, "a failure waits for nothing");
+}
+
+#[test]
 fn a_renewal_that_is_lost_is_repeated_before_the_lease_ends_however_many_machines_there_are() {
     let mut host = Host::new(2);
     host.receive(1, unhurried(1, 0..5, 100_000));
