@@ -3,8 +3,8 @@
 //! Two forms are read, plain or compressed by gzip, and told apart by their content:
 //!
 //! - **Failure Trace Archive, tabbed** (`event_trace.tab`): a heading line, then `event_id component_id node_id
-//!   platform_id node_name event_type event_start_time event_stop_time event_end_reason`, separated by tabs or spaces.
-//!   Type 1 is available, 0 unavailable; times are seconds since 1970. A machine is up where it has a row of type 1.
+//!   platform_id node_name event_type event_start_time event_stop_time event_end_reason`, separated by tabs (then a name
+//!   may have spaces, or be empty) or spaces. Type 1 is available, 0 unavailable; times are seconds since 1970. A machine is up where it has a row of type 1.
 //!   One that has only rows of type 0 is up except then; where a row of each type cover the same moment, it is down.
 //! - **Spot instances** (JSON): `{name: {"gap_seconds": s, "data": [instances up at each tick]}}`, or one such value
 //!   without a name. A series of up to k instances is k machines: the j-th is up at the ticks with at least j up.
@@ -65,12 +65,18 @@ impl Malformed {
     }
 }
 
-/// The text of a file, plain or compressed by gzip; `expected`: what to give instead of what is no text.
+/// The text of a file, plain or compressed by gzip, without a byte order mark; `expected`: what to give instead of what is
+/// no text.
 pub(crate) fn read_text(path: &Path, expected: &str) -> Result<String, String> {
     let name = path.display();
     let bytes = std::fs::read(path).map_err(|error| format!("{name} cannot be read: {error}"))?;
-    let text = decompress(bytes).map_err(|error| format!("{name} cannot be decompressed: {error}"))?;
-    String::from_utf8(text).map_err(|_| format!("{name} is not text: {expected}"))
+    let bytes = decompress(bytes).map_err(|error| format!("{name} cannot be decompressed: {error}"))?;
+    // Comments of old logs are in other encodings, of which no letter is a zero.
+    if bytes.contains(&0) {
+        return Err(format!("{name} is not text: {expected}"));
+    }
+    let text = String::from_utf8_lossy(&bytes);
+    Ok(text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned())
 }
 
 pub(crate) fn malformed<T>(line: usize, sentence: impl Into<String>) -> Result<T, Malformed> {
@@ -107,16 +113,8 @@ impl Availability {
 
 impl Machine {
     /// From intervals [from, to) in which it was up, in any order. None when it never was.
-    fn new(mut up: Vec<(u64, u64)>, first: u64, last: u64) -> Option<Self> {
-        up.sort_unstable();
-        let mut changes: Vec<u64> = Vec::with_capacity(2 * up.len());
-        for (from, to) in up.into_iter().filter(|(from, to)| from < to) {
-            match changes.last_mut() {
-                // It goes on.
-                Some(end) if *end >= from => *end = to.max(*end),
-                _ => changes.extend([from, to]),
-            }
-        }
+    fn new(up: Vec<(u64, u64)>, first: u64, last: u64) -> Option<Self> {
+        let changes: Vec<u64> = merged(up).into_iter().flat_map(|(from, to)| [from, to]).collect();
         (!changes.is_empty()).then_some(Self { changes, first, last })
     }
 
@@ -148,6 +146,21 @@ impl Machine {
     }
 }
 
+/// Intervals [from, to) that cover the same, in their order and apart from each other. Empty ones, and those that end before they
+/// begin, cover nothing.
+fn merged(mut intervals: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    intervals.retain(|(from, to)| from < to);
+    intervals.sort_unstable();
+    intervals.dedup_by(|(from, to), (_, before)| {
+        let goes_on = *from <= *before;
+        if goes_on {
+            *before = (*before).max(*to);
+        }
+        goes_on
+    });
+    intervals
+}
+
 /// Undoes gzip where the bytes begin like it.
 fn decompress(bytes: Vec<u8>) -> std::io::Result<Vec<u8>> {
     if !bytes.starts_with(&[0x1f, 0x8b]) {
@@ -159,6 +172,16 @@ fn decompress(bytes: Vec<u8>) -> std::io::Result<Vec<u8>> {
 }
 
 // ---- Failure Trace Archive ----
+
+/// Values of a row.
+const FIELDS: usize = 9;
+
+/// Of a row. Names in one that is separated by tabs may have spaces, or be empty.
+fn fields(line: &str) -> Vec<&str> {
+    let by_spaces: Vec<&str> = line.split_whitespace().collect();
+    let by_tabs: Vec<&str> = line.split('\t').map(str::trim).collect();
+    if by_spaces.len() != FIELDS && by_tabs.len() == FIELDS { by_tabs } else { by_spaces }
+}
 
 /// What the rows of one machine say.
 #[derive(Default)]
@@ -174,12 +197,12 @@ fn tabbed(text: &str) -> Result<Vec<Machine>, Malformed> {
         if number == 1 && line.starts_with("event_id") {
             continue;
         }
-        let fields: Vec<&str> = line.split_whitespace().collect();
+        let fields = fields(line);
         let [_, _, node, _, _, kind, start, stop, ..] = fields[..] else {
             return malformed(
                 number,
                 format!(
-                    "{} fields where nine are expected: event_id component_id node_id platform_id node_name event_type event_start_time event_stop_time event_end_reason",
+                    "{} fields where {FIELDS} are expected: event_id component_id node_id platform_id node_name event_type event_start_time event_stop_time event_end_reason",
                     fields.len()
                 ),
             );
@@ -216,13 +239,13 @@ impl Rows {
             let (first, last) = all.fold((u64::MAX, 0), |(first, last), (from, to)| (first.min(*from), last.max(*to)));
             (self.up, first, last)
         };
-        let mut down = self.down;
-        down.sort_unstable();
+        let down = merged(self.down);
         let mut rest = Vec::new();
         for (mut from, to) in up {
-            for (down_from, down_to) in down.iter().filter(|(down_from, _)| *down_from < to) {
-                rest.push((from, (*down_from).max(from)));
-                from = (*down_to).max(from);
+            let next = down.partition_point(|(_, down_to)| *down_to <= from);
+            for &(down_from, down_to) in down[next..].iter().take_while(|(down_from, _)| *down_from < to) {
+                rest.push((from, down_from));
+                from = down_to;
             }
             rest.push((from, to));
         }
@@ -256,6 +279,8 @@ struct Metadata {
     gap_seconds: u64,
 }
 
+/// Longest time between two ticks of a series: a year.
+const GAP_SECONDS_MAX: u64 = 365 * 24 * 3600;
 /// Most machines of one series.
 const INSTANCES_MAX: u32 = 1_024;
 
@@ -282,8 +307,9 @@ fn spot(text: &str) -> Result<Vec<Machine>, Malformed> {
     let mut machines = Vec::new();
     for (name, series) in all {
         let gap = series.gap_seconds.or(series.metadata.map(|metadata| metadata.gap_seconds));
-        let Some(gap) = gap.filter(|gap| *gap > 0) else {
-            return Err(Malformed { line: None, sentence: format!("{name}: gap_seconds is missing or 0") });
+        let Some(gap) = gap.filter(|gap| (1..=GAP_SECONDS_MAX).contains(gap)) else {
+            let sentence = format!("{name}: gap_seconds is missing or not between 1 and {GAP_SECONDS_MAX}");
+            return Err(Malformed { line: None, sentence });
         };
         let most = series.data.iter().copied().max().unwrap_or(0);
         if most > INSTANCES_MAX {
@@ -292,7 +318,7 @@ fn spot(text: &str) -> Result<Vec<Machine>, Malformed> {
                 sentence: format!("{name}: {most} instances up at a tick are more than {INSTANCES_MAX}"),
             });
         }
-        let last = gap.saturating_mul(series.data.len() as u64);
+        let last = gap * series.data.len() as u64;
         for instance in 1..=most {
             let ticks = series.data.iter().zip(0u64..).filter(|(up, _)| **up >= instance);
             let up = ticks.map(|(_, tick)| (tick * gap, (tick + 1) * gap)).collect();
@@ -341,6 +367,43 @@ mod tests {
     }
 
     #[test]
+    fn names_between_tabs_may_have_spaces_or_be_empty() {
+        let plain = [row(9, 1, 100, 200), row(9, 0, 120, 130)].concat();
+        let expected = Availability::parse(&plain).unwrap();
+        for text in
+            [plain.replace("10.000", "lab 3, by the door"), plain.replace("10.000", ""), plain.replace('\t', "  ")]
+        {
+            assert_eq!(Availability::parse(&text), Ok(expected.clone()), "{text}");
+        }
+    }
+
+    /// However rows overlap: up where one of type 1 says so and none of type 0.
+    #[test]
+    fn overlapping_rows_are_what_their_seconds_are() {
+        let mut state = 7_u64;
+        let mut below = |most: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % most
+        };
+        for _ in 0..300 {
+            let rows: Vec<(u8, u64, u64)> = (0..8)
+                .map(|number| {
+                    let from = 1 + below(40);
+                    (u8::from(number % 2 == 0), from, from + below(12))
+                })
+                .collect();
+            let text: String = rows.iter().map(|&(kind, from, to)| row(1, kind, from, to)).collect();
+            let says = |kind, at| rows.iter().any(|&(of, from, to)| of == kind && (from..to).contains(&at));
+            let seconds: Vec<bool> = (0..60).map(|at| says(1, at) && !says(0, at)).collect();
+            let found: Vec<bool> = match Availability::parse(&text) {
+                Ok(trace) => (0..60).map(|at| trace.machines()[0].is_up(Duration::from_secs(at))).collect(),
+                Err(_) => vec![false; 60],
+            };
+            assert_eq!(found, seconds, "{rows:?}");
+        }
+    }
+
+    #[test]
     fn a_spot_trace_is_as_many_machines_as_there_were_instances() {
         for text in [
             r#"{"a": {"gap_seconds": 10, "metadata": {"gap_seconds": 10}, "data": [0, 2, 1, 0, 1]}}"#,
@@ -357,14 +420,18 @@ mod tests {
     fn what_is_malformed_is_named_with_its_line() {
         let good = row(1, 1, 100, 200);
         for (text, sentence) in [
-            (format!("{HEADING}{good}1 2 3\n"), "line 3: 3 fields where nine are expected"),
+            (format!("{HEADING}{good}1 2 3\n"), "line 3: 3 fields where 9 are expected"),
             (format!("{HEADING}{good}{}", row(1, 2, 1, 2)), "line 3: event_type is 2: 1 (available) or 0"),
             (format!("{good}{}", row(1, 1, 5, 4)), "line 2: event_stop_time 4 is before event_start_time 5"),
             (good.replace("\t1\t3", "\tx\t3"), "line 1: node_id is x: a whole number"),
             (good.replace("200", "soon"), "line 1: event_stop_time is soon: seconds since 1970"),
             (HEADING.to_owned(), "no machine is ever up"),
             ("{\"a\": {\"gap_seconds\": 10,\n \"data\": [0, \"x\"]}}".to_owned(), "line 2: "),
-            ("{\"a\":\n {\"data\": [1]}}".to_owned(), "a: gap_seconds is missing or 0"),
+            ("{\"a\":\n {\"data\": [1]}}".to_owned(), "a: gap_seconds is missing or not between 1 and"),
+            (
+                format!("{{\"a\": {{\"gap_seconds\": {}, \"data\": [0, 1, 1]}}}}", u64::MAX),
+                "a: gap_seconds is missing or not",
+            ),
             ("{\"a\": 1}".to_owned(), "line 1: invalid type: integer `1`"),
             ("{\"a\": ".to_owned(), "line 1: "),
         ] {
@@ -384,6 +451,12 @@ mod tests {
         encoder.write_all(text.as_bytes()).unwrap();
         std::fs::write(&path, encoder.finish().unwrap()).unwrap();
         assert_eq!(Availability::read(&path).unwrap(), Availability::parse(&text).unwrap());
+        // A byte order mark, and a comment in the encoding of its time.
+        let path = directory.join("trace.old");
+        std::fs::write(&path, [b"\xef\xbb\xbf# Universit\xe9\n", text.as_bytes()].concat()).unwrap();
+        assert_eq!(Availability::read(&path).unwrap(), Availability::parse(&text).unwrap());
+        std::fs::write(&path, b"\x7fELF\x00").unwrap();
+        assert!(Availability::read(&path).unwrap_err().contains("is not text: give an event_trace.tab"));
         let path = directory.join("trace.tab");
         std::fs::write(&path, format!("{text}x")).unwrap();
         let error = Availability::read(&path).unwrap_err();
