@@ -105,6 +105,13 @@ impl Availability {
         Ok(Self { machines })
     }
 
+    /// When the trace of any machine begins first, and ends last.
+    pub fn calendar(&self) -> (Duration, Duration) {
+        let all = self.machines.iter();
+        let (first, last) = all.fold((u64::MAX, 0), |(first, last), of| (first.min(of.first), last.max(of.last)));
+        (Duration::from_secs(first), Duration::from_secs(last))
+    }
+
     /// All machines that were ever up, in the order of the file's numbers or names.
     pub fn machines(&self) -> &[Machine] {
         &self.machines
@@ -193,10 +200,8 @@ struct Rows {
 fn tabbed(text: &str) -> Result<Vec<Machine>, Malformed> {
     let mut rows: BTreeMap<u64, Rows> = BTreeMap::new();
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line));
-    for (number, line) in lines.filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#')) {
-        if number == 1 && line.starts_with("event_id") {
-            continue;
-        }
+    let is_row = |line: &str| !line.trim().is_empty() && !line.starts_with('#') && !line.starts_with("event_id");
+    for (number, line) in lines.filter(|(_, line)| is_row(line)) {
         let fields = fields(line);
         let [_, _, node, _, _, kind, start, stop, ..] = fields[..] else {
             return malformed(
@@ -297,12 +302,20 @@ fn spot(text: &str) -> Result<Vec<Machine>, Malformed> {
     let all = match serde_json::from_str(text) {
         Ok(Spot::One(series)) => BTreeMap::from([(String::new(), series)]),
         Ok(Spot::Many(all)) => all,
-        Err(_) => serde_json::from_str::<BTreeMap<String, Series>>(text).map_err(|error| Malformed {
-            line: Some(error.line()),
-            sentence: format!(
-                "{error}; expected is {{name: {{\"gap_seconds\": seconds, \"data\": [instances up at each tick]}}}}"
-            ),
-        })?,
+        Err(_) => {
+            let is_one = serde_json::from_str(text).is_ok_and(|value: serde_json::Value| value["data"].is_array());
+            let read = if is_one {
+                serde_json::from_str(text).map(|series| BTreeMap::from([(String::new(), series)]))
+            } else {
+                serde_json::from_str(text)
+            };
+            read.map_err(|error: serde_json::Error| Malformed {
+                line: Some(error.line()),
+                sentence: format!(
+                    "{error}; expected is {{name: {{\"gap_seconds\": seconds, \"data\": [instances up at each tick]}}}}"
+                ),
+            })?
+        }
     };
     let mut machines = Vec::new();
     for (name, series) in all {
@@ -345,6 +358,9 @@ mod tests {
     #[test]
     fn a_tabbed_trace_tells_when_machines_were_up() {
         let text = [
+            HEADING,
+            // Headings of files that were put together.
+            "# more\n",
             HEADING,
             &row(9, 1, 100, 200),
             &row(9, 0, 200, 250),
@@ -431,6 +447,10 @@ mod tests {
             (
                 format!("{{\"a\": {{\"gap_seconds\": {}, \"data\": [0, 1, 1]}}}}", u64::MAX),
                 "a: gap_seconds is missing or not",
+            ),
+            (
+                "{\"gap_seconds\": 1, \"data\": [1.5]}".to_owned(),
+                "line 1: invalid type: floating point `1.5`, expected u32",
             ),
             ("{\"a\": 1}".to_owned(), "line 1: invalid type: integer `1`"),
             ("{\"a\": ".to_owned(), "line 1: "),

@@ -8,7 +8,10 @@
 //! Drawn sessions of desktops follow `../shared/data/DEFAULTS.md`: the share of time that a machine is up is drawn
 //! first, sessions are Weibull, absences lognormal with the mean that gives that share, and shorter by day than by
 //! night. Where sessions are drawn with an absence at the beginning, that begins somewhere in the middle, so that a run
-//! starts with about as many machines as it goes on with. Left out: weekends, machines that never return, owners who
+//! starts with about as many machines as it goes on with. A trace is replayed from a moment of its calendar that is drawn from the
+//! seed, the same for all machines, so that those that went down together do so here. A machine that the trace does not know
+//! then is where its own part of the trace, repeated over and over, would have it. Where there are more machines than in the trace,
+//! each further set of them has a moment of its own. Left out: weekends, machines that never return, owners who
 //! follow the day.
 
 use std::sync::Arc;
@@ -65,18 +68,21 @@ impl Churn {
             Sessions::Desktops => quantile(&DESKTOP_SHARE_UP, rng.random()),
             Sessions::Exponential | Sessions::Servers | Sessions::Trace => 1.0,
         };
-        let machines = |trace: &Arc<Availability>| (Arc::clone(trace), host as usize % trace.machines().len());
+        let machine = |trace: &Arc<Availability>| (Arc::clone(trace), host as usize % trace.machines().len());
         let mut churn = Self {
             sessions,
             session,
             downtime: scenario.downtime,
             leave_percent: scenario.leave_percent,
             share_up,
-            trace: scenario.inputs.sessions.as_ref().map(machines),
+            trace: scenario.inputs.sessions.as_ref().map(machine),
             absence: Duration::ZERO,
             now_s: 0.0,
             rng,
         };
+        if sessions == Sessions::Trace {
+            churn.now_s = churn.moment_s(scenario.seed, host);
+        }
         churn.absence = churn.begin();
         churn
     }
@@ -99,7 +105,8 @@ impl Churn {
                 absence
             }
             Sessions::Trace => {
-                let is_up = self.machine().is_some_and(|machine| machine.is_up(machine.first()));
+                let now = Duration::from_secs_f64(self.now_s);
+                let is_up = self.machine().is_some_and(|machine| machine.is_up(machine.first() + now));
                 if is_up { Duration::ZERO } else { self.downtime() }
             }
         }
@@ -162,20 +169,36 @@ impl Churn {
         self.trace.as_ref().map(|(trace, machine)| &trace.machines()[*machine])
     }
 
-    /// Until the machine of the trace comes up or goes down next; the trace begins anew when it is over.
+    /// How far in its part of the trace the machine is when the run starts, in whole seconds.
+    fn moment_s(&self, seed: u64, host: u32) -> f64 {
+        let Some((trace, of)) = &self.trace else { return 0.0 };
+        let (first, last) = trace.calendar();
+        let copy = host as usize / trace.machines().len();
+        let moment_s = SmallStream::new(seed, "trace", copy as u64).random_range(first.as_secs()..=last.as_secs());
+        let machine = &trace.machines()[*of];
+        let ahead_s = i128::from(moment_s) - i128::from(machine.first().as_secs());
+        ahead_s.rem_euclid(i128::from(machine.span().as_secs())) as f64
+    }
+
+    /// Until the machine of the trace comes up or goes down next; the trace begins anew when it is over, and a machine that is up
+    /// at both ends stays up. `None`: never.
     fn until(&self, up: bool) -> Option<Duration> {
         let machine = self.machine()?;
         let (first, last) = (machine.first(), machine.first() + machine.span());
         let within = Duration::from_secs_f64(self.now_s % machine.span().as_secs_f64());
-        let change = |after: Duration| machine.changes(after, last).find(|(_, comes_up)| *comes_up == up);
-        if let Some((at, _)) = change(first + within) {
+        let is_up_first = machine.is_up(first);
+        let is_end = |at: Duration| !up && at == last && is_up_first;
+        let change = |after: Duration| {
+            machine.changes(after, last).find(|(at, comes_up)| *comes_up == up && !is_end(*at)).map(|(at, _)| at)
+        };
+        if let Some(at) = change(first + within) {
             return Some(at - first - within);
         }
         let rest = machine.span() - within;
-        if machine.is_up(first) == up {
+        if up && is_up_first {
             return Some(rest);
         }
-        change(first).map(|(at, _)| rest + (at - first))
+        change(first).map(|at| rest + (at - first))
     }
 }
 
@@ -273,18 +296,60 @@ mod tests {
         assert_eq!((0..30).filter(|&host| stays(host)).collect::<Vec<_>>(), [0, 1]);
     }
 
-    #[test]
-    fn traces_are_replayed_from_their_beginning_and_again() {
-        let trace = Availability::parse(r#"{"gap_seconds": 10, "data": [0, 1, 1, 0, 1]}"#).unwrap();
-        let mut scenario = Scenario { sessions: Sessions::Trace, ..Scenario::default() };
+    fn of_trace(data: &str, seed: u64) -> Scenario {
+        let trace = Availability::parse(&format!(r#"{{"gap_seconds": 10, "data": {data}}}"#)).unwrap();
+        let mut scenario = Scenario { seed, sessions: Sessions::Trace, ..Scenario::default() };
         scenario.inputs.sessions = Some(Arc::new(trace));
-        let mut churn = Churn::new(&scenario, 3);
-        assert_eq!(churn.absence().as_secs(), 10);
-        let calendar: Vec<u64> = (0..6)
-            .map(|turn| if turn % 2 == 0 { seconds(churn.session()) as u64 } else { churn.downtime().as_secs() })
-            .collect();
-        assert_eq!(calendar, [20, 10, 10, 10, 20, 10]);
-        assert!((churn.share_up() - 0.6).abs() < 1e-9);
+        scenario
+    }
+
+    /// Whether it is up in each of so many seconds.
+    fn seconds_up(churn: &mut Churn, count: usize) -> Vec<bool> {
+        let mut seconds = vec![false; churn.absence().as_secs() as usize];
+        while seconds.len() < count {
+            let up = churn.session().map_or(count, |session| session.as_secs() as usize);
+            seconds.extend(std::iter::repeat_n(true, up));
+            if seconds.len() < count {
+                seconds.extend(std::iter::repeat_n(false, churn.downtime().as_secs() as usize));
+            }
+        }
+        seconds.truncate(count);
+        seconds
+    }
+
+    #[test]
+    fn traces_are_replayed_from_a_moment_of_them_and_again() {
+        for (data, share) in
+            [("[0, 1, 1, 0, 1]", 0.6), ("[1, 0, 1, 0]", 0.5), ("[1, 1, 1, 0, 1, 1]", 5.0 / 6.0), ("[1, 1]", 1.0)]
+        {
+            let mut ups = 0;
+            for seed in 0..200 {
+                let scenario = of_trace(data, seed);
+                let mut churn = Churn::new(&scenario, 0);
+                assert!((churn.share_up() - share).abs() < 1e-9);
+                let began = churn.moment_s(seed, 0) as u64;
+                let seconds = seconds_up(&mut churn, 200);
+                let trace = scenario.inputs.sessions.unwrap();
+                let machine = &trace.machines()[0];
+                let expected = |at: u64| machine.is_up(Duration::from_secs((began + at) % machine.span().as_secs()));
+                let expected: Vec<bool> = (0..200).map(expected).collect();
+                assert_eq!(seconds, expected, "{data} from {began} on");
+                ups += u32::from(seconds[0]);
+            }
+            assert!((f64::from(ups) / 200.0 - share).abs() < 0.1, "{ups} of 200 runs begin with {data} up");
+        }
+    }
+
+    #[test]
+    fn machines_of_a_trace_go_down_together_but_not_those_that_follow_it_again() {
+        let together = |seed| {
+            let scenario = of_trace("[2, 2, 0, 2, 0, 0, 2]", seed);
+            let mut seconds = (0..4).map(|host| seconds_up(&mut Churn::new(&scenario, host), 300));
+            let [one, two, three, four] = [(); 4].map(|()| seconds.next().unwrap());
+            assert_eq!((&one, &three), (&two, &four));
+            one == three
+        };
+        assert!((0..20).filter(|&seed| together(seed)).count() < 5);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! A line is a job of 18 numbers (<https://www.cs.huji.ac.il/labs/parallel/workload/swf.html>), a comment begins with a
 //! semicolon. Used are the 2nd (submission, seconds), the 4th (run time, seconds), the 5th (processors) and the 12th
-//! (user). Jobs that a user submits at most 120 s after the one before are one bag, as in `../shared/data/DEFAULTS.md`.
+//! (user). Jobs that a user submits at most 120 s after the one before are one bag, as in `../shared/data/DEFAULTS.md`; a job of
+//! an unknown user (-1) is a bag by itself. Run times are rounded up to seconds.
 //! A job on k processors counts as k tasks of its run time: what needs its processors together is not a bag, and no
 //! better log is among the data. Left out: jobs that never ran, waiting times, dependencies.
 
@@ -41,6 +42,8 @@ pub struct Log {
 
 /// Most tasks that one job may count as.
 const PROCESSORS_MAX: i64 = 1 << 20;
+/// Most tasks of a log: 400 MB of memory.
+const TASKS_MAX: usize = 100_000_000;
 
 impl Log {
     /// Reads a log, plain or compressed by gzip.
@@ -60,10 +63,11 @@ impl Log {
         let mut bags: Vec<(u64, LoggedBag)> = Vec::new();
         // Of each user: the bag, and when its last job was submitted.
         let mut open: BTreeMap<i64, (usize, u64)> = BTreeMap::new();
+        let mut tasks_len = 0;
         let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
         for (number, line) in lines.filter(|(_, line)| !line.is_empty() && !line.starts_with(';')) {
             let fields: Vec<i64> =
-                line.split_whitespace().map(|field| whole(number, field)).collect::<Result<_, _>>()?;
+                line.split_whitespace().map(|field| rounded_up(number, field)).collect::<Result<_, _>>()?;
             let &[_, submitted, _, run_s, processors, _, _, _, _, _, _, user, ..] = fields.as_slice() else {
                 return malformed(number, format!("{} fields where {FIELDS} are expected", fields.len()));
             };
@@ -77,9 +81,19 @@ impl Log {
                 return malformed(number, format!("{processors} processors are more than {PROCESSORS_MAX}"));
             }
             // It was cancelled before it ran, or nobody knows.
-            let (1.., Ok(run_s @ 1..)) = (processors, u32::try_from(run_s)) else { continue };
+            let (1.., 1..) = (processors, run_s) else { continue };
+            let Ok(run_s) = u32::try_from(run_s) else {
+                return malformed(number, format!("a run time of {run_s} s is more than {}", u32::MAX));
+            };
+            tasks_len += processors as usize;
+            if tasks_len > TASKS_MAX {
+                return malformed(
+                    number,
+                    format!("there are more than {TASKS_MAX} tasks up to here: cut the log off before"),
+                );
+            }
             let tasks = std::iter::repeat_n(run_s, processors as usize);
-            match open.get_mut(&user) {
+            match open.get_mut(&user).filter(|_| user >= 0) {
                 Some((bag, last)) if submitted.abs_diff(*last) <= GAP => {
                     *last = submitted;
                     bags[*bag].1.tasks_s.extend(tasks);
@@ -104,10 +118,10 @@ impl Log {
     }
 }
 
-fn whole(line: usize, field: &str) -> Result<i64, Malformed> {
+fn rounded_up(line: usize, field: &str) -> Result<i64, Malformed> {
     // Some logs have fractions of seconds.
     match field.parse::<f64>() {
-        Ok(number) if number.abs() < 1e15 => Ok(number as i64),
+        Ok(number) if number.abs() < 1e15 => Ok(number.ceil() as i64),
         _ => malformed(line, format!("{field} is not a number")),
     }
 }
@@ -130,11 +144,14 @@ mod tests {
             &job(1_241, 10, 1, 7),
             &job(1_242, 0, 1, 7),
             &job(1_243, 5, -1, 7),
+            &job(1_300, 1, 1, -1).replace(" 1 1 ", " 0.2 1 "),
+            &job(1_301, 2, 1, -1),
         ];
         let log = Log::parse(&text.concat()).unwrap();
         let bag =
             |arrival, tasks_s: &[u32]| LoggedBag { arrival: Duration::from_secs(arrival), tasks_s: tasks_s.into() };
-        assert_eq!(log.bags(), [bag(0, &[60, 60, 90]), bag(50, &[30]), bag(241, &[10])]);
+        let unknown = [bag(300, &[1]), bag(301, &[2])];
+        assert_eq!(log.bags(), [&[bag(0, &[60, 60, 90]), bag(50, &[30]), bag(241, &[10])], &unknown[..]].concat());
         assert_eq!(log.bags()[0].mean_s(), 70.0);
     }
 
@@ -147,6 +164,7 @@ mod tests {
             (good.replacen('1', "one", 1), "line 1: one is not a number"),
             (job(-5, 1, 1, 1), "line 1: the submission is at -5"),
             (job(0, 1, 1 << 40, 1), "line 1: 1099511627776 processors"),
+            (job(0, 1 << 40, 1, 1), "line 1: a run time of 1099511627776 s is more than 4294967295"),
             ("; nothing\n".to_owned(), "no job in it ever ran"),
         ] {
             let error = Log::parse(&text).unwrap_err().to_string();
