@@ -27,6 +27,8 @@ use serde_json::Value;
 pub(crate) use published::figures;
 pub(crate) use table::replace;
 
+pub use job::compare;
+
 use crate::seeds::{self, Word};
 use case::Case;
 use table::{Line, Table};

@@ -13,8 +13,6 @@
 //! Two worlds share the engine ([`event_queue`], [`slab`]), the links and the faults ([`network`], [`condition`]): the
 //! full one ([`Simulation`]), and one of overlays alone ([`overlay`]) for grids of up to a million machines, on which
 //! [`reproduce`] runs its experiments.
-//!
-//! Left out so far: baselines.
 
 #![forbid(unsafe_code)]
 
@@ -50,6 +48,6 @@ pub mod swarm;
 pub mod workload;
 
 pub use cost::{Cost, Meter};
-pub use report::{LinkUse, MessageCount, Report, TrafficUse};
+pub use report::{BagReport, LinkUse, MessageCount, Report, TrafficUse};
 pub use scenario::Scenario;
 pub use simulation::{Deed, Execution, Progress, Simulation};

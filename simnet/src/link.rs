@@ -34,6 +34,11 @@ impl Use {
         let (mut from, to) = (from.as_micros(), to.as_micros());
         self.busy_us += (to - from) as u64;
         while from < to {
+            let whole = to / SECOND_US - 1;
+            if from < (whole - 1) * SECOND_US && from % SECOND_US == 0 {
+                // Whole seconds, of which the last is enough.
+                from = whole * SECOND_US;
+            }
             let second = from / SECOND_US;
             let end = to.min((second + 1) * SECOND_US);
             if second as u32 != self.second {
@@ -74,6 +79,19 @@ impl Direction {
         Duration::from_micros((bytes.saturating_mul(1_000_000) / self.bytes_s).max(1))
     }
 
+    /// What has not passed by then does not any more.
+    fn cut(&mut self, now: Time) {
+        let ahead_us = |free: Time, of: Use| (free.since(now).as_micros() as u64).min(of.busy_us);
+        let (all_us, data_us) = (ahead_us(self.free, self.messages), ahead_us(self.data_free, self.data));
+        // Nobody knows which of those that wait are the tree's: as large a part of them as of all before.
+        let tree_us = all_us as u128 * u128::from(self.tree.busy_us) / u128::from(self.messages.busy_us.max(1));
+        self.tree.busy_us -= tree_us as u64;
+        self.messages.busy_us -= all_us;
+        self.data.busy_us -= data_us;
+        self.free = self.free.min(now);
+        self.data_free = self.data_free.min(now);
+    }
+
     fn pass(&mut self, from: Time, to: Time, since: Time, is_tree: bool) {
         self.free = to;
         self.taken_us += to.since(from).as_micros() as u64;
@@ -101,12 +119,10 @@ impl Link {
         Self { up: Direction::new(up_bytes_s), down: Direction::new(down_bytes_s), since }
     }
 
-    /// The machine was switched off: nothing waits any more.
+    /// The machine was switched off, or the run ends: nothing waits any more.
     pub(crate) fn clear(&mut self, now: Time) {
-        for direction in [&mut self.up, &mut self.down] {
-            direction.free = direction.free.min(now);
-            direction.data_free = direction.data_free.min(now);
-        }
+        self.up.cut(now);
+        self.down.cut(now);
     }
 
     /// A message is sent, the tree's own or another: when its last byte leaves.
@@ -178,6 +194,18 @@ mod tests {
         assert_eq!(link.send(at(4), 5_000, false), at(15));
         assert_eq!(link.send(at(100), 1_000, true), at(101));
         assert_eq!((link.up.messages.busy_us, link.up.tree.busy_us), (16_000, 11_000));
+    }
+
+    /// However long: a year at a byte a second.
+    #[test]
+    fn what_has_not_passed_when_the_run_ends_does_not_count_as_use() {
+        let mut link = Link::new((1, 1), Time::ZERO);
+        link.send(at(500), 400 * 86_400, true);
+        link.send(at(500), 400 * 86_400, false);
+        assert_eq!((link.up.messages.peak_us, link.up.messages.busy_us), (1_000_000, 800 * 86_400 * 1_000_000));
+        link.clear(at(10_500));
+        assert_eq!((link.up.messages.busy_us, link.up.tree.busy_us), (10_000_000, 5_000_000));
+        assert_eq!(link.send(at(10_500), 1, true), at(11_500));
     }
 
     #[test]

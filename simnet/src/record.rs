@@ -47,12 +47,12 @@ pub struct BagRecord {
 }
 
 impl BagRecord {
-    /// Its stretch (C − r)/w with the paper's w = n·a, in s/Mop; a bag that is not complete counts with the time so
-    /// far. `None` where it was never submitted.
+    /// Its stretch (C − r)/w with the paper's w = n·a, in s/Mop, r when its user came with it, though no machine may have taken it
+    /// then; a bag that is not complete counts with the time so far. `None` where it would have come later.
     pub fn stretch(&self, end: Time) -> Option<f64> {
-        let (_, released) = self.submitted?;
         let completed = self.completed.unwrap_or(end);
-        Some(completed.since(released).as_secs_f64() / self.bag.application_size_mops())
+        let time = completed.since(self.bag.arrival);
+        (end >= self.bag.arrival).then(|| time.as_secs_f64() / self.bag.application_size_mops())
     }
 }
 
@@ -206,6 +206,8 @@ mod tests {
         record.journalled(task, 3, true, true, now + Duration::from_secs(1));
         assert_eq!(record.bags()[0].completed, Some(now));
         assert_eq!(record.bags()[0].stretch(now), Some(2.0));
+        record.submitted(0, 3, now);
+        assert_eq!(record.bags()[0].stretch(now), Some(2.0), "its user waits, whoever takes it in the end");
         assert_eq!(record.open_bags(), 1);
         record.closed(id, now);
         record.closed(id, now);

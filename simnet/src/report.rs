@@ -10,7 +10,7 @@ use idlewood_overlay::Time;
 use serde::Serialize;
 
 use crate::link::Link;
-use crate::record::{Record, TaskRecord};
+use crate::record::{BagRecord, Record, TaskRecord};
 use crate::scenario::Scenario;
 
 /// Messages of one kind.
@@ -65,8 +65,9 @@ pub struct LinkUse {
 }
 
 impl LinkUse {
-    /// Adds a machine; until [`LinkUse::over`] the means are sums in microseconds.
-    pub(crate) fn add(&mut self, link: &Link) {
+    /// Adds a machine at the end of a run; until [`LinkUse::over`] the means are sums in microseconds.
+    pub(crate) fn add(&mut self, mut link: Link, end: Time) {
+        link.clear(end);
         self.machines += 1;
         let kinds = [
             (&mut self.messages, link.up.messages, link.down.messages),
@@ -94,17 +95,58 @@ impl LinkUse {
     }
 }
 
+/// What happened to one bag; times in simulated seconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BagReport {
+    /// When its user came with it.
+    pub arrival_s: f64,
+    /// n.
+    pub tasks: u64,
+    /// a, in Mop.
+    pub task_mops: f64,
+    /// The machine that it was handed to last.
+    pub submitter: Option<u32>,
+    /// When.
+    pub submitted_s: Option<f64>,
+    /// When that said that it was accepted.
+    pub accepted_s: Option<f64>,
+    /// When its last task had run to its end for the first time, wherever that was.
+    pub ended_s: Option<f64>,
+    /// When its last task was delivered or had failed for good.
+    pub completed_s: Option<f64>,
+}
+
+impl BagReport {
+    fn of(record: &BagRecord) -> Self {
+        let seconds = |at: Option<Time>| at.map(Time::as_secs_f64);
+        Self {
+            arrival_s: record.bag.arrival.as_secs_f64(),
+            tasks: record.bag.tasks,
+            task_mops: record.bag.task_mops,
+            submitter: record.submitted.map(|(host, _)| host),
+            submitted_s: seconds(record.submitted.map(|(_, at)| at)),
+            accepted_s: seconds(record.accepted),
+            ended_s: seconds(record.ended),
+            completed_s: seconds(record.completed),
+        }
+    }
+}
+
 /// The outcome of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
     /// What was simulated.
     pub scenario: Scenario,
+    /// What happened to each bag, in the order of their arrival.
+    pub bags: Vec<BagReport>,
     /// Bags that their submitter accepted.
     pub bags_accepted: u64,
     /// Bags that their submitter closed.
     pub bags_closed: u64,
     /// Tasks of accepted bags.
     pub accepted_tasks: u64,
+    /// Tasks of bags with which a user came, and which no machine accepted until the end.
+    pub unaccepted_tasks: u64,
     /// Tasks whose result is durable at the submitter, with its output; each counts once.
     pub completed_tasks: u64,
     /// Tasks that failed for good.
@@ -174,13 +216,16 @@ impl Report {
         // The same with w' = a·max(n, N): what is left of the paper's stretch is the time over the larger size.
         let width = |tasks: u64| tasks as f64 / tasks.max(u64::from(scenario.nodes)) as f64;
         let effective = bags.iter().filter_map(|bag| Some(bag.stretch(end)? * width(bag.bag.tasks)));
+        let unaccepted = bags.iter().filter(|bag| bag.accepted.is_none() && bag.bag.arrival <= end);
         let first = bags.iter().filter_map(|bag| bag.submitted).map(|(_, at)| at).min();
         let last = bags.iter().filter(|bag| bag.submitted.is_some()).map(|bag| bag.completed.unwrap_or(end)).max();
         Self {
             scenario: scenario.clone(),
+            bags: bags.iter().map(BagReport::of).collect(),
             bags_accepted: bags.iter().filter(|bag| bag.accepted.is_some()).count() as u64,
             bags_closed: bags.iter().filter(|bag| bag.closed.is_some()).count() as u64,
             accepted_tasks,
+            unaccepted_tasks: unaccepted.map(|bag| bag.bag.tasks).sum(),
             completed_tasks,
             failed_tasks,
             lost_tasks: accepted_tasks - completed_tasks - failed_tasks,
@@ -200,11 +245,12 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut line = |name: &str, value: String| writeln!(formatter, "{name:<27} {value}");
-        line("bags closed", format!("{} of {}", self.bags_closed, self.scenario.bags))?;
+        line("bags closed", format!("{} of {}", self.bags_closed, self.bags.len()))?;
         line("tasks completed", format!("{} of {}", self.completed_tasks, self.accepted_tasks))?;
         line("tasks failed", self.failed_tasks.to_string())?;
         line("tasks with a false result", self.false_tasks.to_string())?;
         line("tasks lost", self.lost_tasks.to_string())?;
+        line("tasks of bags not accepted", self.unaccepted_tasks.to_string())?;
         line("tasks run twice", self.duplicate_tasks.to_string())?;
         line("maximum stretch", format!("{:.4e} s/Mop", self.max_stretch))?;
         line("mean stretch", format!("{:.4e} s/Mop", self.mean_stretch))?;

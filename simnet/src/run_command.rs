@@ -1,5 +1,6 @@
 //! `simnet run`: one scenario, from a file or from flags, and what it comes to.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use idlewood_simnet::experiment::compare;
 use idlewood_simnet::overlay::Wire;
 use idlewood_simnet::scenario::{DEFAULTS, parse_duration};
 use idlewood_simnet::{Cost, Execution, Meter, Report, Scenario, Simulation};
@@ -83,9 +85,13 @@ pub(crate) struct RunArguments {
     /// one per core.
     #[arg(long)]
     threads: Option<usize>,
-    /// How messages travel; changes no result. By default as bytes in grids of up to 10000 machines.
+    /// How messages travel; changes no result. By default as bytes in grids of up to 100 machines.
     #[arg(long, value_enum)]
     wire: Option<Travel>,
+    /// Tell, too, what centralised schedulers with perfect information and the offline bound come to on the same machines, bags and
+    /// failures. Not where owners come and go, of whom those do not know.
+    #[arg(long)]
+    compare: bool,
     /// How the result is printed; json: one object on the last line.
     #[arg(long, value_enum, default_value_t = Output::Text)]
     output: Output,
@@ -112,6 +118,9 @@ fn optional_duration(text: &str) -> Result<OptionalDuration, String> {
 struct Printed<'a> {
     #[serde(flatten)]
     report: &'a Report,
+    /// Beside the others, as in the rows of experiments.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    compared: BTreeMap<String, f64>,
     cost: Cost,
 }
 
@@ -162,6 +171,9 @@ pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
     }
     let meter = Meter::start();
     let prepared = arguments.scenario().and_then(|scenario| {
+        if arguments.compare && scenario.owner_session.is_some() {
+            return Err("nobody else knows of owners: leave out --compare, or set owner_session = \"none\"".to_owned());
+        }
         let execution = arguments.execution(scenario.nodes);
         Simulation::with(scenario, execution)
     });
@@ -176,13 +188,16 @@ pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
         Ok(interrupted) => interrupted,
         Err(error) => return failure(&format!("{error:#}")),
     };
-    match simulate(simulation, meter, &interrupted, arguments.output) {
+    match simulate(simulation, meter, &interrupted, arguments) {
         Ok(_) if interrupted.load(Ordering::Relaxed) => {
             eprintln!("interrupted: this is how far it came");
             ExitCode::from(INTERRUPTED)
         }
-        Ok(report) if report.lost_tasks == 0 => ExitCode::SUCCESS,
-        Ok(report) => failure(&format!("{} tasks were lost", report.lost_tasks)),
+        Ok(report) if report.lost_tasks > 0 => failure(&format!("{} tasks were lost", report.lost_tasks)),
+        Ok(report) if report.unaccepted_tasks > 0 => {
+            failure(&format!("{} tasks are of bags that no machine has accepted", report.unaccepted_tasks))
+        }
+        Ok(_) => ExitCode::SUCCESS,
         Err(error) => failure(&format!("{error:#}")),
     }
 }
@@ -207,7 +222,7 @@ fn simulate(
     mut simulation: Simulation,
     meter: Meter,
     interrupted: &AtomicBool,
-    output: Output,
+    arguments: &RunArguments,
 ) -> anyhow::Result<Report> {
     let mut line = ProgressLine::new();
     let report = simulation.run_while(|progress| {
@@ -224,11 +239,24 @@ fn simulate(
     if let (Some(bytes), Some(each)) = (cost.peak_rss_bytes, cost.peak_rss_bytes_per_machine) {
         eprintln!("{:.1} MB of memory at most, {:.1} kB per machine", bytes as f64 / 1e6, each / 1e3);
     }
+    let late = report.bags.iter().filter(|bag| bag.arrival_s > report.sim_s).count();
+    if late > 0 {
+        eprintln!("{late} bags would have come later: a longer --horizon, or a higher --load, has them in");
+    }
+    let mut compared = BTreeMap::new();
+    if arguments.compare && !interrupted.load(Ordering::Relaxed) {
+        compared.extend(compare(&simulation).into_iter().filter(|(_, value)| value.is_finite()));
+    }
     let mut stdout = std::io::stdout().lock();
-    match output {
-        Output::Text => write!(stdout, "{report}"),
+    match arguments.output {
+        Output::Text => {
+            let ratios =
+                compared.iter().filter(|(name, _)| name.starts_with("ratio_") || name.starts_with("mean_ratio_"));
+            let ratios: String = ratios.map(|(name, value)| format!("{name:<27} {value:.4}\n")).collect();
+            write!(stdout, "{report}{ratios}")
+        }
         Output::Json => {
-            let printed = Printed { report: &report, cost };
+            let printed = Printed { report: &report, compared, cost };
             let json = serde_json::to_string(&printed).context("the report cannot be written as JSON")?;
             writeln!(stdout, "{json}")
         }

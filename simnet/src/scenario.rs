@@ -321,6 +321,9 @@ impl Default for Scenario {
     }
 }
 
+/// Most tasks of a run of the paper's generator: each takes twelve bytes of the record.
+const TASKS_MAX: u64 = 500_000_000;
+
 impl Scenario {
     /// Refuses nonsense.
     ///
@@ -358,8 +361,19 @@ impl Scenario {
             "task_mops_min must be at least 0.001, and task_mops_max at least that and at most 1e9",
         )?;
         check(
-            self.speed_mops_min >= 1 && self.speed_mops_max >= self.speed_mops_min && self.speed_mops_step >= 1,
-            "speed_mops_min must be at least 1, speed_mops_max at least that, speed_mops_step at least 1",
+            self.speed_mops_min >= 1
+                && self.speed_mops_max >= self.speed_mops_min
+                && self.speed_mops_max <= 1_000_000_000
+                && self.speed_mops_step >= 1,
+            "speed_mops_min must be at least 1, speed_mops_max at least that and at most 1000000000, speed_mops_step at least 1",
+        )?;
+        check(self.output_bytes <= 1 << 40, "output_bytes must be at most 1099511627776")?;
+        check(self.bag_interval <= year, "bag_interval must be at most 366d")?;
+        check(self.warm_up <= year, "warm_up must be at most 366d")?;
+        check(self.persist <= year, "persist must be at most 366d")?;
+        check(
+            u64::from(self.replicas) <= u64::from(self.nodes),
+            "replicas must be at most nodes: each runs on a machine of its own",
         )?;
         let at_least_a_second = |time: Duration| (second..=year).contains(&time);
         check(
@@ -383,7 +397,10 @@ impl Scenario {
             self.workload != Workload::Log || self.log_file.is_some(),
             "log_file must name a log where the workload is that of a log",
         )?;
-        check(self.load.is_none_or(|load| load > 0.0 && load <= 10.0), "load must be none or above 0 and at most 10")?;
+        check(
+            self.load.is_none_or(|load| (1e-6..=10.0).contains(&load)),
+            "load must be none or between 0.000001 and 10",
+        )?;
         check((0.0..=100.0).contains(&self.user_percent), "user_percent must be between 0 and 100")?;
         check((1..=10_000).contains(&self.user_splits_into), "user_splits_into must be between 1 and 10000")?;
         check(
@@ -396,6 +413,11 @@ impl Scenario {
             "speed_mops_median must be between 1 and 1e9",
         )?;
         check((1..=1024).contains(&self.slots), "slots must be between 1 and 1024")?;
+        let tasks = u64::from(self.bags).saturating_mul(u64::from(self.nodes)).saturating_mul(self.tasks_per_node);
+        check(
+            self.workload != Workload::Paper || tasks <= TASKS_MAX,
+            &format!("bags, nodes and tasks-per-node make {tasks} tasks: give fewer, at most {TASKS_MAX} in all"),
+        )?;
         check((second..=year).contains(&self.horizon), "horizon must be between 1s and 366d")?;
         self.peer.validate()
     }
@@ -506,6 +528,8 @@ mod policy {
         effective_size: bool,
         climbing: ClimbingRule,
         stretch_bound: f64,
+        redistribution: bool,
+        levelling: bool,
         report_rate_bytes_per_s: u64,
     }
 
@@ -526,6 +550,8 @@ mod policy {
                 effective_size: peer.effective_size,
                 climbing: peer.climbing,
                 stretch_bound: peer.stretch_bound,
+                redistribution: peer.redistribution,
+                levelling: peer.levelling,
                 report_rate_bytes_per_s: peer.overlay.report_rate_bytes_per_s,
             }
         }
@@ -551,6 +577,8 @@ mod policy {
             effective_size: policy.effective_size,
             climbing: policy.climbing,
             stretch_bound: policy.stretch_bound,
+            redistribution: policy.redistribution,
+            levelling: policy.levelling,
             ..idlewood_scheduler::Config::default()
         };
         peer.overlay.report_rate_bytes_per_s = policy.report_rate_bytes_per_s;
@@ -611,6 +639,10 @@ mod tests {
         refused(Scenario { loss_percent: 100.0, ..Scenario::default() }, "loss");
         refused(Scenario { loss_percent: f64::NAN, ..Scenario::default() }, "loss");
         refused(Scenario { churn: Some(Duration::from_millis(3)), ..Scenario::default() }, "churn");
+        refused(Scenario { speed_mops_max: u64::MAX, ..Scenario::default() }, "speed_mops_max");
+        refused(Scenario { output_bytes: u64::MAX, ..Scenario::default() }, "output_bytes");
+        refused(Scenario { warm_up: Duration::MAX, ..Scenario::default() }, "warm_up");
+        refused(Scenario { nodes: 4, replicas: 8, ..Scenario::default() }, "replicas");
         refused(Scenario { slots: 0, ..Scenario::default() }, "slots");
         refused(Scenario { load: Some(0.0), ..Scenario::default() }, "load");
         refused(Scenario { workload: Workload::Log, ..Scenario::default() }, "log_file");

@@ -60,7 +60,7 @@ pub struct Execution {
 }
 
 impl Execution {
-    /// One thread; messages are encoded and decoded in grids of up to 10,000 machines.
+    /// One thread; messages are encoded and decoded in grids of up to 100 machines.
     pub fn usual(nodes: u32) -> Self {
         Self { threads: 1, wire: if nodes > ENCODED_HOSTS_MAX { Wire::Sizes } else { Wire::Bytes } }
     }
@@ -476,10 +476,13 @@ impl Simulation {
         let mut all = LinkUse::default();
         let mut by_depth: BTreeMap<u32, LinkUse> = BTreeMap::new();
         for host in self.hosts() {
-            all.add(&host.link);
+            all.add(host.link, self.now);
             let depth = host.peer().and_then(|peer| peer.overlay_view().depth(Node::Router));
             if let Some(depth) = depth {
-                by_depth.entry(depth).or_insert(LinkUse { depth: Some(depth), ..LinkUse::default() }).add(&host.link);
+                by_depth
+                    .entry(depth)
+                    .or_insert(LinkUse { depth: Some(depth), ..LinkUse::default() })
+                    .add(host.link, self.now);
             }
         }
         std::iter::once(all).chain(by_depth.into_values()).map(|of| of.over(span)).collect()

@@ -172,6 +172,44 @@ fn a_run_that_the_horizon_ends_says_so_and_fails() {
 }
 
 #[test]
+fn a_bag_that_no_machine_has_accepted_is_told() {
+    let output = simnet("run --nodes 1 --bags 1 --churn 1s --downtime 300d --horizon 100s --output json");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("tasks are of bags that no machine has accepted"), "{stderr}");
+    let json = last_line(&output);
+    assert_eq!(json["unaccepted_tasks"], json["bags"][0]["tasks"]);
+    let waited_s = 100.0 - json["bags"][0]["arrival_s"].as_f64().unwrap();
+    let size_mops = json["bags"][0]["tasks"].as_f64().unwrap() * json["bags"][0]["task_mops"].as_f64().unwrap();
+    assert!((json["max_stretch"].as_f64().unwrap() * size_mops / waited_s - 1.0).abs() < 1e-9, "{json}");
+    let output = simnet("run --nodes 3 --bags 4 --horizon 20s");
+    assert!(
+        output.status.success() && String::from_utf8_lossy(&output.stderr).contains("4 bags would have come later")
+    );
+}
+
+/// What a bag's times say is what the ratios are made of.
+#[test]
+fn a_run_is_compared_with_the_others_where_that_is_asked_for() {
+    let arguments = "run --nodes 8 --bags 3 --tasks-per-node 4 --churn 30m --seed 5 --output json";
+    let plain = last_line(&simnet(arguments));
+    let json = last_line(&simnet(&format!("{arguments} --compare")));
+    assert_eq!((&plain["compared"], &plain["trace_hash"]), (&serde_json::Value::Null, &json["trace_hash"]));
+    let number = |value: &serde_json::Value| value.as_f64().unwrap_or_else(|| panic!("{json}"));
+    let stretches = json["bags"].as_array().unwrap().iter().map(|bag| {
+        let size_mops = number(&bag["tasks"]) * number(&bag["task_mops"]);
+        (number(&bag["completed_s"]) - number(&bag["arrival_s"])) / size_mops
+    });
+    let largest = stretches.fold(0.0, f64::max);
+    let compared = &json["compared"];
+    let of_bound = largest / number(&compared["max_stretch_offline"]);
+    assert!((number(&compared["ratio_offline"]) / of_bound - 1.0).abs() < 1e-6 && of_bound >= 1.0, "{json}");
+    assert!(number(&compared["ratio_mincent"]) > 0.9 && number(&compared["ratio_fcfs"]) > 0.0, "{json}");
+    let text = simnet(&arguments.replace("--output json", "--compare"));
+    assert!(String::from_utf8_lossy(&text.stdout).contains("\nratio_mincent "), "{text:?}");
+}
+
+#[test]
 fn bad_usage_is_told_in_a_sentence() {
     for (arguments, sentence) in [
         ("run --nodes 0", "nodes must be between 1 and 1000000"),

@@ -62,6 +62,15 @@ pub(super) fn run(case: &Case, seed: u64, threads: usize, progress: &mut impl Fn
     values
 }
 
+/// The largest and the mean stretch of what was simulated, beside those of the centralised schedulers and the offline bound on the
+/// same machines, bags and failures: columns as in the rows of experiments.
+pub fn compare(simulation: &Simulation) -> Vec<(String, f64)> {
+    let instance = Instance::of(simulation.scenario());
+    let mut values = Values::new();
+    stretches(Measure::Application, &instance, simulation, &mut values);
+    values
+}
+
 /// A horizon that is not reached in good order: machines could have done the work twice after the last arrival, and half
 /// a day more.
 fn long_enough(scenario: &crate::Scenario) -> Duration {
