@@ -1,6 +1,6 @@
 //! `simnet run`: one scenario, from a file or from flags, and what it comes to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use idlewood_scheduler::PerSubmitter;
 use idlewood_simnet::experiment::compare;
 use idlewood_simnet::overlay::Wire;
 use idlewood_simnet::scenario::{DEFAULTS, parse_duration};
@@ -89,7 +90,8 @@ pub(crate) struct RunArguments {
     #[arg(long, value_enum)]
     wire: Option<Travel>,
     /// Tell, too, what centralised schedulers with perfect information and the offline bound come to on the same machines, bags and
-    /// failures. Not where owners come and go, of whom those do not know.
+    /// failures. Not where owners come and go, of whom those do not know. They take each bag for another user's, as ours do with
+    /// per_submitter = "off" in [policy].
     #[arg(long)]
     compare: bool,
     /// How the result is printed; json: one object on the last line.
@@ -242,6 +244,11 @@ fn simulate(
     let late = report.bags.iter().filter(|bag| bag.arrival_s > report.sim_s).count();
     if late > 0 {
         eprintln!("{late} bags would have come later: a longer --horizon, or a higher --load, has them in");
+    }
+    let submitters: BTreeSet<Option<u32>> = report.bags.iter().map(|bag| bag.submitter).collect();
+    let is_per_submitter = report.scenario.peer.per_submitter != PerSubmitter::Off;
+    if arguments.compare && is_per_submitter && submitters.len() < report.bags.len() {
+        eprintln!("the others take each bag for another user's: so do ours with per_submitter = \"off\" in [policy]");
     }
     let mut compared = BTreeMap::new();
     if arguments.compare && !interrupted.load(Ordering::Relaxed) {

@@ -205,7 +205,8 @@ fn a_run_is_compared_with_the_others_where_that_is_asked_for() {
     let of_bound = largest / number(&compared["max_stretch_offline"]);
     assert!((number(&compared["ratio_offline"]) / of_bound - 1.0).abs() < 1e-6 && of_bound >= 1.0, "{json}");
     assert!(number(&compared["ratio_mincent"]) > 0.9 && number(&compared["ratio_fcfs"]) > 0.0, "{json}");
-    let text = simnet(&arguments.replace("--output json", "--compare"));
+    let text = simnet(&arguments.replace("--output json", "--compare").replace("--nodes 8", "--nodes 2"));
+    assert!(String::from_utf8_lossy(&text.stderr).contains("per_submitter = \"off\""), "{text:?}");
     assert!(String::from_utf8_lossy(&text.stdout).contains("\nratio_mincent "), "{text:?}");
 }
 
