@@ -259,8 +259,9 @@ impl Plan {
         let identities = jobs.iter().map(|job| (job.key.clone(), cases[job.case].labels.clone(), job.seed)).collect();
         let path = self.out.join(format!("{}.csv", self.experiment.name()));
         let mut table = Table::open(path, identities)?;
-        // Whoever cannot write here should hear of it before the first hour is over.
-        table.write()?;
+        // Whoever cannot write here should hear of it before the first hour is over; and nobody should find the summary of
+        // another command beside this table.
+        table.write().and_then(|()| self.write(&cases, &jobs, &table))?;
         let found = table.lines.iter().flatten().count();
         let missing: Vec<usize> = (0..jobs.len()).filter(|&job| table.lines[job].is_none()).collect();
         let weight = |job: &Job| f64::from(cases[job.case].scenario.nodes);
@@ -309,16 +310,25 @@ impl Plan {
             news(&told);
             Ok::<(), String>(())
         })?;
-        self.write(&cases, &jobs, &table).map(|()| summary::of(self, &cases, &jobs, &table))
+        Ok(summary::of(self, &cases, &jobs, &table))
     }
 
-    /// Writes the summary and the figures.
+    /// Writes the summary and the figures, of which none of an earlier command stays.
     fn write(&self, cases: &[Case], jobs: &[Job], table: &Table) -> Result<(), String> {
         let summary = summary::of(self, cases, jobs, table);
         let text = serde_json::to_string_pretty(&summary).expect("finite numbers are JSON");
         replace(&self.out.join(format!("{}.json", self.experiment.name())), &(text + "\n"))?;
-        for (name, figure) in published::figures(self.experiment, &summary) {
+        let figures: BTreeMap<_, _> = published::figures(self.experiment, &summary).into_iter().collect();
+        for (name, figure) in &figures {
             replace(&self.out.join(format!("{name}.svg")), &figure.to_svg())?;
+        }
+        // The experiment's own files alone: others may have theirs in the same directory.
+        let all = serde_json::json!({ "rows": self.all_cases().iter().map(Case::row).collect::<Vec<_>>() });
+        for (name, _) in published::figures(self.experiment, &all) {
+            let path = self.out.join(format!("{name}.svg"));
+            if !figures.contains_key(&name) && path.exists() {
+                std::fs::remove_file(&path).map_err(|error| table::unwritable(&path, &error))?;
+            }
         }
         Ok(())
     }

@@ -3,7 +3,8 @@
 
 mod command;
 
-use std::process::Command;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
 
 use idlewood_simnet::Scenario;
 use idlewood_simnet::workload::{bags, speed_mops};
@@ -208,6 +209,37 @@ fn what_was_found_is_not_run_again_and_nothing_else_is_mixed_in() {
     assert!(!String::from_utf8_lossy(&other.stderr).contains("found"), "{other:?}");
     assert_eq!(table(&out, "fairness-before.csv").len(), 2);
     assert_eq!(table(&out, "fairness.csv").len(), 1);
+}
+
+/// Work for many minutes, begun in a directory, and what it has left there once `is_begun`.
+#[track_caller]
+fn begin(out: &Directory, is_begun: impl Fn() -> bool) -> Child {
+    let arguments = "fairness --nodes 100 --seeds 9 --only none,bag_interval_s=300 --threads 1";
+    let mut child = command::command(arguments, out).spawn().expect("simnet starts");
+    let begun = Instant::now();
+    while !is_begun() {
+        if begun.elapsed() > Duration::from_secs(20) {
+            child.kill().and_then(|()| child.wait()).expect("it runs");
+            panic!("nothing has changed in the directory");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child
+}
+
+#[test]
+fn what_is_interrupted_at_once_leaves_no_summary_of_another_command() {
+    let out = Directory::new("interrupted");
+    std::fs::write(out.0.join("bound.svg"), "another experiment's").expect("writable");
+    json(&reproduce("fairness --nodes 4 --bags 2 --seeds 1 --only none,bag_interval_s=10 --output json", &out));
+    let figure = out.0.join("fairness_10s.svg");
+    assert!(figure.exists());
+    let mut child = begin(&out, || !figure.exists());
+    child.kill().and_then(|()| child.wait()).expect("it runs");
+    let summary: Value = serde_json::from_str(&out.read("fairness.json")).expect("JSON");
+    assert_eq!((&summary["complete"], rows(&summary).len()), (&Value::Bool(false), 0));
+    assert!(summary["command"].as_str().expect("a text").contains("bag_interval_s=300"), "{summary}");
+    assert_eq!(out.read("bound.svg"), "another experiment's");
 }
 
 #[test]

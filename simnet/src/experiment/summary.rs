@@ -14,8 +14,7 @@ pub(super) fn of(plan: &Plan, cases: &[Case], jobs: &[Job], table: &Table) -> Va
     let rows = cases.iter().enumerate().filter_map(|(number, case)| {
         let lines = jobs.iter().zip(&table.lines).filter(|(job, _)| job.case == number);
         let lines: Vec<_> = lines.filter_map(|(_, line)| line.as_ref()).collect();
-        let mut row: Map<String, Value> =
-            case.labels.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        let mut row = case.row();
         row.insert("seeds".to_owned(), json!(lines.len()));
         let mut names: Vec<&str> = Vec::new();
         for (name, _) in lines.iter().flat_map(|line| &line.values) {
