@@ -7,7 +7,7 @@
 //!
 //! After each job the directory holds all that is known: a table with a line for each job, the summary, and
 //! the figures. A run that was interrupted goes on where it stopped when the same build is asked again for the same;
-//! lines of another build or of other settings are never mixed in, but put aside.
+//! lines of another build or of other settings are never mixed in, but put aside until they are asked for again.
 
 mod case;
 mod job;
@@ -258,10 +258,10 @@ impl Plan {
         let jobs = self.jobs(&cases, &build()?);
         let identities = jobs.iter().map(|job| (job.key.clone(), cases[job.case].labels.clone(), job.seed)).collect();
         let path = self.out.join(format!("{}.csv", self.experiment.name()));
-        let mut table = Table::open(path, identities)?;
         // Whoever cannot write here should hear of it before the first hour is over; and nobody should find the summary of
         // another command beside this table.
-        table.write().and_then(|()| self.write(&cases, &jobs, &table))?;
+        let mut table = Table::open(path, identities)?;
+        self.write(&cases, &jobs, &table)?;
         let found = table.lines.iter().flatten().count();
         let missing: Vec<usize> = (0..jobs.len()).filter(|&job| table.lines[job].is_none()).collect();
         let weight = |job: &Job| f64::from(cases[job.case].scenario.nodes);

@@ -3,6 +3,7 @@
 
 mod command;
 
+use std::collections::BTreeSet;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
@@ -12,12 +13,20 @@ use serde_json::Value;
 
 use command::{Directory, json, reproduce};
 
-/// The lines of a table, by column.
+/// The lines of a table, by column; of all where several stand below each other.
 fn table(directory: &Directory, name: &str) -> Vec<Vec<(String, String)>> {
     let text = directory.read(name);
-    let mut lines = text.lines().map(|line| line.split(',').map(str::to_owned).collect::<Vec<_>>());
-    let names = lines.next().expect("a heading");
-    lines.map(|cells| names.iter().cloned().zip(cells).collect()).collect()
+    let mut names = Vec::new();
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let cells = line.split(',').map(str::to_owned);
+        if line.ends_with(",key") {
+            names = cells.collect();
+        } else {
+            lines.push(names.iter().cloned().zip(cells).collect());
+        }
+    }
+    lines
 }
 
 /// What the machine that it ran on decides.
@@ -203,12 +212,47 @@ fn what_was_found_is_not_run_again_and_nothing_else_is_mixed_in() {
     std::fs::write(out.0.join("fairness.csv"), &text[..text.len() - 20]).expect("writable");
     let third = json(&reproduce(&format!("{arguments} --seeds 2"), &out));
     assert_eq!(simulated(third), simulated(json(&second)));
-    // Other settings: put aside.
+    // Other settings: put aside, beside what was torn.
     let other = reproduce(&format!("{arguments} --seeds 1 --bags 3").replace("--bags 2 ", ""), &out);
     assert_ne!(rows(&json(&other))[0]["max_stretch"], rows(&first)[0]["max_stretch"]);
     assert!(!String::from_utf8_lossy(&other.stderr).contains("found"), "{other:?}");
-    assert_eq!(table(&out, "fairness-before.csv").len(), 2);
+    assert_eq!(table(&out, "fairness-before.csv").len(), 3);
     assert_eq!(table(&out, "fairness.csv").len(), 1);
+}
+
+#[test]
+fn what_was_put_aside_is_taken_back() {
+    let out = Directory::new("aside");
+    let run = |rest: &str| {
+        let output = reproduce(&format!("fairness --nodes 4 --only {rest} --output json"), &out);
+        json(&output);
+        String::from_utf8(output.stderr).expect("text")
+    };
+    // Durable machines crash, so that there are more columns.
+    let (right, mistyped) =
+        ("durable,bag_interval_s=300 --bags 2 --seeds 2", "none,bag_interval_s=10 --bags 1 --seeds 1");
+    // Columns come and go with the lines that have something in them.
+    let lines = |name: &str| -> Vec<BTreeSet<(String, String)>> {
+        let full = |line: Vec<(String, String)>| line.into_iter().filter(|(_, cell)| !cell.is_empty()).collect();
+        table(&out, name).into_iter().map(full).collect()
+    };
+    run(right);
+    let found = lines("fairness.csv");
+    run(mistyped);
+    let other = lines("fairness.csv");
+    assert_eq!((other.len(), lines("fairness-before.csv")), (1, found.clone()));
+    // A second generation, for which one of the two lines is taken back.
+    assert!(run("durable,bag_interval_s=300 --bags 2 --seed 2 --seeds 2").contains("1 of 2 runs were found"));
+    assert_eq!(lines("fairness.csv")[0], found[1]);
+    // The very lines, with the CPU time of then.
+    run(right);
+    assert_eq!(lines("fairness.csv"), found);
+    run(mistyped);
+    assert_eq!(lines("fairness.csv"), other);
+    let before = lines("fairness-before.csv");
+    assert_eq!(before.len(), 3, "each once: {before:?}");
+    run("durable,bag_interval_s=300 --bags 2 --seeds 3");
+    assert_eq!((&lines("fairness.csv")[..2], lines("fairness-before.csv")), (&found[..], other));
 }
 
 /// Work for many minutes, begun in a directory, and what it has left there once `is_begun`.

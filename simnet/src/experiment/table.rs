@@ -2,9 +2,10 @@
 //!
 //! The file is replaced as a whole, so that an interruption leaves the old one or the new one. When the same is run
 //! again, lines whose key is that of a job are kept and not run again: a key names the build, all settings and the
-//! seed. A file with any other line is put aside as `…-before.csv`.
+//! seed. Any other line is put aside in `…-before.csv`, from where it is taken back when it is asked for again; that file
+//! has several tables below each other where their columns differ.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -32,23 +33,29 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Reads what an earlier run has found of these jobs: key, labels and seed of each.
+    /// Reads what earlier runs have found of these jobs (key, labels and seed of each), also where it was put aside, and
+    /// puts aside whatever else there is.
     pub(super) fn open(path: PathBuf, jobs: Vec<(String, Labels, u64)>) -> Result<Self, String> {
-        let mut table = Self { path, lines: vec![None; jobs.len()] };
-        let text = match std::fs::read_to_string(&table.path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(table),
-            Err(error) => return Err(format!("{} cannot be read: {error}", table.path.display())),
-        };
-        let mut known: BTreeMap<String, Values> = text_lines(&text);
-        for (line, (key, labels, seed)) in table.lines.iter_mut().zip(jobs) {
-            *line = known.remove(&key).map(|values| Line { key, labels, seed, values });
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        let before = path.with_file_name(format!("{name}-before.csv"));
+        let texts = [read(&before)?, read(&path)?];
+        let mut known: BTreeMap<String, Values> = texts.iter().flat_map(|text| text_lines(text)).collect();
+        let lines = jobs.into_iter().map(|(key, labels, seed)| {
+            let values = known.remove(&key)?;
+            Some(Line { key, labels, seed, values })
+        });
+        let table = Self { path, lines: lines.collect() };
+        let used: BTreeSet<&str> = table.lines.iter().flatten().map(|line| line.key.as_str()).collect();
+        let aside = others(&texts, &used);
+        // An interruption leaves every line in one of the files, if not in both.
+        if !aside.is_empty() {
+            replace(&before, &others(&texts, &BTreeSet::new()))?;
         }
-        let is_whole = known.is_empty() && text.lines().count() == table.lines.iter().flatten().count() + 1;
-        if !is_whole && text.lines().count() > 1 {
-            let name = table.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            let aside = table.path.with_file_name(format!("{name}-before.csv"));
-            std::fs::copy(&table.path, &aside).map_err(|error| unwritable(&aside, &error))?;
+        table.write()?;
+        if !aside.is_empty() {
+            replace(&before, &aside)?;
+        } else if !texts[0].is_empty() {
+            std::fs::remove_file(&before).map_err(|error| unwritable(&before, &error))?;
         }
         Ok(table)
     }
@@ -91,20 +98,58 @@ impl Table {
     }
 }
 
+/// A file's text; none where there is no file.
+fn read(path: &Path) -> Result<String, String> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(text),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+        Err(error) => Err(format!("{} cannot be read: {error}", path.display())),
+    }
+}
+
+/// The lines of tables but for those with these keys, each once and as it is: what cannot be read, too. Those of one
+/// heading stand together below it.
+fn others(texts: &[String], keys: &BTreeSet<&str>) -> String {
+    let mut seen = keys.clone();
+    let mut tables: Vec<(&str, Vec<&str>)> = Vec::new();
+    for text in texts {
+        let mut heading = "";
+        for line in text.lines() {
+            let is_whole = line.split(',').count() == heading.split(',').count();
+            let identity = line.rsplit(',').next().filter(|_| is_whole).unwrap_or(line);
+            if is_heading(line) {
+                heading = line;
+            } else if seen.insert(identity) {
+                match tables.iter_mut().find(|(known, _)| *known == heading) {
+                    Some((_, lines)) => lines.push(line),
+                    None => tables.push((heading, vec![line])),
+                }
+            }
+        }
+    }
+    let headed = tables.iter().flat_map(|(heading, lines)| [heading].into_iter().chain(lines));
+    headed.filter(|line| !line.is_empty()).flat_map(|line| [line, "\n"]).collect()
+}
+
+fn is_heading(line: &str) -> bool {
+    line.ends_with(",key")
+}
+
 /// The lines of a table by their keys; a line that cannot be read is not one.
 fn text_lines(text: &str) -> BTreeMap<String, Values> {
-    let mut lines = text.lines();
-    let names: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
-    let first = names.iter().position(|name| *name == "commit").map_or(names.len(), |commit| commit + 1);
+    let mut names: Vec<&str> = Vec::new();
     let mut known = BTreeMap::new();
-    for line in lines {
+    for line in text.lines() {
         let cells: Vec<&str> = line.split(',').collect();
-        let (Some(&"key"), true, Some(key)) = (names.last(), cells.len() == names.len(), cells.last()) else {
+        if is_heading(line) {
+            names = cells;
             continue;
-        };
+        }
+        let (true, Some(key)) = (cells.len() == names.len(), cells.last()) else { continue };
+        let first = names.iter().position(|name| *name == "commit").map_or(names.len(), |commit| commit + 1);
         let last = names.len() - 1;
-        let read = names[first..last].iter().zip(&cells[first..last]).filter(|(_, cell)| !cell.is_empty());
-        let values = read.map(|(name, cell)| Ok(((*name).to_owned(), cell.parse::<f64>()?)));
+        let read = (first..last).filter(|&column| !cells[column].is_empty());
+        let values = read.map(|column| Ok((names[column].to_owned(), cells[column].parse::<f64>()?)));
         if let Ok(values) = values.collect::<Result<Values, std::num::ParseFloatError>>() {
             known.insert((*key).to_owned(), values);
         }
