@@ -194,7 +194,12 @@ impl Plan {
         if self.cases().is_empty() {
             return Err(format!("no case has all of {} together", self.only.join(", ")));
         }
-        self.cases().iter().try_for_each(|case| case.scenario.validate())
+        self.cases().iter().try_for_each(|case| {
+            check_horizon(case, case.scenario.horizon)?;
+            // Only a valid scenario has bags.
+            case.scenario.validate()?;
+            check_horizon(case, job::horizon(case, self.seed))
+        })
     }
 
     /// Commit that the program was built from.
@@ -332,6 +337,16 @@ impl Plan {
         }
         Ok(())
     }
+}
+
+/// Refuses a case that takes longer than a scenario may.
+fn check_horizon(case: &Case, horizon: Duration) -> Result<(), String> {
+    if horizon <= job::HORIZON_MAX {
+        return Ok(());
+    }
+    let days = |time: Duration| time.as_secs().div_ceil(24 * 3600);
+    let (name, bags, most) = (case.name(), case.scenario.bags, days(job::HORIZON_MAX));
+    Err(format!("{name} would take {} days with {bags} bags, more than {most}; give fewer with --bags", days(horizon)))
 }
 
 /// What names this build: the hash of the program itself.

@@ -348,6 +348,12 @@ fn nonsense_is_refused_with_what_to_write() {
     refused("fairness --threads 0", &["threads"]);
     refused("fairness --bags 0", &["bags"]);
     refused("fairness --seed 18446744073709551615 --seeds 2", &["seed"]);
+    // More than a year: the work, the arrivals, and what is cut off when all have arrived.
+    refused("desktops --nodes 2 --bags 400 --only desktop,empirical,load=0.7,ours", &["--bags", "400 bags", "366"]);
+    refused("fairness --nodes 2 --bags 200000 --only none,bag_interval_s=300", &["--bags", "200000 bags", "366"]);
+    refused("updates --nodes 2 --bags 4000000", &["--bags", "4000000 bags", "366"]);
+    refused("table1 --nodes 2 --bags 4000000000", &["--bags"]);
+    refused("scale --nodes 2 --bags 4000000000", &["bags"]);
     refused("fairness --only nonsense", &["nonsense", "queue_lost", "bag_interval_s=300"]);
     let file = out.0.join("file");
     std::fs::write(&file, "").expect("writable");
