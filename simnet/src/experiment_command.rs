@@ -84,10 +84,13 @@ pub(crate) fn reproduce(experiment: Experiment, arguments: ExperimentArguments) 
     match plan.run(|news| line.show(news)) {
         Ok(summary) => {
             line.clear();
-            match output {
+            let printed = match output {
                 Output::Json => print(&summary.to_string()),
                 Output::Text => print(&text(&plan, &summary)),
-            }
+            };
+            let rows = summary["rows"].as_array().into_iter().flatten();
+            let lost_tasks: f64 = rows.filter_map(|row| row["lost_tasks"].as_f64()).sum();
+            if lost_tasks > 0.0 { fail(&format!("{lost_tasks} tasks were lost"), 1) } else { printed }
         }
         Err(sentence) => fail(&sentence, 2),
     }

@@ -255,6 +255,24 @@ fn what_was_put_aside_is_taken_back() {
     assert_eq!((&lines("fairness.csv")[..2], lines("fairness-before.csv")), (&found[..], other));
 }
 
+#[test]
+fn lost_tasks_are_an_exit_code_after_all_results() {
+    // Of bags whose submitter stays away until the end.
+    let out = Directory::new("lost");
+    let arguments = "desktops --nodes 2 --bags 10 --seeds 10 --only desktop,log_uniform,load=0.95,paper --output json";
+    let output = reproduce(arguments, &out);
+    let stdout = String::from_utf8(output.stdout.clone()).expect("text");
+    let summary: Value = serde_json::from_str(stdout.lines().next_back().expect("a line")).expect("one JSON object");
+    let lost_tasks = number(&rows(&summary)[0], "lost_tasks");
+    assert!(lost_tasks > 0.0 && summary["complete"] == true, "{summary}");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains(&format!("{lost_tasks} tasks were lost")), "{output:?}");
+    assert!(
+        out.read("desktops.json").contains("\"complete\": true")
+            && out.0.join("desktops_desktop_log_uniform.svg").exists()
+    );
+}
+
 /// Work for many minutes, begun in a directory, and what it has left there once `is_begun`.
 #[track_caller]
 fn begin(out: &Directory, is_begun: impl Fn() -> bool) -> Child {
