@@ -25,7 +25,7 @@ use idlewood_overlay::Time;
 use serde_json::Value;
 
 pub(crate) use published::figures;
-pub(crate) use table::replace;
+pub(crate) use table::{lock, replace, unwritable};
 
 use crate::seeds::{self, Word};
 use case::Case;
@@ -256,9 +256,10 @@ impl Plan {
     /// in the directory.
     ///
     /// # Errors
-    /// A sentence that says which file could not be read or written.
+    /// A sentence that says which file could not be read or written, or that another process works in the directory.
     pub fn run(&self, mut news: impl FnMut(&News)) -> Result<Value, String> {
-        std::fs::create_dir_all(&self.out).map_err(|error| table::unwritable(&self.out, &error))?;
+        std::fs::create_dir_all(&self.out).map_err(|error| unwritable(&self.out, &error))?;
+        let _locked = lock(&self.out)?;
         let cases = self.cases();
         let jobs = self.jobs(&cases, &build()?);
         let identities = jobs.iter().map(|job| (job.key.clone(), cases[job.case].labels.clone(), job.seed)).collect();
@@ -332,7 +333,7 @@ impl Plan {
         for (name, _) in published::figures(self.experiment, &all) {
             let path = self.out.join(format!("{name}.svg"));
             if !figures.contains_key(&name) && path.exists() {
-                std::fs::remove_file(&path).map_err(|error| table::unwritable(&path, &error))?;
+                std::fs::remove_file(&path).map_err(|error| unwritable(&path, &error))?;
             }
         }
         Ok(())

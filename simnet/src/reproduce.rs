@@ -6,13 +6,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use idlewood_overlay::Time;
 use serde::Serialize;
 
+use crate::experiment::{lock, replace, unwritable};
 use crate::overlay::experiment::{self, Experiment, Grid, Outcome, Rate, Replay};
 use crate::seeds::{self, Word};
 
@@ -267,6 +268,7 @@ impl Reproduction {
     /// A sentence that says which file could not be written.
     pub fn run(&self, mut news: impl FnMut(News<'_>)) -> Result<Summary, String> {
         std::fs::create_dir_all(&self.out).map_err(|error| unwritable(&self.out, &error))?;
+        let _locked = lock(&self.out)?;
         let jobs = self.jobs();
         let threads = self.threads(jobs.len());
         let mut done: Vec<Option<Done>> = vec![None; jobs.len()];
@@ -465,16 +467,6 @@ impl Reproduction {
         let summary = serde_json::to_string_pretty(&self.summary(jobs, done, threads));
         replace(&self.out.join("summary.json"), &(summary.expect("finite numbers are JSON") + "\n"))
     }
-}
-
-/// Replaces a file as a whole, so that an interruption leaves the old one or the new one.
-fn replace(path: &Path, text: &str) -> Result<(), String> {
-    let new = path.with_extension("new");
-    std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path)).map_err(|error| unwritable(path, &error))
-}
-
-fn unwritable(path: &Path, error: &std::io::Error) -> String {
-    format!("{} cannot be written: {error}; give --out a directory that can", path.display())
 }
 
 fn mean(values: &[f64]) -> Option<f64> {

@@ -4,7 +4,7 @@
 mod command;
 
 use std::collections::BTreeSet;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use idlewood_simnet::Scenario;
@@ -277,7 +277,7 @@ fn lost_tasks_are_an_exit_code_after_all_results() {
 #[track_caller]
 fn begin(out: &Directory, is_begun: impl Fn() -> bool) -> Child {
     let arguments = "fairness --nodes 100 --seeds 9 --only none,bag_interval_s=300 --threads 1";
-    let mut child = command::command(arguments, out).spawn().expect("simnet starts");
+    let mut child = command::command(arguments, out).stderr(Stdio::piped()).spawn().expect("simnet starts");
     let begun = Instant::now();
     while !is_begun() {
         if begun.elapsed() > Duration::from_secs(20) {
@@ -302,6 +302,20 @@ fn what_is_interrupted_at_once_leaves_no_summary_of_another_command() {
     assert_eq!((&summary["complete"], rows(&summary).len()), (&Value::Bool(false), 0));
     assert!(summary["command"].as_str().expect("a text").contains("bag_interval_s=300"), "{summary}");
     assert_eq!(out.read("bound.svg"), "another experiment's");
+}
+
+#[test]
+fn one_process_at_a_time_works_in_a_directory() {
+    let out = Directory::new("locked");
+    let mut child = begin(&out, || out.0.join("fairness.json").exists());
+    for arguments in ["fairness --nodes 4 --bags 2", "bound --nodes 4 --bags 2", "overlay --nodes 4"] {
+        let output = reproduce(arguments, &out);
+        assert!(!output.status.success() && output.stdout.is_empty(), "{arguments}: {output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("another simnet works in"), "{output:?}");
+    }
+    assert!(out.read("fairness.json").contains("--nodes 100 "));
+    child.kill().and_then(|()| child.wait()).expect("it runs");
+    json(&reproduce("bound --nodes 4 --bags 2 --seeds 1 --only paper,bound=1.0 --output json", &out));
 }
 
 #[test]

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -157,13 +158,27 @@ fn text_lines(text: &str) -> BTreeMap<String, Values> {
     known
 }
 
+/// Keeps other processes from working in a directory, for as long as there is the file.
+pub(crate) fn lock(directory: &Path) -> Result<File, String> {
+    let path = directory.join(".lock");
+    let file = File::create(&path).map_err(|error| unwritable(&path, &error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            let directory = directory.display();
+            Err(format!("another simnet works in {directory}: wait for it or give another --out"))
+        }
+        Err(TryLockError::Error(error)) => Err(unwritable(&path, &error)),
+    }
+}
+
 /// Replaces a file as a whole.
 pub(crate) fn replace(path: &Path, text: &str) -> Result<(), String> {
     let new = path.with_extension("new");
     std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path)).map_err(|error| unwritable(path, &error))
 }
 
-pub(super) fn unwritable(path: &Path, error: &std::io::Error) -> String {
+pub(crate) fn unwritable(path: &Path, error: &std::io::Error) -> String {
     format!("{} cannot be written: {error}; give --out a directory that can", path.display())
 }
 
