@@ -3,6 +3,8 @@
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -11,6 +13,9 @@ use idlewood_simnet::page;
 use serde_json::Value;
 
 use crate::Output;
+
+/// What a shell says of a process that SIGINT ended.
+const INTERRUPTED: u8 = 130;
 
 #[derive(Args)]
 pub(crate) struct ExperimentArguments {
@@ -80,8 +85,24 @@ pub(crate) fn reproduce(experiment: Experiment, arguments: ExperimentArguments) 
     if let Err(sentence) = plan.validate() {
         return fail(&sentence, 2);
     }
+    let interrupted = match interruption() {
+        Ok(interrupted) => interrupted,
+        Err(error) => return fail(&format!("Ctrl-C cannot be waited for: {error}"), 2),
+    };
     let mut line = SeedsLine::new();
-    match plan.run(|news| line.show(news)) {
+    let show = |news: &News| {
+        line.show(news);
+        if interrupted.load(Ordering::Relaxed) {
+            line.clear();
+            eprintln!(
+                "interrupted: {} of {} runs are kept; the same command goes on from there",
+                news.jobs_done, news.jobs
+            );
+            // Files are whole between two news, and nobody wants to wait for the jobs that run.
+            std::process::exit(INTERRUPTED.into());
+        }
+    };
+    match plan.run(show) {
         Ok(summary) => {
             line.clear();
             let printed = match output {
@@ -94,6 +115,16 @@ pub(crate) fn reproduce(experiment: Experiment, arguments: ExperimentArguments) 
         }
         Err(sentence) => fail(&sentence, 2),
     }
+}
+
+/// Becomes true with the first Ctrl-C; the second ends the process at once.
+fn interruption() -> std::io::Result<Arc<AtomicBool>> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let signal = signal_hook::consts::SIGINT;
+    // In this order: the first signal finds the flag down, and raises it.
+    signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&interrupted))?;
+    signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
+    Ok(interrupted)
 }
 
 fn print(text: &str) -> ExitCode {

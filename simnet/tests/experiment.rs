@@ -319,6 +319,19 @@ fn one_process_at_a_time_works_in_a_directory() {
 }
 
 #[test]
+fn who_interrupts_is_told_what_is_kept() {
+    let out = Directory::new("told");
+    json(&reproduce("fairness --nodes 4 --bags 2 --seeds 1 --only none,bag_interval_s=300 --output json", &out));
+    let child = begin(&out, || out.read("fairness.json").contains("--nodes 100 "));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(130));
+    let stderr = String::from_utf8(output.stderr).expect("text");
+    assert_eq!(stderr.lines().last(), Some("interrupted: 0 of 9 runs are kept; the same command goes on from there"));
+}
+
+#[test]
 fn updates_and_table1() {
     let out = Directory::new("updates");
     let summary = json(&reproduce("updates --nodes 9 --bags 4 --seeds 1 --output json", &out));
