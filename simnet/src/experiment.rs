@@ -285,8 +285,8 @@ impl Plan {
         let mut done_weight = 0.0;
         let work = |number: usize, progress: &mut dyn FnMut(JobProgress)| {
             let job = &jobs[missing[number]];
-            let values = job::run(&cases[job.case], job.seed, threads_each, &mut |of| progress(of));
-            Line { key: job.key.clone(), labels: cases[job.case].labels.clone(), seed: job.seed, values }
+            let (trace_hash, values) = job::run(&cases[job.case], job.seed, threads_each, &mut |of| progress(of));
+            Line { key: job.key.clone(), labels: cases[job.case].labels.clone(), seed: job.seed, trace_hash, values }
         };
         seeds::run(missing.len(), at_a_time, work, |word| {
             told.done = None;

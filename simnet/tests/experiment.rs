@@ -64,6 +64,18 @@ fn two_processes_agree_whatever_the_number_of_threads() {
         table(directory, "fairness.csv").into_iter().map(keep).collect()
     };
     assert_eq!(simulated_cells(&one), simulated_cells(&two));
+    // What happened is compared, too, and not only what it came to.
+    let hashes = |seed: &str| -> Vec<String> {
+        let of_seed =
+            simulated_cells(&one).into_iter().filter(|line| line.contains(&("seed".to_owned(), seed.to_owned())));
+        of_seed.flatten().filter(|(name, _)| name == "trace_hash").map(|(_, hash)| hash).collect()
+    };
+    let of_rows: Vec<&str> = rows(&first).iter().filter_map(|row| row["trace_hash"].as_str()).collect();
+    let each = hashes("4").into_iter().zip(hashes("5"));
+    let joined: Vec<String> =
+        each.map(|(four, five)| blake3::hash((four + &five).as_bytes()).to_hex().to_string()).collect();
+    assert_eq!((of_rows, joined.len()), (joined.iter().map(String::as_str).collect(), 4));
+    assert!(hashes("4").iter().all(|hash| !hashes("5").contains(hash)), "two seeds");
     assert_eq!(one.read("fairness_10s.svg"), two.read("fairness_10s.svg"));
     let sizes: Vec<f64> = rows(&first).iter().map(|row| number(row, "nodes")).collect();
     assert_eq!(sizes, [4.0, 4.0, 6.0, 6.0], "in order of size");
@@ -190,6 +202,8 @@ fn one_bag_on_two_machines_by_hand() {
     }
     assert!((number(row, "max_stretch_offline") * (speeds[0] + speeds[1]) - 1.0).abs() < 1e-6);
     assert_eq!(number(row, "accepted_tasks"), bag.tasks as f64);
+    let line = &table(&out, "fairness.csv")[0];
+    assert!(line.contains(&("trace_hash".to_owned(), row["trace_hash"].as_str().expect("a text").to_owned())), "{row}");
     // Messages, and one task more on the slower machine at the most.
     let slowest_s = bag.task_mops / speeds[0].min(speeds[1]);
     assert!(number(row, "max_stretch") * work <= expected * work + slowest_s + 5.0);

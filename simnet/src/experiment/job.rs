@@ -22,11 +22,11 @@ const FROZEN_MAX: usize = 2;
 /// Quantities by name, in the order of columns.
 pub(super) type Values = Vec<(String, f64)>;
 
-/// Runs a case with a seed, on so many threads.
+/// Runs a case with a seed, on so many threads; the simulation's trace hash, and what it came to.
 ///
 /// # Panics
 /// When the scenario is invalid, which a plan is checked for before.
-pub(super) fn run(case: &Case, seed: u64, threads: usize, progress: &mut impl FnMut(JobProgress)) -> Values {
+pub(super) fn run(case: &Case, seed: u64, threads: usize, progress: &mut impl FnMut(JobProgress)) -> (String, Values) {
     // Plans are refused by their first seed; another may come out a little longer.
     let horizon = horizon(case, seed).min(HORIZON_MAX);
     let scenario = crate::Scenario { seed, horizon, ..case.scenario.clone() };
@@ -60,7 +60,7 @@ pub(super) fn run(case: &Case, seed: u64, threads: usize, progress: &mut impl Fn
         update_times(updates.times_s, &mut values);
     }
     totals(&report, case.to_the_end, cpu_s, &mut values);
-    values
+    (report.trace_hash, values)
 }
 
 /// Simulated time at which a case with a seed is cut off at the latest, for a valid scenario. Where the work is done to its

@@ -23,6 +23,8 @@ pub(super) struct Line {
     pub(super) key: String,
     pub(super) labels: Labels,
     pub(super) seed: u64,
+    /// Of the simulation, in hexadecimal.
+    pub(super) trace_hash: String,
     pub(super) values: Values,
 }
 
@@ -40,10 +42,10 @@ impl Table {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         let before = path.with_file_name(format!("{name}-before.csv"));
         let texts = [read(&before)?, read(&path)?];
-        let mut known: BTreeMap<String, Values> = texts.iter().flat_map(|text| text_lines(text)).collect();
+        let mut known: BTreeMap<String, (String, Values)> = texts.iter().flat_map(|text| text_lines(text)).collect();
         let lines = jobs.into_iter().map(|(key, labels, seed)| {
-            let values = known.remove(&key)?;
-            Some(Line { key, labels, seed, values })
+            let (trace_hash, values) = known.remove(&key)?;
+            Some(Line { key, labels, seed, trace_hash, values })
         });
         let table = Self { path, lines: lines.collect() };
         let used: BTreeSet<&str> = table.lines.iter().flatten().map(|line| line.key.as_str()).collect();
@@ -76,7 +78,7 @@ impl Table {
         }
         let labels = lines().next().map_or(&[][..], |line| &line.labels);
         let labels: Vec<&str> = labels.iter().map(|(name, _)| *name).collect();
-        let heading = labels.iter().chain(&["seed", "commit"]).chain(&names).chain(&["key"]);
+        let heading = labels.iter().chain(&["seed", "commit", "trace_hash"]).chain(&names).chain(&["key"]);
         let mut text = heading.copied().collect::<Vec<_>>().join(",") + "\n";
         for line in lines() {
             for (_, value) in &line.labels {
@@ -86,7 +88,8 @@ impl Table {
                 }
                 text.push(',');
             }
-            write!(text, "{},{}", line.seed, super::Plan::commit()).expect("text takes every write");
+            let (seed, commit, trace_hash) = (line.seed, super::Plan::commit(), &line.trace_hash);
+            write!(text, "{seed},{commit},{trace_hash}").expect("text takes every write");
             for name in &names {
                 text.push(',');
                 if let Some((_, value)) = line.values.iter().find(|(known, _)| known == name) {
@@ -136,8 +139,8 @@ fn is_heading(line: &str) -> bool {
     line.ends_with(",key")
 }
 
-/// The lines of a table by their keys; a line that cannot be read is not one.
-fn text_lines(text: &str) -> BTreeMap<String, Values> {
+/// Trace hashes and values of the lines of a table by their keys; a line that cannot be read is not one.
+fn text_lines(text: &str) -> BTreeMap<String, (String, Values)> {
     let mut names: Vec<&str> = Vec::new();
     let mut known = BTreeMap::new();
     for line in text.lines() {
@@ -146,13 +149,12 @@ fn text_lines(text: &str) -> BTreeMap<String, Values> {
             names = cells;
             continue;
         }
-        let (true, Some(key)) = (cells.len() == names.len(), cells.last()) else { continue };
-        let first = names.iter().position(|name| *name == "commit").map_or(names.len(), |commit| commit + 1);
-        let last = names.len() - 1;
-        let read = (first..last).filter(|&column| !cells[column].is_empty());
+        let trace = names.iter().position(|name| *name == "trace_hash");
+        let (true, Some(trace), Some(key)) = (cells.len() == names.len(), trace, cells.last()) else { continue };
+        let read = (trace + 1..names.len() - 1).filter(|&column| !cells[column].is_empty());
         let values = read.map(|column| Ok((names[column].to_owned(), cells[column].parse::<f64>()?)));
         if let Ok(values) = values.collect::<Result<Values, std::num::ParseFloatError>>() {
-            known.insert((*key).to_owned(), values);
+            known.insert((*key).to_owned(), (cells[trace].to_owned(), values));
         }
     }
     known
@@ -190,7 +192,8 @@ mod tests {
 
     fn line(key: &str, seed: u64, values: &[(&str, f64)]) -> Line {
         let values = values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
-        Line { key: key.to_owned(), labels: vec![("nodes", json!(5)), ("failures", json!("none"))], seed, values }
+        let labels = vec![("nodes", json!(5)), ("failures", json!("none"))];
+        Line { key: key.to_owned(), labels, seed, trace_hash: format!("{seed:064x}"), values }
     }
 
     #[test]
@@ -202,11 +205,11 @@ mod tests {
         ];
         let table = Table { path: PathBuf::from("none"), lines };
         let text = table.to_csv();
-        assert!(text.starts_with("nodes,failures,seed,commit,x,y,z,key\n5,none,1,"), "{text}");
+        assert!(text.starts_with("nodes,failures,seed,commit,trace_hash,x,y,z,key\n5,none,1,"), "{text}");
         let known = text_lines(&text);
         let read = |key: &str| known.get(key).cloned();
-        assert_eq!(read("a"), table.lines[0].clone().map(|line| line.values));
-        assert_eq!(read("c"), table.lines[2].clone().map(|line| line.values));
+        assert_eq!(read("a"), table.lines[0].clone().map(|line| (line.trace_hash, line.values)));
+        assert_eq!(read("c"), table.lines[2].clone().map(|line| (line.trace_hash, line.values)));
         let torn = text_lines(&text[..text.len() - 30]);
         assert_eq!(torn.keys().collect::<Vec<_>>(), ["a"]);
     }
