@@ -117,7 +117,7 @@ pub struct Plan {
     pub nodes: Vec<u32>,
     /// First seed.
     pub seed: u64,
-    /// Number of seeds, at least 1.
+    /// Number of seeds, 1 to 1,000,000.
     pub seeds: u64,
     /// Bags of each run, at least 1; none: as many as the experiment has.
     pub bags: Option<u32>,
@@ -181,8 +181,11 @@ impl Plan {
             self.nodes.iter().all(|nodes| (2..=1_000_000).contains(nodes)),
             "nodes must be between 2 and 1000000 each, such as --nodes 50,100,200",
         )?;
-        check(self.seeds >= 1, "seeds must be at least 1")?;
-        check(self.seed.checked_add(self.seeds).is_some(), "seed and seeds together are too large")?;
+        check((1..=1_000_000).contains(&self.seeds), "seeds must be between 1 and 1000000")?;
+        check(
+            self.seed.checked_add(self.seeds - 1).is_some(),
+            "the last seed, seed + seeds - 1, must be below 2^64; give a smaller --seed",
+        )?;
         check(self.bags != Some(0), "bags must be at least 1")?;
         check(self.threads != Some(0), "threads must be at least 1")?;
         let cases = self.all_cases();
@@ -242,7 +245,7 @@ impl Plan {
 
     fn jobs(&self, cases: &[Case], build: &str) -> Vec<Job> {
         let numbered = cases.iter().enumerate();
-        let seeds = self.seed..self.seed + self.seeds;
+        let seeds = self.seed..=self.seed + (self.seeds - 1);
         let job = |case: usize, of: &Case, seed: u64| {
             let key = format!("{build} {:?} {of:?} {seed}", self.experiment);
             let key = hex::encode(&blake3::hash(key.as_bytes()).as_bytes()[..8]);

@@ -272,7 +272,7 @@ fn reproduce_overlay(arguments: OverlayArguments) -> ExitCode {
 
 fn print_summary(out: &mut impl Write, summary: &Summary, directory: &std::path::Path) -> std::io::Result<()> {
     let Summary { nodes, seed, seeds, .. } = summary;
-    writeln!(out, "{nodes} machines, seeds {seed} to {}; tables in {}", seed + seeds - 1, directory.display())?;
+    writeln!(out, "{nodes} machines, seeds {seed} to {}; tables in {}", seed + (seeds - 1), directory.display())?;
     let mut line = |name: &str, parts: &[(&str, Option<f64>, &str)]| -> std::io::Result<()> {
         let known = parts.iter().filter_map(|(what, value, unit)| Some((what, (*value)?, unit)));
         let parts: Vec<String> = known.map(|(what, value, unit)| format!("{what}{value:.2}{unit}")).collect();

@@ -29,7 +29,7 @@ pub struct Reproduction {
     pub nodes: u32,
     /// First seed.
     pub seed: u64,
-    /// Number of seeds, at least 1.
+    /// Number of seeds, 1 to 1,000,000.
     pub seeds: u64,
     /// Only these experiments; empty: all that suit the size.
     pub only: Vec<Experiment>,
@@ -213,8 +213,10 @@ impl Reproduction {
         if !(1..=1_000_000).contains(&self.nodes) {
             return Err("nodes must be between 1 and 1000000".to_owned());
         }
-        if !(1..=1_000_000).contains(&self.seeds) || self.seed.checked_add(self.seeds).is_none() {
-            return Err("seeds must be between 1 and 1000000, and seed + seeds below 2^64".to_owned());
+        if !(1..=1_000_000).contains(&self.seeds) || self.seed.checked_add(self.seeds - 1).is_none() {
+            return Err(
+                "seeds must be between 1 and 1000000, and the last one, seed + seeds - 1, below 2^64".to_owned()
+            );
         }
         if self.only.contains(&Experiment::Trace) && self.trace.is_none() {
             return Err("trace needs a file: write --trace FILE".to_owned());
@@ -245,7 +247,7 @@ impl Reproduction {
             Experiment::PartitionHour => self.nodes <= PARTITION_HOUR_NODES_MAX,
             _ => true,
         };
-        let seeds = self.seed..self.seed + self.seeds;
+        let seeds = self.seed..=self.seed + (self.seeds - 1);
         let experiments = Experiment::ALL.into_iter().filter(suits);
         let cases = experiments.flat_map(|experiment| experiment.cases().iter().map(move |case| (experiment, *case)));
         let cases = cases.filter(|(_, case)| self.cases.is_empty() || self.cases.iter().any(|name| name == case));
@@ -319,7 +321,7 @@ impl Reproduction {
     /// By seed.
     fn nurseries(&self, jobs: &[Job]) -> Vec<Mutex<Nursery>> {
         let of = |seed| jobs.iter().filter(|job| job.seed == seed && Experiment::begins_grown(job.case)).count();
-        let nurseries = (self.seed..self.seed + self.seeds).map(|seed| Nursery { grid: None, jobs: of(seed) });
+        let nurseries = (self.seed..=self.seed + (self.seeds - 1)).map(|seed| Nursery { grid: None, jobs: of(seed) });
         nurseries.map(Mutex::new).collect()
     }
 

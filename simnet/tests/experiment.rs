@@ -392,6 +392,18 @@ fn bound_and_scale() {
 }
 
 #[test]
+fn the_last_seed_is_a_seed() {
+    let out = Directory::new("last");
+    let seeds = format!("--seed {} --seeds 2 --output json", u64::MAX - 1);
+    let summary = json(&reproduce(&format!("bound --nodes 2 --bags 1 --only paper,bound=1.0 {seeds}"), &out));
+    assert_eq!(number(&rows(&summary)[0], "seeds"), 2.0);
+    json(&reproduce(&format!("overlay --nodes 2 --only steady {seeds}"), &out));
+    let report = Command::new(env!("CARGO_BIN_EXE_simnet")).arg("report").arg(&out.0).output().expect("simnet starts");
+    assert!(report.status.success(), "{report:?}");
+    assert!(out.read("report.html").contains("Seeds 18446744073709551614 to 18446744073709551615"));
+}
+
+#[test]
 fn nonsense_is_refused_with_what_to_write() {
     let out = Directory::new("nonsense");
     let refused = |arguments: &str, parts: &[&str]| {
@@ -404,6 +416,7 @@ fn nonsense_is_refused_with_what_to_write() {
     refused("fairness --nodes 0", &["nodes", "between 2 and 1000000"]);
     refused("fairness --nodes 10,,20", &["nodes"]);
     refused("fairness --seeds 0", &["seeds"]);
+    refused("fairness --seeds 1000001", &["seeds", "1000000"]);
     refused("fairness --threads 0", &["threads"]);
     refused("fairness --bags 0", &["bags"]);
     refused("fairness --seed 18446744073709551615 --seeds 2", &["seed"]);
