@@ -80,7 +80,7 @@ fn summaries(directory: &Path) -> Result<Vec<(Experiment, PathBuf, Value)>, Stri
     for experiment in Experiment::ALL {
         for directory in &directories {
             let path = directory.join(format!("{}.json", experiment.name()));
-            if !path.exists() {
+            if !path.try_exists().map_err(|error| unreadable(&path, &error))? {
                 continue;
             }
             let text = std::fs::read_to_string(&path).map_err(|error| unreadable(&path, &error))?;
