@@ -174,10 +174,14 @@ pub(crate) fn lock(directory: &Path) -> Result<File, String> {
     }
 }
 
-/// Replaces a file as a whole.
+/// Replaces a file as a whole, or leaves everything as it was.
 pub(crate) fn replace(path: &Path, text: &str) -> Result<(), String> {
     let new = path.with_extension("new");
-    std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path)).map_err(|error| unwritable(path, &error))
+    std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path)).map_err(|error| {
+        // On a full disk half a file would take what room is left; where it cannot be removed either, the first error says more.
+        drop(std::fs::remove_file(&new));
+        unwritable(path, &error)
+    })
 }
 
 pub(crate) fn unwritable(path: &Path, error: &std::io::Error) -> String {
@@ -194,6 +198,17 @@ mod tests {
         let values = values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
         let labels = vec![("nodes", json!(5)), ("failures", json!("none"))];
         Line { key: key.to_owned(), labels, seed, trace_hash: format!("{seed:064x}"), values }
+    }
+
+    #[test]
+    fn what_cannot_be_written_leaves_nothing_behind() {
+        // A directory where the file should be.
+        let path = std::env::temp_dir().join(format!("idlewood-table-{}", std::process::id()));
+        std::fs::create_dir_all(path.join("there")).unwrap();
+        assert!(replace(&path.join("there"), "text").unwrap_err().contains("cannot be written"));
+        let left: Vec<_> = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["there"]);
+        std::fs::remove_dir_all(&path).unwrap();
     }
 
     #[test]
