@@ -95,6 +95,7 @@ fn the_page_is_whole_and_loads_nothing() {
         "no_preemption",
         "1.020 <small>[0.970, 1.070]</small>",
         "paper, no failures: at most",
+        "mean quotient with MinCent by its mean quotient with them",
     ] {
         assert!(html.contains(part), "{part}");
     }
