@@ -119,8 +119,8 @@ fn others(texts: &[String], keys: &BTreeSet<&str>) -> String {
     for text in texts {
         let mut heading = "";
         for line in text.lines() {
-            let is_whole = line.split(',').count() == heading.split(',').count();
-            let identity = line.rsplit(',').next().filter(|_| is_whole).unwrap_or(line);
+            let is_read = !text_lines(&format!("{heading}\n{line}")).is_empty();
+            let identity = line.rsplit(',').next().filter(|_| is_read).unwrap_or(line);
             if is_heading(line) {
                 heading = line;
             } else if seen.insert(identity) {
@@ -209,6 +209,21 @@ mod tests {
         let left: Vec<_> = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["there"]);
         std::fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn every_other_line_is_put_aside_once() {
+        let heading = "nodes,seed,commit,trace_hash,x,key";
+        let (one, torn, other) = ("4,1,abc,f0,0.5,k1", "4,1,abc,f0,0.5zk1,k1", "4,2,abc,f1,0.5,1,k2");
+        let texts = [
+            format!("{heading}\n{torn}\n{one}\n"),
+            format!("{heading}\n{one}\nnodes,seed,commit,trace_hash,x,y,key\n{other}\n"),
+        ];
+        let both = format!("{heading}\n{torn}\n{one}\nnodes,seed,commit,trace_hash,x,y,key\n{other}\n");
+        assert_eq!(others(&texts, &BTreeSet::new()), both);
+        // What cannot be read is in no table, so that it stays.
+        assert_eq!(others(&texts, &BTreeSet::from(["k1", "k2"])), format!("{heading}\n{torn}\n"));
+        assert_eq!(others(&[texts[1].clone()], &BTreeSet::from(["k1", "k2"])), "");
     }
 
     #[test]
