@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::Output;
 
 /// What a shell says of a process that SIGINT ended.
-const INTERRUPTED: u8 = 130;
+pub(crate) const INTERRUPTED: u8 = 130;
 
 #[derive(Args)]
 pub(crate) struct ExperimentArguments {
@@ -87,7 +87,7 @@ pub(crate) fn reproduce(experiment: Experiment, arguments: ExperimentArguments) 
     }
     let interrupted = match interruption() {
         Ok(interrupted) => interrupted,
-        Err(error) => return fail(&format!("Ctrl-C cannot be waited for: {error}"), 2),
+        Err(sentence) => return fail(&sentence, 2),
     };
     let mut line = SeedsLine::new();
     let show = |news: &News| {
@@ -118,12 +118,13 @@ pub(crate) fn reproduce(experiment: Experiment, arguments: ExperimentArguments) 
 }
 
 /// Becomes true with the first Ctrl-C; the second ends the process at once.
-fn interruption() -> std::io::Result<Arc<AtomicBool>> {
+pub(crate) fn interruption() -> Result<Arc<AtomicBool>, String> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let signal = signal_hook::consts::SIGINT;
     // In this order: the first signal finds the flag down, and raises it.
-    signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&interrupted))?;
-    signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
+    signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&interrupted))
+        .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&interrupted)))
+        .map_err(|error| format!("Ctrl-C cannot be waited for: {error}"))?;
     Ok(interrupted)
 }
 
