@@ -7,7 +7,7 @@
 //!
 //! After each job the directory holds all that is known: a table with a line for each job, the summary, and
 //! the figures. A run that was interrupted goes on where it stopped when the same build is asked again for the same;
-//! lines of another build or of other settings are never mixed in, but put aside.
+//! lines of another build or of other settings are never mixed in, but put aside until they are asked for again.
 
 mod case;
 mod job;
@@ -25,7 +25,7 @@ use idlewood_overlay::Time;
 use serde_json::Value;
 
 pub(crate) use published::figures;
-pub(crate) use table::replace;
+pub(crate) use table::{lock, replace, unwritable};
 
 pub use job::compare;
 
@@ -119,7 +119,7 @@ pub struct Plan {
     pub nodes: Vec<u32>,
     /// First seed.
     pub seed: u64,
-    /// Number of seeds, at least 1.
+    /// Number of seeds, 1 to 1,000,000.
     pub seeds: u64,
     /// Bags of each run, at least 1; none: as many as the experiment has.
     pub bags: Option<u32>,
@@ -183,8 +183,11 @@ impl Plan {
             self.nodes.iter().all(|nodes| (2..=1_000_000).contains(nodes)),
             "nodes must be between 2 and 1000000 each, such as --nodes 50,100,200",
         )?;
-        check(self.seeds >= 1, "seeds must be at least 1")?;
-        check(self.seed.checked_add(self.seeds).is_some(), "seed and seeds together are too large")?;
+        check((1..=1_000_000).contains(&self.seeds), "seeds must be between 1 and 1000000")?;
+        check(
+            self.seed.checked_add(self.seeds - 1).is_some(),
+            "the last seed, seed + seeds - 1, must be below 2^64; give a smaller --seed",
+        )?;
         check(self.bags != Some(0), "bags must be at least 1")?;
         check(self.threads != Some(0), "threads must be at least 1")?;
         let cases = self.all_cases();
@@ -196,7 +199,12 @@ impl Plan {
         if self.cases().is_empty() {
             return Err(format!("no case has all of {} together", self.only.join(", ")));
         }
-        self.cases().iter().try_for_each(|case| case.scenario.validate())
+        self.cases().iter().try_for_each(|case| {
+            check_horizon(case, case.scenario.horizon)?;
+            // Only a valid scenario has bags.
+            case.scenario.validate()?;
+            check_horizon(case, job::horizon(case, self.seed))
+        })
     }
 
     /// Commit that the program was built from.
@@ -239,7 +247,7 @@ impl Plan {
 
     fn jobs(&self, cases: &[Case], build: &str) -> Vec<Job> {
         let numbered = cases.iter().enumerate();
-        let seeds = self.seed..self.seed + self.seeds;
+        let seeds = self.seed..=self.seed + (self.seeds - 1);
         let job = |case: usize, of: &Case, seed: u64| {
             let key = format!("{build} {:?} {of:?} {seed}", self.experiment);
             let key = hex::encode(&blake3::hash(key.as_bytes()).as_bytes()[..8]);
@@ -253,16 +261,18 @@ impl Plan {
     /// in the directory.
     ///
     /// # Errors
-    /// A sentence that says which file could not be read or written.
+    /// A sentence that says which file could not be read or written, or that another process works in the directory.
     pub fn run(&self, mut news: impl FnMut(&News)) -> Result<Value, String> {
-        std::fs::create_dir_all(&self.out).map_err(|error| table::unwritable(&self.out, &error))?;
+        std::fs::create_dir_all(&self.out).map_err(|error| unwritable(&self.out, &error))?;
+        let _locked = lock(&self.out)?;
         let cases = self.cases();
         let jobs = self.jobs(&cases, &build()?);
         let identities = jobs.iter().map(|job| (job.key.clone(), cases[job.case].labels.clone(), job.seed)).collect();
         let path = self.out.join(format!("{}.csv", self.experiment.name()));
+        // Whoever cannot write here should hear of it before the first hour is over; and nobody should find the summary of
+        // another command beside this table.
         let mut table = Table::open(path, identities)?;
-        // Whoever cannot write here should hear of it before the first hour is over.
-        table.write()?;
+        self.write(&cases, &jobs, &table)?;
         let found = table.lines.iter().flatten().count();
         let missing: Vec<usize> = (0..jobs.len()).filter(|&job| table.lines[job].is_none()).collect();
         let weight = |job: &Job| f64::from(cases[job.case].scenario.nodes);
@@ -280,8 +290,8 @@ impl Plan {
         let mut done_weight = 0.0;
         let work = |number: usize, progress: &mut dyn FnMut(JobProgress)| {
             let job = &jobs[missing[number]];
-            let values = job::run(&cases[job.case], job.seed, threads_each, &mut |of| progress(of));
-            Line { key: job.key.clone(), labels: cases[job.case].labels.clone(), seed: job.seed, values }
+            let (trace_hash, values) = job::run(&cases[job.case], job.seed, threads_each, &mut |of| progress(of));
+            Line { key: job.key.clone(), labels: cases[job.case].labels.clone(), seed: job.seed, trace_hash, values }
         };
         seeds::run(missing.len(), at_a_time, work, |word| {
             told.done = None;
@@ -311,19 +321,38 @@ impl Plan {
             news(&told);
             Ok::<(), String>(())
         })?;
-        self.write(&cases, &jobs, &table).map(|()| summary::of(self, &cases, &jobs, &table))
+        Ok(summary::of(self, &cases, &jobs, &table))
     }
 
-    /// Writes the summary and the figures.
+    /// Writes the summary and the figures, of which none of an earlier command stays.
     fn write(&self, cases: &[Case], jobs: &[Job], table: &Table) -> Result<(), String> {
         let summary = summary::of(self, cases, jobs, table);
         let text = serde_json::to_string_pretty(&summary).expect("finite numbers are JSON");
         replace(&self.out.join(format!("{}.json", self.experiment.name())), &(text + "\n"))?;
-        for (name, figure) in published::figures(self.experiment, &summary) {
+        let figures: BTreeMap<_, _> = published::figures(self.experiment, &summary).into_iter().collect();
+        for (name, figure) in &figures {
             replace(&self.out.join(format!("{name}.svg")), &figure.to_svg())?;
+        }
+        // The experiment's own files alone: others may have theirs in the same directory.
+        let all = serde_json::json!({ "rows": self.all_cases().iter().map(Case::row).collect::<Vec<_>>() });
+        for (name, _) in published::figures(self.experiment, &all) {
+            let path = self.out.join(format!("{name}.svg"));
+            if !figures.contains_key(&name) && path.exists() {
+                std::fs::remove_file(&path).map_err(|error| unwritable(&path, &error))?;
+            }
         }
         Ok(())
     }
+}
+
+/// Refuses a case that takes longer than a scenario may.
+fn check_horizon(case: &Case, horizon: Duration) -> Result<(), String> {
+    if horizon <= job::HORIZON_MAX {
+        return Ok(());
+    }
+    let days = |time: Duration| time.as_secs().div_ceil(24 * 3600);
+    let (name, bags, most) = (case.name(), case.scenario.bags, days(job::HORIZON_MAX));
+    Err(format!("{name} would take {} days with {bags} bags, more than {most}; give fewer with --bags", days(horizon)))
 }
 
 /// What names this build: the hash of the program itself.

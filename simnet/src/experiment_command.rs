@@ -3,6 +3,8 @@
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -11,6 +13,9 @@ use idlewood_simnet::page;
 use serde_json::Value;
 
 use crate::Output;
+
+/// What a shell says of a process that SIGINT ended.
+pub(crate) const INTERRUPTED: u8 = 130;
 
 #[derive(Args)]
 pub(crate) struct ExperimentArguments {
@@ -80,17 +85,47 @@ pub(crate) fn reproduce(experiment: Experiment, arguments: ExperimentArguments) 
     if let Err(sentence) = plan.validate() {
         return fail(&sentence, 2);
     }
+    let interrupted = match interruption() {
+        Ok(interrupted) => interrupted,
+        Err(sentence) => return fail(&sentence, 2),
+    };
     let mut line = SeedsLine::new();
-    match plan.run(|news| line.show(news)) {
+    let show = |news: &News| {
+        line.show(news);
+        if interrupted.load(Ordering::Relaxed) {
+            line.clear();
+            eprintln!(
+                "interrupted: {} of {} runs are kept; the same command goes on from there",
+                news.jobs_done, news.jobs
+            );
+            // Files are whole between two news, and nobody wants to wait for the jobs that run.
+            std::process::exit(INTERRUPTED.into());
+        }
+    };
+    match plan.run(show) {
         Ok(summary) => {
             line.clear();
-            match output {
+            let printed = match output {
                 Output::Json => print(&summary.to_string()),
                 Output::Text => print(&text(&plan, &summary)),
-            }
+            };
+            let rows = summary["rows"].as_array().into_iter().flatten();
+            let lost_tasks: f64 = rows.filter_map(|row| row["lost_tasks"].as_f64()).sum();
+            if lost_tasks > 0.0 { fail(&format!("{lost_tasks} tasks were lost"), 1) } else { printed }
         }
         Err(sentence) => fail(&sentence, 2),
     }
+}
+
+/// Becomes true with the first Ctrl-C; the second ends the process at once.
+pub(crate) fn interruption() -> Result<Arc<AtomicBool>, String> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let signal = signal_hook::consts::SIGINT;
+    // In this order: the first signal finds the flag down, and raises it.
+    signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&interrupted))
+        .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&interrupted)))
+        .map_err(|error| format!("Ctrl-C cannot be waited for: {error}"))?;
+    Ok(interrupted)
 }
 
 fn print(text: &str) -> ExitCode {

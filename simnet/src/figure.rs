@@ -27,6 +27,10 @@ const COLOURS: [RGBColor; 7] = [
 /// Of published values, from dark to light.
 const PUBLISHED: [RGBColor; 3] = [RGBColor(0, 0, 0), RGBColor(120, 120, 120), RGBColor(150, 75, 0)];
 
+/// What lies outside of these is no quantity of ours, and there plotters looks for the ticks of an axis without an end.
+const SMALLEST: f64 = 1e-30;
+const LARGEST: f64 = 1e30;
+
 /// What an axis shows.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scale {
@@ -92,8 +96,10 @@ impl Figure {
     /// # Panics
     /// Never: text takes every write.
     pub fn to_svg(&self) -> String {
-        let points = || self.series.iter().flat_map(|series| &series.points);
-        let usable = |scale: &Scale, value: f64| value.is_finite() && (*scale != Scale::Log || value > 0.0);
+        let usable = |scale: &Scale, value: f64| {
+            let is_between = (SMALLEST..LARGEST).contains(&value.abs());
+            (is_between || value == 0.0) && (*scale != Scale::Log || value > 0.0)
+        };
         let mut figure = self.clone();
         for series in &mut figure.series {
             series.points.retain(|point| usable(&self.x.scale, point.x) && usable(&self.y.scale, point.y));
@@ -102,7 +108,7 @@ impl Figure {
                 point.interval = point.interval.filter(fits);
             }
         }
-        if points().next().is_none() {
+        if figure.series.iter().all(|series| series.points.is_empty()) {
             figure.title += ": nothing to show yet";
         }
         figure.draw_any()
@@ -316,6 +322,22 @@ mod tests {
             }
         }
         assert!(figure(Scale::Log, Scale::Log, Vec::new()).to_svg().contains("nothing to show yet"));
+    }
+
+    #[test]
+    fn what_no_axis_reaches_is_left_out() {
+        for scale in [Scale::Linear, Scale::Log] {
+            let figure =
+                |y: &[f64]| figure(Scale::Log, scale.clone(), y.iter().map(|y| point(1.0, *y)).collect()).to_svg();
+            for y in [1e308, 1e-308, f64::MIN_POSITIVE / 2.0, f64::INFINITY, f64::NAN, -1e308] {
+                assert_eq!(figure(&[2.0, y]), figure(&[2.0]), "{y}");
+                assert!(figure(&[y]).contains("nothing to show yet"), "{y}");
+            }
+            // The ends of what is drawn: three circles for each point, as above.
+            for y in [&[2e-30][..], &[0.9e30], &[2e-30, 0.9e30]] {
+                assert_eq!(figure(y).matches("<circle").count(), 3 * y.len());
+            }
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod run_command;
 use std::io::{IsTerminal, Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -58,7 +59,7 @@ enum Command {
 #[derive(Args)]
 struct SwarmArguments {
     /// Cases: their seeds follow one another.
-    #[arg(long, default_value_t = 1000)]
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     cases: u64,
     /// Seed of the first case.
     #[arg(long, default_value_t = 1)]
@@ -239,17 +240,29 @@ fn reproduce_overlay(arguments: OverlayArguments) -> ExitCode {
     let prepared = trace.map(|path| Availability::read(&path)).transpose().and_then(|trace| {
         let trace = trace.map(|availability| Replay { availability, speedup: trace_speedup });
         let reproduction = Reproduction { nodes, seed, seeds, only, cases, trace, out, threads };
-        reproduction.validate().map(|()| reproduction)
+        reproduction.validate()?;
+        Ok((reproduction, experiment_command::interruption()?))
     });
-    let reproduction = match prepared {
-        Ok(reproduction) => reproduction,
+    let (reproduction, interrupted) = match prepared {
+        Ok(prepared) => prepared,
         Err(sentence) => {
             eprintln!("error: {sentence}");
             return ExitCode::from(2);
         }
     };
     let mut line = JobsLine::new();
-    let printed = reproduction.run(|news| line.show(&news)).map_err(anyhow::Error::msg).and_then(|summary| {
+    let show = |news: News<'_>| {
+        line.show(&news);
+        if let News::Running(_, done, all) = news
+            && interrupted.load(Ordering::Relaxed)
+        {
+            line.clear();
+            eprintln!("interrupted: what {done} of {all} jobs came to is kept");
+            // Files are whole between two news, and nobody wants to wait for the jobs that run.
+            std::process::exit(experiment_command::INTERRUPTED.into());
+        }
+    };
+    let printed = reproduction.run(show).map_err(anyhow::Error::msg).and_then(|summary| {
         line.clear();
         let mut stdout = std::io::stdout().lock();
         match output {
@@ -272,7 +285,7 @@ fn reproduce_overlay(arguments: OverlayArguments) -> ExitCode {
 
 fn print_summary(out: &mut impl Write, summary: &Summary, directory: &std::path::Path) -> std::io::Result<()> {
     let Summary { nodes, seed, seeds, .. } = summary;
-    writeln!(out, "{nodes} machines, seeds {seed} to {}; tables in {}", seed + seeds - 1, directory.display())?;
+    writeln!(out, "{nodes} machines, seeds {seed} to {}; tables in {}", seed + (seeds - 1), directory.display())?;
     let mut line = |name: &str, parts: &[(&str, Option<f64>, &str)]| -> std::io::Result<()> {
         let known = parts.iter().filter_map(|(what, value, unit)| Some((what, (*value)?, unit)));
         let parts: Vec<String> = known.map(|(what, value, unit)| format!("{what}{value:.2}{unit}")).collect();

@@ -80,7 +80,7 @@ fn summaries(directory: &Path) -> Result<Vec<(Experiment, PathBuf, Value)>, Stri
     for experiment in Experiment::ALL {
         for directory in &directories {
             let path = directory.join(format!("{}.json", experiment.name()));
-            if !path.exists() {
+            if !path.try_exists().map_err(|error| unreadable(&path, &error))? {
                 continue;
             }
             let text = std::fs::read_to_string(&path).map_err(|error| unreadable(&path, &error))?;
@@ -105,7 +105,7 @@ fn page(summaries: &[(Experiment, PathBuf, Value)]) -> String {
         let place = escape(&path.display().to_string());
         let (name, command, commit) = (experiment.name(), text("command"), text("commit"));
         let (seed, seeds) = (summary["seed"].as_u64().unwrap_or(0), summary["seeds"].as_u64().unwrap_or(0));
-        let last = (seed + seeds).saturating_sub(1);
+        let last = seed.saturating_add(seeds.saturating_sub(1));
         add(format_args!("<section id=\"{name}\">\n<h2>{name}</h2>\n<pre>{command}</pre>\n"));
         add(format_args!("<p>Seeds {seed} to {last}, commit {commit}, from <code>{place}</code>.</p>\n"));
         if summary["complete"] != Value::Bool(true) {

@@ -6,13 +6,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use idlewood_overlay::Time;
 use serde::Serialize;
 
+use crate::experiment::{lock, replace, unwritable};
 use crate::overlay::experiment::{self, Experiment, Grid, Outcome, Rate, Replay};
 use crate::seeds::{self, Word};
 
@@ -28,7 +29,7 @@ pub struct Reproduction {
     pub nodes: u32,
     /// First seed.
     pub seed: u64,
-    /// Number of seeds, at least 1.
+    /// Number of seeds, 1 to 1,000,000.
     pub seeds: u64,
     /// Only these experiments; empty: all that suit the size.
     pub only: Vec<Experiment>,
@@ -212,8 +213,10 @@ impl Reproduction {
         if !(1..=1_000_000).contains(&self.nodes) {
             return Err("nodes must be between 1 and 1000000".to_owned());
         }
-        if !(1..=1_000_000).contains(&self.seeds) || self.seed.checked_add(self.seeds).is_none() {
-            return Err("seeds must be between 1 and 1000000, and seed + seeds below 2^64".to_owned());
+        if !(1..=1_000_000).contains(&self.seeds) || self.seed.checked_add(self.seeds - 1).is_none() {
+            return Err(
+                "seeds must be between 1 and 1000000, and the last one, seed + seeds - 1, below 2^64".to_owned()
+            );
         }
         if self.only.contains(&Experiment::Trace) && self.trace.is_none() {
             return Err("trace needs a file: write --trace FILE".to_owned());
@@ -244,7 +247,7 @@ impl Reproduction {
             Experiment::PartitionHour => self.nodes <= PARTITION_HOUR_NODES_MAX,
             _ => true,
         };
-        let seeds = self.seed..self.seed + self.seeds;
+        let seeds = self.seed..=self.seed + (self.seeds - 1);
         let experiments = Experiment::ALL.into_iter().filter(suits);
         let cases = experiments.flat_map(|experiment| experiment.cases().iter().map(move |case| (experiment, *case)));
         let cases = cases.filter(|(_, case)| self.cases.is_empty() || self.cases.iter().any(|name| name == case));
@@ -267,6 +270,7 @@ impl Reproduction {
     /// A sentence that says which file could not be written.
     pub fn run(&self, mut news: impl FnMut(News<'_>)) -> Result<Summary, String> {
         std::fs::create_dir_all(&self.out).map_err(|error| unwritable(&self.out, &error))?;
+        let _locked = lock(&self.out)?;
         let jobs = self.jobs();
         let threads = self.threads(jobs.len());
         let mut done: Vec<Option<Done>> = vec![None; jobs.len()];
@@ -317,7 +321,7 @@ impl Reproduction {
     /// By seed.
     fn nurseries(&self, jobs: &[Job]) -> Vec<Mutex<Nursery>> {
         let of = |seed| jobs.iter().filter(|job| job.seed == seed && Experiment::begins_grown(job.case)).count();
-        let nurseries = (self.seed..self.seed + self.seeds).map(|seed| Nursery { grid: None, jobs: of(seed) });
+        let nurseries = (self.seed..=self.seed + (self.seeds - 1)).map(|seed| Nursery { grid: None, jobs: of(seed) });
         nurseries.map(Mutex::new).collect()
     }
 
@@ -465,16 +469,6 @@ impl Reproduction {
         let summary = serde_json::to_string_pretty(&self.summary(jobs, done, threads));
         replace(&self.out.join("summary.json"), &(summary.expect("finite numbers are JSON") + "\n"))
     }
-}
-
-/// Replaces a file as a whole, so that an interruption leaves the old one or the new one.
-fn replace(path: &Path, text: &str) -> Result<(), String> {
-    let new = path.with_extension("new");
-    std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path)).map_err(|error| unwritable(path, &error))
-}
-
-fn unwritable(path: &Path, error: &std::io::Error) -> String {
-    format!("{} cannot be written: {error}; give --out a directory that can", path.display())
 }
 
 fn mean(values: &[f64]) -> Option<f64> {

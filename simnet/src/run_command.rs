@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -16,13 +15,11 @@ use idlewood_simnet::overlay::Wire;
 use idlewood_simnet::scenario::{DEFAULTS, parse_duration};
 use idlewood_simnet::{Cost, Execution, Meter, Report, Scenario, Simulation};
 
+use crate::experiment_command::{INTERRUPTED, interruption};
 use crate::{Output, ProgressLine};
 
 /// Smaller grids have too little to do at a time for several threads.
 const THREADED_NODES_MIN: u32 = 2_000;
-/// What a shell says of a process that SIGINT ended.
-const INTERRUPTED: u8 = 130;
-
 #[derive(Args)]
 pub(crate) struct RunArguments {
     /// A scenario; flags win over what it says.
@@ -188,7 +185,7 @@ pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
     };
     let interrupted = match interruption() {
         Ok(interrupted) => interrupted,
-        Err(error) => return failure(&format!("{error:#}")),
+        Err(sentence) => return failure(&sentence),
     };
     match simulate(simulation, meter, &interrupted, arguments) {
         Ok(_) if interrupted.load(Ordering::Relaxed) => {
@@ -207,17 +204,6 @@ pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
 fn failure(sentence: &str) -> ExitCode {
     eprintln!("error: {sentence}");
     ExitCode::FAILURE
-}
-
-/// Becomes true with the first Ctrl-C; the second ends the process at once.
-fn interruption() -> anyhow::Result<Arc<AtomicBool>> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    let signal = signal_hook::consts::SIGINT;
-    // In this order: the first signal finds the flag down, and raises it.
-    signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&interrupted))
-        .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&interrupted)))
-        .context("Ctrl-C cannot be waited for")?;
-    Ok(interrupted)
 }
 
 fn simulate(

@@ -3,7 +3,9 @@
 
 mod command;
 
-use std::process::Command;
+use std::collections::BTreeSet;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use idlewood_simnet::Scenario;
 use idlewood_simnet::workload::{bags, speed_mops};
@@ -11,12 +13,20 @@ use serde_json::Value;
 
 use command::{Directory, json, reproduce};
 
-/// The lines of a table, by column.
+/// The lines of a table, by column; of all where several stand below each other.
 fn table(directory: &Directory, name: &str) -> Vec<Vec<(String, String)>> {
     let text = directory.read(name);
-    let mut lines = text.lines().map(|line| line.split(',').map(str::to_owned).collect::<Vec<_>>());
-    let names = lines.next().expect("a heading");
-    lines.map(|cells| names.iter().cloned().zip(cells).collect()).collect()
+    let mut names = Vec::new();
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let cells = line.split(',').map(str::to_owned);
+        if line.ends_with(",key") {
+            names = cells.collect();
+        } else {
+            lines.push(names.iter().cloned().zip(cells).collect());
+        }
+    }
+    lines
 }
 
 /// What the machine that it ran on decides.
@@ -54,6 +64,18 @@ fn two_processes_agree_whatever_the_number_of_threads() {
         table(directory, "fairness.csv").into_iter().map(keep).collect()
     };
     assert_eq!(simulated_cells(&one), simulated_cells(&two));
+    // What happened is compared, too, and not only what it came to.
+    let hashes = |seed: &str| -> Vec<String> {
+        let of_seed =
+            simulated_cells(&one).into_iter().filter(|line| line.contains(&("seed".to_owned(), seed.to_owned())));
+        of_seed.flatten().filter(|(name, _)| name == "trace_hash").map(|(_, hash)| hash).collect()
+    };
+    let of_rows: Vec<&str> = rows(&first).iter().filter_map(|row| row["trace_hash"].as_str()).collect();
+    let each = hashes("4").into_iter().zip(hashes("5"));
+    let joined: Vec<String> =
+        each.map(|(four, five)| blake3::hash((four + &five).as_bytes()).to_hex().to_string()).collect();
+    assert_eq!((of_rows, joined.len()), (joined.iter().map(String::as_str).collect(), 4));
+    assert!(hashes("4").iter().all(|hash| !hashes("5").contains(hash)), "two seeds");
     assert_eq!(one.read("fairness_10s.svg"), two.read("fairness_10s.svg"));
     let sizes: Vec<f64> = rows(&first).iter().map(|row| number(row, "nodes")).collect();
     assert_eq!(sizes, [4.0, 4.0, 6.0, 6.0], "in order of size");
@@ -180,6 +202,8 @@ fn one_bag_on_two_machines_by_hand() {
     }
     assert!((number(row, "max_stretch_offline") * (speeds[0] + speeds[1]) - 1.0).abs() < 1e-6);
     assert_eq!(number(row, "accepted_tasks"), bag.tasks as f64);
+    let line = &table(&out, "fairness.csv")[0];
+    assert!(line.contains(&("trace_hash".to_owned(), row["trace_hash"].as_str().expect("a text").to_owned())), "{row}");
     // Messages, and one task more on the slower machine at the most.
     let slowest_s = bag.task_mops / speeds[0].min(speeds[1]);
     assert!(number(row, "max_stretch") * work <= expected * work + slowest_s + 5.0);
@@ -202,12 +226,123 @@ fn what_was_found_is_not_run_again_and_nothing_else_is_mixed_in() {
     std::fs::write(out.0.join("fairness.csv"), &text[..text.len() - 20]).expect("writable");
     let third = json(&reproduce(&format!("{arguments} --seeds 2"), &out));
     assert_eq!(simulated(third), simulated(json(&second)));
-    // Other settings: put aside.
+    // Other settings: put aside, beside what was torn.
     let other = reproduce(&format!("{arguments} --seeds 1 --bags 3").replace("--bags 2 ", ""), &out);
     assert_ne!(rows(&json(&other))[0]["max_stretch"], rows(&first)[0]["max_stretch"]);
     assert!(!String::from_utf8_lossy(&other.stderr).contains("found"), "{other:?}");
-    assert_eq!(table(&out, "fairness-before.csv").len(), 2);
+    assert_eq!(table(&out, "fairness-before.csv").len(), 3);
     assert_eq!(table(&out, "fairness.csv").len(), 1);
+}
+
+#[test]
+fn what_was_put_aside_is_taken_back() {
+    let out = Directory::new("aside");
+    let run = |rest: &str| {
+        let output = reproduce(&format!("fairness --nodes 4 --only {rest} --output json"), &out);
+        json(&output);
+        String::from_utf8(output.stderr).expect("text")
+    };
+    // Durable machines crash, so that there are more columns.
+    let (right, mistyped) =
+        ("durable,bag_interval_s=300 --bags 2 --seeds 2", "none,bag_interval_s=10 --bags 1 --seeds 1");
+    // Columns come and go with the lines that have something in them.
+    let lines = |name: &str| -> Vec<BTreeSet<(String, String)>> {
+        let full = |line: Vec<(String, String)>| line.into_iter().filter(|(_, cell)| !cell.is_empty()).collect();
+        table(&out, name).into_iter().map(full).collect()
+    };
+    run(right);
+    let found = lines("fairness.csv");
+    run(mistyped);
+    let other = lines("fairness.csv");
+    assert_eq!((other.len(), lines("fairness-before.csv")), (1, found.clone()));
+    // A second generation, for which one of the two lines is taken back.
+    assert!(run("durable,bag_interval_s=300 --bags 2 --seed 2 --seeds 2").contains("1 of 2 runs were found"));
+    assert_eq!(lines("fairness.csv")[0], found[1]);
+    // The very lines, with the CPU time of then.
+    run(right);
+    assert_eq!(lines("fairness.csv"), found);
+    run(mistyped);
+    assert_eq!(lines("fairness.csv"), other);
+    let before = lines("fairness-before.csv");
+    assert_eq!(before.len(), 3, "each once: {before:?}");
+    run("durable,bag_interval_s=300 --bags 2 --seeds 3");
+    assert_eq!((&lines("fairness.csv")[..2], lines("fairness-before.csv")), (&found[..], other));
+}
+
+#[test]
+fn lost_tasks_are_an_exit_code_after_all_results() {
+    // Of bags whose submitter stays away until the end.
+    let out = Directory::new("lost");
+    let arguments = "desktops --nodes 2 --bags 10 --seeds 10 --only desktop,log_uniform,load=0.95,paper --output json";
+    let output = reproduce(arguments, &out);
+    let stdout = String::from_utf8(output.stdout.clone()).expect("text");
+    let summary: Value = serde_json::from_str(stdout.lines().next_back().expect("a line")).expect("one JSON object");
+    let lost_tasks = number(&rows(&summary)[0], "lost_tasks");
+    assert!(lost_tasks > 0.0 && summary["complete"] == true, "{summary}");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains(&format!("{lost_tasks} tasks were lost")), "{output:?}");
+    assert!(
+        out.read("desktops.json").contains("\"complete\": true")
+            && out.0.join("desktops_desktop_log_uniform.svg").exists()
+    );
+}
+
+/// Work for many minutes, begun in a directory, and what it has left there once `is_begun`.
+#[track_caller]
+fn begin(out: &Directory, is_begun: impl Fn() -> bool) -> Child {
+    let arguments = "fairness --nodes 100 --seeds 9 --only none,bag_interval_s=300 --threads 1";
+    let mut child = command::command(arguments, out).stderr(Stdio::piped()).spawn().expect("simnet starts");
+    let begun = Instant::now();
+    while !is_begun() {
+        if begun.elapsed() > Duration::from_secs(20) {
+            child.kill().and_then(|()| child.wait()).expect("it runs");
+            panic!("nothing has changed in the directory");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child
+}
+
+#[test]
+fn what_is_interrupted_at_once_leaves_no_summary_of_another_command() {
+    let out = Directory::new("interrupted");
+    std::fs::write(out.0.join("bound.svg"), "another experiment's").expect("writable");
+    json(&reproduce("fairness --nodes 4 --bags 2 --seeds 1 --only none,bag_interval_s=10 --output json", &out));
+    let figure = out.0.join("fairness_10s.svg");
+    assert!(figure.exists());
+    let mut child = begin(&out, || !figure.exists());
+    child.kill().and_then(|()| child.wait()).expect("it runs");
+    let summary: Value = serde_json::from_str(&out.read("fairness.json")).expect("JSON");
+    assert_eq!((&summary["complete"], rows(&summary).len()), (&Value::Bool(false), 0));
+    assert!(summary["command"].as_str().expect("a text").contains("bag_interval_s=300"), "{summary}");
+    assert_eq!(out.read("bound.svg"), "another experiment's");
+}
+
+#[test]
+fn one_process_at_a_time_works_in_a_directory() {
+    let out = Directory::new("locked");
+    let mut child = begin(&out, || out.0.join("fairness.json").exists());
+    for arguments in ["fairness --nodes 4 --bags 2", "bound --nodes 4 --bags 2", "overlay --nodes 4"] {
+        let output = reproduce(arguments, &out);
+        assert!(!output.status.success() && output.stdout.is_empty(), "{arguments}: {output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("another simnet works in"), "{output:?}");
+    }
+    assert!(out.read("fairness.json").contains("--nodes 100 "));
+    child.kill().and_then(|()| child.wait()).expect("it runs");
+    json(&reproduce("bound --nodes 4 --bags 2 --seeds 1 --only paper,bound=1.0 --output json", &out));
+}
+
+#[test]
+fn who_interrupts_is_told_what_is_kept() {
+    let out = Directory::new("told");
+    json(&reproduce("fairness --nodes 4 --bags 2 --seeds 1 --only none,bag_interval_s=300 --output json", &out));
+    let child = begin(&out, || out.read("fairness.json").contains("--nodes 100 "));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(130));
+    let stderr = String::from_utf8(output.stderr).expect("text");
+    assert_eq!(stderr.lines().last(), Some("interrupted: 0 of 9 runs are kept; the same command goes on from there"));
 }
 
 #[test]
@@ -257,6 +392,18 @@ fn bound_and_scale() {
 }
 
 #[test]
+fn the_last_seed_is_a_seed() {
+    let out = Directory::new("last");
+    let seeds = format!("--seed {} --seeds 2 --output json", u64::MAX - 1);
+    let summary = json(&reproduce(&format!("bound --nodes 2 --bags 1 --only paper,bound=1.0 {seeds}"), &out));
+    assert_eq!(number(&rows(&summary)[0], "seeds"), 2.0);
+    json(&reproduce(&format!("overlay --nodes 2 --only steady {seeds}"), &out));
+    let report = Command::new(env!("CARGO_BIN_EXE_simnet")).arg("report").arg(&out.0).output().expect("simnet starts");
+    assert!(report.status.success(), "{report:?}");
+    assert!(out.read("report.html").contains("Seeds 18446744073709551614 to 18446744073709551615"));
+}
+
+#[test]
 fn nonsense_is_refused_with_what_to_write() {
     let out = Directory::new("nonsense");
     let refused = |arguments: &str, parts: &[&str]| {
@@ -269,9 +416,16 @@ fn nonsense_is_refused_with_what_to_write() {
     refused("fairness --nodes 0", &["nodes", "between 2 and 1000000"]);
     refused("fairness --nodes 10,,20", &["nodes"]);
     refused("fairness --seeds 0", &["seeds"]);
+    refused("fairness --seeds 1000001", &["seeds", "1000000"]);
     refused("fairness --threads 0", &["threads"]);
     refused("fairness --bags 0", &["bags"]);
     refused("fairness --seed 18446744073709551615 --seeds 2", &["seed"]);
+    // More than a year: the work, the arrivals, and what is cut off when all have arrived.
+    refused("desktops --nodes 2 --bags 400 --only desktop,empirical,load=0.7,ours", &["--bags", "400 bags", "366"]);
+    refused("fairness --nodes 2 --bags 200000 --only none,bag_interval_s=300", &["--bags", "200000 bags", "366"]);
+    refused("updates --nodes 2 --bags 4000000", &["--bags", "4000000 bags", "366"]);
+    refused("table1 --nodes 2 --bags 4000000000", &["--bags"]);
+    refused("scale --nodes 2 --bags 4000000000", &["bags"]);
     refused("fairness --only nonsense", &["nonsense", "queue_lost", "bag_interval_s=300"]);
     let file = out.0.join("file");
     std::fs::write(&file, "").expect("writable");

@@ -95,6 +95,7 @@ fn the_page_is_whole_and_loads_nothing() {
         "no_preemption",
         "1.020 <small>[0.970, 1.070]</small>",
         "paper, no failures: at most",
+        "mean quotient with MinCent by its mean quotient with them",
     ] {
         assert!(html.contains(part), "{part}");
     }
@@ -114,6 +115,17 @@ fn a_directory_without_summaries_is_told_what_to_run() {
         Command::new(env!("CARGO_BIN_EXE_simnet")).arg("report").arg(&directory.0).output().expect("simnet starts");
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("simnet reproduce NAME"), "{output:?}");
+}
+
+#[test]
+fn what_cannot_be_read_is_not_left_out() {
+    let directory = Directory::with_summaries("unreadable");
+    // Who may read everything is refused a link to itself, too.
+    std::os::unix::fs::symlink("bound.json", directory.0.join("inner/bound.json")).expect("a link");
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_simnet")).arg("report").arg(&directory.0).output().expect("simnet starts");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("inner/bound.json cannot be read"), "{output:?}");
 }
 
 /// The browser, where one is installed.

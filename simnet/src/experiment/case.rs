@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use idlewood_overlay::Time;
 use idlewood_scheduler::{ClimbingRule, PerSubmitter};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::Experiment;
 use super::table::Labels;
@@ -43,6 +43,11 @@ impl Case {
             Value::String(text) => (*name, text.clone()),
             number => (*name, format!("{name}={number}")),
         })
+    }
+
+    /// The labels as a row of the summary begins with them.
+    pub(super) fn row(&self) -> Map<String, Value> {
+        self.labels.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
     }
 
     /// For people.

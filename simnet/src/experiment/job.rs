@@ -14,21 +14,22 @@ use crate::workload;
 
 /// Steps between two words on the progress.
 const PROGRESS_STEPS: u64 = 1 << 14;
+/// The longest that a scenario may be.
+pub(super) const HORIZON_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 /// As many frozen tasks per slot as peers have by default.
 const FROZEN_MAX: usize = 2;
 
 /// Quantities by name, in the order of columns.
 pub(super) type Values = Vec<(String, f64)>;
 
-/// Runs a case with a seed, on so many threads.
+/// Runs a case with a seed, on so many threads; the simulation's trace hash, and what it came to.
 ///
 /// # Panics
 /// When the scenario is invalid, which a plan is checked for before.
-pub(super) fn run(case: &Case, seed: u64, threads: usize, progress: &mut impl FnMut(JobProgress)) -> Values {
-    let mut scenario = crate::Scenario { seed, ..case.scenario.clone() };
-    if case.to_the_end {
-        scenario.horizon = long_enough(&scenario);
-    }
+pub(super) fn run(case: &Case, seed: u64, threads: usize, progress: &mut impl FnMut(JobProgress)) -> (String, Values) {
+    // Plans are refused by their first seed; another may come out a little longer.
+    let horizon = horizon(case, seed).min(HORIZON_MAX);
+    let scenario = crate::Scenario { seed, horizon, ..case.scenario.clone() };
     let instance = Instance::of(&scenario);
     let execution = Execution { threads, ..Execution::usual(scenario.nodes) };
     let cpu_s = cpu_s(threads);
@@ -59,7 +60,7 @@ pub(super) fn run(case: &Case, seed: u64, threads: usize, progress: &mut impl Fn
         update_times(updates.times_s, &mut values);
     }
     totals(&report, case.to_the_end, cpu_s, &mut values);
-    values
+    (report.trace_hash, values)
 }
 
 /// The largest and the mean stretch of what was simulated, beside those of the centralised schedulers and the offline bound on the
@@ -71,13 +72,18 @@ pub fn compare(simulation: &Simulation) -> Vec<(String, f64)> {
     values
 }
 
-/// A horizon that is not reached in good order: machines could have done the work twice after the last arrival, and half
-/// a day more.
-fn long_enough(scenario: &crate::Scenario) -> Duration {
-    let bags = workload::bags(scenario);
+/// Simulated time at which a case with a seed is cut off at the latest, for a valid scenario. Where the work is done to its
+/// end, this is not reached in good order: machines could have done it twice after the last arrival, and half a day more.
+pub(super) fn horizon(case: &Case, seed: u64) -> Duration {
+    if !case.to_the_end {
+        return case.scenario.horizon;
+    }
+    let scenario = crate::Scenario { seed, ..case.scenario.clone() };
+    let bags = workload::bags(&scenario);
     let last = bags.last().map_or(Duration::ZERO, |bag| bag.arrival.since(Time::ZERO));
     let work_mops: f64 = bags.iter().map(|bag| bag.application_size_mops()).sum();
-    last + Duration::from_secs_f64(work_mops / workload::capacity_mops(scenario) * 2.0) + Duration::from_secs(12 * 3600)
+    last + Duration::from_secs_f64(work_mops / workload::capacity_mops(&scenario) * 2.0)
+        + Duration::from_secs(12 * 3600)
 }
 
 fn progress_of(case: &Case, of: crate::Progress) -> JobProgress {

@@ -120,7 +120,8 @@ fn fairness(rows: &Rows<'_>, interval_s: f64) -> Option<(String, Figure)> {
     }
     let figure = Figure {
         title: format!("Maximum stretch relative to MinCent, a bag every {interval_s} s"),
-        caption: "Mean over seeds of the quotient of maximum stretches, with 95 % confidence intervals; MinCent is 1. \
+        caption: "Mean over seeds of the quotient of maximum stretches, with 95 % confidence intervals; MinCent is 1. Those \
+                  of FCFS and of the offline bound are idlewood's mean quotient with MinCent by its mean quotient with them. \
                   The paper states the values at 1,000 machines (§7.2, Fig. 4a); those of the authors' later code were \
                   measured, at 50 and at 1,000 machines."
             .to_owned(),

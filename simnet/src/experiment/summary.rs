@@ -14,9 +14,10 @@ pub(super) fn of(plan: &Plan, cases: &[Case], jobs: &[Job], table: &Table) -> Va
     let rows = cases.iter().enumerate().filter_map(|(number, case)| {
         let lines = jobs.iter().zip(&table.lines).filter(|(job, _)| job.case == number);
         let lines: Vec<_> = lines.filter_map(|(_, line)| line.as_ref()).collect();
-        let mut row: Map<String, Value> =
-            case.labels.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        let mut row = case.row();
         row.insert("seeds".to_owned(), json!(lines.len()));
+        let hashes: Vec<&str> = lines.iter().map(|line| line.trace_hash.as_str()).collect();
+        row.insert("trace_hash".to_owned(), json!(trace_hash(&hashes)));
         let mut names: Vec<&str> = Vec::new();
         for (name, _) in lines.iter().flat_map(|line| &line.values) {
             if !names.contains(&name.as_str()) {
@@ -53,6 +54,14 @@ pub(super) fn of(plan: &Plan, cases: &[Case], jobs: &[Job], table: &Table) -> Va
         "complete": table.lines.iter().all(Option::is_some),
         "rows": rows.collect::<Vec<_>>(),
     })
+}
+
+/// That of the only seed, or one over those of all seeds in their order.
+fn trace_hash(hashes: &[&str]) -> String {
+    match hashes {
+        [hash] => (*hash).to_owned(),
+        hashes => blake3::hash(hashes.concat().as_bytes()).to_hex().to_string(),
+    }
 }
 
 /// Stretches by those of the same seeds where the user is honest and deadlines are computed as in the paper, as far as both are

@@ -2,10 +2,12 @@
 //!
 //! The file is replaced as a whole, so that an interruption leaves the old one or the new one. When the same is run
 //! again, lines whose key is that of a job are kept and not run again: a key names the build, all settings and the
-//! seed. A file with any other line is put aside as `…-before.csv`.
+//! seed. Any other line is put aside in `…-before.csv`, from where it is taken back when it is asked for again; that file
+//! has several tables below each other where their columns differ.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -21,6 +23,8 @@ pub(super) struct Line {
     pub(super) key: String,
     pub(super) labels: Labels,
     pub(super) seed: u64,
+    /// Of the simulation, in hexadecimal.
+    pub(super) trace_hash: String,
     pub(super) values: Values,
 }
 
@@ -32,23 +36,29 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Reads what an earlier run has found of these jobs: key, labels and seed of each.
+    /// Reads what earlier runs have found of these jobs (key, labels and seed of each), also where it was put aside, and
+    /// puts aside whatever else there is.
     pub(super) fn open(path: PathBuf, jobs: Vec<(String, Labels, u64)>) -> Result<Self, String> {
-        let mut table = Self { path, lines: vec![None; jobs.len()] };
-        let text = match std::fs::read_to_string(&table.path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(table),
-            Err(error) => return Err(format!("{} cannot be read: {error}", table.path.display())),
-        };
-        let mut known: BTreeMap<String, Values> = text_lines(&text);
-        for (line, (key, labels, seed)) in table.lines.iter_mut().zip(jobs) {
-            *line = known.remove(&key).map(|values| Line { key, labels, seed, values });
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        let before = path.with_file_name(format!("{name}-before.csv"));
+        let texts = [read(&before)?, read(&path)?];
+        let mut known: BTreeMap<String, (String, Values)> = texts.iter().flat_map(|text| text_lines(text)).collect();
+        let lines = jobs.into_iter().map(|(key, labels, seed)| {
+            let (trace_hash, values) = known.remove(&key)?;
+            Some(Line { key, labels, seed, trace_hash, values })
+        });
+        let table = Self { path, lines: lines.collect() };
+        let used: BTreeSet<&str> = table.lines.iter().flatten().map(|line| line.key.as_str()).collect();
+        let aside = others(&texts, &used);
+        // An interruption leaves every line in one of the files, if not in both.
+        if !aside.is_empty() {
+            replace(&before, &others(&texts, &BTreeSet::new()))?;
         }
-        let is_whole = known.is_empty() && text.lines().count() == table.lines.iter().flatten().count() + 1;
-        if !is_whole && text.lines().count() > 1 {
-            let name = table.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            let aside = table.path.with_file_name(format!("{name}-before.csv"));
-            std::fs::copy(&table.path, &aside).map_err(|error| unwritable(&aside, &error))?;
+        table.write()?;
+        if !aside.is_empty() {
+            replace(&before, &aside)?;
+        } else if !texts[0].is_empty() {
+            std::fs::remove_file(&before).map_err(|error| unwritable(&before, &error))?;
         }
         Ok(table)
     }
@@ -68,7 +78,7 @@ impl Table {
         }
         let labels = lines().next().map_or(&[][..], |line| &line.labels);
         let labels: Vec<&str> = labels.iter().map(|(name, _)| *name).collect();
-        let heading = labels.iter().chain(&["seed", "commit"]).chain(&names).chain(&["key"]);
+        let heading = labels.iter().chain(&["seed", "commit", "trace_hash"]).chain(&names).chain(&["key"]);
         let mut text = heading.copied().collect::<Vec<_>>().join(",") + "\n";
         for line in lines() {
             for (_, value) in &line.labels {
@@ -78,7 +88,8 @@ impl Table {
                 }
                 text.push(',');
             }
-            write!(text, "{},{}", line.seed, super::Plan::commit()).expect("text takes every write");
+            let (seed, commit, trace_hash) = (line.seed, super::Plan::commit(), &line.trace_hash);
+            write!(text, "{seed},{commit},{trace_hash}").expect("text takes every write");
             for name in &names {
                 text.push(',');
                 if let Some((_, value)) = line.values.iter().find(|(known, _)| known == name) {
@@ -91,34 +102,89 @@ impl Table {
     }
 }
 
-/// The lines of a table by their keys; a line that cannot be read is not one.
-fn text_lines(text: &str) -> BTreeMap<String, Values> {
-    let mut lines = text.lines();
-    let names: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
-    let first = names.iter().position(|name| *name == "commit").map_or(names.len(), |commit| commit + 1);
+/// A file's text; none where there is no file.
+fn read(path: &Path) -> Result<String, String> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(text),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+        Err(error) => Err(format!("{} cannot be read: {error}", path.display())),
+    }
+}
+
+/// The lines of tables but for those with these keys, each once and as it is: what cannot be read, too. Those of one
+/// heading stand together below it.
+fn others(texts: &[String], keys: &BTreeSet<&str>) -> String {
+    let mut seen = keys.clone();
+    let mut tables: Vec<(&str, Vec<&str>)> = Vec::new();
+    for text in texts {
+        let mut heading = "";
+        for line in text.lines() {
+            let is_read = !text_lines(&format!("{heading}\n{line}")).is_empty();
+            let identity = line.rsplit(',').next().filter(|_| is_read).unwrap_or(line);
+            if is_heading(line) {
+                heading = line;
+            } else if seen.insert(identity) {
+                match tables.iter_mut().find(|(known, _)| *known == heading) {
+                    Some((_, lines)) => lines.push(line),
+                    None => tables.push((heading, vec![line])),
+                }
+            }
+        }
+    }
+    let headed = tables.iter().flat_map(|(heading, lines)| [heading].into_iter().chain(lines));
+    headed.filter(|line| !line.is_empty()).flat_map(|line| [line, "\n"]).collect()
+}
+
+fn is_heading(line: &str) -> bool {
+    line.ends_with(",key")
+}
+
+/// Trace hashes and values of the lines of a table by their keys; a line that cannot be read is not one.
+fn text_lines(text: &str) -> BTreeMap<String, (String, Values)> {
+    let mut names: Vec<&str> = Vec::new();
     let mut known = BTreeMap::new();
-    for line in lines {
+    for line in text.lines() {
         let cells: Vec<&str> = line.split(',').collect();
-        let (Some(&"key"), true, Some(key)) = (names.last(), cells.len() == names.len(), cells.last()) else {
+        if is_heading(line) {
+            names = cells;
             continue;
-        };
-        let last = names.len() - 1;
-        let read = names[first..last].iter().zip(&cells[first..last]).filter(|(_, cell)| !cell.is_empty());
-        let values = read.map(|(name, cell)| Ok(((*name).to_owned(), cell.parse::<f64>()?)));
+        }
+        let trace = names.iter().position(|name| *name == "trace_hash");
+        let (true, Some(trace), Some(key)) = (cells.len() == names.len(), trace, cells.last()) else { continue };
+        let read = (trace + 1..names.len() - 1).filter(|&column| !cells[column].is_empty());
+        let values = read.map(|column| Ok((names[column].to_owned(), cells[column].parse::<f64>()?)));
         if let Ok(values) = values.collect::<Result<Values, std::num::ParseFloatError>>() {
-            known.insert((*key).to_owned(), values);
+            known.insert((*key).to_owned(), (cells[trace].to_owned(), values));
         }
     }
     known
 }
 
-/// Replaces a file as a whole.
-pub(crate) fn replace(path: &Path, text: &str) -> Result<(), String> {
-    let new = path.with_extension("new");
-    std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path)).map_err(|error| unwritable(path, &error))
+/// Keeps other processes from working in a directory, for as long as there is the file.
+pub(crate) fn lock(directory: &Path) -> Result<File, String> {
+    let path = directory.join(".lock");
+    let file = File::create(&path).map_err(|error| unwritable(&path, &error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            let directory = directory.display();
+            Err(format!("another simnet works in {directory}: wait for it or give another --out"))
+        }
+        Err(TryLockError::Error(error)) => Err(unwritable(&path, &error)),
+    }
 }
 
-pub(super) fn unwritable(path: &Path, error: &std::io::Error) -> String {
+/// Replaces a file as a whole, or leaves everything as it was.
+pub(crate) fn replace(path: &Path, text: &str) -> Result<(), String> {
+    let new = path.with_extension("new");
+    std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path)).map_err(|error| {
+        // On a full disk half a file would take what room is left; where it cannot be removed either, the first error says more.
+        drop(std::fs::remove_file(&new));
+        unwritable(path, &error)
+    })
+}
+
+pub(crate) fn unwritable(path: &Path, error: &std::io::Error) -> String {
     format!("{} cannot be written: {error}; give --out a directory that can", path.display())
 }
 
@@ -130,7 +196,34 @@ mod tests {
 
     fn line(key: &str, seed: u64, values: &[(&str, f64)]) -> Line {
         let values = values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
-        Line { key: key.to_owned(), labels: vec![("nodes", json!(5)), ("failures", json!("none"))], seed, values }
+        let labels = vec![("nodes", json!(5)), ("failures", json!("none"))];
+        Line { key: key.to_owned(), labels, seed, trace_hash: format!("{seed:064x}"), values }
+    }
+
+    #[test]
+    fn what_cannot_be_written_leaves_nothing_behind() {
+        // A directory where the file should be.
+        let path = std::env::temp_dir().join(format!("idlewood-table-{}", std::process::id()));
+        std::fs::create_dir_all(path.join("there")).unwrap();
+        assert!(replace(&path.join("there"), "text").unwrap_err().contains("cannot be written"));
+        let left: Vec<_> = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["there"]);
+        std::fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn every_other_line_is_put_aside_once() {
+        let heading = "nodes,seed,commit,trace_hash,x,key";
+        let (one, torn, other) = ("4,1,abc,f0,0.5,k1", "4,1,abc,f0,0.5zk1,k1", "4,2,abc,f1,0.5,1,k2");
+        let texts = [
+            format!("{heading}\n{torn}\n{one}\n"),
+            format!("{heading}\n{one}\nnodes,seed,commit,trace_hash,x,y,key\n{other}\n"),
+        ];
+        let both = format!("{heading}\n{torn}\n{one}\nnodes,seed,commit,trace_hash,x,y,key\n{other}\n");
+        assert_eq!(others(&texts, &BTreeSet::new()), both);
+        // What cannot be read is in no table, so that it stays.
+        assert_eq!(others(&texts, &BTreeSet::from(["k1", "k2"])), format!("{heading}\n{torn}\n"));
+        assert_eq!(others(&[texts[1].clone()], &BTreeSet::from(["k1", "k2"])), "");
     }
 
     #[test]
@@ -142,11 +235,11 @@ mod tests {
         ];
         let table = Table { path: PathBuf::from("none"), lines };
         let text = table.to_csv();
-        assert!(text.starts_with("nodes,failures,seed,commit,x,y,z,key\n5,none,1,"), "{text}");
+        assert!(text.starts_with("nodes,failures,seed,commit,trace_hash,x,y,z,key\n5,none,1,"), "{text}");
         let known = text_lines(&text);
         let read = |key: &str| known.get(key).cloned();
-        assert_eq!(read("a"), table.lines[0].clone().map(|line| line.values));
-        assert_eq!(read("c"), table.lines[2].clone().map(|line| line.values));
+        assert_eq!(read("a"), table.lines[0].clone().map(|line| (line.trace_hash, line.values)));
+        assert_eq!(read("c"), table.lines[2].clone().map(|line| (line.trace_hash, line.values)));
         let torn = text_lines(&text[..text.len() - 30]);
         assert_eq!(torn.keys().collect::<Vec<_>>(), ["a"]);
     }

@@ -27,11 +27,16 @@ impl Drop for Directory {
     }
 }
 
-/// Runs `simnet reproduce` with these arguments, and its files into a directory.
-pub(crate) fn reproduce(arguments: &str, out: &Directory) -> Output {
+/// `simnet reproduce` with these arguments, and its files into a directory.
+pub(crate) fn command(arguments: &str, out: &Directory) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_simnet"));
     command.arg("reproduce").args(arguments.split_whitespace()).arg("--out").arg(&out.0);
-    command.output().expect("simnet starts")
+    command
+}
+
+/// Runs it to its end.
+pub(crate) fn reproduce(arguments: &str, out: &Directory) -> Output {
+    command(arguments, out).output().expect("simnet starts")
 }
 
 /// The summary that it printed.
