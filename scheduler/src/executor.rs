@@ -358,11 +358,9 @@ impl Executor {
         }
     }
 
-    /// Forgets these tasks of a bag, but for results that the submitter may not have heard of.
+    /// Forgets these tasks of a bag, whatever they have come to.
     fn give_up(&mut self, bag: BagId, drop: &IntervalSet, io: &mut Io) {
         let Some(held) = self.held.get_mut(&bag) else { return };
-        let known = held.tell_before_forgetting(drop, io);
-        let drop = &drop.difference(&known);
         held.waiting.subtract(drop);
         held.offered.subtract(drop);
         held.kept.subtract(drop);

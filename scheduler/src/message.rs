@@ -139,8 +139,7 @@ pub enum Message {
         /// How long the rest is yours.
         #[serde(rename = "d")]
         term: Duration,
-        /// Forget these: done, placed elsewhere, or the bag is closed. Results of them that have succeeded are told once more
-        /// before that.
+        /// Forget these: done, placed elsewhere, or the bag is closed.
         #[serde(rename = "x")]
         drop: IntervalSet,
         /// All of this bag fails with you and succeeds elsewhere: offer nothing for so long. Believed only by an executor

@@ -60,8 +60,6 @@ pub(super) struct Held {
     pub(super) outbox: BTreeMap<u64, TaskResult>,
     /// Of these, those whose submitter was not told yet.
     pub(super) untold: IntervalSet,
-    /// Of these, those that are told once more though they are to be forgotten.
-    last_told: IntervalSet,
     /// Number and summed work of the tasks finished here.
     pub(super) finished: (u64, f64),
     /// How many times its declared work a task takes, where that is far more (`rating`); else 1.
@@ -108,7 +106,6 @@ impl Held {
             kept: IntervalSet::new(),
             outbox: BTreeMap::new(),
             untold: IntervalSet::new(),
-            last_told: IntervalSet::new(),
             finished: (0, 0.0),
             times_declared: 1.0,
             with_mops: 0.0,
@@ -407,24 +404,6 @@ impl Held {
         if self.unfinished_is_empty() && self.has_untold() {
             self.results_due = self.results_due.min(self.last_due(io));
         }
-    }
-
-    /// Of tasks that are to be forgotten here, those that have succeeded: while their submitter was away it may have asked others,
-    /// without having heard of the results. They are told once more, and forgotten when they are acknowledged, or are to be
-    /// forgotten once more.
-    pub(super) fn tell_before_forgetting(&mut self, drop: &IntervalSet, io: &Io) -> IntervalSet {
-        let mut told = IntervalSet::new();
-        for (&index, result) in drop.ranges().flat_map(|range| self.outbox.range(range)) {
-            if result.success && !self.last_told.contains(index) {
-                told.insert_index(index);
-            }
-        }
-        if !told.is_empty() {
-            self.untold.extend_with(&told);
-            self.last_told.extend_with(&told);
-            self.results_due = io.now;
-        }
-        told
     }
 
     /// When the last results on this machine are told.

@@ -91,24 +91,6 @@ fn only_the_submitter_may_drop_work_or_acknowledge_it() {
     assert_eq!(host.stopped.len(), 1);
 }
 
-/// While the submitter was away others may have got the task: it cannot know that this one has ended.
-#[test]
-fn a_result_is_told_once_more_before_it_is_forgotten() {
-    let results =
-        |host: &Host| host.sent.iter().filter(|(_, message)| matches!(message, Message::Results { .. })).count();
-    let mut host = Host::new(2);
-    host.receive(1, request(1, 0, 0..2));
-    host.finish(host.started[0], true);
-    host.finish(host.started[1], false);
-    for (told, left) in [(1, 1), (0, 0)] {
-        host.sent.clear();
-        host.receive(1, lease(0, IntervalSet::from(0..100)));
-        host.pass(Duration::from_millis(1));
-        assert_eq!(results(&host), told, "{:?}", host.sent);
-        assert_eq!(host.peer.held().iter().map(|held| held.unacknowledged).sum::<u64>(), left, "a failure is not kept");
-    }
-}
-
 #[test]
 fn what_cannot_be_started_goes_to_another_machine() {
     let mut host = Host::new(2);
