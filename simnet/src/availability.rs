@@ -4,8 +4,9 @@
 //!
 //! - **Failure Trace Archive, tabbed** (`event_trace.tab`): a heading line, then `event_id component_id node_id
 //!   platform_id node_name event_type event_start_time event_stop_time event_end_reason`, separated by tabs (then a name
-//!   may have spaces, or be empty) or spaces. Type 1 is available, 0 unavailable; times are seconds since 1970. A machine is up where it has a row of type 1.
-//!   One that has only rows of type 0 is up except then; where a row of each type cover the same moment, it is down.
+//!   may have spaces, or be empty) or spaces. Type 1 is available, 0 unavailable; times are seconds since 1970. A machine is
+//!   up where it has a row of type 1. One that has only rows of type 0 is up except then; where a row of each type cover the
+//!   same moment, it is down.
 //! - **Spot instances** (JSON): `{name: {"gap_seconds": s, "data": [instances up at each tick]}}`, or one such value
 //!   without a name. A series of up to k instances is k machines: the j-th is up at the ticks with at least j up.
 //!
@@ -187,7 +188,7 @@ const FIELDS: usize = 9;
 fn fields(line: &str) -> Vec<&str> {
     let by_spaces: Vec<&str> = line.split_whitespace().collect();
     let by_tabs: Vec<&str> = line.split('\t').map(str::trim).collect();
-    if by_spaces.len() != FIELDS && by_tabs.len() == FIELDS { by_tabs } else { by_spaces }
+    if by_tabs.len() == FIELDS { by_tabs } else { by_spaces }
 }
 
 /// What the rows of one machine say.
@@ -386,9 +387,9 @@ mod tests {
     fn names_between_tabs_may_have_spaces_or_be_empty() {
         let plain = [row(9, 1, 100, 200), row(9, 0, 120, 130)].concat();
         let expected = Availability::parse(&plain).unwrap();
-        for text in
-            [plain.replace("10.000", "lab 3, by the door"), plain.replace("10.000", ""), plain.replace('\t', "  ")]
-        {
+        let misleading = plain.replace("10.000", "lab 1").replace("\t8000", "\t");
+        let [spaces, empty] = ["lab 3, by the door", ""].map(|name| plain.replace("10.000", name));
+        for text in [misleading, spaces, empty, plain.replace('\t', "  ")] {
             assert_eq!(Availability::parse(&text), Ok(expected.clone()), "{text}");
         }
     }

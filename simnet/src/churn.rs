@@ -11,7 +11,8 @@
 //! starts with about as many machines as it goes on with. A trace is replayed from a moment of its calendar that is drawn from the
 //! seed, the same for all machines, so that those that went down together do so here. A machine that the trace does not know
 //! then is where its own part of the trace, repeated over and over, would have it. Where there are more machines than in the trace,
-//! each further set of them has a moment of its own. Left out: weekends, machines that never return, owners who
+//! each further set of them has a moment of its own. The calendar of a machine begins when it is switched on, in the turn of
+//! the start of the run, and stands still while it says its farewells. Left out: weekends, machines that never return, owners who
 //! follow the day.
 
 use std::sync::Arc;

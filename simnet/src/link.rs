@@ -79,10 +79,11 @@ impl Direction {
         Duration::from_micros((bytes.saturating_mul(1_000_000) / self.bytes_s).max(1))
     }
 
-    /// What has not passed by then does not any more.
-    fn cut(&mut self, now: Time) {
-        let ahead_us = |free: Time, of: Use| (free.since(now).as_micros() as u64).min(of.busy_us);
-        let (all_us, data_us) = (ahead_us(self.free, self.messages), ahead_us(self.data_free, self.data));
+    /// What has not passed by then does not any more; data that waits would begin to pass at `data_from`.
+    fn cut(&mut self, now: Time, data_from: Time) {
+        let ahead_us = |from: Time, free: Time, of: Use| (free.since(from).as_micros() as u64).min(of.busy_us);
+        let all_us = ahead_us(now, self.free, self.messages);
+        let data_us = ahead_us(data_from, self.data_free, self.data);
         // Nobody knows which of those that wait are the tree's: as large a part of them as of all before.
         let tree_us = all_us as u128 * u128::from(self.tree.busy_us) / u128::from(self.messages.busy_us.max(1));
         self.tree.busy_us -= tree_us as u64;
@@ -121,8 +122,9 @@ impl Link {
 
     /// The machine was switched off, or the run ends: nothing waits any more.
     pub(crate) fn clear(&mut self, now: Time) {
-        self.up.cut(now);
-        self.down.cut(now);
+        // Only on an uplink data waits for messages.
+        self.up.cut(now, self.up.free.max(now));
+        self.down.cut(now, now);
     }
 
     /// A message is sent, the tree's own or another: when its last byte leaves.
@@ -206,6 +208,12 @@ mod tests {
         link.clear(at(10_500));
         assert_eq!((link.up.messages.busy_us, link.up.tree.busy_us), (10_000_000, 5_000_000));
         assert_eq!(link.send(at(10_500), 1, true), at(11_500));
+        link.clear(at(20_000));
+        link.send_data(at(20_000), 5);
+        link.send(at(30_000), 100, true);
+        link.send_data(at(30_000), 1);
+        link.clear(at(30_000));
+        assert_eq!(link.up.data.busy_us, 5_000_000, "what passed before stays, and what waits behind messages goes");
     }
 
     #[test]

@@ -36,7 +36,8 @@ impl Sum for MessageCount {
     }
 }
 
-/// How busy links were with one kind of traffic, since the first moment a bag could arrive.
+/// How busy links were with one kind of traffic, since the first moment a bag could arrive. What waited when a machine went down
+/// or the run ended counts in peaks, as if it had passed, and not in means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct TrafficUse {
     /// Mean over all uplinks and all time.
@@ -159,7 +160,8 @@ pub struct Report {
     pub started_executions: u64,
     /// Executions that ran to the end.
     pub finished_executions: u64,
-    /// Largest (C − r)/w of a bag with the paper's w = n·a, in s/Mop; unfinished bags count with the time so far.
+    /// Largest (C − r)/w of a bag with the paper's w = n·a, in s/Mop, r when its user came with it; unfinished bags count with
+    /// the time so far.
     pub max_stretch: f64,
     /// Mean of the same.
     pub mean_stretch: f64,

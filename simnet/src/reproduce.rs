@@ -267,7 +267,7 @@ impl Reproduction {
     /// Runs everything; `news` is called about five times a second.
     ///
     /// # Errors
-    /// A sentence that says which file could not be written.
+    /// A sentence that says which file could not be written, or that another process works in the directory.
     pub fn run(&self, mut news: impl FnMut(News<'_>)) -> Result<Summary, String> {
         std::fs::create_dir_all(&self.out).map_err(|error| unwritable(&self.out, &error))?;
         let _locked = lock(&self.out)?;

@@ -20,6 +20,7 @@ use crate::{Output, ProgressLine};
 
 /// Smaller grids have too little to do at a time for several threads.
 const THREADED_NODES_MIN: u32 = 2_000;
+
 #[derive(Args)]
 pub(crate) struct RunArguments {
     /// A scenario; flags win over what it says.
@@ -188,12 +189,12 @@ pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
         Err(sentence) => return failure(&sentence),
     };
     match simulate(simulation, meter, &interrupted, arguments) {
-        Ok(_) if interrupted.load(Ordering::Relaxed) => {
+        Ok((_, true)) => {
             eprintln!("interrupted: this is how far it came");
             ExitCode::from(INTERRUPTED)
         }
-        Ok(report) if report.lost_tasks > 0 => failure(&format!("{} tasks were lost", report.lost_tasks)),
-        Ok(report) if report.unaccepted_tasks > 0 => {
+        Ok((report, _)) if report.lost_tasks > 0 => failure(&format!("{} tasks were lost", report.lost_tasks)),
+        Ok((report, _)) if report.unaccepted_tasks > 0 => {
             failure(&format!("{} tasks are of bags that no machine has accepted", report.unaccepted_tasks))
         }
         Ok(_) => ExitCode::SUCCESS,
@@ -206,17 +207,19 @@ fn failure(sentence: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
+/// Prints what the run comes to: that, and whether it was interrupted.
 fn simulate(
     mut simulation: Simulation,
     meter: Meter,
     interrupted: &AtomicBool,
     arguments: &RunArguments,
-) -> anyhow::Result<Report> {
+) -> anyhow::Result<(Report, bool)> {
     let mut line = ProgressLine::new();
     let report = simulation.run_while(|progress| {
         line.show(progress);
         !interrupted.load(Ordering::Relaxed)
     });
+    let is_interrupted = interrupted.load(Ordering::Relaxed);
     let wall_s = line.finish();
     let cost = meter.stop(report.events, report.scenario.nodes, report.sim_s);
     // What depends on the machine stays out of the report.
@@ -237,7 +240,7 @@ fn simulate(
         eprintln!("the others take each bag for another user's: so do ours with per_submitter = \"off\" in [policy]");
     }
     let mut compared = BTreeMap::new();
-    if arguments.compare && !interrupted.load(Ordering::Relaxed) {
+    if arguments.compare && !is_interrupted {
         compared.extend(compare(&simulation).into_iter().filter(|(_, value)| value.is_finite()));
     }
     let mut stdout = std::io::stdout().lock();
@@ -255,5 +258,5 @@ fn simulate(
         }
     }
     .context("the report cannot be printed")?;
-    Ok(report)
+    Ok((report, is_interrupted))
 }

@@ -131,6 +131,8 @@ fn others(texts: &[String], keys: &BTreeSet<&str>) -> String {
             }
         }
     }
+    // What had no heading gets none.
+    tables.sort_by_key(|(heading, _)| !heading.is_empty());
     let headed = tables.iter().flat_map(|(heading, lines)| [heading].into_iter().chain(lines));
     headed.filter(|line| !line.is_empty()).flat_map(|line| [line, "\n"]).collect()
 }
