@@ -89,7 +89,7 @@ pub(crate) struct RunArguments {
     wire: Option<Travel>,
     /// Tell, too, what centralised schedulers with perfect information and the offline bound come to on the same machines, bags and
     /// failures. Not where owners come and go, of whom those do not know. They take each bag for another user's, as ours do with
-    /// per_submitter = "off" in [policy].
+    /// per_submitter = "off" in the section policy.
     #[arg(long)]
     compare: bool,
     /// How the result is printed; json: one object on the last line.
