@@ -291,33 +291,19 @@ const GAP_SECONDS_MAX: u64 = 365 * 24 * 3600;
 const INSTANCES_MAX: u32 = 1_024;
 
 /// One series, or many by their names.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Spot {
-    One(Series),
-    Many(BTreeMap<String, Series>),
-}
-
 fn spot(text: &str) -> Result<Vec<Machine>, Malformed> {
-    // An untagged form forgets where it went wrong: the plain one says it better.
-    let all = match serde_json::from_str(text) {
-        Ok(Spot::One(series)) => BTreeMap::from([(String::new(), series)]),
-        Ok(Spot::Many(all)) => all,
-        Err(_) => {
-            let is_one = serde_json::from_str(text).is_ok_and(|value: serde_json::Value| value["data"].is_array());
-            let read = if is_one {
-                serde_json::from_str(text).map(|series| BTreeMap::from([(String::new(), series)]))
-            } else {
-                serde_json::from_str(text)
-            };
-            read.map_err(|error: serde_json::Error| Malformed {
-                line: Some(error.line()),
-                sentence: format!(
-                    "{error}; expected is {{name: {{\"gap_seconds\": seconds, \"data\": [instances up at each tick]}}}}"
-                ),
-            })?
-        }
+    let is_one = serde_json::from_str(text).is_ok_and(|value: serde_json::Value| value["data"].is_array());
+    let read = if is_one {
+        serde_json::from_str(text).map(|series| BTreeMap::from([(String::new(), series)]))
+    } else {
+        serde_json::from_str(text)
     };
+    let all: BTreeMap<String, Series> = read.map_err(|error: serde_json::Error| Malformed {
+        line: Some(error.line()),
+        sentence: format!(
+            "{error}; expected is {{name: {{\"gap_seconds\": seconds, \"data\": [instances up at each tick]}}}}"
+        ),
+    })?;
     let mut machines = Vec::new();
     for (name, series) in all {
         let gap = series.gap_seconds.or(series.metadata.map(|metadata| metadata.gap_seconds));
