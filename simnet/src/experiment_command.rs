@@ -94,12 +94,8 @@ pub(crate) fn reproduce(experiment: Experiment, arguments: ExperimentArguments) 
         line.show(news);
         if interrupted.load(Ordering::Relaxed) {
             line.clear();
-            eprintln!(
-                "interrupted: {} of {} runs are kept; the same command goes on from there",
-                news.jobs_done, news.jobs
-            );
-            // Files are whole between two news, and nobody wants to wait for the jobs that run.
-            std::process::exit(INTERRUPTED.into());
+            let (done, all) = (news.jobs_done, news.jobs);
+            end_at_once(&format!("{done} of {all} runs are kept; the same command goes on from there"));
         }
     };
     match plan.run(show) {
@@ -126,6 +122,12 @@ pub(crate) fn interruption() -> Result<Arc<AtomicBool>, String> {
         .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&interrupted)))
         .map_err(|error| format!("Ctrl-C cannot be waited for: {error}"))?;
     Ok(interrupted)
+}
+
+/// Ends an interrupted experiment: files are whole between two news, and nobody wants to wait for the jobs that run.
+pub(crate) fn end_at_once(kept: &str) -> ! {
+    eprintln!("interrupted: {kept}");
+    std::process::exit(INTERRUPTED.into())
 }
 
 fn print(text: &str) -> ExitCode {

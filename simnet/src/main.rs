@@ -257,9 +257,7 @@ fn reproduce_overlay(arguments: OverlayArguments) -> ExitCode {
             && interrupted.load(Ordering::Relaxed)
         {
             line.clear();
-            eprintln!("interrupted: what {done} of {all} jobs came to is kept");
-            // Files are whole between two news, and nobody wants to wait for the jobs that run.
-            std::process::exit(experiment_command::INTERRUPTED.into());
+            experiment_command::end_at_once(&format!("what {done} of {all} jobs came to is kept"));
         }
     };
     let printed = reproduction.run(show).map_err(anyhow::Error::msg).and_then(|summary| {

@@ -4,14 +4,13 @@
 mod command;
 
 use std::collections::BTreeSet;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 use idlewood_simnet::Scenario;
 use idlewood_simnet::workload::{bags, speed_mops};
 use serde_json::Value;
 
-use command::{Directory, json, reproduce};
+use command::{Directory, begin, interrupt, json, reproduce};
 
 /// The lines of a table, by column; of all where several stand below each other.
 fn table(directory: &Directory, name: &str) -> Vec<Vec<(String, String)>> {
@@ -287,21 +286,8 @@ fn lost_tasks_are_an_exit_code_after_all_results() {
     );
 }
 
-/// Work for many minutes, begun in a directory, and what it has left there once `is_begun`.
-#[track_caller]
-fn begin(out: &Directory, is_begun: impl Fn() -> bool) -> Child {
-    let arguments = "fairness --nodes 100 --seeds 9 --only none,bag_interval_s=300 --threads 1";
-    let mut child = command::command(arguments, out).stderr(Stdio::piped()).spawn().expect("simnet starts");
-    let begun = Instant::now();
-    while !is_begun() {
-        if begun.elapsed() > Duration::from_secs(20) {
-            child.kill().and_then(|()| child.wait()).expect("it runs");
-            panic!("nothing has changed in the directory");
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    child
-}
+/// Of many minutes.
+const LONG: &str = "fairness --nodes 100 --seeds 9 --only none,bag_interval_s=300 --threads 1";
 
 #[test]
 fn what_is_interrupted_at_once_leaves_no_summary_of_another_command() {
@@ -310,7 +296,7 @@ fn what_is_interrupted_at_once_leaves_no_summary_of_another_command() {
     json(&reproduce("fairness --nodes 4 --bags 2 --seeds 1 --only none,bag_interval_s=10 --output json", &out));
     let figure = out.0.join("fairness_10s.svg");
     assert!(figure.exists());
-    let mut child = begin(&out, || !figure.exists());
+    let mut child = begin(LONG, &out, || !figure.exists());
     child.kill().and_then(|()| child.wait()).expect("it runs");
     let summary: Value = serde_json::from_str(&out.read("fairness.json")).expect("JSON");
     assert_eq!((&summary["complete"], rows(&summary).len()), (&Value::Bool(false), 0));
@@ -321,7 +307,7 @@ fn what_is_interrupted_at_once_leaves_no_summary_of_another_command() {
 #[test]
 fn one_process_at_a_time_works_in_a_directory() {
     let out = Directory::new("locked");
-    let mut child = begin(&out, || out.0.join("fairness.json").exists());
+    let mut child = begin(LONG, &out, || out.0.join("fairness.json").exists());
     for arguments in ["fairness --nodes 4 --bags 2", "bound --nodes 4 --bags 2", "overlay --nodes 4"] {
         let output = reproduce(arguments, &out);
         assert!(!output.status.success() && output.stdout.is_empty(), "{arguments}: {output:?}");
@@ -336,13 +322,8 @@ fn one_process_at_a_time_works_in_a_directory() {
 fn who_interrupts_is_told_what_is_kept() {
     let out = Directory::new("told");
     json(&reproduce("fairness --nodes 4 --bags 2 --seeds 1 --only none,bag_interval_s=300 --output json", &out));
-    let child = begin(&out, || out.read("fairness.json").contains("--nodes 100 "));
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
-    let output = child.wait_with_output().expect("it ends");
-    assert_eq!(output.status.code(), Some(130));
-    let stderr = String::from_utf8(output.stderr).expect("text");
-    assert_eq!(stderr.lines().last(), Some("interrupted: 0 of 9 runs are kept; the same command goes on from there"));
+    let child = begin(LONG, &out, || out.read("fairness.json").contains("--nodes 100 "));
+    assert_eq!(interrupt(child), "interrupted: 0 of 9 runs are kept; the same command goes on from there");
 }
 
 #[test]

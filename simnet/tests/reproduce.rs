@@ -3,12 +3,11 @@
 
 mod command;
 
-use std::process::{Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Output;
 
 use serde_json::Value;
 
-use command::{Directory, json};
+use command::{Directory, begin, interrupt, json};
 
 fn overlay(arguments: &str, out: &Directory) -> Output {
     command::reproduce(&format!("overlay {arguments}"), out)
@@ -141,16 +140,6 @@ fn bad_usage_is_told_in_a_sentence() {
 #[test]
 fn who_interrupts_is_told_what_is_kept() {
     let out = Directory::new("interrupted");
-    let mut command = command::command("overlay --nodes 5000 --only steady,churn-4h", &out);
-    let child = command.stderr(Stdio::piped()).spawn().expect("simnet starts");
-    let begun = Instant::now();
-    while !out.0.join(".lock").exists() && begun.elapsed() < Duration::from_secs(20) {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
-    let output = child.wait_with_output().expect("it ends");
-    assert_eq!(output.status.code(), Some(130));
-    let stderr = String::from_utf8(output.stderr).expect("text");
-    assert_eq!(stderr.lines().last(), Some("interrupted: what 0 of 3 jobs came to is kept"));
+    let child = begin("overlay --nodes 5000 --only steady,churn-4h", &out, || out.0.join(".lock").exists());
+    assert_eq!(interrupt(child), "interrupted: what 0 of 3 jobs came to is kept");
 }

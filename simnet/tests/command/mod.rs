@@ -1,7 +1,8 @@
 //! `simnet` as a command, for the tests of what it reproduces.
 
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -37,6 +38,32 @@ pub(crate) fn command(arguments: &str, out: &Directory) -> Command {
 /// Runs it to its end.
 pub(crate) fn reproduce(arguments: &str, out: &Directory) -> Output {
     command(arguments, out).output().expect("simnet starts")
+}
+
+/// Begins what takes minutes, and waits until `is_begun`.
+#[track_caller]
+pub(crate) fn begin(arguments: &str, out: &Directory, is_begun: impl Fn() -> bool) -> Child {
+    let mut child = command(arguments, out).stderr(Stdio::piped()).spawn().expect("simnet starts");
+    let begun = Instant::now();
+    while !is_begun() {
+        if begun.elapsed() > Duration::from_secs(20) {
+            child.kill().and_then(|()| child.wait()).expect("it runs");
+            panic!("nothing has changed in the directory");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child
+}
+
+/// Interrupts it: the last line of what it says then.
+#[track_caller]
+pub(crate) fn interrupt(child: Child) -> String {
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(130));
+    let stderr = String::from_utf8(output.stderr).expect("text");
+    stderr.lines().last().unwrap_or_else(|| panic!("it says nothing")).to_owned()
 }
 
 /// The summary that it printed.
