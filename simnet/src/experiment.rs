@@ -29,6 +29,7 @@ pub(crate) use table::{lock, replace, unwritable};
 
 pub use job::compare;
 
+use crate::scenario::HORIZON_MAX;
 use crate::seeds::{self, Word};
 use case::Case;
 use table::{Line, Table};
@@ -347,11 +348,11 @@ impl Plan {
 
 /// Refuses a case that takes longer than a scenario may.
 fn check_horizon(case: &Case, horizon: Duration) -> Result<(), String> {
-    if horizon <= job::HORIZON_MAX {
+    if horizon <= HORIZON_MAX {
         return Ok(());
     }
     let days = |time: Duration| time.as_secs().div_ceil(24 * 3600);
-    let (name, bags, most) = (case.name(), case.scenario.bags, days(job::HORIZON_MAX));
+    let (name, bags, most) = (case.name(), case.scenario.bags, days(HORIZON_MAX));
     Err(format!("{name} would take {} days with {bags} bags, more than {most}; give fewer with --bags", days(horizon)))
 }
 

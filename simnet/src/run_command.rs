@@ -231,7 +231,7 @@ fn simulate(
         eprintln!("{:.1} MB of memory at most, {:.1} kB per machine", bytes as f64 / 1e6, each / 1e3);
     }
     let late = report.bags.iter().filter(|bag| bag.arrival_s > report.sim_s).count();
-    if late > 0 {
+    if late > 0 && !is_interrupted {
         eprintln!("{late} bags would have come later: a longer --horizon, or a higher --load, has them in");
     }
     let submitters: BTreeSet<Option<u32>> = report.bags.iter().map(|bag| bag.submitter).collect();

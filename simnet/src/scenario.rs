@@ -321,6 +321,8 @@ impl Default for Scenario {
     }
 }
 
+/// The longest that a run may be, and anything in it.
+pub(crate) const HORIZON_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 /// Most tasks of a run of the paper's generator: each takes twelve bytes of the record.
 const TASKS_MAX: u64 = 500_000_000;
 
@@ -332,7 +334,7 @@ impl Scenario {
     pub fn validate(&self) -> Result<(), String> {
         let check = |valid: bool, sentence: &str| if valid { Ok(()) } else { Err(sentence.to_owned()) };
         let second = Duration::from_secs(1);
-        let year = Duration::from_secs(366 * 24 * 3600);
+        let year = HORIZON_MAX;
         check((1..=1_000_000).contains(&self.nodes), "nodes must be between 1 and 1000000")?;
         check(self.bags <= 1_000_000, "bags must be at most 1000000")?;
         check(
@@ -416,7 +418,7 @@ impl Scenario {
         let tasks = u64::from(self.bags).saturating_mul(u64::from(self.nodes)).saturating_mul(self.tasks_per_node);
         check(
             self.workload != Workload::Paper || tasks <= TASKS_MAX,
-            &format!("bags, nodes and tasks-per-node make {tasks} tasks: give fewer, at most {TASKS_MAX} in all"),
+            &format!("bags by nodes by tasks-per-node are {tasks} tasks: give fewer, at most {TASKS_MAX} in all"),
         )?;
         check((second..=year).contains(&self.horizon), "horizon must be between 1s and 366d")?;
         self.peer.validate()
@@ -643,6 +645,7 @@ mod tests {
         refused(Scenario { output_bytes: u64::MAX, ..Scenario::default() }, "output_bytes");
         refused(Scenario { warm_up: Duration::MAX, ..Scenario::default() }, "warm_up");
         refused(Scenario { nodes: 4, replicas: 8, ..Scenario::default() }, "replicas");
+        refused(Scenario { bags: 1_000_000, ..Scenario::default() }, "bags by nodes by tasks-per-node are 1000000000");
         refused(Scenario { slots: 0, ..Scenario::default() }, "slots");
         refused(Scenario { load: Some(0.0), ..Scenario::default() }, "load");
         refused(Scenario { workload: Workload::Log, ..Scenario::default() }, "log_file");

@@ -9,13 +9,12 @@ use super::case::Case;
 use super::published::{UPDATE_SHARES, quantile_name};
 use super::updates::Updates;
 use crate::baseline::{Instance, Measure, Policy, offline_bound, schedule};
+use crate::scenario::HORIZON_MAX;
 use crate::simulation::{Execution, Simulation};
 use crate::workload;
 
 /// Steps between two words on the progress.
 const PROGRESS_STEPS: u64 = 1 << 14;
-/// The longest that a scenario may be.
-pub(super) const HORIZON_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 /// As many frozen tasks per slot as peers have by default.
 const FROZEN_MAX: usize = 2;
 

@@ -39,8 +39,9 @@ impl Table {
     /// Reads what earlier runs have found of these jobs (key, labels and seed of each), also where it was put aside, and
     /// puts aside whatever else there is.
     pub(super) fn open(path: PathBuf, jobs: Vec<(String, Labels, u64)>) -> Result<Self, String> {
-        let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        let before = path.with_file_name(format!("{name}-before.csv"));
+        let mut before = path.with_extension("").into_os_string();
+        before.push("-before.csv");
+        let before = PathBuf::from(before);
         let texts = [read(&before)?, read(&path)?];
         let mut known: BTreeMap<String, (String, Values)> = texts.iter().flat_map(|text| text_lines(text)).collect();
         let lines = jobs.into_iter().map(|(key, labels, seed)| {
