@@ -13,12 +13,12 @@
 //! Left out: why a machine went, and how it is paired with others.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
+
+use crate::input::{self, Malformed, malformed};
 
 /// Machines of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,62 +36,13 @@ pub struct Machine {
     last: u64,
 }
 
-/// What is wrong with a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Malformed {
-    /// From 1; none where it is not a single line.
-    line: Option<usize>,
-    sentence: String,
-}
-
-impl fmt::Display for Malformed {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.line {
-            Some(line) => write!(formatter, "line {line}: {}", self.sentence),
-            None => formatter.write_str(&self.sentence),
-        }
-    }
-}
-
-impl Malformed {
-    /// Of no single line.
-    pub(crate) fn whole(sentence: &str) -> Self {
-        Self { line: None, sentence: sentence.to_owned() }
-    }
-
-    /// With the file's name in front.
-    pub(crate) fn in_file(&self, path: &Path) -> String {
-        let (name, sentence) = (path.display(), &self.sentence);
-        self.line.map_or_else(|| format!("{name}: {sentence}"), |line| format!("{name}:{line}: {sentence}"))
-    }
-}
-
-/// The text of a file, plain or compressed by gzip, without a byte order mark; `expected`: what to give instead of what is
-/// no text.
-pub(crate) fn read_text(path: &Path, expected: &str) -> Result<String, String> {
-    let name = path.display();
-    let bytes = std::fs::read(path).map_err(|error| format!("{name} cannot be read: {error}"))?;
-    let bytes = decompress(bytes).map_err(|error| format!("{name} cannot be decompressed: {error}"))?;
-    // Comments of old logs are in other encodings, of which no letter is a zero.
-    if bytes.contains(&0) {
-        return Err(format!("{name} is not text: {expected}"));
-    }
-    let text = String::from_utf8_lossy(&bytes);
-    Ok(text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned())
-}
-
-pub(crate) fn malformed<T>(line: usize, sentence: impl Into<String>) -> Result<T, Malformed> {
-    Err(Malformed { line: Some(line), sentence: sentence.into() })
-}
-
 impl Availability {
     /// Reads a trace.
     ///
     /// # Errors
     /// A sentence with the file, the line where there is one, and what is expected there.
     pub fn read(path: &Path) -> Result<Self, String> {
-        let text = read_text(path, "give an event_trace.tab or JSON")?;
-        Self::parse(&text).map_err(|malformed| malformed.in_file(path))
+        input::read(path, "give an event_trace.tab or JSON", Self::parse)
     }
 
     /// Parses a trace in one of the two forms.
@@ -101,7 +52,7 @@ impl Availability {
     pub fn parse(text: &str) -> Result<Self, Malformed> {
         let machines = if text.trim_start().starts_with('{') { spot(text)? } else { tabbed(text)? };
         if machines.is_empty() {
-            return Err(Malformed { line: None, sentence: "no machine is ever up in it".to_owned() });
+            return Err(Malformed::whole("no machine is ever up in it"));
         }
         Ok(Self { machines })
     }
@@ -167,16 +118,6 @@ fn merged(mut intervals: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
         goes_on
     });
     intervals
-}
-
-/// Undoes gzip where the bytes begin like it.
-fn decompress(bytes: Vec<u8>) -> std::io::Result<Vec<u8>> {
-    if !bytes.starts_with(&[0x1f, 0x8b]) {
-        return Ok(bytes);
-    }
-    let mut text = Vec::new();
-    flate2::read::MultiGzDecoder::new(bytes.as_slice()).read_to_end(&mut text)?;
-    Ok(text)
 }
 
 // ---- Failure Trace Archive ----
@@ -293,30 +234,23 @@ const INSTANCES_MAX: u32 = 1_024;
 /// One series, or many by their names.
 fn spot(text: &str) -> Result<Vec<Machine>, Malformed> {
     let is_one = serde_json::from_str(text).is_ok_and(|value: serde_json::Value| value["data"].is_array());
-    let read = if is_one {
-        serde_json::from_str(text).map(|series| BTreeMap::from([(String::new(), series)]))
+    let expected = "{name: {\"gap_seconds\": seconds, \"data\": [instances up at each tick]}}";
+    let all: BTreeMap<String, Series> = if is_one {
+        BTreeMap::from([(String::new(), input::json(text, expected)?)])
     } else {
-        serde_json::from_str(text)
+        input::json(text, expected)?
     };
-    let all: BTreeMap<String, Series> = read.map_err(|error: serde_json::Error| Malformed {
-        line: Some(error.line()),
-        sentence: format!(
-            "{error}; expected is {{name: {{\"gap_seconds\": seconds, \"data\": [instances up at each tick]}}}}"
-        ),
-    })?;
     let mut machines = Vec::new();
     for (name, series) in all {
         let gap = series.gap_seconds.or(series.metadata.map(|metadata| metadata.gap_seconds));
         let Some(gap) = gap.filter(|gap| (1..=GAP_SECONDS_MAX).contains(gap)) else {
             let sentence = format!("{name}: gap_seconds is missing or not between 1 and {GAP_SECONDS_MAX}");
-            return Err(Malformed { line: None, sentence });
+            return Err(Malformed::whole(sentence));
         };
         let most = series.data.iter().copied().max().unwrap_or(0);
         if most > INSTANCES_MAX {
-            return Err(Malformed {
-                line: None,
-                sentence: format!("{name}: {most} instances up at a tick are more than {INSTANCES_MAX}"),
-            });
+            let sentence = format!("{name}: {most} instances up at a tick are more than {INSTANCES_MAX}");
+            return Err(Malformed::whole(sentence));
         }
         let last = gap * series.data.len() as u64;
         for instance in 1..=most {

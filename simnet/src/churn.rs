@@ -12,17 +12,21 @@
 //! seed, the same for all machines, so that those that went down together do so here. A machine that the trace does not know
 //! then is where its own part of the trace, repeated over and over, would have it. Where there are more machines than in the trace,
 //! each further set of them has a moment of its own. The calendar of a machine begins when it is switched on, in the turn of
-//! the start of the run, and stands still while it says its farewells. Left out: weekends, machines that never return, owners who
-//! follow the day.
+//! the start of the run, and stands still while it says its farewells.
+//!
+//! Owners come and go as drawn, or are there while the processor of a real machine was busy: that day is repeated from a moment on
+//! that is drawn from the seed, the same for all. Left out: weekends, machines that never return, drawn owners who follow the day.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use idlewood_overlay::Time;
 use rand::RngExt;
 
 use crate::availability::{Availability, Machine};
+use crate::processor_load::ProcessorLoad;
 use crate::random::{SmallStream, exponential, happens, ln, lognormal, quantile, weibull};
-use crate::scenario::{Scenario, Sessions};
+use crate::scenario::{Owners, Scenario, Sessions};
 
 const HOUR_S: f64 = 3600.0;
 /// Absence of a machine that its trace never brings back.
@@ -203,34 +207,67 @@ impl Churn {
     }
 }
 
-/// The owner of one machine, who sits at it now and then while it is up. Every session of the machine begins without
-/// the owner.
+/// The owner of one machine, who sits at it now and then while it is up. Where owners are drawn every session of the machine
+/// begins without its owner.
 #[derive(Clone, Debug)]
 pub struct Owner {
     session: Option<Duration>,
     away: Duration,
+    trace: Option<Busy>,
     rng: SmallStream,
+}
+
+/// An owner who is there while a machine is busy.
+#[derive(Clone, Debug)]
+struct Busy {
+    load: Arc<ProcessorLoad>,
+    machine: u32,
+    percent: u8,
+    /// Of the day, when the run starts.
+    moment: Duration,
+}
+
+impl Busy {
+    /// How long after `now` the owner comes or goes.
+    fn until(&self, here: bool, now: Time) -> Option<Duration> {
+        self.load.until(self.machine, self.percent, here, self.moment + now.since(Time::ZERO))
+    }
 }
 
 impl Owner {
     /// That of machine number `host`.
     pub fn new(scenario: &Scenario, host: u32) -> Self {
+        let load = scenario.inputs.owners.as_ref().filter(|_| scenario.owners == Owners::Load);
+        let trace = load.map(|load| {
+            let mut rng = SmallStream::new(scenario.seed, "owners", 0);
+            let moment = load.span().mul_f64(rng.random());
+            Busy { load: Arc::clone(load), machine: host, percent: scenario.owner_percent, moment }
+        });
         let rng = SmallStream::new(scenario.seed, "owner", u64::from(host));
-        Self { session: scenario.owner_session, away: scenario.owner_away, rng }
+        Self { session: scenario.owner_session, away: scenario.owner_away, trace, rng }
     }
 
-    /// How long the owner is away from now; `None`: for good.
-    pub fn away(&mut self) -> Option<Duration> {
-        self.session.map(|_| draw(&mut self.rng, self.away))
+    /// How long the owner is away from `now` on; `None`: for good.
+    pub fn away(&mut self, now: Time) -> Option<Duration> {
+        match &self.trace {
+            Some(trace) => trace.until(true, now),
+            None => self.session.map(|_| draw(&mut self.rng, self.away)),
+        }
     }
 
-    /// How long the owner who comes now stays.
-    pub fn session(&mut self) -> Option<Duration> {
-        self.session.map(|session| draw(&mut self.rng, session))
+    /// How long the owner who comes at `now` stays; `None`: for good.
+    pub fn session(&mut self, now: Time) -> Option<Duration> {
+        match &self.trace {
+            Some(trace) => trace.until(false, now),
+            None => self.session.map(|session| draw(&mut self.rng, session)),
+        }
     }
 
     /// Share of time that the owner is away.
     pub fn share_away(&self) -> f64 {
+        if let Some(trace) = &self.trace {
+            return 1.0 - trace.load.share_above(trace.machine, trace.percent);
+        }
         let away_s = self.away.as_secs_f64();
         self.session.map_or(1.0, |session| away_s / (away_s + session.as_secs_f64()))
     }
@@ -359,9 +396,39 @@ mod tests {
         let mut owner =
             Owner::new(&Scenario { owner_session: Some(hour), owner_away: hour * 3, ..Scenario::default() }, 1);
         let (here, away): (f64, f64) = (0..4_000)
-            .map(|_| (seconds(owner.session()), seconds(owner.away())))
+            .map(|_| (seconds(owner.session(Time::ZERO)), seconds(owner.away(Time::ZERO))))
             .fold((0.0, 0.0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
         assert!((away / (here + away) - owner.share_away()).abs() < 0.02 && owner.share_away() == 0.75);
-        assert_eq!(Owner::new(&Scenario::default(), 1).away(), None);
+        assert_eq!(Owner::new(&Scenario::default(), 1).away(Time::ZERO), None);
+    }
+
+    /// All from one moment of that day on, over and over.
+    #[test]
+    fn owners_are_there_while_real_machines_were_busy() {
+        let load = ProcessorLoad::parse("0 90 10 10 80\n1 90 90 0 0\n2 0 0 0 0\n3 50 50 50 50\n").unwrap();
+        let whole_day = 4 * 300;
+        let seconds_here = |owner: &mut Owner| {
+            let (mut here, mut now) = (Vec::new(), Time::ZERO);
+            while here.len() < whole_day {
+                let comes = now + owner.away(now).unwrap();
+                now = comes + owner.session(comes).unwrap();
+                here.resize(comes.since(Time::ZERO).as_secs() as usize, false);
+                here.resize(now.since(Time::ZERO).as_secs() as usize, true);
+            }
+            here.truncate(whole_day);
+            here
+        };
+        for seed in 0..20 {
+            let mut scenario = Scenario { seed, owners: Owners::Load, owner_percent: 49, ..Scenario::default() };
+            scenario.inputs.owners = Some(Arc::new(load.clone()));
+            let mut owners: Vec<Owner> = (0..5).map(|host| Owner::new(&scenario, host)).collect();
+            assert_eq!(owners.iter().map(Owner::share_away).collect::<Vec<_>>(), [0.5, 0.5, 1.0, 0.0, 0.5]);
+            assert_eq!((owners[2].away(Time::ZERO), owners[3].session(Time::ZERO)), (None, None));
+            assert_eq!(owners[3].away(Time::ZERO), Some(Duration::ZERO));
+            let [first, second, fifth] = [0, 1, 4].map(|host| seconds_here(&mut owners[host]));
+            assert_eq!(first, fifth);
+            let both = first.iter().zip(&second).filter(|(first, second)| **first && **second).count();
+            assert!(both.abs_diff(300) <= 4, "{both}");
+        }
     }
 }

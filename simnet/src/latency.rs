@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::availability::{Malformed, malformed, read_text};
 use crate::event_queue::HostIndex;
+use crate::input::{self, Malformed, malformed};
 use crate::random::quantile;
 use crate::scenario::{Latencies, Scenario};
 use crate::size::mix;
@@ -40,8 +40,7 @@ impl Matrix {
     /// # Errors
     /// A sentence with the file, the line where there is one, and what is expected there.
     pub fn read(path: &Path) -> Result<Self, String> {
-        let text = read_text(path, "give a matrix of round trips in milliseconds")?;
-        Self::parse(&text).map_err(|malformed| malformed.in_file(path))
+        input::read(path, "give a matrix of round trips in milliseconds", Self::parse)
     }
 
     /// Parses a matrix: a line for each row.
@@ -49,12 +48,7 @@ impl Matrix {
     /// # Errors
     /// What is wrong, and in which line.
     pub fn parse(text: &str) -> Result<Self, Malformed> {
-        let lines: Vec<(usize, &str)> = text
-            .lines()
-            .enumerate()
-            .filter(|(_, line)| !line.trim().is_empty())
-            .map(|(at, line)| (at + 1, line))
-            .collect();
+        let lines: Vec<(usize, &str)> = input::lines(text).collect();
         let side = lines.len();
         if side < 2 {
             return Err(Malformed::whole("a matrix has at least two rows"));

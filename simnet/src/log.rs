@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::availability::{Malformed, malformed, read_text};
+use crate::input::{self, Malformed, malformed};
 
 /// Longest time between two jobs of a user in one bag.
 const GAP: u64 = 120;
@@ -24,13 +24,15 @@ pub struct LoggedBag {
     /// When its first job was submitted, since that of the log's first bag.
     pub arrival: Duration,
     /// Run time of each of its tasks, in seconds.
-    pub tasks_s: Vec<u32>,
+    pub tasks_s: Vec<f32>,
+    /// Size of the output of each; empty where nobody has said.
+    pub outputs_bytes: Vec<u64>,
 }
 
 impl LoggedBag {
     /// Mean run time of its tasks, in seconds.
     pub fn mean_s(&self) -> f64 {
-        self.tasks_s.iter().copied().map(f64::from).sum::<f64>() / self.tasks_s.len() as f64
+        self.tasks_s.iter().map(|run_s| f64::from(*run_s)).sum::<f64>() / self.tasks_s.len() as f64
     }
 }
 
@@ -51,8 +53,7 @@ impl Log {
     /// # Errors
     /// A sentence with the file, the line where there is one, and what is expected there.
     pub fn read(path: &Path) -> Result<Self, String> {
-        let text = read_text(path, "give a log in the Standard Workload Format")?;
-        Self::parse(&text).map_err(|malformed| malformed.in_file(path))
+        input::read(path, "give a log in the Standard Workload Format", Self::parse)
     }
 
     /// Parses a log.
@@ -64,8 +65,7 @@ impl Log {
         // Of each user: the bag, and when its last job was submitted.
         let mut open: BTreeMap<i64, (usize, u64)> = BTreeMap::new();
         let mut tasks_len = 0;
-        let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
-        for (number, line) in lines.filter(|(_, line)| !line.is_empty() && !line.starts_with(';')) {
+        for (number, line) in input::lines(text).filter(|(_, line)| !line.starts_with(';')) {
             let fields: Vec<i64> =
                 line.split_whitespace().map(|field| rounded_up(number, field)).collect::<Result<_, _>>()?;
             let &[_, submitted, _, run_s, processors, _, _, _, _, _, _, user, ..] = fields.as_slice() else {
@@ -92,7 +92,7 @@ impl Log {
                     format!("there are more than {TASKS_MAX} tasks up to here: cut the log off before"),
                 );
             }
-            let tasks = std::iter::repeat_n(run_s, processors as usize);
+            let tasks = std::iter::repeat_n(run_s as f32, processors as usize);
             match open.get_mut(&user).filter(|_| user >= 0) {
                 Some((bag, last)) if submitted.abs_diff(*last) <= GAP => {
                     *last = submitted;
@@ -100,7 +100,8 @@ impl Log {
                 }
                 _ => {
                     open.insert(user, (bags.len(), submitted));
-                    bags.push((submitted, LoggedBag { arrival: Duration::ZERO, tasks_s: tasks.collect() }));
+                    let (arrival, outputs_bytes) = (Duration::ZERO, Vec::new());
+                    bags.push((submitted, LoggedBag { arrival, tasks_s: tasks.collect(), outputs_bytes }));
                 }
             }
         }
@@ -110,6 +111,11 @@ impl Log {
         };
         let bags = bags.into_iter().map(|(at, bag)| LoggedBag { arrival: Duration::from_secs(at - first), ..bag });
         Ok(Self { bags: bags.collect() })
+    }
+
+    /// Bags that are drawn from, and all arrive at 0.
+    pub fn of_bags(bags: Vec<LoggedBag>) -> Self {
+        Self { bags }
     }
 
     /// Its bags in the order of their arrival.
@@ -148,10 +154,13 @@ mod tests {
             &job(1_301, 2, 1, -1),
         ];
         let log = Log::parse(&text.concat()).unwrap();
-        let bag =
-            |arrival, tasks_s: &[u32]| LoggedBag { arrival: Duration::from_secs(arrival), tasks_s: tasks_s.into() };
-        let unknown = [bag(300, &[1]), bag(301, &[2])];
-        assert_eq!(log.bags(), [&[bag(0, &[60, 60, 90]), bag(50, &[30]), bag(241, &[10])], &unknown[..]].concat());
+        let bag = |arrival, tasks_s: &[f32]| {
+            let (arrival, outputs_bytes) = (Duration::from_secs(arrival), Vec::new());
+            LoggedBag { arrival, tasks_s: tasks_s.into(), outputs_bytes }
+        };
+        let unknown = [bag(300, &[1.0]), bag(301, &[2.0])];
+        let known = [bag(0, &[60.0, 60.0, 90.0]), bag(50, &[30.0]), bag(241, &[10.0])];
+        assert_eq!(log.bags(), [&known[..], &unknown[..]].concat());
         assert_eq!(log.bags()[0].mean_s(), 70.0);
     }
 

@@ -171,8 +171,8 @@ pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
     }
     let meter = Meter::start();
     let prepared = arguments.scenario().and_then(|scenario| {
-        if arguments.compare && scenario.owner_session.is_some() {
-            return Err("nobody else knows of owners: leave out --compare, or set owner_session = \"none\"".to_owned());
+        if arguments.compare && scenario.has_owners() {
+            return Err("nobody else knows of owners: leave out --compare, or set owners = \"exponential\" and owner_session = \"none\"".to_owned());
         }
         let execution = arguments.execution(scenario.nodes);
         Simulation::with(scenario, execution)

@@ -12,10 +12,14 @@ use idlewood_scheduler::{ClimbingRule, PerSubmitter, Replication};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::availability::Availability;
+use crate::distribution::Distribution;
 use crate::latency::Matrix;
 use crate::log::Log;
 use crate::network::Quality;
+use crate::processor_load::ProcessorLoad;
 use crate::random::ln;
+use crate::survey::{Bandwidths, Cores};
+use crate::workflow;
 
 /// The file that has every default and its source: what `simnet run --print-scenario` prints.
 pub const DEFAULTS: &str = include_str!("../scenarios/default.toml");
@@ -40,6 +44,17 @@ pub enum Sessions {
     Trace,
 }
 
+/// When owners are at their machines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Owners {
+    /// Exponential with means `owner_session` and `owner_away`.
+    #[default]
+    Exponential,
+    /// While the processors of the machines in `owner_file` were busy.
+    Load,
+}
+
 /// What machines and links are like.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -49,6 +64,8 @@ pub enum Equipment {
     Paper,
     /// As in homes.
     Desktops,
+    /// As in a file that a survey gave; not for speeds.
+    Survey,
 }
 
 /// How far machines are from each other.
@@ -75,8 +92,12 @@ pub enum Workload {
     Paper,
     /// Sizes and run times as in a production grid's log.
     Desktops,
+    /// Sizes, tasks and times between bags as in `tasks_file`, `lengths_file` and `intervals_file`.
+    Distributions,
     /// The bags of `log_file`.
     Log,
+    /// Each the bag of one of `workflow_files`.
+    Workflows,
 }
 
 /// What the files that a scenario names hold; read once, shared by all who look at the scenario.
@@ -86,8 +107,20 @@ pub struct Inputs {
     pub sessions: Option<Arc<Availability>>,
     /// Of `latency_file`.
     pub latencies: Option<Arc<Matrix>>,
-    /// Of `log_file`.
+    /// Of `log_file`, or the bags of `workflow_files`.
     pub log: Option<Arc<Log>>,
+    /// Of `tasks_file`.
+    pub tasks: Option<Arc<Distribution>>,
+    /// Of `lengths_file`.
+    pub lengths: Option<Arc<Distribution>>,
+    /// Of `intervals_file`.
+    pub intervals: Option<Arc<Distribution>>,
+    /// Of `owner_file`.
+    pub owners: Option<Arc<ProcessorLoad>>,
+    /// Of `cores_file`.
+    pub cores: Option<Arc<Cores>>,
+    /// Of `bandwidths_file`.
+    pub bandwidths: Option<Arc<Bandwidths>>,
 }
 
 /// Parameters of one run, with their defaults and where those come from.
@@ -116,6 +149,14 @@ pub struct Scenario {
     pub sessions: Sessions,
     /// When real machines were up: `event_trace.tab` of the Failure Trace Archive, or spot instances as JSON.
     pub sessions_file: Option<PathBuf>,
+    /// When owners are at their machines: exponentially with the two means below, or while real machines were busy. Default
+    /// exponential: our guess.
+    pub owners: Owners,
+    /// Loads of processors every five minutes of a day, as from CoMon.
+    pub owner_file: Option<PathBuf>,
+    /// The owner is there while that load is above so many percent, at most 100. Default 25: our choice; of the values from
+    /// PlanetLab an eighth are.
+    pub owner_percent: u8,
     /// Mean time that the owner stays at a machine, at least 1 s; none: owners are always away. Default none, as in the
     /// paper.
     #[serde(
@@ -168,8 +209,11 @@ pub struct Scenario {
     pub reorder_ms: u64,
     /// Of each uplink and of each downlink, at least 1 B/s. Default 125,000: the paper's 1 Mb/s.
     pub bandwidth_bytes_s: u64,
-    /// Whether all links have that bandwidth, or those of homes: medians 36 Mb/s down and 20 up. Default paper.
+    /// Whether all links have that bandwidth, or those of homes: medians 36 Mb/s down and 20 up, or each the mean one of a place in
+    /// `bandwidths_file`. Default paper.
     pub bandwidths: Equipment,
+    /// Bandwidths of cities or countries, as JSON.
+    pub bandwidths_file: Option<PathBuf>,
     /// Bytes that a message takes on links beside its own, at most 10,000. Default 0, as the paper counts.
     pub overhead_bytes: u64,
     /// Size of a task's output. Default 1,000: our choice, so that the paper's links do not delay what the paper does not
@@ -181,11 +225,19 @@ pub struct Scenario {
     /// Time that a flush takes, of one write or of all that came while the disk was busy. Default 5 ms: our guess of an fsync.
     #[serde(rename(serialize = "persist_s"), serialize_with = "seconds", deserialize_with = "from_text")]
     pub persist: Duration,
-    /// Where bags come from: the paper's generator (the numbers below), the sizes and run times of a production grid, or
-    /// a log. Default paper.
+    /// Where bags come from: the paper's generator (the numbers below), the sizes and run times of a production grid, those of
+    /// other distributions, a log, or runs of workflows. Default paper.
     pub workload: Workload,
     /// A log in the Standard Workload Format; its first bags are submitted.
     pub log_file: Option<PathBuf>,
+    /// Workflows in WfFormat; each bag is the largest set of independent tasks of one that is drawn.
+    pub workflow_files: Vec<PathBuf>,
+    /// Distribution of the tasks of a bag.
+    pub tasks_file: Option<PathBuf>,
+    /// Distribution of the work of tasks, in Mop.
+    pub lengths_file: Option<PathBuf>,
+    /// Distribution of the time between two bags, in seconds; none: as drawn otherwise.
+    pub intervals_file: Option<PathBuf>,
     /// Share of what all machines can do (while they are up and their owners away) that the bags bring, above 0 and at
     /// most 10: bags arrive so fast that their work, over the mean time between them, is that. None: `bag_interval`, or
     /// the log's own times. Default none.
@@ -237,8 +289,11 @@ pub struct Scenario {
     /// Median speed of a machine with speeds as in homes, in Mop/s of all its slots, at least 1. Default 2,000: the
     /// paper's mean.
     pub speed_mops_median: f64,
-    /// Whether each machine has `slots` slots, or one for each core of a home computer: 8 in the median. Default paper.
+    /// Whether each machine has `slots` slots, or one for each core of a home computer: 8 in the median, or as in `cores_file`.
+    /// Default paper.
     pub cores: Equipment,
+    /// A survey of the cores of home computers, as CSV.
+    pub cores_file: Option<PathBuf>,
     /// Tasks that a machine runs at the same time, 1 to 1024. Default 1, as in the paper.
     pub slots: u32,
     /// Time between the start of the last machine and the first moment a bag can arrive. Default 30 s: our choice,
@@ -266,6 +321,9 @@ impl Default for Scenario {
             downtime: Duration::from_secs(600),
             sessions: Sessions::default(),
             sessions_file: None,
+            owners: Owners::default(),
+            owner_file: None,
+            owner_percent: 25,
             owner_session: None,
             owner_away: Duration::from_secs(2 * 3600),
             queue_lost: false,
@@ -287,12 +345,17 @@ impl Default for Scenario {
             reorder_ms: 1_000,
             bandwidth_bytes_s: 125_000,
             bandwidths: Equipment::default(),
+            bandwidths_file: None,
             overhead_bytes: 0,
             output_bytes: 1_000,
             fetches_max: 256,
             persist: Duration::from_millis(5),
             workload: Workload::default(),
             log_file: None,
+            workflow_files: Vec::new(),
+            tasks_file: None,
+            lengths_file: None,
+            intervals_file: None,
             load: None,
             user_percent: 0.0,
             user_splits_into: 1,
@@ -312,6 +375,7 @@ impl Default for Scenario {
             speeds: Equipment::default(),
             speed_mops_median: 2_000.0,
             cores: Equipment::default(),
+            cores_file: None,
             slots: 1,
             warm_up: Duration::from_secs(30),
             horizon: Duration::from_secs(30 * 24 * 3600),
@@ -325,6 +389,8 @@ impl Default for Scenario {
 pub(crate) const HORIZON_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 /// Most tasks of a run of the paper's generator: each takes twelve bytes of the record.
 const TASKS_MAX: u64 = 500_000_000;
+/// Most tasks of a bag that is drawn from a distribution: our choice.
+const BAG_TASKS_MAX: f64 = 1e6;
 
 impl Scenario {
     /// Refuses nonsense.
@@ -400,6 +466,28 @@ impl Scenario {
             "log_file must name a log where the workload is that of a log",
         )?;
         check(
+            self.workload != Workload::Workflows || !self.workflow_files.is_empty(),
+            "workflow_files must name at least one workflow where the workload is that of workflows",
+        )?;
+        check(
+            self.workload != Workload::Distributions || self.tasks_file.is_some() && self.lengths_file.is_some(),
+            "tasks_file and lengths_file must name distributions where the workload is that of distributions",
+        )?;
+        check(
+            self.owners != Owners::Load || self.owner_file.is_some(),
+            "owner_file must name loads of processors where owners are there by load",
+        )?;
+        check(self.owner_percent <= 100, "owner_percent must be at most 100")?;
+        check(
+            self.cores != Equipment::Survey || self.cores_file.is_some(),
+            "cores_file must name a survey where cores are those of a survey",
+        )?;
+        check(
+            self.bandwidths != Equipment::Survey || self.bandwidths_file.is_some(),
+            "bandwidths_file must name an index where bandwidths are those of a survey",
+        )?;
+        check(self.speeds != Equipment::Survey, "speeds must be paper or desktops: no survey says how fast tasks run")?;
+        check(
             self.load.is_none_or(|load| (1e-6..=10.0).contains(&load)),
             "load must be none or between 0.000001 and 10",
         )?;
@@ -433,8 +521,19 @@ impl Scenario {
         let text = std::fs::read_to_string(path).map_err(|error| format!("{name} cannot be read: {error}"))?;
         let mut scenario = Self::parse(&text).map_err(|sentence| format!("{name}: {sentence}"))?;
         let directory = path.parent().unwrap_or(Path::new(""));
-        for file in [&mut scenario.sessions_file, &mut scenario.latency_file, &mut scenario.log_file] {
-            *file = file.take().map(|file| directory.join(file));
+        let named = [
+            &mut scenario.sessions_file,
+            &mut scenario.owner_file,
+            &mut scenario.latency_file,
+            &mut scenario.bandwidths_file,
+            &mut scenario.cores_file,
+            &mut scenario.log_file,
+            &mut scenario.tasks_file,
+            &mut scenario.lengths_file,
+            &mut scenario.intervals_file,
+        ];
+        for file in named.into_iter().flatten().chain(&mut scenario.workflow_files) {
+            *file = directory.join(&*file);
         }
         scenario.load()?;
         Ok(scenario)
@@ -461,16 +560,43 @@ impl Scenario {
     /// # Errors
     /// A sentence with the file, the line where there is one, and what is expected there.
     pub fn load(&mut self) -> Result<(), String> {
-        if let (Sessions::Trace, Some(path), None) = (self.sessions, &self.sessions_file, &self.inputs.sessions) {
-            self.inputs.sessions = Some(Arc::new(Availability::read(path)?));
+        fn fill<T>(
+            input: &mut Option<Arc<T>>,
+            is_used: bool,
+            file: Option<&PathBuf>,
+            read: fn(&Path) -> Result<T, String>,
+        ) -> Result<(), String> {
+            if let (true, Some(path), None) = (is_used, file, &input) {
+                *input = Some(Arc::new(read(path)?));
+            }
+            Ok(())
         }
-        if let (Latencies::Matrix, Some(path), None) = (self.latencies, &self.latency_file, &self.inputs.latencies) {
-            self.inputs.latencies = Some(Arc::new(Matrix::read(path)?));
+        let inputs = &mut self.inputs;
+        fill(&mut inputs.sessions, self.sessions == Sessions::Trace, self.sessions_file.as_ref(), Availability::read)?;
+        fill(&mut inputs.owners, self.owners == Owners::Load, self.owner_file.as_ref(), ProcessorLoad::read)?;
+        fill(&mut inputs.latencies, self.latencies == Latencies::Matrix, self.latency_file.as_ref(), Matrix::read)?;
+        let is_surveyed = self.bandwidths == Equipment::Survey;
+        fill(&mut inputs.bandwidths, is_surveyed, self.bandwidths_file.as_ref(), Bandwidths::read)?;
+        fill(&mut inputs.cores, self.cores == Equipment::Survey, self.cores_file.as_ref(), Cores::read)?;
+        fill(&mut inputs.log, self.workload == Workload::Log, self.log_file.as_ref(), Log::read)?;
+        if self.workload == Workload::Workflows && inputs.log.is_none() {
+            let bags = self.workflow_files.iter().map(|path| workflow::read(path)).collect::<Result<_, _>>()?;
+            inputs.log = Some(Arc::new(Log::of_bags(bags)));
         }
-        if let (Workload::Log, Some(path), None) = (self.workload, &self.log_file, &self.inputs.log) {
-            self.inputs.log = Some(Arc::new(Log::read(path)?));
+        let is_distributed = self.workload == Workload::Distributions;
+        fill(&mut inputs.tasks, is_distributed, self.tasks_file.as_ref(), Distribution::read)?;
+        fill(&mut inputs.lengths, is_distributed, self.lengths_file.as_ref(), Distribution::read)?;
+        fill(&mut inputs.intervals, is_distributed, self.intervals_file.as_ref(), Distribution::read)?;
+        let most = inputs.tasks.as_ref().map_or(0.0, |tasks| tasks.most());
+        if most > BAG_TASKS_MAX {
+            return Err(format!("tasks_file has bags of {most} tasks: at most {BAG_TASKS_MAX} are expected"));
         }
         Ok(())
+    }
+
+    /// Whether owners ever come.
+    pub fn has_owners(&self) -> bool {
+        self.owners == Owners::Load || self.owner_session.is_some()
     }
 
     /// How many machines run each task.

@@ -103,6 +103,15 @@ impl Surroundings {
         let (number, bag) = self.bags.get(&task.bag).expect("a bag of this run");
         workload::work_mops(&self.scenario, *number, bag, task.index)
     }
+
+    /// The size of the output of a task.
+    ///
+    /// # Panics
+    /// As above.
+    fn output_bytes(&self, task: TaskId) -> u64 {
+        let (_, bag) = self.bags.get(&task.bag).expect("a bag of this run");
+        workload::output_bytes(&self.scenario, bag, task.index)
+    }
 }
 
 /// A run: machines, links, and what was seen of them.

@@ -3,8 +3,8 @@
 //! The paper's load (Celaya and Marchal 2010, §7): bags arrive as a Poisson process; each has a number of tasks in
 //! proportion to the number of machines and tasks of a log-uniform length. On demand the number of tasks is log-uniform,
 //! too: the heavy tail of production grids. Or sizes and run times are those of such a grid by their quantiles
-//! (`../shared/data/DEFAULTS.md`), or the bags are those of a log; run times are taken for those on a machine of
-//! [`REFERENCE_MOPS`]. The tasks of a bag are alike to the scheduler; what they truly are may vary.
+//! (`../shared/data/DEFAULTS.md`) or follow other distributions, or the bags are those of a log or of workflows; run times are taken
+//! for those on a machine of [`REFERENCE_MOPS`]. The tasks of a bag are alike to the scheduler; what they truly are may vary.
 
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use rand::RngExt;
 use rand::rngs::ChaCha8Rng;
 
 use crate::churn::{Churn, Owner};
+use crate::log::LoggedBag;
 use crate::random::{
     NORMAL_QUARTILE, SmallStream, digest, exp, exponential, happens, ln, log_uniform, lognormal, normal_quantile,
     quantile, stream,
@@ -56,6 +57,8 @@ pub struct Bag {
     pub is_users: bool,
     /// Which bag it is a piece of, by the order of arrival of bags before they were split.
     pub whole: usize,
+    /// Which task of that its first one is.
+    pub first: u64,
 }
 
 /// Where the user sits who has a share of all bags.
@@ -76,21 +79,23 @@ pub fn bags(scenario: &Scenario) -> Vec<Bag> {
     let mut after = 0;
     let log = scenario.inputs.log.as_ref().filter(|_| scenario.workload == Workload::Log);
     let number = log.map_or(scenario.bags as usize, |log| log.bags().len().min(scenario.bags as usize));
+    let intervals = scenario.inputs.intervals.as_ref().filter(|_| scenario.workload == Workload::Distributions);
+    let interval_s = intervals.map_or(scenario.bag_interval.as_secs_f64(), |intervals| intervals.mean());
     let mut bags: Vec<(u64, Bag)> = (0..number)
         .map(|number| {
-            after += exponential(&mut rng, INTERVAL);
-            let (tasks, task_mops) = match log {
-                Some(log) => {
-                    let bag = &log.bags()[number];
-                    (bag.tasks_s.len() as u64, (bag.mean_s() * REFERENCE_MOPS).max(TASK_MOPS_MIN))
-                }
+            after += match intervals {
+                Some(intervals) => share_of(intervals.quantile(rng.random()), interval_s, INTERVAL),
+                None => exponential(&mut rng, INTERVAL),
+            };
+            let (tasks, task_mops) = match logged_bag(scenario, number) {
+                Some(bag) => (bag.tasks_s.len() as u64, (bag.mean_s() * REFERENCE_MOPS).max(TASK_MOPS_MIN)),
                 None => size(scenario, &mut rng),
             };
             let id = BagId(digest(scenario.seed, "bag", number as u64));
             let is_users = happens(&mut SmallStream::new(scenario.seed, "user", number as u64), scenario.user_percent);
             let honesty = if is_users { scenario.user_declares_percent / 100.0 } else { 1.0 };
             let declared_mops = (task_mops * honesty).max(TASK_MOPS_MIN.min(task_mops));
-            (after, Bag { id, arrival: Time::ZERO, tasks, task_mops, declared_mops, is_users, whole: number })
+            (after, Bag { id, arrival: Time::ZERO, tasks, task_mops, declared_mops, is_users, whole: number, first: 0 })
         })
         .collect();
     let work_mops: f64 = bags.iter().map(|(_, bag)| bag.application_size_mops()).sum();
@@ -103,7 +108,7 @@ pub fn bags(scenario: &Scenario) -> Vec<Bag> {
             (Some(logged), None) => logged.arrival.as_secs_f64(),
             (Some(logged), Some(span_s)) => logged.arrival.as_secs_f64() / logged_span.as_secs_f64().max(1e-6) * span_s,
             (None, span_s) => {
-                let mean_s = span_s.map_or(scenario.bag_interval.as_secs_f64(), |span_s| span_s / number_of(scenario));
+                let mean_s = span_s.map_or(interval_s, |span_s| span_s / number_of(scenario));
                 *after as f64 / INTERVAL as f64 * mean_s
             }
         };
@@ -112,13 +117,32 @@ pub fn bags(scenario: &Scenario) -> Vec<Bag> {
     bags.into_iter().flat_map(|(_, bag)| pieces(scenario, bag)).collect()
 }
 
+/// Bag number `number` of the log, or the one that it was drawn as of those of workflows.
+fn logged_bag(scenario: &Scenario, number: usize) -> Option<&LoggedBag> {
+    let bags = scenario.inputs.log.as_ref()?.bags();
+    match scenario.workload {
+        Workload::Log => bags.get(number),
+        Workload::Workflows => {
+            let mut rng = SmallStream::new(scenario.seed, "workflow", number as u64);
+            bags.get(rng.random_range(0..bags.len()))
+        }
+        Workload::Paper | Workload::Desktops | Workload::Distributions => None,
+    }
+}
+
+/// How many of `whole` parts of the mean this is; 0 where all are 0.
+fn share_of(value: f64, mean: f64, whole: u64) -> u64 {
+    if mean > 0.0 { (value / mean * whole as f64).round() as u64 } else { 0 }
+}
+
 /// What a bag is submitted as: itself, or, of a user who splits it, so many bags of about as many tasks each.
 fn pieces(scenario: &Scenario, bag: Bag) -> Vec<Bag> {
     let count = if bag.is_users { scenario.user_splits_into.min(bag.tasks) } else { 1 };
     let piece = |number: u64| {
-        let tasks = bag.tasks * (number + 1) / count - bag.tasks * number / count;
+        let first = bag.tasks * number / count;
+        let tasks = bag.tasks * (number + 1) / count - first;
         let id = BagId(digest(scenario.seed, "piece", (bag.whole as u64) << 32 | number));
-        Bag { id: if number == 0 { bag.id } else { id }, tasks, ..bag.clone() }
+        Bag { id: if number == 0 { bag.id } else { id }, tasks, first, ..bag.clone() }
     };
     (0..count).map(piece).collect()
 }
@@ -132,6 +156,11 @@ fn size(scenario: &Scenario, rng: &mut ChaCha8Rng) -> (u64, f64) {
     if scenario.workload == Workload::Desktops {
         let tasks = (quantile(&GRID_TASKS, rng.random()).round() as u64).max(1);
         return (tasks, (quantile(&GRID_TASK_S, rng.random()) * REFERENCE_MOPS).max(TASK_MOPS_MIN));
+    }
+    let inputs = &scenario.inputs;
+    if let (Workload::Distributions, Some(tasks), Some(lengths)) = (scenario.workload, &inputs.tasks, &inputs.lengths) {
+        let tasks = (tasks.quantile(rng.random()).round() as u64).max(1);
+        return (tasks, lengths.quantile(rng.random()).max(TASK_MOPS_MIN));
     }
     let usual = u64::from(scenario.nodes) * scenario.tasks_per_node;
     let spread = usual * scenario.tasks_spread_percent / 100;
@@ -154,8 +183,8 @@ pub fn capacity_mops(scenario: &Scenario) -> f64 {
 
 /// The true work of a task of bag `number`, in Mop; its bag's `task_mops` is the mean.
 pub fn work_mops(scenario: &Scenario, number: usize, bag: &Bag, index: u64) -> f64 {
-    let log = scenario.inputs.log.as_ref().filter(|_| scenario.workload == Workload::Log);
-    if let Some(run_s) = log.and_then(|log| log.bags().get(number)?.tasks_s.get(index as usize)) {
+    let logged = logged_bag(scenario, bag.whole);
+    if let Some(run_s) = logged.and_then(|logged| logged.tasks_s.get((bag.first + index) as usize)) {
         return (f64::from(*run_s) * REFERENCE_MOPS).max(TASK_MOPS_MIN);
     }
     if scenario.task_cv == 0.0 {
@@ -164,6 +193,13 @@ pub fn work_mops(scenario: &Scenario, number: usize, bag: &Bag, index: u64) -> f
     let mut rng = SmallStream::new(scenario.seed ^ (number as u64) << 32, "task", index);
     let variance = ln(1.0 + scenario.task_cv * scenario.task_cv);
     (bag.task_mops * lognormal(&mut rng, -variance / 2.0, variance.sqrt())).max(TASK_MOPS_MIN)
+}
+
+/// The size of the output of a task of this bag, in bytes.
+pub fn output_bytes(scenario: &Scenario, bag: &Bag, index: u64) -> u64 {
+    let logged = logged_bag(scenario, bag.whole);
+    let logged = logged.and_then(|logged| logged.outputs_bytes.get((bag.first + index) as usize));
+    logged.copied().unwrap_or(scenario.output_bytes)
 }
 
 /// When machines are switched on for the first time, the first one at the beginning: ten a second until there are as
@@ -186,7 +222,7 @@ pub fn speed_mops(scenario: &Scenario, host: u32) -> f64 {
             let step = stream(scenario.seed, "speed", u64::from(host)).random_range(0..=steps);
             (scenario.speed_mops_min + step * scenario.speed_mops_step) as f64
         }
-        Equipment::Desktops => {
+        Equipment::Desktops | Equipment::Survey => {
             let mut rng = SmallStream::new(scenario.seed, "speed", u64::from(host));
             let sigma = ln(HOME_SPEED_QUARTILES) / (2.0 * NORMAL_QUARTILE);
             let factor = lognormal(&mut rng, 0.0, sigma).clamp(1.0 / HOME_SPEED_SPREAD, HOME_SPEED_SPREAD);
@@ -197,22 +233,23 @@ pub fn speed_mops(scenario: &Scenario, host: u32) -> f64 {
 
 /// Tasks that machine number `host` runs at the same time.
 pub fn slots(scenario: &Scenario, host: u32) -> u32 {
-    match scenario.cores {
-        Equipment::Paper => scenario.slots,
-        Equipment::Desktops => {
-            let mut rng = SmallStream::new(scenario.seed, "cores", u64::from(host));
-            quantile(&HOME_CORES, rng.random()).round() as u32
-        }
+    let mut rng = SmallStream::new(scenario.seed, "cores", u64::from(host));
+    match (scenario.cores, &scenario.inputs.cores) {
+        (Equipment::Paper, _) => scenario.slots,
+        (Equipment::Survey, Some(survey)) => survey.quantile(rng.random()),
+        (Equipment::Desktops | Equipment::Survey, _) => quantile(&HOME_CORES, rng.random()).round() as u32,
     }
 }
 
 /// Bandwidth of the uplink and of the downlink of machine number `host`, in bytes a second.
 pub fn bandwidths_bytes_s(scenario: &Scenario, host: u32) -> (u64, u64) {
-    match scenario.bandwidths {
-        Equipment::Paper => (scenario.bandwidth_bytes_s, scenario.bandwidth_bytes_s),
-        Equipment::Desktops => {
+    let drawn: f64 = SmallStream::new(scenario.seed, "bandwidth", u64::from(host)).random();
+    match (scenario.bandwidths, &scenario.inputs.bandwidths) {
+        (Equipment::Paper, _) => (scenario.bandwidth_bytes_s, scenario.bandwidth_bytes_s),
+        (Equipment::Survey, Some(survey)) => survey.draw(drawn),
+        (Equipment::Desktops | Equipment::Survey, _) => {
             // Who has a fast downlink has a fast uplink: one draw for both, our choice.
-            let normal = normal_quantile(SmallStream::new(scenario.seed, "bandwidth", u64::from(host)).random());
+            let normal = normal_quantile(drawn);
             let drawn = |(low, median, high): (f64, f64, f64)| {
                 let sigma = ln(high / low) / (2.0 * NORMAL_QUARTILE);
                 (median * exp(sigma * normal) * 125_000.0).max(1_000.0) as u64
@@ -224,10 +261,13 @@ pub fn bandwidths_bytes_s(scenario: &Scenario, host: u32) -> (u64, u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::sync::Arc;
 
     use super::*;
+    use crate::distribution::Distribution;
     use crate::log::Log;
+    use crate::survey::{Bandwidths, Cores};
 
     #[test]
     fn the_paper_s_load() {
@@ -319,7 +359,16 @@ mod tests {
     fn tasks_of_a_bag_vary_as_much_as_they_should() {
         let scenario = Scenario { task_cv: 0.45, ..Scenario::default() };
         let (id, arrival, task_mops) = (BagId([0; 32]), Time::ZERO, 5_000.0);
-        let bag = Bag { id, arrival, tasks: 20_000, task_mops, declared_mops: task_mops, is_users: false, whole: 3 };
+        let bag = Bag {
+            id,
+            arrival,
+            tasks: 20_000,
+            task_mops,
+            declared_mops: task_mops,
+            is_users: false,
+            whole: 3,
+            first: 0,
+        };
         let works: Vec<f64> = (0..bag.tasks).map(|index| work_mops(&scenario, 3, &bag, index)).collect();
         let mean = works.iter().sum::<f64>() / 2e4;
         let variance = works.iter().map(|work| (work - mean) * (work - mean)).sum::<f64>() / 2e4;
@@ -359,5 +408,75 @@ mod tests {
         let capacity = capacity_mops(&scenario);
         let scenario = Scenario { load: Some(0.5), ..scenario.clone() };
         near(since(&bags(&scenario)[1]), 1e6 / capacity / 0.5, 1e-6);
+    }
+
+    /// Also of a user who splits its bags: a piece has the tasks of its part.
+    #[test]
+    fn bags_of_workflows_are_drawn_and_their_tasks_are_those_of_the_run() {
+        let bag = |tasks_s: &[f32], outputs_bytes: &[u64]| LoggedBag {
+            arrival: Duration::ZERO,
+            tasks_s: tasks_s.into(),
+            outputs_bytes: outputs_bytes.into(),
+        };
+        let workflows = [bag(&[0.5, 1.5, 4.0], &[7, 8, 9]), bag(&[10.0], &[1])];
+        let mut scenario =
+            Scenario { workload: Workload::Workflows, bags: 60, user_percent: 50.0, ..Scenario::default() };
+        scenario.inputs.log = Some(Arc::new(Log::of_bags(workflows.into())));
+        let scenario = Scenario { user_splits_into: 2, ..scenario };
+        let found = bags(&scenario);
+        assert!(found.windows(2).all(|pair| pair[0].arrival <= pair[1].arrival));
+        let mut kinds: BTreeMap<(Vec<u64>, Vec<u64>), usize> = BTreeMap::new();
+        for (number, bag) in found.iter().enumerate() {
+            let works = (0..bag.tasks).map(|index| work_mops(&scenario, number, bag, index) as u64).collect();
+            let outputs = (0..bag.tasks).map(|index| output_bytes(&scenario, bag, index)).collect();
+            *kinds.entry((works, outputs)).or_default() += 1;
+        }
+        let expected: [(&[u64], &[u64]); 4] =
+            [(&[1_000], &[7]), (&[1_000, 3_000, 8_000], &[7, 8, 9]), (&[3_000, 8_000], &[8, 9]), (&[20_000], &[1])];
+        let expected = expected.map(|(works, outputs)| (works.to_vec(), outputs.to_vec()));
+        assert_eq!(kinds.keys().cloned().collect::<Vec<_>>(), expected);
+        assert!(kinds.values().all(|&count| count >= 5), "{kinds:?}");
+        assert_eq!(output_bytes(&Scenario::default(), &found[0], 0), 1_000);
+    }
+
+    #[test]
+    fn bags_follow_the_distributions_of_files() {
+        let distribution = |text| Some(Arc::new(Distribution::parse(text).unwrap()));
+        let mut scenario = Scenario { workload: Workload::Distributions, bags: 4_000, ..Scenario::default() };
+        scenario.inputs.tasks = distribution("0 0\n1 0.5\n40 1\n");
+        scenario.inputs.lengths = distribution("10000 0.25\n20000 1\n");
+        let spaced = |scenario: &Scenario| {
+            let found = bags(scenario);
+            let share = |is: fn(&Bag) -> bool| found.iter().filter(|bag| is(bag)).count() as f64 / 4e3;
+            near(share(|bag| bag.tasks == 1), 0.5, 0.05);
+            near(share(|bag| bag.tasks == 40 && bag.task_mops == 20_000.0), 0.375, 0.07);
+            let between = found.windows(2).map(|pair| pair[1].arrival.since(pair[0].arrival).as_secs_f64());
+            between.collect::<Vec<f64>>()
+        };
+        let mean = |between: &[f64]| between.iter().sum::<f64>() / between.len() as f64;
+        near(mean(&spaced(&scenario)), 10.0, 0.05);
+        scenario.inputs.intervals = distribution("0 0.5\n60 1\n");
+        let between = spaced(&scenario);
+        near(mean(&between), 30.0, 0.05);
+        assert!(between.iter().all(|between| [0.0, 60.0].iter().any(|of| (between - of).abs() < 0.01)));
+        let all_mops: f64 = bags(&scenario).iter().map(Bag::application_size_mops).sum();
+        let scenario = Scenario { load: Some(0.5), ..scenario };
+        near(mean(&spaced(&scenario)) * 4e3, all_mops / capacity_mops(&scenario) / 0.5, 0.05);
+    }
+
+    #[test]
+    fn machines_may_be_as_a_survey_found_them() {
+        let survey = Equipment::Survey;
+        let mut scenario = Scenario { cores: survey, bandwidths: survey, ..Scenario::default() };
+        scenario.inputs.cores =
+            Some(Arc::new(Cores::parse("x,Physical CPUs,4 cpus,,0.25\nx,Physical CPUs,8 cpus,,0.75\n").unwrap()));
+        let text = r#"{"cities": {"a": {"up_mbits": 1, "down_mbits": 2}, "b": {"up_mbits": 3, "down_mbits": 9}}}"#;
+        scenario.inputs.bandwidths = Some(Arc::new(Bandwidths::parse(text).unwrap()));
+        let all = || 0..2_000;
+        assert!(all().all(|host| [4, 8].contains(&slots(&scenario, host))));
+        near(all().filter(|&host| slots(&scenario, host) == 8).count() as f64, 1_500.0, 0.05);
+        let fast = (375_000, 1_125_000);
+        assert!(all().all(|host| [(125_000, 250_000), fast].contains(&bandwidths_bytes_s(&scenario, host))));
+        near(all().filter(|&host| bandwidths_bytes_s(&scenario, host) == fast).count() as f64, 1_000.0, 0.1);
     }
 }

@@ -456,7 +456,7 @@ impl Shard {
         if let Some(session) = machine.churn.session() {
             self.cause(host, now + session, host, Occurrence::SessionEnds { life });
         }
-        if let Some(away) = self.host_mut(host).owner.away() {
+        if let Some(away) = self.host_mut(host).owner.away(now) {
             self.cause(host, now + away, host, Occurrence::Owner { life, here: true });
         }
         if contacts.is_empty() {
@@ -471,7 +471,7 @@ impl Shard {
     fn owner(&mut self, host: HostIndex, here: bool, around: &Surroundings) {
         let (now, machine) = (self.now, self.host_mut(host));
         let life = machine.life;
-        let next = if here { machine.owner.session() } else { machine.owner.away() };
+        let next = if here { machine.owner.session(now) } else { machine.owner.away(now) };
         if let Some(after) = next {
             self.cause(host, now + after, host, Occurrence::Owner { life, here: !here });
         }

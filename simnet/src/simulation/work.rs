@@ -43,7 +43,7 @@ impl Shard {
             success: true,
             crashed: false,
             output: output_of(run.task, liar),
-            output_bytes: around.scenario.output_bytes,
+            output_bytes: around.output_bytes(run.task),
             work_mops: run.work_mops,
             exit_code: None,
         });

@@ -1,0 +1,86 @@
+//! Files that scenarios name: reading them, and what is wrong with them.
+
+use std::fmt;
+use std::io::Read;
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+
+/// What is wrong with a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Malformed {
+    /// From 1; none where it is not a single line.
+    line: Option<usize>,
+    sentence: String,
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(formatter, "line {line}: {}", self.sentence),
+            None => formatter.write_str(&self.sentence),
+        }
+    }
+}
+
+impl Malformed {
+    /// Of no single line.
+    pub(crate) fn whole(sentence: impl Into<String>) -> Self {
+        Self { line: None, sentence: sentence.into() }
+    }
+
+    /// With the file's name in front.
+    fn in_file(&self, path: &Path) -> String {
+        let (name, sentence) = (path.display(), &self.sentence);
+        self.line.map_or_else(|| format!("{name}: {sentence}"), |line| format!("{name}:{line}: {sentence}"))
+    }
+}
+
+/// What is wrong in one line, counted from 1.
+pub(crate) fn malformed<T>(line: usize, sentence: impl Into<String>) -> Result<T, Malformed> {
+    Err(Malformed { line: Some(line), sentence: sentence.into() })
+}
+
+/// Reads a file, plain or compressed by gzip, with or without a byte order mark. `expected`: what to give instead of what is no
+/// text.
+///
+/// # Errors
+/// A sentence with the file, the line where there is one, and what is expected there.
+pub(crate) fn read<T>(path: &Path, expected: &str, parse: fn(&str) -> Result<T, Malformed>) -> Result<T, String> {
+    let name = path.display();
+    let bytes = std::fs::read(path).map_err(|error| format!("{name} cannot be read: {error}"))?;
+    let bytes = decompress(bytes).map_err(|error| format!("{name} cannot be decompressed: {error}"))?;
+    // Comments of old logs are in other encodings, of which no letter is a zero.
+    if bytes.contains(&0) {
+        return Err(format!("{name} is not text: {expected}"));
+    }
+    let text = String::from_utf8_lossy(&bytes);
+    parse(text.strip_prefix('\u{feff}').unwrap_or(&text)).map_err(|malformed| malformed.in_file(path))
+}
+
+/// Undoes gzip where the bytes begin like it.
+fn decompress(bytes: Vec<u8>) -> std::io::Result<Vec<u8>> {
+    if !bytes.starts_with(&[0x1f, 0x8b]) {
+        return Ok(bytes);
+    }
+    let mut text = Vec::new();
+    flate2::read::MultiGzDecoder::new(bytes.as_slice()).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+/// Lines that are not empty, trimmed, with their numbers from 1.
+pub(crate) fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
+    lines.filter(|(_, line)| !line.is_empty())
+}
+
+/// A value in JSON.
+///
+/// # Errors
+/// What is wrong, in which line, and what is expected.
+pub(crate) fn json<T: DeserializeOwned>(text: &str, expected: &str) -> Result<T, Malformed> {
+    serde_json::from_str(text).map_err(|error| {
+        let sentence = format!("{error}; expected is {expected}");
+        Malformed { line: Some(error.line()).filter(|line| *line > 0), sentence }
+    })
+}

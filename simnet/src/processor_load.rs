@@ -1,0 +1,126 @@
+//! How busy real machines were: the processor's load every five minutes of a day, as CoMon has measured it on PlanetLab.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::input::{self, Malformed, malformed};
+
+/// Time between two values.
+const TICK: Duration = Duration::from_secs(300);
+
+/// The load of each machine, in percent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessorLoad {
+    machines: Vec<Vec<u8>>,
+}
+
+impl ProcessorLoad {
+    /// Reads a day, plain or compressed by gzip.
+    ///
+    /// # Errors
+    /// A sentence with the file, the line where there is one, and what is expected there.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        input::read(
+            path,
+            "give a line for each machine: its number, and its load in percent every five minutes",
+            Self::parse,
+        )
+    }
+
+    /// Parses a day: a line for each machine, its number and then as many values as the others have.
+    ///
+    /// # Errors
+    /// What is wrong, and in which line.
+    pub fn parse(text: &str) -> Result<Self, Malformed> {
+        let mut machines: Vec<Vec<u8>> = Vec::new();
+        for (number, line) in input::lines(text).filter(|(_, line)| !line.starts_with('#')) {
+            let percent = |field: &str| match field.parse::<u8>() {
+                Ok(percent) if percent <= 100 => Ok(percent),
+                _ => malformed(number, format!("{field} is not a load from 0 to 100 percent")),
+            };
+            let loads: Vec<u8> = line.split_whitespace().skip(1).map(percent).collect::<Result<_, _>>()?;
+            let expected = machines.first().map_or(loads.len(), Vec::len);
+            if loads.is_empty() || loads.len() != expected {
+                return malformed(
+                    number,
+                    format!(
+                        "{} values where {} are expected behind the machine's number",
+                        loads.len(),
+                        expected.max(1)
+                    ),
+                );
+            }
+            machines.push(loads);
+        }
+        if machines.is_empty() {
+            return Err(Malformed::whole("there is no machine in it"));
+        }
+        Ok(Self { machines })
+    }
+
+    /// How long all of it is.
+    pub fn span(&self) -> Duration {
+        TICK * self.machines[0].len() as u32
+    }
+
+    /// Share of the time that machine number `machine`, counted over and over, is above so many percent.
+    pub fn share_above(&self, machine: u32, percent: u8) -> f64 {
+        let loads = self.loads(machine);
+        loads.iter().filter(|&&load| load > percent).count() as f64 / loads.len() as f64
+    }
+
+    /// How long after `at` the load of that machine is first above so many percent, or not: zero where it is now, `None` where it
+    /// never is. The day is repeated for ever.
+    pub fn until(&self, machine: u32, percent: u8, above: bool, at: Duration) -> Option<Duration> {
+        let loads = self.loads(machine);
+        let within = Duration::from_micros((at.as_micros() % self.span().as_micros()) as u64);
+        let now = (within.as_micros() / TICK.as_micros()) as usize;
+        let ahead = (0..loads.len()).find(|ahead| (loads[(now + ahead) % loads.len()] > percent) == above)?;
+        Some((TICK * (now + ahead) as u32).saturating_sub(within))
+    }
+
+    fn loads(&self, machine: u32) -> &[u8] {
+        &self.machines[machine as usize % self.machines.len()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_day_is_repeated() {
+        let day = ProcessorLoad::parse("0 10 50 51 0\n7 0 0 0 0\n").unwrap();
+        assert_eq!((day.span(), day.share_above(2, 50), day.share_above(1, 0)), (seconds(1_200), 0.25, 0.0));
+        for (at, above, expected) in [
+            (0, true, 600),
+            (0, false, 0),
+            (450, true, 150),
+            (700, true, 0),
+            (700, false, 200),
+            (900, true, 900),
+            (1_250, true, 550),
+        ] {
+            assert_eq!(day.until(0, 50, above, seconds(at)), Some(seconds(expected)), "{above} after {at}");
+        }
+        assert_eq!(day.until(1, 0, true, seconds(5)), None);
+    }
+
+    #[test]
+    fn what_is_malformed_is_named_with_its_line() {
+        for (text, sentence) in [
+            ("0 10 20\n1 10\n", "line 2: 1 values where 2 are expected"),
+            ("0\n", "line 1: 0 values where 1 are expected"),
+            ("0 101\n", "line 1: 101 is not a load"),
+            ("0 ten\n", "line 1: ten is not a load"),
+            ("# nothing\n", "there is no machine in it"),
+        ] {
+            let error = ProcessorLoad::parse(text).unwrap_err().to_string();
+            assert!(error.contains(sentence), "{error} for {text}");
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! What home computers and their links are like, as surveys have found: cores by Valve's survey of its users, bandwidths by the
+//! Global Index of speedtest.net.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::input::{self, Malformed, malformed};
+
+/// How many computers have how many cores.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cores {
+    /// Cores, and the share of computers that have no more, rising.
+    shares: Vec<(u32, f64)>,
+}
+
+/// Most cores of a computer, as many as a machine may have slots.
+const CORES_MAX: u32 = 1_024;
+/// Of the lines that tell how many cores computers have.
+const CATEGORY: &str = "Physical CPUs";
+
+impl Cores {
+    /// Reads a survey, plain or compressed by gzip.
+    ///
+    /// # Errors
+    /// A sentence with the file, the line where there is one, and what is expected there.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        input::read(path, "give a survey with lines of date,category,name,change,share", Self::parse)
+    }
+
+    /// Parses a survey: of its last month the lines of physical processors, such as `2026-04-01,Physical CPUs,8 cpus,0.01,0.27`.
+    /// Others are passed over.
+    ///
+    /// # Errors
+    /// What is wrong, and in which line.
+    pub fn parse(text: &str) -> Result<Self, Malformed> {
+        // By date.
+        let mut months: BTreeMap<&str, BTreeMap<u32, f64>> = BTreeMap::new();
+        for (number, line) in input::lines(text) {
+            let fields: Vec<&str> = line.split(',').collect();
+            if fields.get(1) != Some(&CATEGORY) {
+                continue;
+            }
+            let &[date, _, name, _, share] = fields.as_slice() else {
+                return malformed(
+                    number,
+                    format!("{} fields where 5 are expected: date,category,name,change,share", fields.len()),
+                );
+            };
+            let cores = name.split(' ').next().and_then(|cores| cores.parse().ok());
+            let Some(cores) = cores.filter(|cores| (1..=CORES_MAX).contains(cores)) else {
+                return malformed(number, format!("{name} is not a number of cpus between 1 and {CORES_MAX}"));
+            };
+            let Some(share) = share.parse().ok().filter(|share| (0.0..=1.0).contains(share)) else {
+                return malformed(number, format!("{share} is not a share between 0 and 1"));
+            };
+            *months.entry(date).or_default().entry(cores).or_insert(0.0) += share;
+        }
+        let Some((date, last)) = months.pop_last() else {
+            return Err(Malformed::whole(format!("it has no line of {CATEGORY}")));
+        };
+        let all: f64 = last.values().sum();
+        // They are rounded.
+        if !(0.9..=1.1).contains(&all) {
+            return Err(Malformed::whole(format!("the shares of {CATEGORY} of {date} come to {all} and not to 1")));
+        }
+        let mut sum = 0.0;
+        let shares = last.into_iter().filter(|(_, share)| *share > 0.0).map(|(cores, share)| {
+            sum += share / all;
+            (cores, sum)
+        });
+        Ok(Self { shares: shares.collect() })
+    }
+
+    /// The number that this share of all computers, in [0, 1), is below.
+    pub fn quantile(&self, share: f64) -> u32 {
+        let at = self.shares.partition_point(|(_, below)| *below <= share);
+        self.shares[at.min(self.shares.len() - 1)].0
+    }
+}
+
+/// Bandwidths of places, up and down, in bytes a second.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bandwidths {
+    /// In the order of the places' names.
+    places: Vec<(u64, u64)>,
+}
+
+#[derive(Deserialize)]
+struct Index {
+    #[serde(default)]
+    countries: BTreeMap<String, Place>,
+    #[serde(default)]
+    cities: BTreeMap<String, Place>,
+}
+
+#[derive(Deserialize)]
+struct Place {
+    up_mbits: f64,
+    down_mbits: f64,
+}
+
+/// Largest bandwidth, in Mb/s.
+const MBIT_S_MAX: f64 = 1e6;
+
+impl Bandwidths {
+    /// Reads an index, plain or compressed by gzip.
+    ///
+    /// # Errors
+    /// A sentence with the file, the line where there is one, and what is expected there.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        input::read(path, "give bandwidths of countries and cities as JSON", Self::parse)
+    }
+
+    /// Parses an index: the mean bandwidths of cities, or without these of countries.
+    ///
+    /// # Errors
+    /// What is wrong, and in which line or place.
+    pub fn parse(text: &str) -> Result<Self, Malformed> {
+        let expected = "{\"countries\": {name: {\"up_mbits\": …, \"down_mbits\": …}}, \"cities\": the same}";
+        let index: Index = input::json(text, expected)?;
+        let places = if index.cities.is_empty() { index.countries } else { index.cities };
+        if places.is_empty() {
+            return Err(Malformed::whole("there is no country and no city in it"));
+        }
+        let bytes_s = |name: &str, mbit_s: f64| {
+            if mbit_s > 0.0 && mbit_s <= MBIT_S_MAX {
+                return Ok(((mbit_s * 125_000.0) as u64).max(1));
+            }
+            Err(Malformed::whole(format!("{name}: {mbit_s} Mb/s is not above 0 and at most {MBIT_S_MAX}")))
+        };
+        let of =
+            |(name, place): (&String, &Place)| Ok((bytes_s(name, place.up_mbits)?, bytes_s(name, place.down_mbits)?));
+        Ok(Self { places: places.iter().map(of).collect::<Result<_, _>>()? })
+    }
+
+    /// Those of a place that is drawn by a share in [0, 1).
+    pub fn draw(&self, share: f64) -> (u64, u64) {
+        let at = (share * self.places.len() as f64) as usize;
+        self.places[at.min(self.places.len() - 1)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_are_those_of_the_last_month() {
+        let text = "date,category,name,change,percentage\n\
+            2026-03-01,Physical CPUs,1 cpu,,1.0\n\
+            2026-04-01,Physical CPUs,8 cpus,0.1,0.5\n\
+            2026-04-01,Network Speed,\"10 Mbps, or more\",,0.4\n\
+            2026-04-01,Physical CPUs,4 cpus,,0.3\n\
+            2026-04-01,Physical CPUs,96 cpus,,0.0\n\
+            2026-04-01,Physical CPUs,10 cpus,,0.19\n";
+        let cores = Cores::parse(text).unwrap();
+        assert_eq!([0.0, 0.3, 0.31, 0.8, 0.81, 0.9999].map(|share| cores.quantile(share)), [4, 4, 8, 8, 10, 10]);
+        let line = "2026-04-01,Physical CPUs,";
+        for (text, sentence) in [
+            (format!("{line}1 cpu\n"), "line 1: 3 fields where 5 are expected"),
+            (format!("{line}many,,0.5\n"), "line 1: many is not a number of cpus"),
+            (format!("\n{line}0 cpus,,0.5\n"), "line 2: 0 cpus is not a number of cpus"),
+            (format!("{line}1 cpu,,1.5\n"), "line 1: 1.5 is not a share"),
+            (format!("{line}1 cpu,,0.5\n"), "of 2026-04-01 come to 0.5 and not to 1"),
+            ("date,category,name,change,share\n".to_owned(), "it has no line of Physical CPUs"),
+        ] {
+            let error = Cores::parse(&text).unwrap_err().to_string();
+            assert!(error.contains(sentence), "{error} for {text}");
+        }
+    }
+
+    #[test]
+    fn bandwidths_are_those_of_cities_or_else_of_countries() {
+        let cities = r#"{"countries": {"A": {"up_mbits": 1, "down_mbits": 2}},
+            "cities": {"b": {"up_mbits": 8, "down_mbits": 16.0}, "a": {"up_mbits": 0.5, "down_mbits": 4, "id": 7}}}"#;
+        let bandwidths = Bandwidths::parse(cities).unwrap();
+        assert_eq!([0.0, 0.99].map(|share| bandwidths.draw(share)), [(62_500, 500_000), (1_000_000, 2_000_000)]);
+        let countries = r#"{"countries": {"A": {"up_mbits": 1, "down_mbits": 2}}}"#;
+        assert_eq!(Bandwidths::parse(countries).map(|found| found.draw(0.5)), Ok((125_000, 250_000)));
+        for (text, sentence) in [
+            ("{}", "there is no country and no city in it"),
+            (r#"{"cities": {"a": {"up_mbits": 0, "down_mbits": 2}}}"#, "a: 0 Mb/s is not above 0"),
+            ("{\"cities\":\n{\"a\": {\"up_mbits\": 1}}}", "line 2: missing field `down_mbits`"),
+        ] {
+            let error = Bandwidths::parse(text).unwrap_err().to_string();
+            assert!(error.contains(sentence), "{error} for {text}");
+        }
+    }
+}
