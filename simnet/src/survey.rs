@@ -19,6 +19,8 @@ pub struct Cores {
 const CORES_MAX: u32 = 1_024;
 /// Of the lines that tell how many cores computers have.
 const CATEGORY: &str = "Physical CPUs";
+/// What a line is called of computers that have not said.
+const UNSPECIFIED: &str = "Unspecified";
 
 impl Cores {
     /// Reads a survey, plain or compressed by gzip.
@@ -48,6 +50,9 @@ impl Cores {
                     format!("{} fields where 5 are expected: date,category,name,change,share", fields.len()),
                 );
             };
+            if name == UNSPECIFIED {
+                continue;
+            }
             let cores = name.split(' ').next().and_then(|cores| cores.parse().ok());
             let Some(cores) = cores.filter(|cores| (1..=CORES_MAX).contains(cores)) else {
                 return malformed(number, format!("{name} is not a number of cpus between 1 and {CORES_MAX}"));
@@ -97,8 +102,25 @@ struct Index {
 
 #[derive(Deserialize)]
 struct Place {
-    up_mbits: f64,
-    down_mbits: f64,
+    up_mbits: MbitS,
+    down_mbits: MbitS,
+}
+
+/// A number; some have been written as text.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum MbitS {
+    Number(f64),
+    Text(String),
+}
+
+impl MbitS {
+    fn number(&self) -> Option<f64> {
+        match self {
+            Self::Number(number) => Some(*number),
+            Self::Text(text) => text.trim().parse().ok(),
+        }
+    }
 }
 
 /// Largest bandwidth, in Mb/s.
@@ -124,14 +146,15 @@ impl Bandwidths {
         if places.is_empty() {
             return Err(Malformed::whole("there is no country and no city in it"));
         }
-        let bytes_s = |name: &str, mbit_s: f64| {
-            if mbit_s > 0.0 && mbit_s <= MBIT_S_MAX {
-                return Ok(((mbit_s * 125_000.0) as u64).max(1));
+        let bytes_s = |name: &str, bandwidth: &MbitS| match bandwidth.number() {
+            Some(mbit_s) if mbit_s > 0.0 && mbit_s <= MBIT_S_MAX => Ok(((mbit_s * 125_000.0) as u64).max(1)),
+            _ => {
+                let sentence = format!("{name}: a bandwidth is not a number above 0 and at most {MBIT_S_MAX}, in Mb/s");
+                Err(Malformed::whole(sentence))
             }
-            Err(Malformed::whole(format!("{name}: {mbit_s} Mb/s is not above 0 and at most {MBIT_S_MAX}")))
         };
         let of =
-            |(name, place): (&String, &Place)| Ok((bytes_s(name, place.up_mbits)?, bytes_s(name, place.down_mbits)?));
+            |(name, place): (&String, &Place)| Ok((bytes_s(name, &place.up_mbits)?, bytes_s(name, &place.down_mbits)?));
         Ok(Self { places: places.iter().map(of).collect::<Result<_, _>>()? })
     }
 
@@ -154,6 +177,7 @@ mod tests {
             2026-04-01,Network Speed,\"10 Mbps, or more\",,0.4\n\
             2026-04-01,Physical CPUs,4 cpus,,0.3\n\
             2026-04-01,Physical CPUs,96 cpus,,0.0\n\
+            2026-04-01,Physical CPUs,Unspecified,,0.02\n\
             2026-04-01,Physical CPUs,10 cpus,,0.19\n";
         let cores = Cores::parse(text).unwrap();
         assert_eq!([0.0, 0.3, 0.31, 0.8, 0.81, 0.9999].map(|share| cores.quantile(share)), [4, 4, 8, 8, 10, 10]);
@@ -174,14 +198,15 @@ mod tests {
     #[test]
     fn bandwidths_are_those_of_cities_or_else_of_countries() {
         let cities = r#"{"countries": {"A": {"up_mbits": 1, "down_mbits": 2}},
-            "cities": {"b": {"up_mbits": 8, "down_mbits": 16.0}, "a": {"up_mbits": 0.5, "down_mbits": 4, "id": 7}}}"#;
+            "cities": {"b": {"up_mbits": 8, "down_mbits": 16.0}, "a": {"up_mbits": "0.5", "down_mbits": 4, "id": 7}}}"#;
         let bandwidths = Bandwidths::parse(cities).unwrap();
         assert_eq!([0.0, 0.99].map(|share| bandwidths.draw(share)), [(62_500, 500_000), (1_000_000, 2_000_000)]);
         let countries = r#"{"countries": {"A": {"up_mbits": 1, "down_mbits": 2}}}"#;
         assert_eq!(Bandwidths::parse(countries).map(|found| found.draw(0.5)), Ok((125_000, 250_000)));
         for (text, sentence) in [
             ("{}", "there is no country and no city in it"),
-            (r#"{"cities": {"a": {"up_mbits": 0, "down_mbits": 2}}}"#, "a: 0 Mb/s is not above 0"),
+            (r#"{"cities": {"b": {"up_mbits": 1, "down_mbits": "fast"}}}"#, "b: a bandwidth is not a number above 0"),
+            (r#"{"cities": {"a": {"up_mbits": 0, "down_mbits": 2}}}"#, "a: a bandwidth is not a number above 0"),
             ("{\"cities\":\n{\"a\": {\"up_mbits\": 1}}}", "line 2: missing field `down_mbits`"),
         ] {
             let error = Bandwidths::parse(text).unwrap_err().to_string();
