@@ -123,6 +123,9 @@ pub enum Message {
         /// Which tasks.
         #[serde(rename = "r")]
         ranges: IntervalSet,
+        /// Those of them that have succeeded, and whose results follow: they are not to be dropped because others have them, too.
+        #[serde(rename = "f", default, skip_serializing_if = "IntervalSet::is_empty")]
+        finished: IntervalSet,
     },
     /// Submitter to executor: the answer to `Holding`, also unasked.
     #[serde(rename = "l")]
@@ -318,8 +321,9 @@ impl Message {
             Self::Overlay(_) | Self::ResultsAck { .. } => (true, ""),
             Self::Lease { submitter, .. } => (submitter.as_ref().is_none_or(Speaker::is_valid), "lease"),
             Self::Request { request, .. } => (request.is_valid(), "request"),
-            Self::Holding { executor, ranges, .. } => {
-                (executor.is_valid() && ranges.intervals() <= HELD_INTERVALS_MAX, "holding")
+            Self::Holding { executor, ranges, finished, .. } => {
+                let most = ranges.intervals().max(finished.intervals());
+                (executor.is_valid() && most <= HELD_INTERVALS_MAX, "holding")
             }
             Self::Renewal { executor, bags } => (executor.is_valid() && bags.len() <= RENEWALS_MAX, "renewal"),
             Self::Renewed { bags, .. } => (bags.len() <= RENEWALS_MAX, "renewed"),

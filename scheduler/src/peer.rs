@@ -252,11 +252,11 @@ impl Peer {
                 self.overlay(idlewood_overlay::Event::Received { from, message });
             }
             Message::Request { request, node, climbing } => self.request(request, node, climbing),
-            Message::Holding { bag, executor, version, attempt, ranges } => {
+            Message::Holding { bag, executor, version, attempt, ranges, finished } => {
                 let executor = executor.contact(from);
                 match self.ledgers.get_mut(&bag) {
                     Some(ledger) => {
-                        let holding = Holding { executor, version, attempt, ranges };
+                        let holding = Holding { executor, version, attempt, ranges, finished };
                         ledger.holding(holding, &mut self.io, &self.config);
                     }
                     None => refuse(bag, executor, version, ranges, &mut self.io),

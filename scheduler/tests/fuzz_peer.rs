@@ -294,6 +294,7 @@ impl Source<'_> {
                 version: self.number(),
                 attempt: self.number() as u32,
                 ranges: self.ranges(),
+                finished: self.ranges(),
             },
             9 | 10 => Message::Lease {
                 bag: self.bag(),

@@ -102,7 +102,14 @@ fn bytes_per_s(bags: u8) -> f64 {
     for (number, executor) in (0..).zip(executors.values()) {
         for &bag in &bags {
             let ranges = IntervalSet::from(number..number + 1);
-            let holding = Message::Holding { bag, executor: executor.into(), version: 1, attempt: 0, ranges };
+            let holding = Message::Holding {
+                bag,
+                executor: executor.into(),
+                version: 1,
+                attempt: 0,
+                ranges,
+                finished: IntervalSet::new(),
+            };
             submitter.hear(executor, holding);
         }
     }

@@ -78,6 +78,7 @@ fn messages() -> Vec<Message> {
             version: 6,
             attempt: 1,
             ranges: IntervalSet::from(0..2),
+            finished: IntervalSet::from(1..2),
         },
         Message::Lease {
             bag: bag().id,
@@ -289,8 +290,11 @@ fn impossible_messages_are_refused() {
         }
     });
     let ranges: IntervalSet = (0..4097).map(|at| 2 * at..2 * at + 1).collect();
-    let holding = Message::Holding { bag: bag().id, executor: speaker(2), version: 1, attempt: 0, ranges };
-    assert_eq!(Message::decode(&holding.encode()), Err(DecodeError::Invalid("holding")));
+    for (ranges, finished) in [(ranges.clone(), IntervalSet::new()), (IntervalSet::new(), ranges)] {
+        let holding =
+            Message::Holding { bag: bag().id, executor: speaker(2), version: 1, attempt: 0, ranges, finished };
+        assert_eq!(Message::decode(&holding.encode()), Err(DecodeError::Invalid("holding")));
+    }
     let astray = || Speaker { incarnation: 1, address: "x".repeat(257).into() };
     let renewal = Message::Renewal { executor: astray(), bags: Vec::new() };
     assert_eq!(Message::decode(&renewal.encode()), Err(DecodeError::Invalid("renewal")));

@@ -322,7 +322,12 @@ impl Held {
         self.speak(io, config);
         // What is acknowledged out of order may leave more intervals than came. What is not listed is issued again.
         let ranges = self.ranges().ranges().take(HELD_INTERVALS_MAX).collect();
-        Message::Holding { bag: self.bag.id, executor: (&io.me).into(), version, attempt: self.attempt, ranges }
+        let succeeded = |result: &&TaskResult| result.success && !result.unfinished;
+        let finished = self.outbox.values().filter(succeeded).map(|result| result.index..result.index + 1);
+        let finished: IntervalSet = finished.collect();
+        let finished = finished.ranges().take(HELD_INTERVALS_MAX).collect();
+        let (bag, executor) = (self.bag.id, (&io.me).into());
+        Message::Holding { bag, executor, version, attempt: self.attempt, ranges, finished }
     }
 
     /// Unstarted tasks go back to the submitter, but for these: the next `Holding` no longer lists them.

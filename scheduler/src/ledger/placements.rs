@@ -41,6 +41,8 @@ pub(crate) struct Holding {
     pub(crate) version: u64,
     pub(crate) attempt: u32,
     pub(crate) ranges: IntervalSet,
+    /// Of which results are to come.
+    pub(crate) finished: IntervalSet,
 }
 
 /// Tasks on an executor.
@@ -311,6 +313,15 @@ impl Ledger {
         self.former.iter().map(move |(&executor, ranges)| Record::Former { bag, executor, ranges: ranges.clone() })
     }
 
+    /// Those of these finished tasks whose results are taken from this machine, which had them once, whoever has them now.
+    fn awaited(&self, executor: PeerId, finished: &IntervalSet) -> IntervalSet {
+        let former = self.former.get(&executor).map(|former| former.intersection(finished));
+        let mut awaited = former.unwrap_or_default();
+        awaited.subtract(&self.done.intersection(&awaited));
+        awaited.subtract(&self.failed.intersection(&awaited));
+        awaited
+    }
+
     /// An executor does not account for these any more, and may yet have results of them.
     pub(super) fn part(&mut self, executor: PeerId, ranges: &IntervalSet) -> Change {
         let mut all = self.former.remove(&executor).unwrap_or_default();
@@ -356,7 +367,7 @@ impl Ledger {
 
     /// An executor says what it accounts for. Answers with what it may keep, and for how long.
     pub(crate) fn holding(&mut self, holding: Holding, io: &mut Io, config: &Config) {
-        let Holding { executor, version, attempt, ranges } = holding;
+        let Holding { executor, version, attempt, ranges, finished } = holding;
         let (term, submitter) = (self.term(io, config), Some((&io.me).into()));
         let (bag, rest) = (self.bag.id, self.avoided_for(executor.peer, io.now));
         let lease = |drop| Message::Lease { bag, version, submitter, term, drop, rest };
@@ -373,12 +384,14 @@ impl Ledger {
         let gained = self.gained(executor.peer, &ranges, &mine, attempt, io);
         let lost = mine.difference(&ranges);
         let keep = mine.difference(&lost).union(&gained);
-        let message = lease(io.recorded(executor.peer, bag, ranges.difference(&keep)));
+        let back = ranges.difference(&keep);
+        let dropped = back.difference(&self.awaited(executor.peer, &finished));
+        let message = lease(io.recorded(executor.peer, bag, dropped));
         let changed = !lost.is_empty() || !gained.is_empty();
         self.unissued.subtract(&gained);
         self.arrived(&gained);
         self.declined.taken(executor.peer, &gained);
-        self.turned_away(executor.peer, &ranges.difference(&keep), io);
+        self.turned_away(executor.peer, &back, io);
         self.lose(&lost);
         self.exempt(executor.peer, &gained, io);
         self.gain(gained);

@@ -33,7 +33,7 @@ pub(super) fn ledger(io: &Io, retries_max: u32) -> Ledger {
 }
 
 pub(super) fn said(executor: u8, version: u64, ranges: IntervalSet) -> Holding {
-    Holding { executor: contact(executor), version, attempt: 0, ranges }
+    Holding { executor: contact(executor), version, attempt: 0, ranges, finished: IntervalSet::new() }
 }
 
 pub(super) fn result(index: u64, success: bool) -> TaskResult {
@@ -355,7 +355,9 @@ fn ten_million_tasks_on_ten_thousand_executors_take_a_few_megabytes() {
     // In an order that leaves holes.
     for number in (0..EXECUTORS).map(|step| step * 7919 % EXECUTORS) {
         let ranges = IntervalSet::from(number * SHARE..(number + 1) * SHARE);
-        ledger.holding(Holding { executor: executor(number), version: 1, attempt: 0, ranges }, &mut io, &config);
+        let finished = IntervalSet::new();
+        let holding = Holding { executor: executor(number), version: 1, attempt: 0, ranges, finished };
+        ledger.holding(holding, &mut io, &config);
         io.effects.clear();
     }
     assert_eq!((ledger.view().placed, ledger.view().executors), (EXECUTORS * SHARE, EXECUTORS));
@@ -615,6 +617,17 @@ fn only_who_has_or_had_a_task_ends_it() {
     ledger.holding(said(2, 2, IntervalSet::from(0..TASKS)), &mut io, &config);
     assert_eq!(ends(&mut ledger, 1, 10, &mut io), (true, 0));
     assert_eq!(ends(&mut ledger, 9, 11, &mut io), (false, 1));
+    // So it keeps what it has finished of that until its results are here, whoever has it now; not what is over, or was never there.
+    ledger.record_result(result(14, true), contact(1), &mut io);
+    persist_all(&mut io);
+    for (executor, forgotten) in [(1, vec![14..15, 17..18]), (9, vec![14..18])] {
+        let claim = said(executor, 9, IntervalSet::from(14..18));
+        ledger.holding(Holding { finished: IntervalSet::from(14..17), ..claim }, &mut io, &config);
+        let answer = told(&io, executor);
+        let forgotten: IntervalSet = forgotten.into_iter().collect();
+        assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if *drop == forgotten), "{answer:?}");
+    }
+    assert_eq!(ledger.placed[&contact(2).peer].ranges.len(), ledger.view().placed, "what is placed stays where it is");
     // Also in a later life of this machine.
     let former: Vec<Record> = ledger.former().collect();
     let mut later = self::ledger(&io, 3);

@@ -59,9 +59,23 @@ fn what_a_machine_says_counts_as_its_own_whatever_address_it_gives() {
     };
     let results = vec![TaskResult::of(3, 0, finished)];
     let said = [
-        Message::Holding { bag: BAG, executor: executor.clone(), version: 9, attempt: 9, ranges: all.clone() },
+        Message::Holding {
+            bag: BAG,
+            executor: executor.clone(),
+            version: 9,
+            attempt: 9,
+            ranges: all.clone(),
+            finished: IntervalSet::new(),
+        },
         // What it no longer lists would be issued again, were it the other's word.
-        Message::Holding { bag: BAG, executor: executor.clone(), version: 10, attempt: 9, ranges: IntervalSet::new() },
+        Message::Holding {
+            bag: BAG,
+            executor: executor.clone(),
+            version: 10,
+            attempt: 9,
+            ranges: IntervalSet::new(),
+            finished: IntervalSet::new(),
+        },
         Message::Renewal { executor: executor.clone(), bags: vec![(BAG, 10)] },
         Message::Offer { bag: BAG, executor: executor.clone(), ranges: all.clone(), to: contact(3) },
         Message::Decline { bag: BAG, executor: executor.clone(), ranges: all, reason: DeclineReason::Role },
@@ -89,6 +103,23 @@ fn only_the_submitter_may_drop_work_or_acknowledge_it() {
     assert_eq!(host.peer.held()[0].unacknowledged, 1);
     host.receive(1, lease(0, IntervalSet::from(0..100)));
     assert_eq!(host.stopped.len(), 1);
+}
+
+/// Others may have them, too, by now: what has succeeded is not to be dropped for that.
+#[test]
+fn what_is_held_tells_what_has_succeeded() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..4));
+    host.finish(host.started[0], true);
+    host.finish(host.started[1], false);
+    host.sent.clear();
+    host.receive(1, lease(0, IntervalSet::new()));
+    let told = host.sent.iter().find_map(|(_, message)| match message {
+        Message::Holding { ranges, finished, .. } => Some((ranges.len(), finished.clone())),
+        _ => None,
+    });
+    let index = host.started[0].index;
+    assert_eq!(told, Some((4, IntervalSet::from(index..index + 1))));
 }
 
 #[test]

@@ -230,7 +230,10 @@ fn a_submitter_waits_longer_the_more_machines_may_answer() {
     assert!(router.peer.overlay_view().hosts_router());
     host.give(Event::Submitted(submission(40, 1000.0)));
     let (executor, ranges) = (speaker(3), IntervalSet::from(0..1));
-    host.receive(3, Message::Holding { bag: BAG, executor, version: 1, attempt: 0, ranges });
+    host.receive(
+        3,
+        Message::Holding { bag: BAG, executor, version: 1, attempt: 0, ranges, finished: IntervalSet::new() },
+    );
     // Whatever else was sent is lost; two machines have 80 ms more than the 15 s.
     host.pass(seconds(15.04));
     assert_eq!(host.peer.bag(BAG).unwrap().reissued, 0);

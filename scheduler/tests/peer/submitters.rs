@@ -32,12 +32,26 @@ fn a_submitter_says_where_it_is_with_every_answer() {
     let mut host = Host::new(1);
     host.receive(
         2,
-        Message::Holding { bag: BAG, executor: speaker(2), version: 1, attempt: 0, ranges: IntervalSet::from(0..1) },
+        Message::Holding {
+            bag: BAG,
+            executor: speaker(2),
+            version: 1,
+            attempt: 0,
+            ranges: IntervalSet::from(0..1),
+            finished: IntervalSet::new(),
+        },
     );
     host.give(Event::Submitted(submission(3, 1000.0)));
     host.receive(
         2,
-        Message::Holding { bag: BAG, executor: speaker(2), version: 2, attempt: 0, ranges: IntervalSet::from(0..1) },
+        Message::Holding {
+            bag: BAG,
+            executor: speaker(2),
+            version: 2,
+            attempt: 0,
+            ranges: IntervalSet::from(0..1),
+            finished: IntervalSet::new(),
+        },
     );
     let leases = host.sent.iter().map(|(_, message)| match message {
         Message::Lease { submitter, drop, .. } => (submitter.clone(), drop.len()),
