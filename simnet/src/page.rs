@@ -10,11 +10,12 @@ use serde_json::Value;
 use crate::experiment::{Experiment, LABELS, figures, replace};
 
 /// Quantities of the tables, in their order, where a row has them; all others are in the CSV files.
-const QUANTITIES: [&str; 29] = [
+const QUANTITIES: [&str; 32] = [
     "ratio_mincent",
     "ratio_mincent_plus",
     "ratio_fcfs",
     "ratio_offline",
+    "ended_ratio_mincent",
     "mean_ratio_mincent",
     "application_ratio_mincent",
     "effective_ratio_mincent",
@@ -31,7 +32,9 @@ const QUANTITIES: [&str; 29] = [
     "update_time_max_s",
     "link_mean_percent",
     "link_peak_percent",
-    "root_bytes_s",
+    "tree_peak_percent",
+    "link_mean_percent_depth_00",
+    "link_peak_percent_depth_00",
     "messages_per_node_s",
     "bytes_per_node_s",
     "events",

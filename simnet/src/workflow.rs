@@ -178,7 +178,7 @@ mod tests {
     fn what_is_malformed_is_named() {
         let one = task("one", "p", 1.0, &["two"]);
         for (text, sentence) in [
-            (workflow(&[one.clone()]), "task one: its parent two is no task of it"),
+            (workflow(std::slice::from_ref(&one)), "task one: its parent two is no task of it"),
             (workflow(&[one.clone(), task("two", "p", 1.0, &["one"])]), "task one needs itself"),
             (workflow(&[task("two", "p", 1.0, &[]), task("two", "p", 1.0, &[])]), "two tasks are named two"),
             (workflow(&[task("two", "p", -1.0, &[])]), "task two: a run time of -1 s"),

@@ -620,11 +620,11 @@ fn only_who_has_or_had_a_task_ends_it() {
     // So it keeps what it has finished of that until its results are here, whoever has it now; not what is over, or was never there.
     ledger.record_result(result(14, true), contact(1), &mut io);
     persist_all(&mut io);
-    for (executor, forgotten) in [(1, vec![14..15, 17..18]), (9, vec![14..18])] {
+    let some: IntervalSet = [14..15, 17..18].into_iter().collect();
+    for (executor, forgotten) in [(1, some), (9, IntervalSet::from(14..18))] {
         let claim = said(executor, 9, IntervalSet::from(14..18));
         ledger.holding(Holding { finished: IntervalSet::from(14..17), ..claim }, &mut io, &config);
         let answer = told(&io, executor);
-        let forgotten: IntervalSet = forgotten.into_iter().collect();
         assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if *drop == forgotten), "{answer:?}");
     }
     assert_eq!(ledger.placed[&contact(2).peer].ranges.len(), ledger.view().placed, "what is placed stays where it is");
