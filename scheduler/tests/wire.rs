@@ -80,6 +80,14 @@ fn messages() -> Vec<Message> {
             ranges: IntervalSet::from(0..2),
             finished: IntervalSet::from(1..2),
         },
+        Message::Holding {
+            bag: bag().id,
+            executor: speaker(2),
+            version: 7,
+            attempt: 1,
+            ranges: IntervalSet::from(0..2),
+            finished: IntervalSet::new(),
+        },
         Message::Lease {
             bag: bag().id,
             version: 6,

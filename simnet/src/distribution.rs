@@ -59,6 +59,17 @@ impl Distribution {
         }
     }
 
+    /// Of values, rising, and the share of each, of which there is one at least.
+    pub(crate) fn of_shares(shares: &[(f64, f64)]) -> Self {
+        let all: f64 = shares.iter().map(|(_, share)| share).sum();
+        let mut sum = 0.0;
+        let points = shares.iter().map(|&(value, share)| {
+            sum += share / all;
+            (sum, value)
+        });
+        Self { points: points.collect() }
+    }
+
     /// The value that this share of all, in [0, 1), is below; a value that is drawn where the share is.
     pub fn quantile(&self, share: f64) -> f64 {
         let at = self.points.partition_point(|(below, _)| *below <= share);

@@ -58,6 +58,11 @@ impl ProcessorLoad {
         Ok(Self { machines })
     }
 
+    /// Of how many machines it is.
+    pub fn machines(&self) -> u32 {
+        self.machines.len() as u32
+    }
+
     /// How long all of it is.
     pub fn span(&self) -> Duration {
         TICK * self.machines[0].len() as u32

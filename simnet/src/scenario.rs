@@ -155,7 +155,7 @@ pub struct Scenario {
     /// Loads of processors every five minutes of a day, as from CoMon.
     pub owner_file: Option<PathBuf>,
     /// The owner is there while that load is above so many percent, at most 100. Default 25: our choice; of the values from
-    /// PlanetLab an eighth are.
+    /// PlanetLab 12 and 16 percent are, on two days.
     pub owner_percent: u8,
     /// Mean time that the owner stays at a machine, at least 1 s; none: owners are always away. Default none, as in the
     /// paper.
@@ -230,9 +230,9 @@ pub struct Scenario {
     pub workload: Workload,
     /// A log in the Standard Workload Format; its first bags are submitted.
     pub log_file: Option<PathBuf>,
-    /// Workflows in WfFormat; each bag is the largest set of independent tasks of one that is drawn.
+    /// Workflows in WfFormat 1.4 or before; each bag is the largest set of tasks of one program at one depth of a workflow that is drawn.
     pub workflow_files: Vec<PathBuf>,
-    /// Distribution of the tasks of a bag.
+    /// Distribution of the tasks of a bag; it has one at least.
     pub tasks_file: Option<PathBuf>,
     /// Distribution of the work of tasks, in Mop.
     pub lengths_file: Option<PathBuf>,
@@ -387,8 +387,8 @@ impl Default for Scenario {
 
 /// The longest that a run may be, and anything in it.
 pub(crate) const HORIZON_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
-/// Most tasks of a run of the paper's generator: each takes twelve bytes of the record.
-const TASKS_MAX: u64 = 500_000_000;
+/// Most tasks of a run: each takes twelve bytes of the record.
+pub(crate) const TASKS_MAX: u64 = 500_000_000;
 /// Most tasks of a bag that is drawn from a distribution: our choice.
 const BAG_TASKS_MAX: f64 = 1e6;
 
@@ -775,6 +775,14 @@ mod tests {
         refused(Scenario { slots: 0, ..Scenario::default() }, "slots");
         refused(Scenario { load: Some(0.0), ..Scenario::default() }, "load");
         refused(Scenario { workload: Workload::Log, ..Scenario::default() }, "log_file");
+        refused(Scenario { workload: Workload::Workflows, ..Scenario::default() }, "workflow_files");
+        let tasks_file = Some(PathBuf::from("tasks"));
+        refused(Scenario { workload: Workload::Distributions, tasks_file, ..Scenario::default() }, "lengths_file");
+        refused(Scenario { owners: Owners::Load, ..Scenario::default() }, "owner_file");
+        refused(Scenario { owner_percent: 101, ..Scenario::default() }, "owner_percent");
+        refused(Scenario { cores: Equipment::Survey, ..Scenario::default() }, "cores_file");
+        refused(Scenario { bandwidths: Equipment::Survey, ..Scenario::default() }, "bandwidths_file");
+        refused(Scenario { speeds: Equipment::Survey, ..Scenario::default() }, "speeds");
     }
 
     /// Whatever is set, is set in the file of defaults, to its default.

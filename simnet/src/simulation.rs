@@ -142,6 +142,7 @@ impl Simulation {
             return Err("threads must be at least 1".to_owned());
         }
         scenario.load()?;
+        workload::check(&scenario)?;
         let bags = workload::bags(&scenario);
         let around = Surroundings {
             network: Network::of(&scenario),

@@ -6,14 +6,12 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use crate::distribution::Distribution;
 use crate::input::{self, Malformed, malformed};
 
 /// How many computers have how many cores.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cores {
-    /// Cores, and the share of computers that have no more, rising.
-    shares: Vec<(u32, f64)>,
-}
+pub struct Cores(Distribution);
 
 /// Most cores of a computer, as many as a machine may have slots.
 const CORES_MAX: u32 = 1_024;
@@ -70,18 +68,13 @@ impl Cores {
         if !(0.9..=1.1).contains(&all) {
             return Err(Malformed::whole(format!("the shares of {CATEGORY} of {date} come to {all} and not to 1")));
         }
-        let mut sum = 0.0;
-        let shares = last.into_iter().filter(|(_, share)| *share > 0.0).map(|(cores, share)| {
-            sum += share / all;
-            (cores, sum)
-        });
-        Ok(Self { shares: shares.collect() })
+        let shares: Vec<(f64, f64)> = last.into_iter().map(|(cores, share)| (f64::from(cores), share)).collect();
+        Ok(Self(Distribution::of_shares(&shares)))
     }
 
     /// The number that this share of all computers, in [0, 1), is below.
     pub fn quantile(&self, share: f64) -> u32 {
-        let at = self.shares.partition_point(|(_, below)| *below <= share);
-        self.shares[at.min(self.shares.len() - 1)].0
+        self.0.quantile(share) as u32
     }
 }
 
@@ -108,7 +101,7 @@ struct Place {
 
 /// A number; some have been written as text.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a number of Mb/s")]
 enum MbitS {
     Number(f64),
     Text(String),

@@ -1,5 +1,5 @@
-//! Runs of real workflows as bags: instances in WfFormat (WfCommons), of which the largest set of tasks that run the same
-//! program and do not need each other is taken.
+//! Runs of real workflows as bags: instances in WfFormat (WfCommons, versions up to 1.4), of which the largest set of tasks that run
+//! the same program at the same depth is taken: as many have to run before each, one after the other, so that none needs another.
 //!
 //! Used are each task's run time, its program, its parents and the sizes of the files that it writes. Left out: the tasks before
 //! and behind that set, inputs, memory, and which machine ran what.
@@ -79,7 +79,7 @@ pub fn read(path: &Path) -> Result<LoggedBag, String> {
 /// # Errors
 /// What is wrong, and in which line or task.
 pub fn parse(text: &str) -> Result<LoggedBag, Malformed> {
-    let expected = "WfFormat: {\"workflow\": {\"tasks\": [{\"name\": …, \"runtimeInSeconds\": …, \"parents\": […], \"files\": […]}]}}";
+    let expected = "WfFormat 1.4: {\"workflow\": {\"tasks\": [{\"name\": …, \"runtimeInSeconds\": …, \"parents\": […], \"files\": […]}]}}";
     let tasks = input::json::<Instance>(text, expected)?.workflow.tasks;
     for task in &tasks {
         let (name, run_s) = (&task.name, task.run_s);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_set_of_independent_tasks_of_one_program_is_the_bag() {
+    fn the_largest_set_of_tasks_of_one_program_at_one_depth_is_the_bag() {
         let text = workflow(&[
             task("split", "split", 3.0, &[]),
             task("b1", "blast", 0.25, &["split"]),
@@ -170,6 +170,9 @@ mod tests {
         ]);
         let bag = parse(&text).unwrap();
         assert_eq!((bag.tasks_s, bag.outputs_bytes), (vec![0.25, 1.5], vec![8, 8]));
+        // The first of those that are as large.
+        let alike = workflow(&[task("a", "p", 1.0, &[]), task("b", "q", 2.0, &[])]);
+        assert_eq!(parse(&alike).map(|bag| bag.tasks_s), Ok(vec![1.0]));
         let older = r#"{"workflow": {"tasks": [{"name": "x", "runtime": 2, "command": {"program": "p"}}]}}"#;
         assert_eq!(parse(older).map(|bag| bag.tasks_s), Ok(vec![2.0]));
     }

@@ -19,7 +19,7 @@ use crate::random::{
     NORMAL_QUARTILE, SmallStream, digest, exp, exponential, happens, ln, log_uniform, lognormal, normal_quantile,
     quantile, stream,
 };
-use crate::scenario::{Equipment, Scenario, Workload};
+use crate::scenario::{Equipment, Scenario, TASKS_MAX, Workload};
 
 /// Speed of the machine that the run times of a log were measured on, in Mop/s: the paper's mean speed, our choice.
 pub const REFERENCE_MOPS: f64 = 2_000.0;
@@ -69,6 +69,26 @@ impl Bag {
     pub fn application_size_mops(&self) -> f64 {
         self.tasks as f64 * self.task_mops
     }
+}
+
+/// Refuses a scenario, whose files are loaded, where its bags are too much to be run, or cannot come at its load.
+///
+/// # Errors
+/// A sentence that says what to write instead.
+pub fn check(scenario: &Scenario) -> Result<(), String> {
+    if scenario.load.is_some() && capacity_mops(scenario) <= 0.0 {
+        return Err("load is a share of nothing, since owners are never away: raise owner_percent, or leave out load"
+            .to_owned());
+    }
+    let intervals = scenario.inputs.intervals.as_ref().filter(|_| scenario.workload == Workload::Distributions);
+    if scenario.load.is_some() && intervals.is_some_and(|intervals| intervals.mean() <= 0.0) {
+        return Err("load cannot stretch times between bags that are all 0: leave it out, or intervals_file".to_owned());
+    }
+    let tasks = bags(scenario).iter().fold(0_u64, |sum, bag| sum.saturating_add(bag.tasks));
+    if tasks > TASKS_MAX {
+        return Err(format!("bags have {tasks} tasks: give fewer bags, at most {TASKS_MAX} tasks in all"));
+    }
+    Ok(())
 }
 
 /// All bags of a run, in the order of their arrival. Of a scenario that names files, [`Scenario::load`] comes first.

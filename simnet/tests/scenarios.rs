@@ -5,6 +5,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use idlewood_simnet::scenario::{DEFAULTS, Latencies, Sessions, Workload};
+use idlewood_simnet::workload::{bandwidths_bytes_s, slots};
 use idlewood_simnet::{Report, Scenario, Simulation};
 
 fn directory() -> PathBuf {
@@ -107,6 +108,65 @@ fn a_trace_a_log_and_a_matrix_are_replayed() {
     file("jobs.swf", "1 2 3\n");
     let error = Scenario::read(&directory.join("real.toml")).unwrap_err();
     assert!(error.ends_with("jobs.swf:1: 3 fields where 18 are expected"), "{error}");
+    std::fs::remove_dir_all(&directory).expect("it was there");
+}
+
+/// All that a scenario may name beside those, found from where it is.
+#[test]
+fn workflows_distributions_owners_and_surveys_are_read() {
+    let directory = std::env::temp_dir().join(format!("idlewood-inputs-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let file = |name: &str, text: &str| std::fs::write(directory.join(name), text).expect("a file");
+    file("cores.csv", "2026-04-01,Physical CPUs,2 cpus,,1.0\n");
+    file("links.json", r#"{"countries": {"A": {"up_mbits": 8, "down_mbits": 16}}}"#);
+    file("busy.txt", "0 0 90 0 90\n1 90 0 90 0\n2 90 0 90 0\n");
+    let machines = "nodes = 6\nbags = 3\ncores = \"survey\"\ncores_file = \"cores.csv\"\nbandwidths = \"survey\"\n\
+        bandwidths_file = \"links.json\"\nowners = \"load\"\nowner_file = \"busy.txt\"\n";
+    let task = |name| {
+        format!(
+            r#"{{"name": "{name}", "runtimeInSeconds": 700, "files": [{{"link": "output", "sizeInBytes": 1234}}]}}"#
+        )
+    };
+    file("flow.json", &format!(r#"{{"workflow": {{"tasks": [{}, {}, {}]}}}}"#, task("a"), task("b"), task("c")));
+    file("flows.toml", &format!("{machines}workload = \"workflows\"\nworkflow_files = [\"flow.json\"]\n"));
+    file("four.cdf", "4 1\n");
+    file("long.cdf", "1400000 1\n");
+    file("minute.cdf", "60 1\n");
+    file(
+        "drawn.toml",
+        &format!(
+            "{machines}output_bytes = 1234\nworkload = \"distributions\"\ntasks_file = \"four.cdf\"\n\
+             lengths_file = \"long.cdf\"\nintervals_file = \"minute.cdf\"\n"
+        ),
+    );
+    for (name, tasks) in [("flows.toml", 9), ("drawn.toml", 12)] {
+        let scenario = Scenario::read(&directory.join(name)).unwrap_or_else(|sentence| panic!("{sentence}"));
+        assert!(scenario.has_owners());
+        assert_eq!((slots(&scenario, 0), bandwidths_bytes_s(&scenario, 0)), (2, (1_000_000, 2_000_000)));
+        let report = Simulation::new(scenario).expect("a valid scenario").run(|_| ());
+        assert_eq!((report.bags_closed, report.accepted_tasks, report.lost_tasks), (3, tasks, 0), "{report:?}");
+        // Tasks that last longer than any owner is away are frozen at least once; owners come and go four times in 20 minutes.
+        assert!(report.reclaims > 6 && report.makespan_s > 700.0, "{report:?}");
+        let fetched = report.outputs.bytes / report.outputs.count;
+        assert_eq!(fetched, 1_234, "{report:?}");
+    }
+    let drawn =
+        format!("{machines}workload = \"distributions\"\ntasks_file = \"four.cdf\"\nlengths_file = \"long.cdf\"\n");
+    file("none.cdf", "0 1\n");
+    file("many.cdf", "1000000 1\n");
+    file("more.cdf", "1000001 1\n");
+    file("always.txt", "0 90 90\n");
+    for (text, with) in [
+        (format!("{drawn}intervals_file = \"none.cdf\"\nload = 0.5\n"), "that are all 0"),
+        (drawn.replace("four", "gone"), "gone.cdf cannot be read"),
+        (drawn.replace("four", "more"), "tasks_file has bags of 1000001 tasks"),
+        (drawn.replace("four", "many").replace("bags = 3", "bags = 600"), "bags have 600000000 tasks"),
+        (drawn.replace("busy", "always") + "load = 0.5\n", "owners are never away"),
+    ] {
+        file("wrong.toml", &text);
+        let error = Scenario::read(&directory.join("wrong.toml")).and_then(Simulation::new).err();
+        assert!(error.as_ref().is_some_and(|error| error.contains(with)), "{error:?} for {text}");
+    }
     std::fs::remove_dir_all(&directory).expect("it was there");
 }
 

@@ -322,8 +322,8 @@ impl Held {
         self.speak(io, config);
         // What is acknowledged out of order may leave more intervals than came. What is not listed is issued again.
         let ranges = self.ranges().ranges().take(HELD_INTERVALS_MAX).collect();
-        let succeeded = |result: &&TaskResult| result.success && !result.unfinished;
-        let finished = self.outbox.values().filter(succeeded).map(|result| result.index..result.index + 1);
+        let succeeded = self.outbox.values().filter(|result| result.success);
+        let finished = succeeded.map(|result| result.index..result.index + 1);
         let finished: IntervalSet = finished.collect();
         let finished = finished.ranges().take(HELD_INTERVALS_MAX).collect();
         let (bag, executor) = (self.bag.id, (&io.me).into());

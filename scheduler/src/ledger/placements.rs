@@ -313,8 +313,12 @@ impl Ledger {
         self.former.iter().map(move |(&executor, ranges)| Record::Former { bag, executor, ranges: ranges.clone() })
     }
 
-    /// Those of these finished tasks whose results are taken from this machine, which had them once, whoever has them now.
+    /// Those of these finished tasks whose results are taken from this machine, which had them once, whoever has them now. None of
+    /// a bag with replicas: what one machine says there is one of several votes, which it may have given already.
     fn awaited(&self, executor: PeerId, finished: &IntervalSet) -> IntervalSet {
+        if self.is_replicated() {
+            return IntervalSet::new();
+        }
         let former = self.former.get(&executor).map(|former| former.intersection(finished));
         let mut awaited = former.unwrap_or_default();
         awaited.subtract(&self.done.intersection(&awaited));
@@ -386,12 +390,12 @@ impl Ledger {
         let keep = mine.difference(&lost).union(&gained);
         let back = ranges.difference(&keep);
         let dropped = back.difference(&self.awaited(executor.peer, &finished));
-        let message = lease(io.recorded(executor.peer, bag, dropped));
+        let message = lease(io.recorded(executor.peer, bag, dropped.clone()));
         let changed = !lost.is_empty() || !gained.is_empty();
         self.unissued.subtract(&gained);
         self.arrived(&gained);
         self.declined.taken(executor.peer, &gained);
-        self.turned_away(executor.peer, &back, io);
+        self.turned_away(executor.peer, &dropped, io);
         self.lose(&lost);
         self.exempt(executor.peer, &gained, io);
         self.gain(gained);
