@@ -389,6 +389,28 @@ fn a_crash_of_one_copy_ends_no_other_and_makes_room_for_one_more() {
     assert_eq!((machines.ledger.votes.count(0), &machines.io.effects[..]), (1, &[][..]));
 }
 
+/// Its vote is kept here. If it kept the task, each of its words would take the task off the way to another machine.
+#[test]
+fn who_has_voted_and_has_no_lease_any_more_is_told_to_forget_the_task() {
+    let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 3]);
+    machines.ledger.issue(&machines.io, &machines.config);
+    machines.give(1, &IntervalSet::from(0..TASKS));
+    let vote = machines.says(1, 0);
+    machines.ledger.results(&contact(1), vec![vote], &mut machines.io, &machines.config);
+    machines.io.now += machines.ledger.term(&machines.io, &machines.config) * 2;
+    machines.ledger.expire(&mut machines.io);
+    assert_eq!((machines.ledger.votes.count(0), machines.ledger.former.len()), (1, 1));
+    machines.io.effects.clear();
+    let finished = IntervalSet::from(0..1);
+    let claim = Holding { finished: finished.clone(), ..said(1, machines.version + 1, finished.clone()) };
+    machines.ledger.holding(claim, &mut machines.io, &machines.config);
+    let told = machines.io.effects.iter().find_map(|effect| match effect {
+        Effect::Send { message: Message::Lease { drop, .. }, .. } => Some(drop.clone()),
+        _ => None,
+    });
+    assert_eq!(told, Some(finished));
+}
+
 /// The ledger's requests that are due at its next deadline: to whom, and which tasks.
 fn next_requests(machines: &mut Machines) -> Vec<(Option<u8>, IntervalSet)> {
     let deadline = machines.ledger.deadline().expect("it is issued again");
