@@ -89,7 +89,7 @@ impl Distribution {
     }
 
     /// The largest value.
-    pub fn most(&self) -> f64 {
+    fn most(&self) -> f64 {
         self.points.last().map_or(0.0, |(_, value)| *value)
     }
 }

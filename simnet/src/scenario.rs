@@ -389,8 +389,6 @@ impl Default for Scenario {
 pub(crate) const HORIZON_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 /// Most tasks of a run: each takes twelve bytes of the record.
 pub(crate) const TASKS_MAX: u64 = 500_000_000;
-/// Most tasks of a bag that is drawn from a distribution: our choice.
-const BAG_TASKS_MAX: f64 = 1e6;
 
 impl Scenario {
     /// Refuses nonsense.
@@ -587,10 +585,6 @@ impl Scenario {
         fill(&mut inputs.tasks, is_distributed, self.tasks_file.as_ref(), Distribution::read)?;
         fill(&mut inputs.lengths, is_distributed, self.lengths_file.as_ref(), Distribution::read)?;
         fill(&mut inputs.intervals, is_distributed, self.intervals_file.as_ref(), Distribution::read)?;
-        let most = inputs.tasks.as_ref().map_or(0.0, |tasks| tasks.most());
-        if most > BAG_TASKS_MAX {
-            return Err(format!("tasks_file has bags of {most} tasks: at most {BAG_TASKS_MAX} are expected"));
-        }
         Ok(())
     }
 

@@ -142,8 +142,8 @@ impl Simulation {
             return Err("threads must be at least 1".to_owned());
         }
         scenario.load()?;
-        workload::check(&scenario)?;
         let bags = workload::bags(&scenario);
+        workload::check(&scenario, &bags)?;
         let around = Surroundings {
             network: Network::of(&scenario),
             wire: execution.wire,

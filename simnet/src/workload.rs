@@ -71,11 +71,11 @@ impl Bag {
     }
 }
 
-/// Refuses a scenario, whose files are loaded, where its bags are too much to be run, or cannot come at its load.
+/// Refuses a scenario, whose files are loaded, where its bags, which are these, are too much to be run, or cannot come at its load.
 ///
 /// # Errors
 /// A sentence that says what to write instead.
-pub fn check(scenario: &Scenario) -> Result<(), String> {
+pub fn check(scenario: &Scenario, bags: &[Bag]) -> Result<(), String> {
     if scenario.load.is_some() && capacity_mops(scenario) <= 0.0 {
         return Err("load is a share of nothing, since owners are never away: raise owner_percent, or leave out load"
             .to_owned());
@@ -84,7 +84,7 @@ pub fn check(scenario: &Scenario) -> Result<(), String> {
     if scenario.load.is_some() && intervals.is_some_and(|intervals| intervals.mean() <= 0.0) {
         return Err("load cannot stretch times between bags that are all 0: leave it out, or intervals_file".to_owned());
     }
-    let tasks = bags(scenario).iter().fold(0_u64, |sum, bag| sum.saturating_add(bag.tasks));
+    let tasks = bags.iter().fold(0_u64, |sum, bag| sum.saturating_add(bag.tasks));
     if tasks > TASKS_MAX {
         return Err(format!("bags have {tasks} tasks: give fewer bags, at most {TASKS_MAX} tasks in all"));
     }

@@ -154,12 +154,12 @@ fn workflows_distributions_owners_and_surveys_are_read() {
         format!("{machines}workload = \"distributions\"\ntasks_file = \"four.cdf\"\nlengths_file = \"long.cdf\"\n");
     file("none.cdf", "0 1\n");
     file("many.cdf", "1000000 1\n");
-    file("more.cdf", "1000001 1\n");
+    file("more.cdf", "1000000000000 1\n");
     file("always.txt", "0 90 90\n");
     for (text, with) in [
         (format!("{drawn}intervals_file = \"none.cdf\"\nload = 0.5\n"), "that are all 0"),
         (drawn.replace("four", "gone"), "gone.cdf cannot be read"),
-        (drawn.replace("four", "more"), "tasks_file has bags of 1000001 tasks"),
+        (drawn.replace("four", "more"), "bags have 3000000000000 tasks"),
         (drawn.replace("four", "many").replace("bags = 3", "bags = 600"), "bags have 600000000 tasks"),
         (drawn.replace("busy", "always") + "load = 0.5\n", "owners are never away"),
     ] {

@@ -323,8 +323,7 @@ impl Held {
         // What is acknowledged out of order may leave more intervals than came. What is not listed is issued again.
         let ranges = self.ranges().ranges().take(HELD_INTERVALS_MAX).collect();
         let succeeded = self.outbox.values().filter(|result| result.success);
-        let finished = succeeded.map(|result| result.index..result.index + 1);
-        let finished: IntervalSet = finished.collect();
+        let finished: IntervalSet = succeeded.map(|result| result.index..result.index + 1).collect();
         let finished = finished.ranges().take(HELD_INTERVALS_MAX).collect();
         let (bag, executor) = (self.bag.id, (&io.me).into());
         Message::Holding { bag, executor, version, attempt: self.attempt, ranges, finished }
