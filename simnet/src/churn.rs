@@ -26,7 +26,7 @@ use rand::RngExt;
 use crate::availability::{Availability, Machine};
 use crate::processor_load::ProcessorLoad;
 use crate::random::{SmallStream, exponential, happens, ln, lognormal, quantile, weibull};
-use crate::scenario::{Owners, Scenario, Sessions};
+use crate::scenario::{Owners, Scenario, Sessions, loaded};
 
 const HOUR_S: f64 = 3600.0;
 /// Absence of a machine that its trace never brings back.
@@ -237,7 +237,7 @@ impl Busy {
 impl Owner {
     /// That of machine number `host`.
     pub fn new(scenario: &Scenario, host: u32) -> Self {
-        let load = scenario.inputs.owners.as_ref().filter(|_| scenario.owners == Owners::Load);
+        let load = (scenario.owners == Owners::Load).then(|| loaded(&scenario.inputs.owners));
         let trace = load.map(|load| {
             let mut rng = SmallStream::new(scenario.seed, "owners", u64::from(host / load.machines()));
             let moment = load.span().mul_f64(rng.random());

@@ -84,6 +84,8 @@ pub(crate) struct Host {
     peer: Option<Peer>,
     /// Counts its starts: what was meant for an earlier life is void.
     pub(crate) life: u32,
+    /// Counts its crashes: what waited in the uplink then is lost.
+    pub(crate) crashes: u32,
     /// Of the last life; it stands with the identity, in a place that no failure reaches.
     incarnation: u64,
     /// When this life began.
@@ -126,6 +128,7 @@ impl Host {
             condition: Condition::default(),
             peer: None,
             life: 0,
+            crashes: 0,
             incarnation: 0,
             started: Time::ZERO,
             suspended: false,

@@ -3,7 +3,7 @@
 //! Messages go in the order in which they come (FIFO). One that is sent leaves the uplink when those before it have left
 //! and its own bytes too; then it is under way for the latency; its last byte has come in when the downlink has had
 //! the time for all its bytes since the message before. Two links in a row take the time of the slower one, not of
-//! both: bytes flow on while others still leave.
+//! both: bytes flow on while others still leave. What waits in front of an uplink when its machine crashes is lost.
 //!
 //! Outputs of tasks are data. They too go one after another, but messages go before them: a message never waits for
 //! data, and data on an uplink is late by all the messages that left meanwhile. So a large output cannot silence a

@@ -183,7 +183,7 @@ pub struct Report {
     pub leaves: u64,
     /// Messages sent.
     pub messages: u64,
-    /// Messages that the network lost.
+    /// Messages that the network lost, or that waited in the uplink of a machine that crashed.
     pub messages_lost: u64,
     /// Messages that reached a machine that was down.
     pub messages_in_vain: u64,

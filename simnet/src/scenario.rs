@@ -64,8 +64,19 @@ pub enum Equipment {
     Paper,
     /// As in homes.
     Desktops,
-    /// As in a file that a survey gave; not for speeds.
+    /// As in a file that a survey gave.
     Survey,
+}
+
+/// How fast machines are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Speeds {
+    /// As in the paper, by the scenario's numbers.
+    #[default]
+    Paper,
+    /// As in homes.
+    Desktops,
 }
 
 /// How far machines are from each other.
@@ -98,6 +109,14 @@ pub enum Workload {
     Log,
     /// Each the bag of one of `workflow_files`.
     Workflows,
+}
+
+/// What the file held that was named for it.
+///
+/// # Panics
+/// Where [`Scenario::load`] was not called.
+pub(crate) fn loaded<T>(input: &Option<Arc<T>>) -> &Arc<T> {
+    input.as_ref().expect("the files that a scenario names are loaded before anything is drawn from them")
 }
 
 /// What the files that a scenario names hold; read once, shared by all who look at the scenario.
@@ -230,7 +249,7 @@ pub struct Scenario {
     pub workload: Workload,
     /// A log in the Standard Workload Format; its first bags are submitted.
     pub log_file: Option<PathBuf>,
-    /// Workflows in WfFormat 1.4 or before; each bag is the largest set of tasks of one program at one depth of a workflow that is drawn.
+    /// Workflows in WfFormat; each bag is the largest set of tasks of one kind at one depth of a workflow that is drawn.
     pub workflow_files: Vec<PathBuf>,
     /// Distribution of the tasks of a bag; it has one at least.
     pub tasks_file: Option<PathBuf>,
@@ -285,7 +304,7 @@ pub struct Scenario {
     pub speed_mops_step: u64,
     /// Whether speeds are those above, or lognormal as in homes: median `speed_mops_median` for the whole machine, third
     /// quartile five times the first. Default paper.
-    pub speeds: Equipment,
+    pub speeds: Speeds,
     /// Median speed of a machine with speeds as in homes, in Mop/s of all its slots, at least 1. Default 2,000: the
     /// paper's mean.
     pub speed_mops_median: f64,
@@ -372,7 +391,7 @@ impl Default for Scenario {
             speed_mops_min: 1_000,
             speed_mops_max: 3_000,
             speed_mops_step: 200,
-            speeds: Equipment::default(),
+            speeds: Speeds::default(),
             speed_mops_median: 2_000.0,
             cores: Equipment::default(),
             cores_file: None,
@@ -484,7 +503,6 @@ impl Scenario {
             self.bandwidths != Equipment::Survey || self.bandwidths_file.is_some(),
             "bandwidths_file must name an index where bandwidths are those of a survey",
         )?;
-        check(self.speeds != Equipment::Survey, "speeds must be paper or desktops: no survey says how fast tasks run")?;
         check(
             self.load.is_none_or(|load| (1e-6..=10.0).contains(&load)),
             "load must be none or between 0.000001 and 10",
@@ -776,7 +794,6 @@ mod tests {
         refused(Scenario { owner_percent: 101, ..Scenario::default() }, "owner_percent");
         refused(Scenario { cores: Equipment::Survey, ..Scenario::default() }, "cores_file");
         refused(Scenario { bandwidths: Equipment::Survey, ..Scenario::default() }, "bandwidths_file");
-        refused(Scenario { speeds: Equipment::Survey, ..Scenario::default() }, "speeds");
     }
 
     /// Whatever is set, is set in the file of defaults, to its default.

@@ -1,7 +1,7 @@
-//! Runs of real workflows as bags: instances in WfFormat (WfCommons, versions up to 1.4), of which the largest set of tasks that run
-//! the same program at the same depth is taken: as many have to run before each, one after the other, so that none needs another.
+//! Runs of real workflows as bags: instances in WfFormat (WfCommons, all versions up to 1.6), of which the largest set of tasks of
+//! one kind at the same depth is taken: as many have to run before each, one after the other, so that none needs another.
 //!
-//! Used are each task's run time, its program, its parents and the sizes of the files that it writes. Left out: the tasks before
+//! Used are each task's run time, its kind, its parents and the sizes of the files that it writes. Left out: the tasks before
 //! and behind that set, inputs, memory, and which machine ran what.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -18,13 +18,17 @@ struct Instance {
     workflow: Workflow,
 }
 
+/// Up to version 1.4 it has `tasks`, from 1.5 on the two others.
 #[derive(Deserialize)]
 struct Workflow {
-    tasks: Vec<Task>,
+    tasks: Option<Vec<Listed>>,
+    specification: Option<Specification>,
+    execution: Option<Execution>,
 }
 
+/// A task with all that is said of it, up to version 1.4.
 #[derive(Deserialize)]
-struct Task {
+struct Listed {
     name: String,
     /// Tasks that are the same in kind have the same; else they have the same program.
     category: Option<String>,
@@ -35,7 +39,7 @@ struct Task {
     #[serde(default)]
     parents: Vec<String>,
     #[serde(default)]
-    files: Vec<File>,
+    files: Vec<ListedFile>,
 }
 
 #[derive(Deserialize)]
@@ -44,26 +48,98 @@ struct Command {
 }
 
 #[derive(Deserialize)]
-struct File {
+struct ListedFile {
     link: String,
     #[serde(rename = "sizeInBytes", alias = "size", default)]
     bytes: u64,
+}
+
+/// What was to run, from version 1.5 on.
+#[derive(Deserialize)]
+struct Specification {
+    tasks: Vec<Specified>,
+    #[serde(default)]
+    files: Vec<File>,
+}
+
+#[derive(Deserialize)]
+struct Specified {
+    id: String,
+    /// That of its kind, or its id once more.
+    name: String,
+    #[serde(default)]
+    parents: Vec<String>,
+    #[serde(rename = "outputFiles", default)]
+    outputs: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct File {
+    id: String,
+    #[serde(rename = "sizeInBytes")]
+    bytes: u64,
+}
+
+/// How it ran, from version 1.5 on.
+#[derive(Deserialize)]
+struct Execution {
+    tasks: Vec<Executed>,
+}
+
+#[derive(Deserialize)]
+struct Executed {
+    id: String,
+    #[serde(rename = "runtimeInSeconds")]
+    run_s: f64,
+    command: Option<Command>,
 }
 
 /// Longest run time of a task, in seconds: what a log may have, too.
 const RUN_S_MAX: f64 = u32::MAX as f64;
 /// Largest output of a task, as in scenarios.
 const OUTPUT_BYTES_MAX: u64 = 1 << 40;
+/// Names what is read.
+const EXPECTED: &str = "WfFormat: {\"workflow\": {\"tasks\": [{\"name\": …, \"runtimeInSeconds\": …, \"parents\": […], \"files\": […]}]}}, \
+    from version 1.5 on {\"workflow\": {\"specification\": {\"tasks\": […], \"files\": […]}, \"execution\": {\"tasks\": […]}}}";
 
-impl Task {
-    fn program(&self) -> &str {
-        let program = || self.command.as_ref().and_then(|command| command.program.as_deref());
-        self.category.as_deref().or_else(program).unwrap_or("")
-    }
+/// A task in whatever version.
+struct Task {
+    /// Of which there are no two.
+    name: String,
+    kind: String,
+    run_s: f64,
+    parents: Vec<String>,
+    output_bytes: u64,
+}
 
-    fn output_bytes(&self) -> u64 {
-        self.files.iter().filter(|file| file.link == "output").fold(0, |sum, file| sum.saturating_add(file.bytes))
+impl From<Listed> for Task {
+    fn from(listed: Listed) -> Self {
+        let Listed { name, category, command, run_s, parents, files } = listed;
+        let program = || command.and_then(|command| command.program);
+        let kind = category.or_else(program).unwrap_or_default();
+        let outputs = files.iter().filter(|file| file.link == "output").map(|file| file.bytes);
+        Self { name, kind, run_s, parents, output_bytes: outputs.fold(0, u64::saturating_add) }
     }
+}
+
+/// What was to run, with how it ran.
+fn executed(specification: Specification, execution: Option<Execution>) -> Result<Vec<Task>, Malformed> {
+    let execution = execution.ok_or_else(|| {
+        Malformed::whole("it has no execution: it tells what was to run, and not for how long that took")
+    })?;
+    let files: BTreeMap<String, u64> = specification.files.into_iter().map(|file| (file.id, file.bytes)).collect();
+    let runs: BTreeMap<&str, &Executed> = execution.tasks.iter().map(|task| (task.id.as_str(), task)).collect();
+    let with_run = |Specified { id, name, parents, outputs }: Specified| {
+        let Some(run) = runs.get(id.as_str()) else {
+            return Err(Malformed::whole(format!("task {id}: it is not among the tasks of the execution")));
+        };
+        let program = || run.command.as_ref().and_then(|command| command.program.clone());
+        let kind = if name == id { program().unwrap_or_default() } else { name };
+        let outputs = outputs.iter().filter_map(|file| files.get(file)).copied();
+        let output_bytes = outputs.fold(0, u64::saturating_add);
+        Ok(Task { name: id, kind, run_s: run.run_s, parents, output_bytes })
+    };
+    specification.tasks.into_iter().map(with_run).collect()
 }
 
 /// The bag of a workflow in a file, plain or compressed by gzip; it arrives at 0.
@@ -79,8 +155,12 @@ pub fn read(path: &Path) -> Result<LoggedBag, String> {
 /// # Errors
 /// What is wrong, and in which line or task.
 pub fn parse(text: &str) -> Result<LoggedBag, Malformed> {
-    let expected = "WfFormat 1.4: {\"workflow\": {\"tasks\": [{\"name\": …, \"runtimeInSeconds\": …, \"parents\": […], \"files\": […]}]}}";
-    let tasks = input::json::<Instance>(text, expected)?.workflow.tasks;
+    let Workflow { tasks, specification, execution } = input::json::<Instance>(text, EXPECTED)?.workflow;
+    let tasks: Vec<Task> = match (tasks, specification) {
+        (Some(tasks), _) => tasks.into_iter().map(Task::from).collect(),
+        (None, Some(specification)) => executed(specification, execution)?,
+        (None, None) => return Err(Malformed::whole(format!("it has no tasks; expected is {EXPECTED}"))),
+    };
     for task in &tasks {
         let (name, run_s) = (&task.name, task.run_s);
         if !(0.0..=RUN_S_MAX).contains(&run_s) {
@@ -88,13 +168,13 @@ pub fn parse(text: &str) -> Result<LoggedBag, Malformed> {
                 "task {name}: a run time of {run_s} s is not between 0 and {RUN_S_MAX}"
             )));
         }
-        if task.output_bytes() > OUTPUT_BYTES_MAX {
+        if task.output_bytes > OUTPUT_BYTES_MAX {
             return Err(Malformed::whole(format!("task {name}: it writes more than {OUTPUT_BYTES_MAX} bytes")));
         }
     }
     let mut alike: BTreeMap<(u32, &str), Vec<&Task>> = BTreeMap::new();
     for (task, level) in tasks.iter().zip(levels(&tasks)?) {
-        alike.entry((level, task.program())).or_default().push(task);
+        alike.entry((level, task.kind.as_str())).or_default().push(task);
     }
     // The first of the largest.
     let largest = alike.into_values().rev().max_by_key(Vec::len);
@@ -102,7 +182,7 @@ pub fn parse(text: &str) -> Result<LoggedBag, Malformed> {
     Ok(LoggedBag {
         arrival: Duration::ZERO,
         tasks_s: tasks.iter().map(|task| task.run_s as f32).collect(),
-        outputs_bytes: tasks.iter().map(|task| task.output_bytes()).collect(),
+        outputs_bytes: tasks.iter().map(|task| task.output_bytes).collect(),
     })
 }
 
@@ -175,6 +255,42 @@ mod tests {
         assert_eq!(parse(&alike).map(|bag| bag.tasks_s), Ok(vec![1.0]));
         let older = r#"{"workflow": {"tasks": [{"name": "x", "runtime": 2, "command": {"program": "p"}}]}}"#;
         assert_eq!(parse(older).map(|bag| bag.tasks_s), Ok(vec![2.0]));
+    }
+
+    /// An instance of version 1.5: what was to run, and how it ran.
+    fn newer(specified: &str, executed: &str) -> String {
+        format!(
+            r#"{{"schemaVersion": "1.5", "workflow": {{"specification": {{"tasks": [{specified}],
+            "files": [{{"id": "in", "sizeInBytes": 100}}, {{"id": "o1", "sizeInBytes": 7}}, {{"id": "o2", "sizeInBytes": 1}}]}}{executed}}}}}"#
+        )
+    }
+
+    #[test]
+    fn from_version_1_5_on_what_ran_stands_beside_what_was_to_run() {
+        let specified = r#"
+            {"name": "split_1", "id": "split_1", "parents": [], "children": ["b_2", "b_3"], "outputFiles": ["in"]},
+            {"name": "b_2", "id": "b_2", "parents": ["split_1"], "inputFiles": ["in"], "outputFiles": ["o1", "o2"]},
+            {"name": "b_3", "id": "b_3", "parents": ["split_1"], "inputFiles": ["in"], "outputFiles": ["o2", "gone"]},
+            {"name": "CHECK", "id": "c_4", "parents": ["split_1"]}"#;
+        let executed = r#", "execution": {"tasks": [
+            {"id": "b_3", "runtimeInSeconds": 3.5, "command": {"program": "blast"}},
+            {"id": "b_2", "runtimeInSeconds": 2, "command": {"program": "blast", "arguments": ["-d"]}},
+            {"id": "c_4", "runtimeInSeconds": 9, "command": {"program": "blast"}},
+            {"id": "split_1", "runtimeInSeconds": 1}]}"#;
+        let bag = parse(&newer(specified, executed)).unwrap();
+        assert_eq!((bag.tasks_s, bag.outputs_bytes), (vec![2.0, 3.5], vec![8, 1]));
+        for (text, sentence) in [
+            (newer(specified, ""), "it has no execution"),
+            (
+                newer(specified, r#", "execution": {"tasks": []}"#),
+                "task split_1: it is not among the tasks of the execution",
+            ),
+            (newer(&specified.replace("b_3", "b_2"), executed), "two tasks are named b_2"),
+            (r#"{"workflow": {"execution": {"tasks": []}}}"#.to_owned(), "it has no tasks; expected is WfFormat"),
+        ] {
+            let error = parse(&text).unwrap_err().to_string();
+            assert!(error.contains(sentence), "{error} for {text}");
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::random::{
     NORMAL_QUARTILE, SmallStream, digest, exp, exponential, happens, ln, log_uniform, lognormal, normal_quantile,
     quantile, stream,
 };
-use crate::scenario::{Equipment, Scenario, TASKS_MAX, Workload};
+use crate::scenario::{Equipment, Scenario, Speeds, TASKS_MAX, Workload, loaded};
 
 /// Speed of the machine that the run times of a log were measured on, in Mop/s: the paper's mean speed, our choice.
 pub const REFERENCE_MOPS: f64 = 2_000.0;
@@ -97,7 +97,7 @@ pub fn bags(scenario: &Scenario) -> Vec<Bag> {
     // Counted in mean intervals between bags.
     const INTERVAL: u64 = 1_000_000;
     let mut after = 0;
-    let log = scenario.inputs.log.as_ref().filter(|_| scenario.workload == Workload::Log);
+    let log = (scenario.workload == Workload::Log).then(|| loaded(&scenario.inputs.log));
     let number = log.map_or(scenario.bags as usize, |log| log.bags().len().min(scenario.bags as usize));
     let intervals = scenario.inputs.intervals.as_ref().filter(|_| scenario.workload == Workload::Distributions);
     let interval_s = intervals.map_or(scenario.bag_interval.as_secs_f64(), |intervals| intervals.mean());
@@ -139,10 +139,11 @@ pub fn bags(scenario: &Scenario) -> Vec<Bag> {
 
 /// Bag number `number` of the log, or the one that it was drawn as of those of workflows.
 fn logged_bag(scenario: &Scenario, number: usize) -> Option<&LoggedBag> {
-    let bags = scenario.inputs.log.as_ref()?.bags();
+    let bags = || loaded(&scenario.inputs.log).bags();
     match scenario.workload {
-        Workload::Log => bags.get(number),
+        Workload::Log => bags().get(number),
         Workload::Workflows => {
+            let bags = bags();
             let mut rng = SmallStream::new(scenario.seed, "workflow", number as u64);
             bags.get(rng.random_range(0..bags.len()))
         }
@@ -178,9 +179,9 @@ fn size(scenario: &Scenario, rng: &mut ChaCha8Rng) -> (u64, f64) {
         return (tasks, (quantile(&GRID_TASK_S, rng.random()) * REFERENCE_MOPS).max(TASK_MOPS_MIN));
     }
     let inputs = &scenario.inputs;
-    if let (Workload::Distributions, Some(tasks), Some(lengths)) = (scenario.workload, &inputs.tasks, &inputs.lengths) {
-        let tasks = (tasks.quantile(rng.random()).round() as u64).max(1);
-        return (tasks, lengths.quantile(rng.random()).max(TASK_MOPS_MIN));
+    if scenario.workload == Workload::Distributions {
+        let tasks = (loaded(&inputs.tasks).quantile(rng.random()).round() as u64).max(1);
+        return (tasks, loaded(&inputs.lengths).quantile(rng.random()).max(TASK_MOPS_MIN));
     }
     let usual = u64::from(scenario.nodes) * scenario.tasks_per_node;
     let spread = usual * scenario.tasks_spread_percent / 100;
@@ -237,12 +238,12 @@ pub fn starts(scenario: &Scenario) -> impl Iterator<Item = (u32, Time)> {
 /// The speed of machine number `host`, in Mop/s per slot.
 pub fn speed_mops(scenario: &Scenario, host: u32) -> f64 {
     match scenario.speeds {
-        Equipment::Paper => {
+        Speeds::Paper => {
             let steps = (scenario.speed_mops_max - scenario.speed_mops_min) / scenario.speed_mops_step;
             let step = stream(scenario.seed, "speed", u64::from(host)).random_range(0..=steps);
             (scenario.speed_mops_min + step * scenario.speed_mops_step) as f64
         }
-        Equipment::Desktops | Equipment::Survey => {
+        Speeds::Desktops => {
             let mut rng = SmallStream::new(scenario.seed, "speed", u64::from(host));
             let sigma = ln(HOME_SPEED_QUARTILES) / (2.0 * NORMAL_QUARTILE);
             let factor = lognormal(&mut rng, 0.0, sigma).clamp(1.0 / HOME_SPEED_SPREAD, HOME_SPEED_SPREAD);
@@ -254,20 +255,20 @@ pub fn speed_mops(scenario: &Scenario, host: u32) -> f64 {
 /// Tasks that machine number `host` runs at the same time.
 pub fn slots(scenario: &Scenario, host: u32) -> u32 {
     let mut rng = SmallStream::new(scenario.seed, "cores", u64::from(host));
-    match (scenario.cores, &scenario.inputs.cores) {
-        (Equipment::Paper, _) => scenario.slots,
-        (Equipment::Survey, Some(survey)) => survey.quantile(rng.random()),
-        (Equipment::Desktops | Equipment::Survey, _) => quantile(&HOME_CORES, rng.random()).round() as u32,
+    match scenario.cores {
+        Equipment::Paper => scenario.slots,
+        Equipment::Desktops => quantile(&HOME_CORES, rng.random()).round() as u32,
+        Equipment::Survey => loaded(&scenario.inputs.cores).quantile(rng.random()),
     }
 }
 
 /// Bandwidth of the uplink and of the downlink of machine number `host`, in bytes a second.
 pub fn bandwidths_bytes_s(scenario: &Scenario, host: u32) -> (u64, u64) {
     let drawn: f64 = SmallStream::new(scenario.seed, "bandwidth", u64::from(host)).random();
-    match (scenario.bandwidths, &scenario.inputs.bandwidths) {
-        (Equipment::Paper, _) => (scenario.bandwidth_bytes_s, scenario.bandwidth_bytes_s),
-        (Equipment::Survey, Some(survey)) => survey.draw(drawn),
-        (Equipment::Desktops | Equipment::Survey, _) => {
+    match scenario.bandwidths {
+        Equipment::Paper => (scenario.bandwidth_bytes_s, scenario.bandwidth_bytes_s),
+        Equipment::Survey => loaded(&scenario.inputs.bandwidths).draw(drawn),
+        Equipment::Desktops => {
             // Who has a fast downlink has a fast uplink: one draw for both, our choice.
             let normal = normal_quantile(drawn);
             let drawn = |(low, median, high): (f64, f64, f64)| {
@@ -400,7 +401,7 @@ mod tests {
     #[test]
     fn homes_have_fast_and_slow_machines_and_links() {
         let homes = Equipment::Desktops;
-        let scenario = Scenario { speeds: homes, cores: homes, bandwidths: homes, ..Scenario::default() };
+        let scenario = Scenario { speeds: Speeds::Desktops, cores: homes, bandwidths: homes, ..Scenario::default() };
         let of =
             |value: fn(&Scenario, u32) -> f64| -> Vec<f64> { (0..8_000).map(|host| value(&scenario, host)).collect() };
         let speeds = of(|scenario, host| speed_mops(scenario, host) * f64::from(slots(scenario, host)));

@@ -46,6 +46,23 @@ fn nothing_is_lost_under_churn_and_loss() {
     assert!(crashes > 100, "{crashes}");
 }
 
+/// Machines that come together over links so slow that what they say waits.
+#[test]
+fn what_waits_in_an_uplink_is_lost_with_its_machine_unless_it_leaves() {
+    let run = |leave_percent: f64| {
+        let (bandwidth_bytes_s, churn) = (300, Some(Duration::from_secs(20)));
+        let scenario = Scenario { bandwidth_bytes_s, churn, leave_percent, ..small(8, 5) };
+        let mut simulation = Simulation::new(scenario).expect("a valid scenario");
+        step_until(&mut simulation, |simulation| simulation.now().as_micros() > 60_000_000);
+        let report = simulation.report();
+        (report.crashes, report.leaves, report.messages_lost)
+    };
+    let (crashes, leaves, lost) = run(0.0);
+    assert!(crashes > 5 && leaves == 0 && lost > 10, "{crashes} crashes, {leaves} left, {lost} lost");
+    let (crashes, leaves, lost) = run(100.0);
+    assert!(crashes == 0 && leaves > 5 && lost == 0, "{crashes} crashes, {leaves} left, {lost} lost");
+}
+
 #[test]
 fn nothing_is_lost_when_writes_are_slow_and_machines_crash_all_the_time() {
     for seed in 1..=3 {

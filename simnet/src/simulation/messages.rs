@@ -4,7 +4,7 @@ use idlewood_overlay::{Body, PeerId};
 use idlewood_scheduler::{Event, Message};
 
 use super::Surroundings;
-use super::shard::{Content, Letter, Parcel, Shard};
+use super::shard::{Content, Letter, Shard};
 use super::trace::{Trace, tag};
 use crate::event_queue::HostIndex;
 use crate::host::host_index;
@@ -52,9 +52,9 @@ impl Shard {
         };
         let letter = Letter { from, to: tag(to), content, digest: size.digest, bytes, is_tree };
         if let Some(travel) = arrivals.second {
-            self.post(host, left + travel, target, Parcel::Letter(letter.clone()));
+            self.carry(host, left, travel, target, letter.clone());
         }
-        self.post(host, left + travel, target, Parcel::Letter(letter));
+        self.carry(host, left, travel, target, letter);
     }
 
     pub(super) fn deliver(&mut self, host: HostIndex, letter: Letter, around: &Surroundings) {

@@ -42,6 +42,8 @@ pub(super) enum Occurrence {
     Measured { life: u32, bag: BagId },
     /// A bag may queue here.
     Authorised { life: u32, bag: BagId },
+    /// A message that waited in the uplink has left this machine, by its number, unless there were other crashes by then.
+    Sent { crashes: u32, to: HostIndex, travel: Duration, letter: u32 },
     /// Somebody asks for an output.
     FetchAsked { fetch: Fetch },
     /// The output has left this machine, unless messages that took more than `taken_us` by now went before it.
@@ -333,6 +335,20 @@ impl Shard {
         }
     }
 
+    /// Plans the way of a message of one of our machines, which leaves its uplink at `left`. One that waits there until then is lost
+    /// with a machine that crashes meanwhile.
+    pub(super) fn carry(&mut self, source: HostIndex, left: Time, travel: Duration, to: HostIndex, letter: Letter) {
+        if left <= self.now + self.host(source).link.up.takes(letter.bytes) {
+            return self.post(source, left + travel, to, Parcel::Letter(letter));
+        }
+        let machine = self.host_mut(source);
+        let (crashes, key) = (machine.crashes, machine.key(left, source));
+        let letter = self.letters.insert(letter);
+        let sent = self.occurrences.insert(Occurrence::Sent { crashes, to, travel, letter });
+        // Links are not slow with their machines.
+        self.push(key, Due { put_off: true, ..Due::new(What::Occurrence(sent)) });
+    }
+
     /// Lets something happen, unless the link or the condition of its machine has it wait or lost.
     fn meet(&mut self, host: HostIndex, due: Due, around: &Surroundings) {
         let now = self.now;
@@ -396,7 +412,12 @@ impl Shard {
         match due.what {
             What::Wake(_) => {}
             What::Letter(number) => drop(self.letters.take(number)),
-            What::Occurrence(number) => drop(self.occurrences.take(number)),
+            What::Occurrence(number) => {
+                if let Occurrence::Sent { letter, .. } = self.occurrences.take(number) {
+                    drop(self.letters.take(letter));
+                    self.counts.messages_lost += 1;
+                }
+            }
         }
     }
 
@@ -420,6 +441,14 @@ impl Shard {
                 let signed_ago = self.signed.get(&bag).map_or(Duration::MAX, age);
                 let verdict = machine.verdict(bag).map(|()| signed_ago);
                 self.give(host, Event::Authorised { bag, verdict }, around);
+            }
+            Occurrence::Sent { crashes, to, travel, letter } => {
+                let letter = self.letters.take(letter);
+                if self.host(host).crashes == crashes {
+                    self.post(host, self.now + travel, to, Parcel::Letter(letter));
+                } else {
+                    self.counts.messages_lost += 1;
+                }
             }
             Occurrence::FetchAsked { fetch } => self.serve(host, fetch),
             Occurrence::FetchSent { life, fetch, taken_us } if lives(life) => {
@@ -498,6 +527,7 @@ impl Shard {
     /// The power of a machine that is up is cut.
     pub(super) fn crash(&mut self, host: HostIndex, around: &Surroundings) {
         self.counts.crashes += 1;
+        self.host_mut(host).crashes += 1;
         self.go_down(host, around.scenario.queue_lost, around);
     }
 
