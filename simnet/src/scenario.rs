@@ -3,23 +3,23 @@
 //! A scenario can be read from a TOML file ([`Scenario::read`]); what a file does not say has its default.
 //! `scenarios/default.toml` has all of them, with what they mean.
 
+mod duration;
+mod inputs;
+mod policy;
+
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::Time;
-use idlewood_scheduler::{ClimbingRule, PerSubmitter, Replication};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use idlewood_scheduler::Replication;
+use serde::{Deserialize, Serialize};
 
-use crate::availability::Availability;
-use crate::distribution::Distribution;
-use crate::latency::Matrix;
-use crate::log::Log;
+pub use self::duration::parse_duration;
+use self::duration::{from_text, optional_from_text, optional_seconds, seconds};
+pub use self::inputs::Inputs;
+pub(crate) use self::inputs::loaded;
 use crate::network::Quality;
-use crate::processor_load::ProcessorLoad;
 use crate::random::ln;
-use crate::survey::{Bandwidths, Cores};
-use crate::workflow;
 
 /// The file that has every default and its source: what `simnet run --print-scenario` prints.
 pub const DEFAULTS: &str = include_str!("../scenarios/default.toml");
@@ -109,37 +109,6 @@ pub enum Workload {
     Log,
     /// Each the bag of one of `workflow_files`.
     Workflows,
-}
-
-/// What the file held that was named for it.
-///
-/// # Panics
-/// Where [`Scenario::load`] was not called.
-pub(crate) fn loaded<T>(input: &Option<Arc<T>>) -> &Arc<T> {
-    input.as_ref().expect("the files that a scenario names are loaded before anything is drawn from them")
-}
-
-/// What the files that a scenario names hold; read once, shared by all who look at the scenario.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Inputs {
-    /// Of `sessions_file`.
-    pub sessions: Option<Arc<Availability>>,
-    /// Of `latency_file`.
-    pub latencies: Option<Arc<Matrix>>,
-    /// Of `log_file`, or the bags of `workflow_files`.
-    pub log: Option<Arc<Log>>,
-    /// Of `tasks_file`.
-    pub tasks: Option<Arc<Distribution>>,
-    /// Of `lengths_file`.
-    pub lengths: Option<Arc<Distribution>>,
-    /// Of `intervals_file`.
-    pub intervals: Option<Arc<Distribution>>,
-    /// Of `owner_file`.
-    pub owners: Option<Arc<ProcessorLoad>>,
-    /// Of `cores_file`.
-    pub cores: Option<Arc<Cores>>,
-    /// Of `bandwidths_file`.
-    pub bandwidths: Option<Arc<Bandwidths>>,
 }
 
 /// Parameters of one run, with their defaults and where those come from.
@@ -571,41 +540,6 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// Reads the files that it names, unless it did before.
-    ///
-    /// # Errors
-    /// A sentence with the file, the line where there is one, and what is expected there.
-    pub fn load(&mut self) -> Result<(), String> {
-        fn fill<T>(
-            input: &mut Option<Arc<T>>,
-            is_used: bool,
-            file: Option<&PathBuf>,
-            read: fn(&Path) -> Result<T, String>,
-        ) -> Result<(), String> {
-            if let (true, Some(path), None) = (is_used, file, &input) {
-                *input = Some(Arc::new(read(path)?));
-            }
-            Ok(())
-        }
-        let inputs = &mut self.inputs;
-        fill(&mut inputs.sessions, self.sessions == Sessions::Trace, self.sessions_file.as_ref(), Availability::read)?;
-        fill(&mut inputs.owners, self.owners == Owners::Load, self.owner_file.as_ref(), ProcessorLoad::read)?;
-        fill(&mut inputs.latencies, self.latencies == Latencies::Matrix, self.latency_file.as_ref(), Matrix::read)?;
-        let is_surveyed = self.bandwidths == Equipment::Survey;
-        fill(&mut inputs.bandwidths, is_surveyed, self.bandwidths_file.as_ref(), Bandwidths::read)?;
-        fill(&mut inputs.cores, self.cores == Equipment::Survey, self.cores_file.as_ref(), Cores::read)?;
-        fill(&mut inputs.log, self.workload == Workload::Log, self.log_file.as_ref(), Log::read)?;
-        if self.workload == Workload::Workflows && inputs.log.is_none() {
-            let bags = self.workflow_files.iter().map(|path| workflow::read(path)).collect::<Result<_, _>>()?;
-            inputs.log = Some(Arc::new(Log::of_bags(bags)));
-        }
-        let is_distributed = self.workload == Workload::Distributions;
-        fill(&mut inputs.tasks, is_distributed, self.tasks_file.as_ref(), Distribution::read)?;
-        fill(&mut inputs.lengths, is_distributed, self.lengths_file.as_ref(), Distribution::read)?;
-        fill(&mut inputs.intervals, is_distributed, self.intervals_file.as_ref(), Distribution::read)?;
-        Ok(())
-    }
-
     /// Whether owners ever come.
     pub fn has_owners(&self) -> bool {
         self.owners == Owners::Load || self.owner_session.is_some()
@@ -651,117 +585,6 @@ impl Scenario {
     pub fn first_arrival(&self) -> Time {
         Time::ZERO + self.start_window() + self.warm_up
     }
-}
-
-/// Of the peers' settings, those that experiments change.
-mod policy {
-    use super::*;
-
-    #[derive(Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
-    struct Policy {
-        preemptive: bool,
-        frozen_max: u32,
-        lexicographic: bool,
-        per_submitter: PerSubmitter,
-        grid_step: u32,
-        effective_size: bool,
-        climbing: ClimbingRule,
-        stretch_bound: f64,
-        redistribution: bool,
-        levelling: bool,
-        report_rate_bytes_per_s: u64,
-    }
-
-    impl Default for Policy {
-        fn default() -> Self {
-            Self::of(&idlewood_scheduler::Config::default())
-        }
-    }
-
-    impl Policy {
-        fn of(peer: &idlewood_scheduler::Config) -> Self {
-            Self {
-                preemptive: peer.preemptive,
-                frozen_max: peer.frozen_max,
-                lexicographic: peer.lexicographic,
-                per_submitter: peer.per_submitter,
-                grid_step: peer.grid_step,
-                effective_size: peer.effective_size,
-                climbing: peer.climbing,
-                stretch_bound: peer.stretch_bound,
-                redistribution: peer.redistribution,
-                levelling: peer.levelling,
-                report_rate_bytes_per_s: peer.overlay.report_rate_bytes_per_s,
-            }
-        }
-    }
-
-    pub(super) fn serialize<S: Serializer>(
-        peer: &idlewood_scheduler::Config,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        Policy::of(peer).serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<idlewood_scheduler::Config, D::Error> {
-        let policy = Policy::deserialize(deserializer)?;
-        let mut peer = idlewood_scheduler::Config {
-            preemptive: policy.preemptive,
-            frozen_max: policy.frozen_max,
-            lexicographic: policy.lexicographic,
-            per_submitter: policy.per_submitter,
-            grid_step: policy.grid_step,
-            effective_size: policy.effective_size,
-            climbing: policy.climbing,
-            stretch_bound: policy.stretch_bound,
-            redistribution: policy.redistribution,
-            levelling: policy.levelling,
-            ..idlewood_scheduler::Config::default()
-        };
-        peer.overlay.report_rate_bytes_per_s = policy.report_rate_bytes_per_s;
-        Ok(peer)
-    }
-}
-
-/// A whole number and its unit, such as 30m.
-///
-/// # Errors
-/// What to write instead.
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || "write a whole number and one of ms, s, m, h, d, such as 30m or 4h".to_owned();
-    let unit_at = text.find(|letter: char| !letter.is_ascii_digit()).ok_or_else(wrong)?;
-    let (count, unit) = text.split_at(unit_at);
-    let milliseconds = match unit {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" => 60 * 1_000,
-        "h" => 3_600 * 1_000,
-        "d" => 24 * 3_600 * 1_000,
-        _ => return Err(wrong()),
-    };
-    let count: u64 = count.parse().map_err(|_| wrong())?;
-    count.checked_mul(milliseconds).map(Duration::from_millis).ok_or_else(wrong)
-}
-
-fn seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64(duration.as_secs_f64())
-}
-
-fn optional_seconds<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
-    duration.map(|duration| duration.as_secs_f64()).serialize(serializer)
-}
-
-fn from_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    parse_duration(&text).map_err(serde::de::Error::custom)
-}
-
-fn optional_from_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    if text == "none" { Ok(None) } else { parse_duration(&text).map(Some).map_err(serde::de::Error::custom) }
 }
 
 #[cfg(test)]
@@ -829,15 +652,6 @@ mod tests {
         ] {
             let error = Scenario::parse(text).unwrap_err();
             assert!(parts.iter().all(|part| error.contains(part)), "{error}");
-        }
-    }
-
-    #[test]
-    fn durations_have_a_unit() {
-        assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
-        assert_eq!(parse_duration("2d"), Ok(Duration::from_secs(2 * 24 * 3600)));
-        for wrong in ["", "4", "h", "4 h", "4x", "-4h", "99999999999999999999s", "18446744073709551615d"] {
-            assert!(parse_duration(wrong).is_err(), "{wrong}");
         }
     }
 }

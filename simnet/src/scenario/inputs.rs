@@ -1,0 +1,81 @@
+//! What the files hold that a scenario names.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::{Equipment, Latencies, Owners, Scenario, Sessions, Workload};
+use crate::availability::Availability;
+use crate::distribution::Distribution;
+use crate::latency::Matrix;
+use crate::log::Log;
+use crate::processor_load::ProcessorLoad;
+use crate::survey::{Bandwidths, Cores};
+use crate::workflow;
+
+/// What the file held that was named for it.
+///
+/// # Panics
+/// Where [`Scenario::load`] was not called.
+pub(crate) fn loaded<T>(input: &Option<Arc<T>>) -> &Arc<T> {
+    input.as_ref().expect("the files that a scenario names are loaded before anything is drawn from them")
+}
+
+/// What the files that a scenario names hold; read once, shared by all who look at the scenario.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Inputs {
+    /// Of `sessions_file`.
+    pub sessions: Option<Arc<Availability>>,
+    /// Of `latency_file`.
+    pub latencies: Option<Arc<Matrix>>,
+    /// Of `log_file`, or the bags of `workflow_files`.
+    pub log: Option<Arc<Log>>,
+    /// Of `tasks_file`.
+    pub tasks: Option<Arc<Distribution>>,
+    /// Of `lengths_file`.
+    pub lengths: Option<Arc<Distribution>>,
+    /// Of `intervals_file`.
+    pub intervals: Option<Arc<Distribution>>,
+    /// Of `owner_file`.
+    pub owners: Option<Arc<ProcessorLoad>>,
+    /// Of `cores_file`.
+    pub cores: Option<Arc<Cores>>,
+    /// Of `bandwidths_file`.
+    pub bandwidths: Option<Arc<Bandwidths>>,
+}
+
+impl Scenario {
+    /// Reads the files that it names, unless it did before.
+    ///
+    /// # Errors
+    /// A sentence with the file, the line where there is one, and what is expected there.
+    pub fn load(&mut self) -> Result<(), String> {
+        fn fill<T>(
+            input: &mut Option<Arc<T>>,
+            is_used: bool,
+            file: Option<&PathBuf>,
+            read: fn(&Path) -> Result<T, String>,
+        ) -> Result<(), String> {
+            if let (true, Some(path), None) = (is_used, file, &input) {
+                *input = Some(Arc::new(read(path)?));
+            }
+            Ok(())
+        }
+        let inputs = &mut self.inputs;
+        fill(&mut inputs.sessions, self.sessions == Sessions::Trace, self.sessions_file.as_ref(), Availability::read)?;
+        fill(&mut inputs.owners, self.owners == Owners::Load, self.owner_file.as_ref(), ProcessorLoad::read)?;
+        fill(&mut inputs.latencies, self.latencies == Latencies::Matrix, self.latency_file.as_ref(), Matrix::read)?;
+        let is_surveyed = self.bandwidths == Equipment::Survey;
+        fill(&mut inputs.bandwidths, is_surveyed, self.bandwidths_file.as_ref(), Bandwidths::read)?;
+        fill(&mut inputs.cores, self.cores == Equipment::Survey, self.cores_file.as_ref(), Cores::read)?;
+        fill(&mut inputs.log, self.workload == Workload::Log, self.log_file.as_ref(), Log::read)?;
+        if self.workload == Workload::Workflows && inputs.log.is_none() {
+            let bags = self.workflow_files.iter().map(|path| workflow::read(path)).collect::<Result<_, _>>()?;
+            inputs.log = Some(Arc::new(Log::of_bags(bags)));
+        }
+        let is_distributed = self.workload == Workload::Distributions;
+        fill(&mut inputs.tasks, is_distributed, self.tasks_file.as_ref(), Distribution::read)?;
+        fill(&mut inputs.lengths, is_distributed, self.lengths_file.as_ref(), Distribution::read)?;
+        fill(&mut inputs.intervals, is_distributed, self.intervals_file.as_ref(), Distribution::read)?;
+        Ok(())
+    }
+}
