@@ -98,6 +98,13 @@ pub enum LoadError {
 }
 
 impl Load {
+    /// Slots that nothing runs on, nor waits for.
+    pub fn idle_slots(&self) -> u32 {
+        // The cast saturates.
+        let waiting = self.entries.iter().fold(0, |sum: u32, entry| sum.saturating_add(entry.left.ceil() as u32));
+        self.slots.saturating_sub(waiting).saturating_sub(self.running_mops.len() as u32)
+    }
+
     /// Checks that all numbers are finite and in range, so that no sum or product of them overflows.
     ///
     /// # Errors

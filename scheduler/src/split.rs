@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 
 use crate::ranges::IntervalSet;
-use crate::summary::{STRETCHES, Summary};
+use crate::summary::{Idle, STRETCHES, Summary, soonest};
 
 /// Splits `n` tasks among children in proportion to what each has available at the stretch that was chosen
 /// (paper §6). No child gets more than that while another has some left; remainders go where they are largest,
@@ -70,8 +70,20 @@ fn distribute(n: u64, weights: &[u64]) -> Vec<u64> {
 }
 
 /// Splits a request's tasks among children at the stretch that was chosen for it, by `proportional_split` with
-/// what each child has available there; nothing is where `s_index` is `None`.
+/// what each child has available there; nothing is where `s_index` is `None`. No more tasks than there are idle slots go to those
+/// instead on which all are over soonest, unless what is promised at that stretch is sooner: cells do not tell who is fast.
 pub fn split_tasks(children: &[&Summary], request: &Demand, s_index: Option<usize>) -> Vec<u64> {
+    let due_s =
+        s_index.map_or(f64::INFINITY, |s_index| STRETCHES[s_index] * request.application_size_mops - request.age_s);
+    let idle: Vec<&Idle> = children.iter().map(|child| &child.idle).collect();
+    if let Some((by_s, parts)) = soonest(&idle, request.tasks, request.task_mops)
+        && by_s <= due_s
+    {
+        // Of those that are over last, as many as there are too few.
+        let last: Vec<u64> = parts.iter().map(|part| part.1).collect();
+        let missing = parts.iter().fold(request.tasks, |missing, part| missing - part.0);
+        return parts.iter().zip(distribute(missing, &last)).map(|((least, _), more)| least + more).collect();
+    }
     let available = |child: &&Summary| {
         let Demand { task_mops, application_size_mops, age_s, .. } = *request;
         s_index.map_or(0, |s_index| child.tasks(s_index, age_s, application_size_mops, task_mops))
@@ -217,6 +229,31 @@ mod tests {
         assert_eq!(split(7, &[(0, 1e-300, 0), (0, 1e300, 9)]), [0, 7]);
         assert!(split(0, &[]).is_empty());
         assert!(split(3, &[]).is_empty());
+    }
+
+    #[test]
+    fn a_few_tasks_go_to_the_idle_slots_on_which_they_are_over_soonest() {
+        let leaf = |speed_mops, slots, left| {
+            let entry = Entry { release_s: 0.0, application_size_mops: 1e5, task_mops: 1e3, left };
+            let entries = if left > 0.0 { vec![entry] } else { vec![] };
+            Summary::of_leaf(&Load { now_s: 0.0, speed_mops, slots, preemptive: true, running_mops: vec![], entries })
+        };
+        let (slow, fast) = (leaf(1e3, 1, 0.0), leaf(3e3, 2, 0.0));
+        let split = |children: &[&Summary], tasks| {
+            let request = Demand { tasks, task_mops: 1e6, application_size_mops: 1e8, age_s: 0.0 };
+            let decision = choose(children, &request, 1.0, 0.0, true);
+            split_tasks(children, &request, decision.s_index)
+        };
+        assert_eq!([1, 2, 3].map(|n| split(&[&slow, &fast], n)), [[0, 1], [0, 2], [0, 3]]);
+        assert_eq!(split(&[&slow, &leaf(1.1e3, 3, 0.0)], 4), [1, 3]);
+        // Not what is busy, even if it is faster, but for where that is still sooner.
+        let busy = leaf(3e3, 1, 1000.0);
+        assert_eq!(split(&[&slow, &busy], 1), [1, 0]);
+        let crawling = leaf(1.0, 1, 0.0);
+        assert_eq!(split(&[&crawling, &busy], 1), [0, 1]);
+        // One of four slots is free.
+        assert_eq!(split(&[&leaf(2e3, 4, 3.0), &slow], 1), [1, 0]);
+        assert_eq!(split(&[&leaf(2e3, 4, 4.0), &slow], 1), [0, 1]);
     }
 
     #[test]

@@ -18,12 +18,16 @@
 //! then; a below 1 Mop counts as 1 Mop. The bound is that of real numbers; floating point may exceed it by what
 //! changes a stretch in the twelfth digit.
 //!
+//! Beside the cells there are a few sums, and the idle slots by speed (`idle`): for a few tasks on a grid that is mostly idle the
+//! grids are too coarse to tell who is fast.
+//!
 //! `grid` has the samples, `matrix` the rows, `scale`, `coder` and `encoding` what travels, `flat` what is kept.
 
 mod coder;
 mod encoding;
 mod flat;
 mod grid;
+mod idle;
 mod matrix;
 mod scale;
 #[cfg(test)]
@@ -38,6 +42,8 @@ pub use grid::{
     AGES, HORIZON_COUNT, HORIZONS_S, STRETCH_COUNT, STRETCHES, TASK_SIZE_COUNT, TASK_SIZES_MOPS, stretch_at_least,
 };
 use grid::{at_least, at_most};
+pub use idle::Idle;
+pub(crate) use idle::soonest;
 use matrix::{CELLS, Cells, Row, Rows};
 
 /// Largest value of a cell; sums stop there.
@@ -77,6 +83,8 @@ pub struct Summary {
     pub slots: u32,
     /// The longest time that what has not begun on a leaf would take there alone, in seconds on the scale of [`wait_s`].
     pub longest_wait_s: u64,
+    /// Slots with nothing to do, of leaves that take work.
+    pub idle: Idle,
     /// (index of the stretch from which on it holds, row): ascending, no row equal to the one before it, the first
     /// not all zero.
     rows: Vec<(u8, Row)>,
@@ -93,6 +101,7 @@ impl Summary {
             height: 0,
             slots: 0,
             longest_wait_s: 0,
+            idle: Idle::default(),
             rows: Vec::new(),
         }
     }
@@ -134,6 +143,7 @@ impl Summary {
             height: 0,
             slots: load.slots,
             longest_wait_s: 0,
+            idle: Idle::of_slots(load.idle_slots(), load.speed_mops),
             rows: rows.0,
         }
     }
@@ -174,6 +184,7 @@ impl Summary {
         self.height = self.height.max(other.height);
         self.slots = self.slots.max(other.slots);
         self.longest_wait_s = self.longest_wait_s.max(other.longest_wait_s);
+        self.idle.merge(&other.idle);
         if other.rows.is_empty() {
             return;
         }
@@ -255,8 +266,10 @@ impl Summary {
     /// at least C − W − (k − 1)·p for tasks up to p, and at most (C − W)·a/p of it in tasks of size a where the queue is
     /// reckoned in whole tasks, so that whichever holds afterwards is no further below the one before. That keeps the
     /// lower bound. Below, cells are estimates: they lose as much, and at least the share of the leaves that may have
-    /// got some, since such a leaf offers nothing below its own maximum stretch, which is now near this one.
+    /// got some, since such a leaf offers nothing below its own maximum stretch, which is now near this one. Of the idle slots
+    /// those are booked on which the tasks would be over soonest.
     pub fn reserve(&mut self, s_index: usize, n: u64, task_mops: f64) {
+        self.idle.book(n, task_mops);
         if n == 0 || self.rows.is_empty() {
             return;
         }

@@ -190,8 +190,8 @@ fn write_the_corpus() {
     let leaf_of = |seed: u32, bags: u32, slots: u32| {
         let entry = |bag: u32| Entry {
             release_s: -f64::from(bag * 977 % 5_000),
-            application_size_mops: 1e5 * f64::from(1 + (bag * 31 + 7) % 900),
-            task_mops: 500.0 * f64::from(1 + bag * 13 % 37),
+            application_size_mops: 1e5 * f64::from(1 + (bag * 31 + seed * 173 + 7) % 900),
+            task_mops: 500.0 * f64::from(1 + (bag * 13 + seed * 5) % 37),
             left: f64::from(1 + (bag + seed) % 9),
         };
         let entries = (0..bags).map(entry).collect();
@@ -214,8 +214,15 @@ fn write_the_corpus() {
     for (slots, bags) in [(4, 5), (16, 20)] {
         files.push((format!("whole-{slots}-slots-{bags}-bags"), leaf_of(1, bags, slots).encode()));
     }
+    // Leaves with anything between one bag and fifty have rows at many stretches.
+    for leaves in [200, 201] {
+        let mut sum = Summary::empty();
+        (0..leaves).for_each(|seed| sum.merge(&leaf(seed, 1 + seed * 7 % 50)));
+        files.push((format!("whole-{leaves}-leaves-1-to-50-bags"), sum.encode()));
+    }
     // Differences to small summaries are not sent, but those from them are.
-    for (base, new) in [(4, 8), (8, 8), (9, 8), (10, 8)] {
+    let last = files.len() - 1;
+    for (base, new) in [(4, last), (last, last), (last - 1, last), (8, last)] {
         let [base_flat, new_flat] = [base, new].map(|at| unpack(None, &files[at].1).expect("a summary"));
         let difference = pack(Some(&base_flat), &new_flat);
         files.extend(difference.map(|bytes| (format!("difference-{base}-{new}"), bytes)));

@@ -22,14 +22,14 @@ use super::coder::{Reader, Writer};
 use super::flat::{self, is_loose_line};
 use super::grid::{HORIZON_COUNT, TASK_SIZE_COUNT};
 use super::matrix::{CELLS, Rows};
-use super::{CELL_MAX, LEAVES_MAX, SPEED_SUM_MOPS_MAX, Summary, WAIT_BITS, scale};
+use super::{CELL_MAX, Idle, LEAVES_MAX, SPEED_SUM_MOPS_MAX, Summary, WAIT_BITS, scale};
 use crate::queue::SLOTS_MAX;
 
 /// Largest encoded summary, bytes.
 pub const ENCODED_BYTES_MAX: usize = 64 * 1024;
 
 /// Of the format and of the grids.
-const VERSION: u8 = 5;
+const VERSION: u8 = 6;
 const WHOLE: u8 = VERSION << 2;
 const DIFFERENCE: u8 = 1;
 const LOOSE: u8 = 2;
@@ -94,7 +94,7 @@ fn changed_lines(before: &Codes, codes: &Codes) -> u32 {
 }
 
 /// The sums of a summary, as they travel.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Head {
     pub(super) minimum_stretch: f32,
     pub(super) maximum_stretch: f32,
@@ -104,6 +104,7 @@ pub(super) struct Head {
     pub(super) slots: u32,
     /// On the scale of waits.
     pub(super) longest_wait: u16,
+    pub(super) idle: Idle,
     /// Whether a cell is more than a quarter of the one before.
     pub(super) is_loose: bool,
 }
@@ -212,6 +213,7 @@ impl Scaled {
             height: summary.height,
             slots: summary.slots,
             longest_wait: scale::code(summary.longest_wait_s.min(CELL_MAX), WAIT_BITS),
+            idle: summary.idle.clone(),
             is_loose,
         };
         Self { head, rows }
@@ -237,6 +239,7 @@ impl Scaled {
             height: self.head.height,
             slots: self.head.slots,
             longest_wait_s: scale::value(self.head.longest_wait, WAIT_BITS),
+            idle: self.head.idle,
             rows: rows.0,
         }
     }
@@ -299,6 +302,13 @@ impl Head {
         put(&mut bytes, self.leaves);
         put(&mut bytes, u64::from(self.slots));
         put(&mut bytes, u64::from(self.longest_wait));
+        put(&mut bytes, self.idle.classes().len() as u64);
+        let mut from = 0;
+        for &(class, slots) in self.idle.classes() {
+            put(&mut bytes, u64::from(class - from));
+            put(&mut bytes, slots);
+            from = class + 1;
+        }
         (Writer::new(bytes), Model::new(self.height, self.is_loose, base))
     }
 }
@@ -317,7 +327,7 @@ pub(super) fn decode(
     if kind & !LOOSE != WHOLE | base.map_or(0, |_| DIFFERENCE) {
         return Err(DecodeError::Format);
     }
-    let head = Head {
+    let mut head = Head {
         is_loose: kind & LOOSE != 0,
         minimum_stretch: f32::from_le_bytes(take(&mut rest)?),
         maximum_stretch: f32::from_le_bytes(take(&mut rest)?),
@@ -326,7 +336,16 @@ pub(super) fn decode(
         leaves: get(&mut rest)?,
         slots: u32::try_from(get(&mut rest)?).map_err(|_| DecodeError::Range)?,
         longest_wait: u16::try_from(get(&mut rest)?).map_err(|_| DecodeError::Range)?,
+        idle: Idle::default(),
     };
+    let (classes, mut from) = (get(&mut rest)?, 0_u64);
+    for _ in 0..classes {
+        let (class, slots) = (from.saturating_add(get(&mut rest)?), get(&mut rest)?);
+        if !u16::try_from(class).is_ok_and(|class| head.idle.push(class, slots)) {
+            return Err(DecodeError::Range);
+        }
+        from = class + 1;
+    }
     let in_range = head.longest_wait <= scale::code(CELL_MAX, WAIT_BITS)
         && head.minimum_stretch >= 0.0
         && (0.0..f32::INFINITY).contains(&head.maximum_stretch)

@@ -4,13 +4,13 @@
 //! once when it leaves and once when it arrives, and everything between works on this form: a router's report is the sum
 //! of its children's, and only lines that change from one stretch to the next are looked at.
 //!
-//! The form: whether it is loose; the sums, each in a fixed number of bytes; then for each row the index of its stretch,
+//! The form: whether it is loose; the sums, each in a fixed number of bytes; the idle slots of each class of speed; then for each row the index of its stretch,
 //! which lines are not those of the row before (a bit each), and for each of these how many task sizes are above 0 and
 //! their codes. There is one way to write a summary.
 
 use super::encoding::{self, Codes, DecodeError, Head, Line, NOTHING, Scaled, ScaledRow, is_same, round_down};
 use super::grid::{HORIZON_COUNT, TASK_SIZE_COUNT};
-use super::{CELL_MAX, ENCODED_BYTES_MAX, LEAVES_MAX, SPEED_SUM_MOPS_MAX, Summary, WAIT_BITS, scale};
+use super::{CELL_MAX, ENCODED_BYTES_MAX, Idle, LEAVES_MAX, SPEED_SUM_MOPS_MAX, Summary, WAIT_BITS, scale};
 
 /// Up to this length the coded form is not above [`ENCODED_BYTES_MAX`]: it is a fifth of this one as a rule, and coding even
 /// what nothing predicts takes no more than a few bytes for the two that each code has here.
@@ -18,7 +18,8 @@ const SURE_BYTES: usize = ENCODED_BYTES_MAX / 4;
 
 const MAXIMUM_STRETCH: usize = 5;
 const WAIT: usize = 26;
-const HEAD_BYTES: usize = 28;
+/// All of that, where no slot is idle.
+const HEAD_BYTES: usize = 30;
 
 impl Head {
     fn put(&self, bytes: &mut Vec<u8>) {
@@ -30,6 +31,12 @@ impl Head {
         bytes.extend_from_slice(&self.leaves.to_le_bytes());
         bytes.extend_from_slice(&self.slots.to_le_bytes());
         bytes.extend_from_slice(&self.longest_wait.to_le_bytes());
+        let classes = self.idle.classes();
+        bytes.extend_from_slice(&(classes.len() as u16).to_le_bytes());
+        for (class, slots) in classes {
+            bytes.extend_from_slice(&class.to_le_bytes());
+            bytes.extend_from_slice(&slots.to_le_bytes());
+        }
     }
 }
 
@@ -47,7 +54,7 @@ impl<'a> Reader<'a> {
     /// Nothing where these bytes are not the flat form.
     fn new(flat: &'a [u8]) -> Option<Self> {
         let mut rest = flat;
-        let head = Head {
+        let mut head = Head {
             is_loose: take::<1>(&mut rest)?[0] != 0,
             minimum_stretch: f32::from_le_bytes(take(&mut rest)?),
             maximum_stretch: f32::from_le_bytes(take(&mut rest)?),
@@ -56,7 +63,14 @@ impl<'a> Reader<'a> {
             leaves: u64::from_le_bytes(take(&mut rest)?),
             slots: u32::from_le_bytes(take(&mut rest)?),
             longest_wait: u16::from_le_bytes(take(&mut rest)?),
+            idle: Idle::default(),
         };
+        for _ in 0..u16::from_le_bytes(take(&mut rest)?) {
+            let (class, slots) = (u16::from_le_bytes(take(&mut rest)?), u64::from_le_bytes(take(&mut rest)?));
+            if !head.idle.push(class, slots) {
+                return None;
+            }
+        }
         Some(Self { head, rest, row: BEFORE_THE_FIRST })
     }
 
@@ -71,6 +85,7 @@ impl<'a> Reader<'a> {
             leaves: 1,
             slots: 0,
             longest_wait: 0,
+            idle: Idle::default(),
         };
         Self { head, rest: &[], row: BEFORE_THE_FIRST }
     }
@@ -183,12 +198,11 @@ pub(super) fn encode(flat: &[u8], base: Option<&Scaled>) -> Option<Vec<u8>> {
 
 /// What travelled, in the flat form.
 pub(super) fn decode(bytes: &[u8], base: Option<&Scaled>) -> Result<Vec<u8>, DecodeError> {
-    let mut flat = Vec::with_capacity(HEAD_BYTES + 8 * bytes.len());
-    flat.resize(HEAD_BYTES, 0);
-    let head = encoding::decode(bytes, base, |index, changed, codes| put_row(&mut flat, index, changed, codes))?;
-    let mut start = Vec::with_capacity(HEAD_BYTES);
-    head.put(&mut start);
-    flat[..HEAD_BYTES].copy_from_slice(&start);
+    let mut rows = Vec::with_capacity(8 * bytes.len());
+    let head = encoding::decode(bytes, base, |index, changed, codes| put_row(&mut rows, index, changed, codes))?;
+    let mut flat = Vec::with_capacity(HEAD_BYTES + rows.len());
+    head.put(&mut flat);
+    flat.append(&mut rows);
     Ok(flat)
 }
 
@@ -223,11 +237,13 @@ pub fn report(children: &[&[u8]]) -> Vec<u8> {
 /// What a router offers above these two. What is in order stays in order when it is added and rounded down, so
 /// nothing else is lowered.
 fn plus<'a>(mut one: Reader<'a>, mut other: Reader<'a>) -> Vec<u8> {
-    let (mine, theirs) = (one.head, other.head);
+    let (mine, theirs) = (&one.head, &other.head);
     let height = mine.height.max(theirs.height).saturating_add(1);
     let bits = [mine.height, theirs.height, height].map(scale::bits);
     // Quarters of what is in order add up, but for sums that stop at the largest cell.
     let is_strict = !mine.is_loose && !theirs.is_loose;
+    let mut idle = mine.idle.clone();
+    idle.merge(&theirs.idle);
     let head = Head {
         is_loose: false,
         minimum_stretch: mine.minimum_stretch.min(theirs.minimum_stretch),
@@ -237,6 +253,7 @@ fn plus<'a>(mut one: Reader<'a>, mut other: Reader<'a>) -> Vec<u8> {
         leaves: mine.leaves.saturating_add(theirs.leaves).min(LEAVES_MAX),
         slots: mine.slots.max(theirs.slots),
         longest_wait: mine.longest_wait.max(theirs.longest_wait),
+        idle,
     };
     let mut flat = Vec::with_capacity(HEAD_BYTES + one.rest.len() + other.rest.len());
     head.put(&mut flat);

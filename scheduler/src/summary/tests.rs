@@ -510,7 +510,7 @@ fn small_cases_by_hand() {
 #[test]
 fn a_summary_of_another_format_is_refused() {
     let bytes = Summary::unavailable().encode();
-    assert_eq!(bytes.len(), 17, "no row costs no byte");
+    assert_eq!(bytes.len(), 18, "no row costs no byte");
     for kind in (0..=u8::MAX).filter(|kind| *kind != bytes[0]) {
         let other = [&[kind], &bytes[1..]].concat();
         // Without rows no cell is loose.
@@ -522,7 +522,7 @@ fn a_summary_of_another_format_is_refused() {
         other[at..at + 4].copy_from_slice(&value.to_le_bytes());
         assert_eq!(Summary::decode(&other), Err(DecodeError::Range));
     }
-    let crowded = [&bytes[..14], &[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 1, 1, 1]].concat();
+    let crowded = [&bytes[..14], &[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 1, 1, 1, 0]].concat();
     assert_eq!(Summary::decode(&crowded), Err(DecodeError::Range));
     for slots in [&[0x81, 0x20][..], &[0xff, 0xff, 0xff, 0xff, 0xff, 1]] {
         let wide = [&bytes[..15], slots, &[0; 4]].concat();
@@ -530,6 +530,16 @@ fn a_summary_of_another_format_is_refused() {
     }
     let patient = [&bytes[..16], &[0xff, 0xff, 3], &[0; 4]].concat();
     assert_eq!(Summary::decode(&patient), Err(DecodeError::Range));
+    for (idle, error) in [
+        // Beyond the last class, none of one, more than any sum has, and fewer classes than announced.
+        (&[1, 0x90, 3, 1][..], DecodeError::Range),
+        (&[1, 0, 0], DecodeError::Range),
+        (&[1, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f], DecodeError::Range),
+        (&[2, 0, 1], DecodeError::Damaged),
+        (&[0xff, 0xff, 3, 0, 1], DecodeError::Damaged),
+    ] {
+        assert_eq!(Summary::decode(&[&bytes[..17], idle].concat()), Err(error), "{idle:?}");
+    }
     assert_eq!(Summary::decode(&bytes[..14]), Err(DecodeError::Damaged));
     // Two bytes decide nothing that the header with nothing behind does not.
     assert_eq!(Summary::decode(&[&bytes[..], &[0; 9]].concat()), Err(DecodeError::Damaged));
