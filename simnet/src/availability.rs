@@ -236,7 +236,7 @@ fn spot(text: &str) -> Result<Vec<Machine>, Malformed> {
     let is_one = serde_json::from_str(text).is_ok_and(|value: serde_json::Value| value["data"].is_array());
     let expected = "{name: {\"gap_seconds\": seconds, \"data\": [instances up at each tick]}}";
     let all: BTreeMap<String, Series> = if is_one {
-        BTreeMap::from([(String::new(), input::json(text, expected)?)])
+        BTreeMap::from([("data".to_owned(), input::json(text, expected)?)])
     } else {
         input::json(text, expected)?
     };

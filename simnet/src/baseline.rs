@@ -84,11 +84,13 @@ impl Instance {
             }
             Machine { speed_mops: speed_mops(scenario, host), slots: workload::slots(scenario, host), sessions }
         };
-        let bags = workload::bags(scenario);
+        let mut bags = workload::bags(scenario);
+        bags.truncate(bags.partition_point(|bag| bag.arrival < horizon));
         let true_mops = |(number, bag): (usize, &Bag)| -> Vec<f64> {
             (0..bag.tasks).map(|index| workload::work_mops(scenario, number, bag, index)).collect()
         };
-        let is_varied = scenario.task_cv > 0.0 || scenario.workload == Workload::Log;
+        let is_recorded = matches!(scenario.workload, Workload::Log | Workload::Workflows);
+        let is_varied = scenario.task_cv > 0.0 || is_recorded;
         let true_mops = if is_varied { bags.iter().enumerate().map(true_mops).collect() } else { Vec::new() };
         Self { machines: workload::starts(scenario).map(machine).collect(), bags, true_mops, horizon }
     }

@@ -194,7 +194,7 @@ impl Plan {
         let cases = self.all_cases();
         let words: BTreeSet<String> = cases.iter().flat_map(Case::words).map(|(_, word)| word).collect();
         let listed = || words.iter().cloned().collect::<Vec<_>>().join(", ");
-        if let Some(unknown) = self.only.iter().find(|word| !words.contains(*word)) {
+        if let Some(unknown) = self.only.iter().find(|only| !words.iter().any(|word| is_meant(only, word))) {
             return Err(format!("no case has {unknown}; --only takes {}", listed()));
         }
         if self.cases().is_empty() {
@@ -228,6 +228,10 @@ impl Plan {
         command
     }
 
+    fn is_only(&self, word: &str) -> bool {
+        self.only.iter().any(|only| is_meant(only, word))
+    }
+
     fn all_cases(&self) -> Vec<Case> {
         let nodes: BTreeSet<u32> = self.nodes.iter().copied().collect();
         nodes.into_iter().flat_map(|nodes| case::of(self.experiment, nodes, self.bags)).collect()
@@ -236,8 +240,7 @@ impl Plan {
     /// The cases that are meant by the words of `only`: those of one label are alternatives.
     fn cases(&self) -> Vec<Case> {
         let mut cases = self.all_cases();
-        let words: BTreeSet<_> =
-            cases.iter().flat_map(Case::words).filter(|(_, word)| self.only.contains(word)).collect();
+        let words: BTreeSet<_> = cases.iter().flat_map(Case::words).filter(|(_, word)| self.is_only(word)).collect();
         let labels: BTreeSet<&str> = words.iter().map(|(label, _)| *label).collect();
         cases.retain(|case| !case.on_demand || labels.contains("variant"));
         cases.retain(|case| {
@@ -344,6 +347,16 @@ impl Plan {
         }
         Ok(())
     }
+}
+
+/// Whether a word of `only` means this word of a case: blanks around it and how a number is written do not matter.
+fn is_meant(only: &str, word: &str) -> bool {
+    let only = only.trim();
+    let is_same_number = || {
+        let ((name, number), (known_name, known)) = (only.split_once('=')?, word.split_once('=')?);
+        Some(name == known_name && number.parse::<f64>().ok()? == known.parse::<f64>().ok()?)
+    };
+    only == word || is_same_number().unwrap_or(false)
 }
 
 /// Refuses a case that takes longer than a scenario may.

@@ -106,6 +106,10 @@ pub(crate) fn reproduce(experiment: Experiment, arguments: ExperimentArguments) 
                 Output::Text => print(&text(&plan, &summary)),
             };
             let rows = summary["rows"].as_array().into_iter().flatten();
+            let is_compared = |row: &Value| row["user_stretch_by_honest"].is_number();
+            if plan.experiment == Experiment::Submitters && !rows.clone().any(is_compared) {
+                eprintln!("nothing is compared with the honest user: --only has left out the cases honest and off");
+            }
             let lost_tasks: f64 = rows.filter_map(|row| row["lost_tasks"].as_f64()).sum();
             if lost_tasks > 0.0 { fail(&format!("{lost_tasks} tasks were lost"), 1) } else { printed }
         }

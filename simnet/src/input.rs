@@ -6,6 +6,9 @@ use std::path::Path;
 
 use serde::de::DeserializeOwned;
 
+/// Letters at the beginning and at the end of what is said of a file. Our choice: some lines of a terminal.
+const QUOTED_MAX: usize = 200;
+
 /// What is wrong with a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed {
@@ -26,7 +29,20 @@ impl fmt::Display for Malformed {
 impl Malformed {
     /// Of no single line.
     pub(crate) fn whole(sentence: impl Into<String>) -> Self {
-        Self { line: None, sentence: sentence.into() }
+        Self::new(None, sentence.into())
+    }
+
+    /// Without the middle of a sentence that quotes what is no field at all, a whole file perhaps.
+    fn new(line: Option<usize>, sentence: String) -> Self {
+        let letters: Vec<char> = sentence.chars().collect();
+        let sentence = match letters.len().checked_sub(2 * QUOTED_MAX) {
+            Some(1..) => {
+                let (start, end) = (&letters[..QUOTED_MAX], &letters[letters.len() - QUOTED_MAX..]);
+                format!("{}…{}", start.iter().collect::<String>(), end.iter().collect::<String>())
+            }
+            _ => sentence,
+        };
+        Self { line, sentence }
     }
 
     /// With the file's name in front.
@@ -38,7 +54,7 @@ impl Malformed {
 
 /// What is wrong in one line, counted from 1.
 pub(crate) fn malformed<T>(line: usize, sentence: impl Into<String>) -> Result<T, Malformed> {
-    Err(Malformed { line: Some(line), sentence: sentence.into() })
+    Err(Malformed::new(Some(line), sentence.into()))
 }
 
 /// Reads a file, plain or compressed by gzip, with or without a byte order mark. `expected`: what to give instead of what is no
@@ -83,4 +99,19 @@ pub(crate) fn json<T: DeserializeOwned>(text: &str, expected: &str) -> Result<T,
         let sentence = format!("{error}; expected is {expected}");
         Malformed { line: Some(error.line()).filter(|line| *line > 0), sentence }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_field_at_all_is_not_quoted_whole() {
+        let Err(error) = malformed::<()>(7, format!("{} is not a number", "ß".repeat(100_000))) else { panic!() };
+        let error = error.to_string();
+        assert!(error.starts_with("line 7: ßß") && error.ends_with("ß is not a number"), "{error}");
+        assert_eq!(error.chars().count(), 2 * QUOTED_MAX + "line 7: …".chars().count());
+        let Err(error) = malformed::<()>(7, "é".repeat(2 * QUOTED_MAX)) else { panic!() };
+        assert!(!error.to_string().contains('…'));
+    }
 }

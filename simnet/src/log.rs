@@ -61,9 +61,7 @@ impl Log {
     /// # Errors
     /// What is wrong, and in which line.
     pub fn parse(text: &str) -> Result<Self, Malformed> {
-        let mut bags: Vec<(u64, LoggedBag)> = Vec::new();
-        // Of each user: the bag, and when its last job was submitted.
-        let mut open: BTreeMap<i64, (usize, u64)> = BTreeMap::new();
+        let mut jobs = Vec::new();
         let mut tasks_len = 0;
         for (number, line) in input::lines(text).filter(|(_, line)| !line.starts_with(';')) {
             let fields: Vec<i64> =
@@ -92,9 +90,16 @@ impl Log {
                     format!("there are more than {TASKS_MAX} tasks up to here: cut the log off before"),
                 );
             }
-            let tasks = std::iter::repeat_n(run_s as f32, processors as usize);
+            jobs.push((submitted, user, std::iter::repeat_n(run_s as f32, processors as usize)));
+        }
+        // Logs are in that order, or should be.
+        jobs.sort_by_key(|(submitted, ..)| *submitted);
+        let mut bags: Vec<(u64, LoggedBag)> = Vec::new();
+        // Of each user: the bag, and when its last job was submitted.
+        let mut open: BTreeMap<i64, (usize, u64)> = BTreeMap::new();
+        for (submitted, user, tasks) in jobs {
             match open.get_mut(&user).filter(|_| user >= 0) {
-                Some((bag, last)) if submitted.abs_diff(*last) <= GAP => {
+                Some((bag, last)) if submitted - *last <= GAP => {
                     *last = submitted;
                     bags[*bag].1.tasks_s.extend(tasks);
                 }
@@ -105,7 +110,6 @@ impl Log {
                 }
             }
         }
-        bags.sort_by_key(|(submitted, _)| *submitted);
         let Some(first) = bags.first().map(|(submitted, _)| *submitted) else {
             return Err(Malformed::whole("no job in it ever ran"));
         };
@@ -150,8 +154,8 @@ mod tests {
             &job(1_241, 10, 1, 7),
             &job(1_242, 0, 1, 7),
             &job(1_243, 5, -1, 7),
-            &job(1_300, 1, 1, -1).replace(" 1 1 ", " 0.2 1 "),
             &job(1_301, 2, 1, -1),
+            &job(1_300, 1, 1, -1).replace(" 1 1 ", " 0.2 1 "),
         ];
         let log = Log::parse(&text.concat()).unwrap();
         let bag = |arrival, tasks_s: &[f32]| {

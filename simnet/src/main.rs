@@ -42,7 +42,7 @@ enum Command {
     /// Repeat the experiments whose figures the documents state.
     #[command(subcommand)]
     Reproduce(Reproduce),
-    /// Make one HTML page, report.html, of the figures and tables that experiments have left in a directory.
+    /// Make one HTML page, report.html, of the figures and tables that experiments, but for overlay, have left in a directory.
     Report(ReportArguments),
     /// Compute the maximum stretch of a queue and what a leaf has available: one JSON document from standard input,
     /// one on standard output.

@@ -9,8 +9,13 @@ use serde_json::Value;
 
 use crate::experiment::{Experiment, LABELS, figures, replace};
 
-/// Quantities of the tables, in their order, where a row has them; all others are in the CSV files.
-const QUANTITIES: [&str; 32] = [
+/// Quantities of the tables, in their order, where a row has them; all others are in the summaries.
+const QUANTITIES: [&str; 37] = [
+    "user_stretch_by_honest",
+    "user_small_stretch_by_honest",
+    "user_large_stretch_by_honest",
+    "others_stretch_by_honest",
+    "others_max_stretch_by_honest",
     "ratio_mincent",
     "ratio_mincent_plus",
     "ratio_fcfs",

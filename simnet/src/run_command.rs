@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 use idlewood_scheduler::PerSubmitter;
 use idlewood_simnet::experiment::compare;
 use idlewood_simnet::overlay::Wire;
-use idlewood_simnet::scenario::{DEFAULTS, parse_duration};
+use idlewood_simnet::scenario::{DEFAULTS, Equipment, Latencies, Sessions, Workload, parse_duration};
 use idlewood_simnet::{Cost, Execution, Meter, Report, Scenario, Simulation};
 
 use crate::experiment_command::{INTERRUPTED, interruption};
@@ -130,6 +130,28 @@ impl RunArguments {
         fn set<T: Copy>(field: &mut T, flag: Option<T>) {
             *field = flag.unwrap_or(*field);
         }
+        for (is_ignored, flag, instead) in [
+            (
+                scenario.sessions != Sessions::Exponential && (self.churn.is_some() || self.downtime.is_some()),
+                "--churn and --downtime",
+                "sessions = \"exponential\"",
+            ),
+            (scenario.cores != Equipment::Paper && self.slots.is_some(), "--slots", "cores = \"paper\""),
+            (
+                scenario.latencies != Latencies::Constant && self.latency_ms.is_some(),
+                "--latency-ms",
+                "latencies = \"constant\"",
+            ),
+            (
+                scenario.workload != Workload::Paper && (self.tasks_per_node.is_some() || self.heavy_tailed),
+                "--tasks-per-node and --heavy-tailed",
+                "workload = \"paper\"",
+            ),
+        ] {
+            if is_ignored {
+                return Err(format!("{flag} would change nothing in this scenario: leave that out, or set {instead}"));
+            }
+        }
         set(&mut scenario.nodes, self.nodes);
         set(&mut scenario.bags, self.bags);
         set(&mut scenario.churn, self.churn.map(|churn| churn.0));
@@ -233,6 +255,10 @@ fn simulate(
     let late = report.bags.iter().filter(|bag| bag.arrival_s > report.sim_s).count();
     if late > 0 && !is_interrupted {
         eprintln!("{late} bags would have come later: a longer --horizon, or a higher --load, has them in");
+    }
+    let (all, asked) = (report.bags.len(), report.scenario.bags);
+    if all < asked as usize {
+        eprintln!("the log has {all} bags, fewer than the {asked} of the scenario");
     }
     let submitters: BTreeSet<Option<u32>> = report.bags.iter().map(|bag| bag.submitter).collect();
     let is_per_submitter = report.scenario.peer.per_submitter != PerSubmitter::Off;

@@ -472,6 +472,39 @@ impl Scenario {
             self.bandwidths != Equipment::Survey || self.bandwidths_file.is_some(),
             "bandwidths_file must name an index where bandwidths are those of a survey",
         )?;
+        let is_distributed = self.workload == Workload::Distributions;
+        for (is_named, is_read, file, instead) in [
+            (self.sessions_file.is_some(), self.sessions == Sessions::Trace, "sessions_file", "sessions = \"trace\""),
+            (self.owner_file.is_some(), self.owners == Owners::Load, "owner_file", "owners = \"load\""),
+            (
+                self.latency_file.is_some(),
+                self.latencies == Latencies::Matrix,
+                "latency_file",
+                "latencies = \"matrix\"",
+            ),
+            (self.cores_file.is_some(), self.cores == Equipment::Survey, "cores_file", "cores = \"survey\""),
+            (
+                self.bandwidths_file.is_some(),
+                self.bandwidths == Equipment::Survey,
+                "bandwidths_file",
+                "bandwidths = \"survey\"",
+            ),
+            (self.log_file.is_some(), self.workload == Workload::Log, "log_file", "workload = \"log\""),
+            (
+                !self.workflow_files.is_empty(),
+                self.workload == Workload::Workflows,
+                "workflow_files",
+                "workload = \"workflows\"",
+            ),
+            (self.tasks_file.is_some(), is_distributed, "tasks_file", "workload = \"distributions\""),
+            (self.lengths_file.is_some(), is_distributed, "lengths_file", "workload = \"distributions\""),
+            (self.intervals_file.is_some(), is_distributed, "intervals_file", "workload = \"distributions\""),
+        ] {
+            check(
+                !is_named || is_read,
+                &format!("{file} is read only with {instead}: set that, or leave the file out"),
+            )?;
+        }
         check(
             self.load.is_none_or(|load| (1e-6..=10.0).contains(&load)),
             "load must be none or between 0.000001 and 10",
@@ -616,6 +649,9 @@ mod tests {
         refused(Scenario { owners: Owners::Load, ..Scenario::default() }, "owner_file");
         refused(Scenario { owner_percent: 101, ..Scenario::default() }, "owner_percent");
         refused(Scenario { cores: Equipment::Survey, ..Scenario::default() }, "cores_file");
+        let file = || Some(PathBuf::from("trace.txt"));
+        refused(Scenario { sessions_file: file(), ..Scenario::default() }, "sessions_file is read only with");
+        refused(Scenario { log_file: file(), ..Scenario::default() }, "log_file is read only with workload");
         refused(Scenario { bandwidths: Equipment::Survey, ..Scenario::default() }, "bandwidths_file");
     }
 

@@ -1,9 +1,12 @@
 //! The centralised schedulers on whole scenarios, and whether they are given what the simulation has.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::Time;
 use idlewood_simnet::baseline::{Instance, Measure, Policy, offline_bound, schedule};
+use idlewood_simnet::log::{Log, LoggedBag};
+use idlewood_simnet::scenario::Workload;
 use idlewood_simnet::{Scenario, Simulation};
 
 fn worst(instance: &Instance, policy: Policy) -> f64 {
@@ -49,4 +52,44 @@ fn machines_are_up_in_the_instance_exactly_when_they_are_in_the_simulation() {
         assert_eq!(up, expected, "at {until:?}");
     }
     assert!(downs > 100, "machines were hardly ever down");
+}
+
+#[test]
+fn a_bag_is_the_same_work_in_a_log_and_in_a_workflow() {
+    let bound = |workload| {
+        let tasks_s = [[1.0; 7].as_slice(), &[1000.0]].concat();
+        let bag = LoggedBag { arrival: Duration::ZERO, tasks_s, outputs_bytes: Vec::new() };
+        let mut scenario = Scenario { nodes: 4, bags: 1, workload, ..Scenario::default() };
+        scenario.inputs.log = Some(Arc::new(Log::of_bags(vec![bag])));
+        let instance = Instance::of(&scenario);
+        let sizes = instance.sizes(Measure::Application);
+        (offline_bound(&instance, &sizes) * sizes[0], worst(&instance, Policy::MinCent) * sizes[0])
+    };
+    let (bound_s, mincent_s) = bound(Workload::Workflows);
+    assert_eq!((bound_s, mincent_s), bound(Workload::Log));
+    // 2,000 Mop/s is what run times are of; nobody is faster than 3,000, and the long task is not divided.
+    assert!((600.0..=mincent_s).contains(&bound_s) && mincent_s < 2100.0, "{bound_s} {mincent_s}");
+}
+
+#[test]
+fn what_would_come_or_end_after_the_horizon_counts_as_little_as_in_the_simulation() {
+    for horizon_s in [31, 40, 200, 4_000] {
+        let horizon = Duration::from_secs(horizon_s);
+        let scenario = Scenario { nodes: 3, bags: 20, tasks_per_node: 4, horizon, ..Scenario::default() };
+        let mut simulation = Simulation::new(scenario.clone()).expect("valid");
+        let report = simulation.run(|_| ());
+        let came = report.bags.iter().filter(|bag| bag.arrival_s < horizon.as_secs_f64()).count();
+        let compared: std::collections::BTreeMap<String, f64> =
+            idlewood_simnet::experiment::compare(&simulation).into_iter().collect();
+        assert_eq!(Instance::of(&scenario).bags.len(), came);
+        if came == 0 {
+            assert!(compared["ratio_offline"].is_nan(), "{compared:?}");
+            continue;
+        }
+        assert!((compared["mean_stretch"] / report.mean_stretch - 1.0).abs() < 1e-9, "{compared:?}");
+        for name in ["max_stretch", "max_stretch_mincent", "max_stretch_mincent_plus", "max_stretch_fcfs"] {
+            let ratio = compared[name] / compared["max_stretch_offline"];
+            assert!(ratio > 1.0 - 1e-6, "{name} is {ratio} of the bound with a horizon of {horizon_s} s");
+        }
+    }
 }

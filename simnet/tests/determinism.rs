@@ -1,5 +1,6 @@
 //! The same scenario gives the same trace, in one process and in two; the command line keeps its promises.
 
+use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
@@ -227,5 +228,26 @@ fn bad_usage_is_told_in_a_sentence() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{arguments}: {stderr}");
         assert!(stderr.contains(sentence) && output.stdout.is_empty(), "{arguments}: {stderr}");
+    }
+}
+
+#[test]
+fn flags_that_would_change_nothing_are_refused() {
+    let scenario = Path::new(env!("CARGO_TARGET_TMPDIR")).join("homes.toml");
+    std::fs::write(
+        &scenario,
+        "sessions = \"desktops\"\ncores = \"desktops\"\nlatencies = \"homes\"\nworkload = \"desktops\"\n",
+    )
+    .expect("a file");
+    for (flags, instead) in [
+        ("--churn 10m", "exponential"),
+        ("--slots 3", "paper"),
+        ("--latency-ms 500", "constant"),
+        ("--heavy-tailed", "paper"),
+    ] {
+        let output = simnet(&format!("run --scenario {} {flags}", scenario.display()));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains("would change nothing") && error.contains(instead), "{error}");
     }
 }

@@ -376,7 +376,7 @@ fn bound_and_scale() {
 fn the_last_seed_is_a_seed() {
     let out = Directory::new("last");
     let seeds = format!("--seed {} --seeds 2 --output json", u64::MAX - 1);
-    let summary = json(&reproduce(&format!("bound --nodes 2 --bags 1 --only paper,bound=1.0 {seeds}"), &out));
+    let summary = json(&reproduce(&format!("bound --nodes 2 --bags 1 --only paper,bound=1 {seeds}"), &out));
     assert_eq!(number(&rows(&summary)[0], "seeds"), 2.0);
     json(&reproduce(&format!("overlay --nodes 2 --only steady {seeds}"), &out));
     let report = Command::new(env!("CARGO_BIN_EXE_simnet")).arg("report").arg(&out.0).output().expect("simnet starts");

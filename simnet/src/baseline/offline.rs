@@ -19,7 +19,11 @@ const ERROR: f64 = 1e-7;
 pub fn offline_bound(instance: &Instance, sizes: &[f64]) -> f64 {
     let capacity = Capacity::of(instance);
     let fastest = instance.machines.iter().map(|machine| machine.speed_mops).fold(0.0, f64::max);
-    let alone = sizes.iter().enumerate().map(|(bag, size)| instance.work_mops(bag).1 / fastest / size);
+    let alone = sizes.iter().enumerate().map(|(number, size)| {
+        // What is not over at the horizon counts as if it were.
+        let left_s = instance.horizon.since(instance.bags[number].arrival).as_secs_f64();
+        (instance.work_mops(number).1 / fastest).min(left_s) / size
+    });
     let mut low = alone.fold(0.0, f64::max);
     if low == 0.0 || capacity.is_feasible(instance, sizes, low) {
         return low;

@@ -98,12 +98,14 @@ fn progress_of(case: &Case, of: crate::Progress) -> JobProgress {
 /// Maximum and mean stretch of all, and relative to the others'.
 fn stretches(measure: Measure, instance: &Instance, simulation: &Simulation, values: &mut Values) {
     let end = simulation.now();
-    let ours: Vec<Option<Time>> = simulation.record().bags().iter().map(|bag| bag.completed).collect();
+    // Who would have come later counts nowhere.
+    let bags = &simulation.record().bags()[..instance.bags.len()];
+    let ours: Vec<Option<Time>> = bags.iter().map(|bag| bag.completed).collect();
     values.push(("unfinished_bags".to_owned(), ours.iter().filter(|completed| completed.is_none()).count() as f64));
     // A bag that is not complete counts with the time so far.
     let ours: Vec<Option<Time>> = ours.into_iter().map(|completed| completed.or(Some(end))).collect();
     // The others' bags are complete when the last task ends, whoever knows of it.
-    let ended = simulation.record().bags().iter().map(|bag| bag.ended.or(Some(end)));
+    let ended = bags.iter().map(|bag| bag.ended.or(Some(end)));
     let ended: Vec<Option<Time>> = ended.collect();
     let rivals = [
         ("mincent", schedule(instance, Policy::MinCent)),
@@ -148,7 +150,7 @@ fn stretches_by_user(measure: Measure, simulation: &Simulation, values: &mut Val
     let records = simulation.record().bags();
     let mut completed = vec![Time::ZERO; instance.bags.len()];
     for piece in records {
-        let at = &mut completed[piece.bag.whole];
+        let Some(at) = completed.get_mut(piece.bag.whole) else { continue };
         *at = piece.completed.unwrap_or(simulation.now()).max(*at);
     }
     values.push(("unfinished_bags".to_owned(), records.iter().filter(|bag| bag.completed.is_none()).count() as f64));
