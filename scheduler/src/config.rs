@@ -63,6 +63,8 @@ pub struct Config {
     /// without `redistribution`. Default true: where queues are lost it is worth a tenth of the maximum stretch
     /// (docs/adr/0011).
     pub levelling: bool,
+    /// Whether no more tasks than there are idle slots go to those on which they are over soonest. Default true: ours (docs/adr/0021).
+    pub idle_slots: bool,
     /// Whether there is a grid to join, so that a machine that is still alone must not take all its tasks on itself: it
     /// waits for the others, at most as long as for a placement. Default false.
     pub expects_grid: bool,
@@ -110,6 +112,7 @@ impl Default for Config {
             grid_step: 1,
             redistribution: true,
             levelling: true,
+            idle_slots: true,
             expects_grid: false,
             lease: Duration::from_secs(60),
             placement_timeout: Duration::from_secs(15),

@@ -15,7 +15,7 @@ use crate::bag::Request;
 use crate::config::Config;
 use crate::message::{Asker, Message};
 use crate::recent::Recent;
-use crate::split::{self, choose, split_ranges, split_tasks};
+use crate::split::{self, choose, split_among_idle, split_ranges, split_tasks};
 use crate::summary::{self, STRETCHES, Summary};
 
 /// Routers a request may climb through before the one that has it keeps it: twice the height of a tree of a million.
@@ -292,7 +292,8 @@ impl Router {
             request.climbed += 1;
             return vec![(parent.clone(), Message::Request { request, node: Node::Router, climbing: true })];
         }
-        let parts = split_tasks(&children, &numbers, decision.s_index);
+        let among_idle = config.idle_slots.then(|| split_among_idle(&children, &numbers, decision.s_index)).flatten();
+        let parts = among_idle.unwrap_or_else(|| split_tasks(&children, &numbers, decision.s_index));
         // Of what comes from above, whoever is above has taken it off already.
         self.changed |= climbing;
         self.place(request, &parts, decision.s_index, overlay, now)

@@ -70,20 +70,8 @@ fn distribute(n: u64, weights: &[u64]) -> Vec<u64> {
 }
 
 /// Splits a request's tasks among children at the stretch that was chosen for it, by `proportional_split` with
-/// what each child has available there; nothing is where `s_index` is `None`. No more tasks than there are idle slots go to those
-/// instead on which all are over soonest, unless what is promised at that stretch is sooner: cells do not tell who is fast.
+/// what each child has available there; nothing is where `s_index` is `None`.
 pub fn split_tasks(children: &[&Summary], request: &Demand, s_index: Option<usize>) -> Vec<u64> {
-    let due_s =
-        s_index.map_or(f64::INFINITY, |s_index| STRETCHES[s_index] * request.application_size_mops - request.age_s);
-    let idle: Vec<&Idle> = children.iter().map(|child| &child.idle).collect();
-    if let Some((by_s, parts)) = soonest(&idle, request.tasks, request.task_mops)
-        && by_s <= due_s
-    {
-        // Of those that are over last, as many as there are too few.
-        let last: Vec<u64> = parts.iter().map(|part| part.1).collect();
-        let missing = parts.iter().fold(request.tasks, |missing, part| missing - part.0);
-        return parts.iter().zip(distribute(missing, &last)).map(|((least, _), more)| least + more).collect();
-    }
     let available = |child: &&Summary| {
         let Demand { task_mops, application_size_mops, age_s, .. } = *request;
         s_index.map_or(0, |s_index| child.tasks(s_index, age_s, application_size_mops, task_mops))
@@ -92,6 +80,19 @@ pub fn split_tasks(children: &[&Summary], request: &Demand, s_index: Option<usiz
     let speeds_mops: Vec<f64> = children.iter().map(|child| child.speed_mops).collect();
     let leaves: Vec<u64> = children.iter().map(|child| child.leaves).collect();
     proportional_split(request.tasks, &available, &speeds_mops, &leaves)
+}
+
+/// Splits a request's tasks among children so that all are over soonest on idle slots (ours, docs/adr/0021): cells do not tell
+/// who is fast. Nothing where there are fewer idle slots than tasks, or where the stretch that was chosen promises all of them sooner.
+pub fn split_among_idle(children: &[&Summary], request: &Demand, s_index: Option<usize>) -> Option<Vec<u64>> {
+    let Demand { tasks, task_mops, application_size_mops, age_s } = *request;
+    let due_s = s_index.map_or(f64::INFINITY, |s_index| STRETCHES[s_index] * application_size_mops - age_s);
+    let idle: Vec<&Idle> = children.iter().map(|child| &child.idle).collect();
+    let (_, parts) = soonest(&idle, tasks, task_mops).filter(|(by_s, _)| *by_s <= due_s)?;
+    // Of those that are over last, as many as are missing.
+    let last: Vec<u64> = parts.iter().map(|part| part.1).collect();
+    let missing = parts.iter().fold(tasks, |missing, part| missing - part.0);
+    Some(parts.iter().zip(distribute(missing, &last)).map(|((least, _), more)| least + more).collect())
 }
 
 /// Cuts a set of task indices into parts of the given sizes, in ascending order, so that each part has as few
@@ -242,18 +243,22 @@ mod tests {
         let split = |children: &[&Summary], tasks| {
             let request = Demand { tasks, task_mops: 1e6, application_size_mops: 1e8, age_s: 0.0 };
             let decision = choose(children, &request, 1.0, 0.0, true);
-            split_tasks(children, &request, decision.s_index)
+            split_among_idle(children, &request, decision.s_index)
         };
-        assert_eq!([1, 2, 3].map(|n| split(&[&slow, &fast], n)), [[0, 1], [0, 2], [0, 3]]);
-        assert_eq!(split(&[&slow, &leaf(1.1e3, 3, 0.0)], 4), [1, 3]);
+        assert_eq!(
+            [1, 2, 3].map(|n| split(&[&slow, &fast], n)),
+            [[0, 1], [0, 2], [0, 3]].map(|parts| Some(parts.to_vec()))
+        );
+        assert_eq!(split(&[&slow, &leaf(1.1e3, 3, 0.0)], 4), Some(vec![1, 3]));
         // Not what is busy, even if it is faster, but for where that is still sooner.
         let busy = leaf(3e3, 1, 1000.0);
-        assert_eq!(split(&[&slow, &busy], 1), [1, 0]);
+        assert_eq!(split(&[&slow, &busy], 1), Some(vec![1, 0]));
         let crawling = leaf(1.0, 1, 0.0);
-        assert_eq!(split(&[&crawling, &busy], 1), [0, 1]);
+        assert_eq!(split(&[&crawling, &busy], 1), None);
+        assert_eq!(split(&[&slow, &fast], 4), None);
         // One of four slots is free.
-        assert_eq!(split(&[&leaf(2e3, 4, 3.0), &slow], 1), [1, 0]);
-        assert_eq!(split(&[&leaf(2e3, 4, 4.0), &slow], 1), [0, 1]);
+        assert_eq!(split(&[&leaf(2e3, 4, 3.0), &slow], 1), Some(vec![1, 0]));
+        assert_eq!(split(&[&leaf(2e3, 4, 4.0), &slow], 1), Some(vec![0, 1]));
     }
 
     #[test]

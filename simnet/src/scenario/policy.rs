@@ -16,6 +16,7 @@ struct Policy {
     stretch_bound: f64,
     redistribution: bool,
     levelling: bool,
+    idle_slots: bool,
     report_rate_bytes_per_s: u64,
 }
 
@@ -38,6 +39,7 @@ impl Policy {
             stretch_bound: peer.stretch_bound,
             redistribution: peer.redistribution,
             levelling: peer.levelling,
+            idle_slots: peer.idle_slots,
             report_rate_bytes_per_s: peer.overlay.report_rate_bytes_per_s,
         }
     }
@@ -60,6 +62,7 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
         stretch_bound: policy.stretch_bound,
         redistribution: policy.redistribution,
         levelling: policy.levelling,
+        idle_slots: policy.idle_slots,
         ..idlewood_scheduler::Config::default()
     };
     peer.overlay.report_rate_bytes_per_s = policy.report_rate_bytes_per_s;
