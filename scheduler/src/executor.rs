@@ -432,10 +432,11 @@ impl Executor {
             return;
         }
         let as_expected = self.ends_as_expected(&running, io.now);
+        let empties_a_slot = self.is_dry();
         let Some(held) = self.held.get_mut(&task.bag) else { return };
         held.running.remove_index(task.index);
         let finished = matches!(outcome, TaskOutcome::Finished(_));
-        self.changed |= !(finished && as_expected) || held.unfinished_is_empty();
+        self.changed |= !(finished && as_expected) || held.unfinished_is_empty() || empties_a_slot;
         match outcome {
             TaskOutcome::Finished(finished) => {
                 let success = finished.success;

@@ -257,6 +257,17 @@ impl Summary {
         (low < STRETCH_COUNT).then_some(low)
     }
 
+    /// The first of [`HORIZONS_S`] by which these subtrees together can have done `n` tasks of `task_mops` at
+    /// [`STRETCHES`]`[s_index]`; `None` where there is none.
+    pub(crate) fn earliest_s(summaries: &[&Self], s_index: usize, n: u64, task_mops: f64) -> Option<f64> {
+        let size = at_least(&TASK_SIZES_MOPS, task_mops)?;
+        let available = |horizon| {
+            let cell = Cell { horizon, size };
+            summaries.iter().fold(0_u64, |sum, summary| sum.saturating_add(summary.at(s_index, cell)))
+        };
+        HORIZONS_S.iter().enumerate().find(|(horizon, _)| available(*horizon) >= n).map(|(_, horizon_s)| *horizon_s)
+    }
+
     /// Books `n` tasks of `task_mops` that were just sent into this subtree at [`STRETCHES`]`[s_index]`, until its
     /// next report comes (paper §5.3). Cells never rise.
     ///
@@ -267,7 +278,7 @@ impl Summary {
     /// reckoned in whole tasks, so that whichever holds afterwards is no further below the one before. That keeps the
     /// lower bound. Below, cells are estimates: they lose as much, and at least the share of the leaves that may have
     /// got some, since such a leaf offers nothing below its own maximum stretch, which is now near this one. Of the idle slots
-    /// those are booked on which the tasks would be over soonest.
+    /// those are booked on which the tasks would be over soonest, and all where there are fewer than tasks.
     pub fn reserve(&mut self, s_index: usize, n: u64, task_mops: f64) {
         self.idle.book(n, task_mops);
         if n == 0 || self.rows.is_empty() {

@@ -132,8 +132,13 @@ impl RunArguments {
         }
         for (is_ignored, flag, instead) in [
             (
-                scenario.sessions != Sessions::Exponential && (self.churn.is_some() || self.downtime.is_some()),
-                "--churn and --downtime",
+                scenario.sessions != Sessions::Exponential && self.churn.is_some(),
+                "--churn",
+                "sessions = \"exponential\"",
+            ),
+            (
+                scenario.sessions != Sessions::Exponential && self.downtime.is_some(),
+                "--downtime",
                 "sessions = \"exponential\"",
             ),
             (scenario.cores != Equipment::Paper && self.slots.is_some(), "--slots", "cores = \"paper\""),
@@ -143,10 +148,11 @@ impl RunArguments {
                 "latencies = \"constant\"",
             ),
             (
-                scenario.workload != Workload::Paper && (self.tasks_per_node.is_some() || self.heavy_tailed),
-                "--tasks-per-node and --heavy-tailed",
+                scenario.workload != Workload::Paper && self.tasks_per_node.is_some(),
+                "--tasks-per-node",
                 "workload = \"paper\"",
             ),
+            (scenario.workload != Workload::Paper && self.heavy_tailed, "--heavy-tailed", "workload = \"paper\""),
         ] {
             if is_ignored {
                 return Err(format!("{flag} would change nothing in this scenario: leave that out, or set {instead}"));

@@ -205,7 +205,8 @@ impl Executor {
         (whole - running.active(now).as_secs_f64() * self.speed_mops).max(whole * OVERRUN_REST)
     }
 
-    /// Whether a task that ends now took about as long as the summary has it: then time alone changes what this leaf offers.
+    /// Whether a task that ends now took about as long as the summary has it: then time alone changes what this leaf offers, but
+    /// for the number of its idle slots.
     pub(super) fn ends_as_expected(&self, running: &Running, now: Time) -> bool {
         let Some(held) = self.held.get(&running.task.bag) else { return false };
         let deviation = held.task_mops() - running.active(now).as_secs_f64() * self.speed_mops;

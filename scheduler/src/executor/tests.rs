@@ -467,6 +467,16 @@ fn what_is_offered_does_not_begin_until_it_is_refused_and_is_forgotten_when_it_i
     assert!(!executor.is_dry(), "a machine whose owner is back asks nobody");
 }
 
+/// What has taken as long as it was to take in [`laden`].
+const FINISHED: Finished = Finished {
+    success: true,
+    crashed: false,
+    output: BlobId([1; 32]),
+    output_bytes: 1,
+    work_mops: 1e5,
+    exit_code: None,
+};
+
 #[test]
 fn only_what_time_alone_does_not_tell_is_news() {
     let config = Config::default();
@@ -475,18 +485,18 @@ fn only_what_time_alone_does_not_tell_is_news() {
         executor.changed = false;
         io.now += Duration::from_secs(ran_s);
         let task = TaskId { bag: BagId([1; 32]), index: 0 };
-        let work_mops = 1e5;
-        let outcome = TaskOutcome::Finished(Finished {
-            success: true,
-            crashed: false,
-            output: BlobId([1; 32]),
-            output_bytes: 1,
-            work_mops,
-            exit_code: None,
-        });
-        executor.ended(task, outcome, &mut io, &config);
+        executor.ended(task, TaskOutcome::Finished(FINISHED), &mut io, &config);
         executor.dispatch(&mut io);
         assert_eq!(executor.changed, is_news, "after {ran_s} s of 100");
+    }
+    // A slot that nothing waits for is news even where others still run.
+    for (slots, is_news) in [(14, false), (15, true)] {
+        let (mut executor, mut io) = laden(&Config { slots, ..Config::default() });
+        executor.changed = false;
+        io.now += Duration::from_secs(100);
+        let task = TaskId { bag: BagId([1; 32]), index: 0 };
+        executor.ended(task, TaskOutcome::Finished(FINISHED), &mut io, &config);
+        assert_eq!(executor.changed, is_news, "15 tasks on {slots} slots");
     }
     let (mut executor, mut io) = laden(&config);
     executor.changed = false;

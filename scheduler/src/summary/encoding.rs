@@ -351,7 +351,8 @@ pub(super) fn decode(
         && (0.0..f32::INFINITY).contains(&head.maximum_stretch)
         && (0.0..=SPEED_SUM_MOPS_MAX).contains(&f64::from(head.speed_mops))
         && head.leaves <= LEAVES_MAX
-        && head.slots <= SLOTS_MAX;
+        && head.slots <= SLOTS_MAX
+        && head.idle.slots() <= head.leaves.saturating_mul(head.slots.into());
     if !in_range {
         return Err(DecodeError::Range);
     }

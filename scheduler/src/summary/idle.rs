@@ -21,7 +21,7 @@ const STEPS: [f64; 8] = [
 const FIRST_OCTAVE: i32 = -10;
 /// The last octave there may be, that of [`crate::queue::SPEED_MOPS_MAX`].
 const LAST_OCTAVE: i32 = 39;
-/// How often an interval of times is halved: then its ends are next to each other.
+/// How often an interval of times is halved at most: times closer than 2^-64 of what the slowest slot takes are not told apart.
 const HALVINGS: u32 = 64;
 
 /// Number of a class of speeds.
@@ -70,7 +70,7 @@ impl Idle {
         &self.0
     }
 
-    /// Adds so many of a class that is not below the last; `false` where that cannot be.
+    /// Adds so many of a class above the last; `false` where that cannot be.
     pub(super) fn push(&mut self, class: u16, slots: u64) -> bool {
         let follows = self.0.last().is_none_or(|(last, _)| *last < class);
         let fits = follows && class < CLASSES && (1..=CELL_MAX).contains(&slots);
@@ -138,6 +138,9 @@ fn window(all: &[&Idle], n: u64, task_mops: f64) -> Option<Window> {
     let mut window = Window { before_s: 0.0, by_s: latest_s };
     for _ in 0..HALVINGS {
         let middle_s = window.before_s.midpoint(window.by_s);
+        if middle_s <= window.before_s || middle_s >= window.by_s {
+            break;
+        }
         if done(middle_s) >= n { window.by_s = middle_s } else { window.before_s = middle_s }
     }
     Some(window)

@@ -531,10 +531,11 @@ fn a_summary_of_another_format_is_refused() {
     let patient = [&bytes[..16], &[0xff, 0xff, 3], &[0; 4]].concat();
     assert_eq!(Summary::decode(&patient), Err(DecodeError::Range));
     for (idle, error) in [
-        // Beyond the last class, none of one, more than any sum has, and fewer classes than announced.
+        // Beyond the last class, none of one, more than any sum has, more than the leaves have slots, fewer classes than announced.
         (&[1, 0x90, 3, 1][..], DecodeError::Range),
         (&[1, 0, 0], DecodeError::Range),
         (&[1, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f], DecodeError::Range),
+        (&[1, 0, 1], DecodeError::Range),
         (&[2, 0, 1], DecodeError::Damaged),
         (&[0xff, 0xff, 3, 0, 1], DecodeError::Damaged),
     ] {

@@ -147,10 +147,11 @@ fn stretches(measure: Measure, instance: &Instance, simulation: &Simulation, val
 fn stretches_by_user(measure: Measure, simulation: &Simulation, values: &mut Values) {
     let whole = crate::Scenario { user_splits_into: 1, ..simulation.scenario().clone() };
     let instance = Instance::of(&whole);
-    let records = simulation.record().bags();
+    let records = simulation.record().bags().iter().filter(|piece| piece.bag.whole < instance.bags.len());
+    let records: Vec<_> = records.collect();
     let mut completed = vec![Time::ZERO; instance.bags.len()];
-    for piece in records {
-        let Some(at) = completed.get_mut(piece.bag.whole) else { continue };
+    for piece in &records {
+        let at = &mut completed[piece.bag.whole];
         *at = piece.completed.unwrap_or(simulation.now()).max(*at);
     }
     values.push(("unfinished_bags".to_owned(), records.iter().filter(|bag| bag.completed.is_none()).count() as f64));

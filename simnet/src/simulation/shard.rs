@@ -42,7 +42,7 @@ pub(super) enum Occurrence {
     Measured { life: u32, bag: BagId },
     /// A bag may queue here.
     Authorised { life: u32, bag: BagId },
-    /// A message that waited in the uplink has left this machine, by its number, unless there were other crashes by then.
+    /// A message that waited in front of the uplink begins to leave, by its number, unless its machine has crashed by then.
     Sent { crashes: u32, to: HostIndex, travel: Duration, letter: u32 },
     /// Somebody asks for an output.
     FetchAsked { fetch: Fetch },
@@ -335,16 +335,17 @@ impl Shard {
         }
     }
 
-    /// Plans the way of a message of one of our machines, which leaves its uplink at `left`. One that waits there until then is lost
-    /// with a machine that crashes meanwhile.
+    /// Plans the way of a message of one of our machines, whose last byte leaves its uplink at `left`. One that waits in front of that
+    /// is lost with a machine that crashes meanwhile.
     pub(super) fn carry(&mut self, source: HostIndex, left: Time, travel: Duration, to: HostIndex, letter: Letter) {
-        if left <= self.now + self.host(source).link.up.takes(letter.bytes) {
+        let takes = self.host(source).link.up.takes(letter.bytes);
+        if left <= self.now + takes {
             return self.post(source, left + travel, to, Parcel::Letter(letter));
         }
         let machine = self.host_mut(source);
-        let (crashes, key) = (machine.crashes, machine.key(left, source));
+        let (crashes, key) = (machine.crashes, machine.key(left - takes, source));
         let letter = self.letters.insert(letter);
-        let sent = self.occurrences.insert(Occurrence::Sent { crashes, to, travel, letter });
+        let sent = self.occurrences.insert(Occurrence::Sent { crashes, to, travel: takes + travel, letter });
         // Links are not slow with their machines.
         self.push(key, Due { put_off: true, ..Due::new(What::Occurrence(sent)) });
     }
