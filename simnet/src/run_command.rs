@@ -130,31 +130,19 @@ impl RunArguments {
         fn set<T: Copy>(field: &mut T, flag: Option<T>) {
             *field = flag.unwrap_or(*field);
         }
-        for (is_ignored, flag, instead) in [
-            (
-                scenario.sessions != Sessions::Exponential && self.churn.is_some(),
-                "--churn",
-                "sessions = \"exponential\"",
-            ),
-            (
-                scenario.sessions != Sessions::Exponential && self.downtime.is_some(),
-                "--downtime",
-                "sessions = \"exponential\"",
-            ),
-            (scenario.cores != Equipment::Paper && self.slots.is_some(), "--slots", "cores = \"paper\""),
-            (
-                scenario.latencies != Latencies::Constant && self.latency_ms.is_some(),
-                "--latency-ms",
-                "latencies = \"constant\"",
-            ),
-            (
-                scenario.workload != Workload::Paper && self.tasks_per_node.is_some(),
-                "--tasks-per-node",
-                "workload = \"paper\"",
-            ),
-            (scenario.workload != Workload::Paper && self.heavy_tailed, "--heavy-tailed", "workload = \"paper\""),
+        let exponential = (scenario.sessions == Sessions::Exponential, "sessions = \"exponential\"");
+        let constant = (scenario.latencies == Latencies::Constant, "latencies = \"constant\"");
+        let cores = (scenario.cores == Equipment::Paper, "cores = \"paper\"");
+        let generated = (scenario.workload == Workload::Paper, "workload = \"paper\"");
+        for (flag, is_given, (is_read, instead)) in [
+            ("--churn", self.churn.is_some(), exponential),
+            ("--downtime", self.downtime.is_some(), exponential),
+            ("--latency-ms", self.latency_ms.is_some(), constant),
+            ("--slots", self.slots.is_some(), cores),
+            ("--tasks-per-node", self.tasks_per_node.is_some(), generated),
+            ("--heavy-tailed", self.heavy_tailed, generated),
         ] {
-            if is_ignored {
+            if is_given && !is_read {
                 return Err(format!("{flag} would change nothing in this scenario: leave that out, or set {instead}"));
             }
         }

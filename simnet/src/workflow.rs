@@ -106,6 +106,7 @@ const EXPECTED: &str = "WfFormat: {\"workflow\": {\"tasks\": [{\"name\": …, \"
 struct Task {
     /// Of which there are no two.
     name: String,
+    /// Empty where nothing is said of it: all those are of one kind.
     kind: String,
     run_s: f64,
     parents: Vec<String>,

@@ -4,9 +4,9 @@
 //! once when it leaves and once when it arrives, and everything between works on this form: a router's report is the sum
 //! of its children's, and only lines that change from one stretch to the next are looked at.
 //!
-//! The form: whether it is loose; the sums, each in a fixed number of bytes; the idle slots of each class of speed; then for each row the index of its stretch,
-//! which lines are not those of the row before (a bit each), and for each of these how many task sizes are above 0 and
-//! their codes. There is one way to write a summary.
+//! The form: whether it is loose; the sums, each in a fixed number of bytes; the idle slots of each class of speed; then for
+//! each row the index of its stretch, which lines are not those of the row before (a bit each), and for each of these how many
+//! task sizes are above 0 and their codes. There is one way to write a summary.
 
 use super::encoding::{self, Codes, DecodeError, Head, Line, NOTHING, Scaled, ScaledRow, is_same, round_down};
 use super::grid::{HORIZON_COUNT, TASK_SIZE_COUNT};

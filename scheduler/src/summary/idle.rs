@@ -25,7 +25,7 @@ const LAST_OCTAVE: i32 = 39;
 const HALVINGS: u32 = 64;
 
 /// Number of a class of speeds.
-pub(super) const CLASSES: u16 = (LAST_OCTAVE - FIRST_OCTAVE + 1) as u16 * STEPS.len() as u16;
+const CLASSES: u16 = (LAST_OCTAVE - FIRST_OCTAVE + 1) as u16 * STEPS.len() as u16;
 
 /// The class of a speed, in Mop/s; that of its own or a slower speed, but not below the first.
 fn class_of(speed_mops: f64) -> u16 {
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn small_cases_by_hand() {
-        // One of 4000 Mop/s, three of 1000.
+        // One of 4096 Mop/s, three of 1024.
         let idle = Idle::of_slots(1, 4096.0);
         let slow = Idle::of_slots(3, 1024.0);
         let split = |n| soonest(&[&idle, &slow], n, 4096.0).map(|(by_s, parts)| ((by_s * 1e6).round() / 1e6, parts));
