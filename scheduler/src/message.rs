@@ -209,9 +209,6 @@ pub enum Message {
         /// Which bag.
         #[serde(rename = "b")]
         bag: BagId,
-        /// Who does not take them.
-        #[serde(rename = "e")]
-        executor: Speaker,
         /// Which tasks.
         #[serde(rename = "r")]
         ranges: IntervalSet,
@@ -331,9 +328,7 @@ impl Message {
             Self::Offer { executor, ranges, to, .. } => {
                 (executor.is_valid() && to.is_valid() && ranges.intervals() <= REQUEST_INTERVALS_MAX, "offer")
             }
-            Self::Decline { executor, ranges, .. } => {
-                (executor.is_valid() && ranges.intervals() <= REQUEST_INTERVALS_MAX, "decline")
-            }
+            Self::Decline { ranges, .. } => (ranges.intervals() <= REQUEST_INTERVALS_MAX, "decline"),
             Self::Results { executor, results, signature, .. } => {
                 let is_bare = results.iter().all(|result| result.receipt.is_none());
                 let is_one = signature.as_ref().is_none_or(|signature| signature.len() == SIGNATURE_BYTES);

@@ -283,7 +283,7 @@ impl Peer {
                     }
                 }
             }
-            Message::Decline { bag, ranges, reason, .. } => {
+            Message::Decline { bag, ranges, reason } => {
                 if let Some(ledger) = self.ledgers.get_mut(&bag) {
                     ledger.declined(from, &ranges, reason, &mut self.io);
                 }

@@ -121,12 +121,7 @@ fn messages() -> Vec<Message> {
             results: vec![TaskResult { success: false, unfinished: true, ..result() }],
             signature: None,
         },
-        Message::Decline {
-            bag: bag().id,
-            executor: speaker(2),
-            ranges: IntervalSet::from(0..2),
-            reason: DeclineReason::Quota,
-        },
+        Message::Decline { bag: bag().id, ranges: IntervalSet::from(0..2), reason: DeclineReason::Quota },
         Message::Results {
             bag: bag().id,
             executor: speaker(2),

@@ -116,6 +116,8 @@ fn optional_duration(text: &str) -> Result<OptionalDuration, String> {
 /// What `simnet run` prints as JSON: the report, and what it has cost here and now.
 #[derive(serde::Serialize)]
 struct Printed<'a> {
+    /// Whether the run has come to its end; false where it was interrupted.
+    complete: bool,
     #[serde(flatten)]
     report: &'a Report,
     /// Beside the others, as in the rows of experiments.
@@ -130,6 +132,8 @@ impl RunArguments {
         fn set<T: Copy>(field: &mut T, flag: Option<T>) {
             *field = flag.unwrap_or(*field);
         }
+        let churn = self.churn.map_or(scenario.churn, |churn| churn.0);
+        let failing = (scenario.sessions != Sessions::Exponential || churn.is_some(), "churn");
         let exponential = (scenario.sessions == Sessions::Exponential, "sessions = \"exponential\"");
         let constant = (scenario.latencies == Latencies::Constant, "latencies = \"constant\"");
         let cores = (scenario.cores == Equipment::Paper, "cores = \"paper\"");
@@ -137,6 +141,8 @@ impl RunArguments {
         for (flag, is_given, (is_read, instead)) in [
             ("--churn", self.churn.is_some(), exponential),
             ("--downtime", self.downtime.is_some(), exponential),
+            ("--downtime", self.downtime.is_some(), failing),
+            ("--queue-lost", self.queue_lost, failing),
             ("--latency-ms", self.latency_ms.is_some(), constant),
             ("--slots", self.slots.is_some(), cores),
             ("--tasks-per-node", self.tasks_per_node.is_some(), generated),
@@ -272,7 +278,7 @@ fn simulate(
             write!(stdout, "{report}{ratios}")
         }
         Output::Json => {
-            let printed = Printed { report: &report, compared, cost };
+            let printed = Printed { complete: !is_interrupted, report: &report, compared, cost };
             let json = serde_json::to_string(&printed).context("the report cannot be written as JSON")?;
             writeln!(stdout, "{json}")
         }

@@ -239,13 +239,16 @@ fn flags_that_would_change_nothing_are_refused() {
         "sessions = \"desktops\"\ncores = \"desktops\"\nlatencies = \"homes\"\nworkload = \"desktops\"\n",
     )
     .expect("a file");
-    for (flags, instead) in [
-        ("--churn 10m", "exponential"),
-        ("--slots 3", "paper"),
-        ("--latency-ms 500", "constant"),
-        ("--heavy-tailed", "paper"),
+    let scenario = format!("--scenario {}", scenario.display());
+    for (before, flags, instead) in [
+        (scenario.as_str(), "--churn 10m", "exponential"),
+        (&scenario, "--slots 3", "paper"),
+        (&scenario, "--latency-ms 500", "constant"),
+        (&scenario, "--heavy-tailed", "paper"),
+        ("", "--downtime 5m", "churn"),
+        ("--churn none", "--queue-lost", "churn"),
     ] {
-        let output = simnet(&format!("run --scenario {} {flags}", scenario.display()));
+        let output = simnet(&format!("run {before} {flags}"));
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{error}");
         assert!(error.contains("would change nothing") && error.contains(instead), "{error}");

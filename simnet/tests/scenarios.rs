@@ -193,5 +193,6 @@ fn an_interrupted_run_prints_how_far_it_came() {
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(130));
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    assert_eq!(json["complete"], false, "{json}");
     assert!(json["sim_s"].as_f64() > Some(0.0) && json["events"].as_u64() > Some(1_000), "{json}");
 }

@@ -135,7 +135,7 @@ impl Executor {
             // What is left of a request can be more scattered than it was.
             let part: IntervalSet = ranges.ranges().take(REQUEST_INTERVALS_MAX).collect();
             ranges.subtract(&part);
-            let message = Message::Decline { bag: request.bag.id, executor: (&io.me).into(), ranges: part, reason };
+            let message = Message::Decline { bag: request.bag.id, ranges: part, reason };
             io.send(request.bag.submitter.clone(), message);
         }
     }

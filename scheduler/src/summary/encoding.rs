@@ -401,6 +401,10 @@ fn get(rest: &mut &[u8]) -> Result<u64, DecodeError> {
         }
         value |= bits << shift;
         if byte & 0x80 == 0 {
+            // There is one way to write a number.
+            if byte == 0 && shift > 0 {
+                return Err(DecodeError::Damaged);
+            }
             return Ok(value);
         }
     }

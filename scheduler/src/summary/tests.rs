@@ -542,6 +542,8 @@ fn a_summary_of_another_format_is_refused() {
         assert_eq!(Summary::decode(&[&bytes[..17], idle].concat()), Err(error), "{idle:?}");
     }
     assert_eq!(Summary::decode(&bytes[..14]), Err(DecodeError::Damaged));
+    // 0 classes in two bytes instead of one.
+    assert_eq!(Summary::decode(&[&bytes[..17], &[0x80, 0]].concat()), Err(DecodeError::Damaged));
     // Two bytes decide nothing that the header with nothing behind does not.
     assert_eq!(Summary::decode(&[&bytes[..], &[0; 9]].concat()), Err(DecodeError::Damaged));
     assert_eq!(Summary::decode(&vec![0; ENCODED_BYTES_MAX + 1]), Err(DecodeError::TooLong(ENCODED_BYTES_MAX + 1)));

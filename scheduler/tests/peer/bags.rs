@@ -78,7 +78,7 @@ fn what_a_machine_says_counts_as_its_own_whatever_address_it_gives() {
         },
         Message::Renewal { executor: executor.clone(), bags: vec![(BAG, 10)] },
         Message::Offer { bag: BAG, executor: executor.clone(), ranges: all.clone(), to: contact(3) },
-        Message::Decline { bag: BAG, executor: executor.clone(), ranges: all, reason: DeclineReason::Role },
+        Message::Decline { bag: BAG, ranges: all, reason: DeclineReason::Role },
         Message::Results { bag: BAG, executor, results, signature: None },
     ];
     for message in said {

@@ -138,12 +138,7 @@ fn a_hostile_machine_of_the_grid_keeps_no_bag_from_completing() {
         let ranges = IntervalSet::from(0..1);
         // It has no task of that bag, speaks from where the submitter is, and signs nothing.
         let executor = Speaker::from(&honest);
-        let decline = Message::Decline {
-            bag: id,
-            executor: executor.clone(),
-            ranges: ranges.clone(),
-            reason: DeclineReason::Role,
-        };
+        let decline = Message::Decline { bag: id, ranges: ranges.clone(), reason: DeclineReason::Role };
         let finished = Finished {
             success: true,
             crashed: false,
