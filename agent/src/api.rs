@@ -308,6 +308,9 @@ pub struct Status {
     pub version: String,
     /// `alone`, `joining`, `member`, `leaving`.
     pub membership: String,
+    /// Why others do not let it in, where it is no member.
+    #[serde(default)]
+    pub refused: Option<String>,
     /// Where it listens.
     pub listen: Vec<String>,
     /// `working`, `idle`, or `suspended`.

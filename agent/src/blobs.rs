@@ -311,12 +311,12 @@ impl Blobs {
                     }
                 }
                 Ok(_) => {
-                    warn!(%hash, "a blob on disk was damaged; it is removed and will be fetched or computed again");
+                    warn!(%hash, "a blob on disk was damaged, and is removed: inputs are fetched again, the output of a task is lost");
                     self.forget(hash);
                     return None;
                 }
                 Err(error) => {
-                    warn!(%hash, %error, "a blob on disk cannot be read; it will be fetched or computed again");
+                    warn!(%hash, %error, "a blob on disk cannot be read: inputs are fetched again, the output of a task is lost");
                     self.forget(hash);
                     return None;
                 }

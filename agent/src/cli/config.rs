@@ -14,7 +14,7 @@ use crate::settings::{self, Settings, SettingsError};
 pub(super) enum ConfigCommand {
     /// Show all settings, defaults included
     Show,
-    /// Change one setting in the file; a running agent follows within two seconds
+    /// Change one setting in the file; a running agent follows within two seconds, or says that it does so at its next start
     Set {
         /// For example owner.idle; `config show` lists all
         key: String,

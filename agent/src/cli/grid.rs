@@ -17,7 +17,7 @@ use crate::clock::iso_s;
 use crate::grid::{self, Invitation, Membership, MembershipError, Role, now_s};
 use crate::identity;
 use crate::output::{self, Column, Format, Table};
-use crate::store::StateLock;
+use crate::store::{StateLock, StoreError};
 use crate::submit::values::Span;
 
 /// Longest passphrase file.
@@ -171,7 +171,12 @@ impl GridJson {
 
 /// Takes the state directory, which an agent that runs holds.
 fn lock(context: &Context) -> anyhow::Result<StateLock> {
-    StateLock::acquire(&context.state_dir).context("stop the agent first, and start it again afterwards")
+    StateLock::acquire(&context.state_dir).map_err(|error| match error {
+        StoreError::Locked { .. } => {
+            anyhow::Error::new(error).context("stop the agent first, and start it again afterwards")
+        }
+        error => error.into(),
+    })
 }
 
 fn create(context: &Context, name: &str, passphrase_file: Option<PathBuf>) -> anyhow::Result<ExitCode> {

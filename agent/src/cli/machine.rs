@@ -63,6 +63,11 @@ fn activity(status: &Status) -> String {
     }
 }
 
+fn membership(status: &Status) -> String {
+    let refused = status.refused.as_ref().map(|why| format!(": others do not let it in, since {why}"));
+    output::printable(&format!("{}{}", status.membership, refused.unwrap_or_default()))
+}
+
 fn print_status(status: &Status, mut out: &mut dyn Write) -> io::Result<()> {
     let mut doing = format!("{}, since {}", activity(status), output::when(&status.since));
     if let Some(until) = &status.until {
@@ -72,7 +77,7 @@ fn print_status(status: &Status, mut out: &mut dyn Write) -> io::Result<()> {
         ("machine", output::short_peer(&status.peer).to_owned()),
         ("agent", format!("idlewood {}, up {}", output::printable(&status.version), output::duration(status.uptime_s))),
         ("activity", doing),
-        ("membership", output::printable(&status.membership)),
+        ("membership", membership(status)),
         ("belongs to", belongs_to(status)),
         ("listens on", output::printable(&status.listen.join(", "))),
         ("slots", format!("{} of {} Mop/s", status.slots, output::number(status.speed_mops))),
@@ -323,7 +328,8 @@ ON THE LINE  MACHINE                      ADDRESS
         let status = Status {
             peer: machine("me").peer,
             version: "1.2.3".to_owned(),
-            membership: "member".to_owned(),
+            membership: "alone".to_owned(),
+            refused: Some("its certificate was revoked".to_owned()),
             listen: vec!["/ip4/127.0.0.1/tcp/2".to_owned()],
             activity: "idle".to_owned(),
             reason: None,

@@ -27,7 +27,7 @@ use serde::Serialize;
 use super::bag::WhichBag;
 use super::{BadUsage, Context};
 use crate::api::{Bag, TaskResult};
-use crate::client::Client;
+use crate::client::{Client, ClientError};
 use crate::manifest::{TaskOutput, is_file_name};
 use crate::output::{self, Format};
 use crate::submit::values::Numbers;
@@ -112,12 +112,9 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
     let mut progress = Progress::new(results.len());
     for result in results {
         progress.step()?;
-        let index = result.index;
-        let bytes =
-            client.download(&result.output).with_context(|| format!("cannot get the output of task {index}"))?;
-        match TaskOutput::decode(&bytes) {
+        match output_of(&client, &result)? {
             Ok(task) => records.push(save(&out, result, &task, &mut problems)?),
-            Err(error) => problems.push(format!("the output of task {index} is damaged: {error}")),
+            Err(problem) => problems.push(problem),
         }
     }
     progress.clear()?;
@@ -141,10 +138,35 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
         }
         stdout.flush()?;
     }
+    end(&problems)
+}
+
+/// Fails where there were problems.
+fn end(problems: &[String]) -> anyhow::Result<ExitCode> {
     if let Some(first) = problems.first() {
         bail!("{}, beginning with: {first}", output::count(problems.len() as u64, "problem"));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a task left, or why that is lost: then others still are not.
+///
+/// # Errors
+/// The agent does not answer.
+fn output_of(client: &Client, result: &TaskResult) -> anyhow::Result<Result<TaskOutput, String>> {
+    let TaskResult { index, output, .. } = result;
+    let bytes = match client.download(output) {
+        Ok(bytes) => bytes,
+        Err(ClientError::Refused { sentence, .. }) => {
+            return Ok(Err(format!("the output of task {index} is lost: {sentence}")));
+        }
+        Err(error) => return Err(error).with_context(|| format!("cannot get the output of task {index}")),
+    };
+    // The agent looks at a file once in its life.
+    if blake3::hash(&bytes).to_hex().as_str() != output {
+        return Ok(Err(format!("the output of task {index} is damaged: its file has changed since it came")));
+    }
+    Ok(TaskOutput::decode(&bytes).map_err(|error| format!("the output of task {index} is damaged: {error}")))
 }
 
 /// Writes the receipts of tasks that were saved.
@@ -177,16 +199,19 @@ pub(super) fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCod
     if json {
         out.write_all(b"[")?;
     }
-    for (position, result) in results.into_iter().enumerate() {
+    let (mut problems, mut separator) = (Vec::new(), &b""[..]);
+    for result in results {
         let index = result.index;
-        let bytes =
-            client.download(&result.output).with_context(|| format!("cannot get the output of task {index}"))?;
-        let task = TaskOutput::decode(&bytes).with_context(|| format!("the output of task {index} is damaged"))?;
+        let task = match output_of(&client, &result)? {
+            Ok(task) => task,
+            Err(problem) => {
+                problems.push(problem);
+                continue;
+            }
+        };
         let text = if args.stderr { task.stderr } else { task.stdout };
         if json {
-            if position > 0 {
-                out.write_all(b",")?;
-            }
+            out.write_all(std::mem::replace(&mut separator, b","))?;
             let text = String::from_utf8_lossy(&text).into_owned();
             serde_json::to_writer(&mut out, &Log { index, entry: result.entry, success: result.success, text })
                 .map_err(io::Error::from)?;
@@ -203,7 +228,7 @@ pub(super) fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCod
     if missing > 0 && !json {
         writeln!(io::stderr(), "{}", still_missing(&bag, missing))?;
     }
-    Ok(ExitCode::SUCCESS)
+    end(&problems)
 }
 
 /// What a task left that is not among its outputs.

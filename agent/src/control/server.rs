@@ -50,6 +50,10 @@ pub(super) async fn answer(listener: TcpListener, router: Router, mut stopped: o
 }
 
 async fn converse(stream: TcpStream, router: Router, mut told: watch::Receiver<()>) {
+    // The end of an answer would wait until its beginning is acknowledged: 40 ms for each task whose output is asked for.
+    if let Err(error) = stream.set_nodelay(true) {
+        debug!(%error, "answers of the control API may be late");
+    }
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_WAIT);
     let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));

@@ -12,7 +12,7 @@ mod issuing;
 mod news;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -70,7 +70,7 @@ pub(crate) enum Outcome {
     Unfinished,
     HeldOff,
     Joined,
-    RefusedByOther,
+    RefusedByOther(Refused),
     RevokedInVain,
 }
 
@@ -86,6 +86,8 @@ struct Counters {
     joined: AtomicU64,
     uninvited: AtomicU64,
     refused_by_others: AtomicU64,
+    /// Why the latest of them did, as a code; 0 where somebody has let this machine in since.
+    refused_as: AtomicU8,
     revoked_in_vain: AtomicU64,
 }
 
@@ -304,10 +306,25 @@ impl Gate {
             Outcome::Unfinished => &counters.unfinished,
             Outcome::HeldOff => &counters.held_off,
             Outcome::Joined => &counters.joined,
-            Outcome::RefusedByOther => &counters.refused_by_others,
+            Outcome::RefusedByOther(_) => &counters.refused_by_others,
             Outcome::RevokedInVain => &counters.revoked_in_vain,
         };
         counter.fetch_add(1, Ordering::Relaxed);
+        let refused_as = match outcome {
+            Outcome::Admitted => 0,
+            Outcome::RefusedByOther(refused) => refused as u8,
+            _ => return,
+        };
+        if counters.refused_as.swap(refused_as, Ordering::Relaxed) != refused_as
+            && let Outcome::RefusedByOther(refused) = outcome
+        {
+            tracing::warn!("another machine does not let this one in: {refused}");
+        }
+    }
+
+    /// Why the latest machine to refuse this one did, where none has let it in since.
+    pub(crate) fn refused_as(&self) -> Option<Refused> {
+        Refused::from_code(self.counters.refused_as.load(Ordering::Relaxed))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -153,7 +153,7 @@ async fn close<T: AsyncWrite + Unpin>(io: &mut T) {
 fn count(gate: &Gate, error: &AdmissionError) {
     match error {
         AdmissionError::Refused(refused) => gate.count(Outcome::Refused(*refused)),
-        AdmissionError::RefusedByOther(_) => gate.count(Outcome::RefusedByOther),
+        AdmissionError::RefusedByOther(refused) => gate.count(Outcome::RefusedByOther(*refused)),
         AdmissionError::Joined => gate.count(Outcome::Joined),
         // What breaks off is counted with what never came so far.
         AdmissionError::Noise(_) | AdmissionError::Io(_) | AdmissionError::WrongGrid => {}

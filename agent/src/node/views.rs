@@ -109,8 +109,8 @@ impl Driver {
         let change = self.owner.policy().what_would_change(now, self.owner.settings.get(), &facts, self.owner.orders);
         let (activity, since) = match (judgement.cpu_percent, running.is_empty()) {
             (0, _) => ("suspended", judgement.since),
-            (_, true) => ("idle", self.activity.since),
-            (_, false) => ("working", self.activity.since),
+            (_, true) => ("idle", self.activity.since.max(judgement.since)),
+            (_, false) => ("working", self.activity.since.max(judgement.since)),
         };
         // Without a reason nothing holds it up but a lack of work.
         let until = change.or_else(|| running.is_empty().then(|| "work arrives".to_owned()));
@@ -125,6 +125,11 @@ impl Driver {
             peer: identity::to_libp2p(self.peer.me().peer).to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             membership: membership(overlay.state()).to_owned(),
+            // One machine of a grid may refuse whom the others let in.
+            refused: (overlay.state() != State::Member)
+                .then(|| self.gate.refused_as())
+                .flatten()
+                .map(|refused| refused.to_string()),
             listen: vec![self.listen.to_string()],
             activity: activity.to_owned(),
             reason: judgement.reason.as_ref().map(Reason::text),

@@ -258,6 +258,40 @@ fn what_a_task_left_and_is_not_kept_is_told() {
     assert_eq!(results[0]["left_out"], serde_json::json!(["out"]), "{results}");
 }
 
+/// Damaged while its agent runs, which has looked at it already, and then gone.
+#[test]
+fn an_output_that_is_lost_keeps_nobody_from_the_others() {
+    let mut grid = Grid::start(1);
+    let program = probe_program();
+    let hello = ["submit", "--program", program.to_str().expect("ours"), "--work", "50", "--", "hello", "{}", ":::"];
+    let id = grid.agents[0].ask(&[&hello[..], &["ada", "grace", "barbara"]].concat())["id"].clone();
+    let id = id.as_str().expect("an id");
+    assert_complete(&grid.agents[0], id, 3);
+    let out = grid.root.path().join("out");
+    let get = ["bag", "get", id, "--out", out.to_str().expect("ours")];
+    assert_eq!(grid.agents[0].ask(&get)["tasks"].as_u64(), Some(3));
+    let results = || -> serde_json::Value {
+        let text = fs::read_to_string(out.join("results.json")).expect("it was fetched");
+        serde_json::from_str(&text).expect("JSON")
+    };
+    let output = results()[1]["output"].as_str().expect("a hash").to_owned();
+    let blob = grid.agents[0].dir.join("blobs").join(&output[..2]).join(&output[2..]);
+
+    damage(&blob);
+    let answer = grid.agents[0].cli(&get);
+    assert_eq!((answer.code, answer.json["tasks"].as_u64()), (1, Some(2)), "{answer:?}");
+    assert!(answer.stderr.contains("the output of task 1 is damaged"), "{answer:?}");
+    let indices: Vec<_> = results().as_array().expect("a list").iter().map(|task| task["index"].as_u64()).collect();
+    assert_eq!(indices, [Some(0), Some(2)]);
+
+    grid.agents[0].terminate();
+    fs::remove_file(&blob).expect("it was there");
+    grid.run(0);
+    let answer = grid.agents[0].cli(&["bag", "logs", id]);
+    assert_eq!((answer.code, answer.json.as_array().map(Vec::len)), (1, Some(2)), "{answer:?}");
+    assert!(answer.stderr.contains("the output of task 1 is lost"), "{answer:?}");
+}
+
 /// A file system of its own for an agent, as long as this lives.
 struct SmallDisk(PathBuf);
 
@@ -293,6 +327,8 @@ fn on_a_full_disk_submissions_are_refused_and_what_was_acknowledged_is_done() {
     let refused = agent.cli(&["submit", "--program", program.to_str().expect("ours"), "--", "exit", "0"]);
     assert_eq!(refused.code, 1);
     assert!(refused.stderr.contains("disk") || refused.stderr.contains("space"), "{}", refused.stderr);
+    let listed = || agent.ask(&["bag", "list"]).as_array().map(Vec::len);
+    wait_for("what was refused to be forgotten", || listed() == Some(1));
     // And it may be killed meanwhile.
     grid.agents[0].kill();
     fs::remove_file(&filler).expect("our directory");

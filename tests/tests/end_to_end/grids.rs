@@ -93,6 +93,8 @@ fn a_grid_is_made_joined_and_rid_of_a_machine() {
     }
     wait_for("the revoked one to be told", || admissions(&grid.agents[1], "refused_by_others") > 0);
     assert_eq!(machines(&grid.agents[1]), 1);
+    let status = grid.agents[1].ask(&["status"]);
+    assert_eq!(status["refused"].as_str(), Some("its certificate was revoked"), "{status}");
     let bag = grid.agents[0].submit_sleeps(4, 10);
     assert_complete(&grid.agents[0], &bag, 4);
     refused(&grid.agents[0], &["grid", "revoke", &out], &["already"]);
