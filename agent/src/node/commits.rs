@@ -37,6 +37,8 @@ pub(super) struct Commits {
     failed: VecDeque<Commit>,
     /// When the failed ones are tried again.
     retry_at: Option<Instant>,
+    /// The last write to end has failed: that is told when it begins, and not again each second for each that waits.
+    is_failing: bool,
     /// The store takes nothing any more.
     closed: bool,
 }
@@ -113,8 +115,13 @@ impl Commits {
     pub(super) fn ended(&mut self, result: &CommitResult) -> Result<(), Vec<Vec<u8>>> {
         let position = self.under_way.iter().position(|commit| commit.ticket == result.ticket);
         let commit = position.and_then(|position| self.under_way.remove(position));
-        let Err(error) = &result.result else { return Ok(()) };
-        tracing::error!(%error, "the store could not write");
+        let Err(error) = &result.result else {
+            self.is_failing = false;
+            return Ok(());
+        };
+        if !std::mem::replace(&mut self.is_failing, true) || *error == CommitError::Unfit {
+            tracing::error!(%error, "the store could not write");
+        }
         let Some(mut commit) = commit else { return Err(Vec::new()) };
         let keys: Vec<Vec<u8>> = commit.changes.iter().map(|change| change.key.clone()).collect();
         if *error == CommitError::Unfit {
