@@ -1,0 +1,77 @@
+//! Tests of bags whose tasks take longer than was said.
+
+use super::*;
+
+/// Two bags of one task each, of a machine at 1000 Mop/s: the first is declared to take a second, the other 100 s.
+fn understated(declared: bool) -> (Executor, Io) {
+    let config = Config::default();
+    let (mut executor, mut io) = (Executor::new(&config), Io::new(Time::ZERO, WallTime(0), contact(2)));
+    for (number, task_mops) in [(1, 1e3), (2, 1e5)] {
+        let (id, submitter) = (BagId([number; 32]), contact(number + 2));
+        let (tasks, application_size_mops) = (2, 2.0 * task_mops);
+        let bag = BagHeader { id, submitter, tasks, task_mops, application_size_mops, declared };
+        let (ranges, age, path) = (IntervalSet::from(0..tasks), Duration::ZERO, Path::default());
+        let (number, attempt, climbed, machines, leads) = (1, 0, 0, 0, true);
+        let checkpoints = Box::default();
+        let request = Request { bag, number, attempt, ranges, age, path, climbed, machines, leads, checkpoints };
+        executor.queue(request, None, &mut io, &config);
+    }
+    all_durable(&mut io);
+    executor.dispatch(&mut io);
+    (executor, io)
+}
+
+fn runs(executor: &Executor) -> Vec<u8> {
+    executor.places.iter().flatten().filter(|running| running.runs()).map(|running| running.task.bag.0[0]).collect()
+}
+
+#[test]
+fn a_bag_that_understates_its_work_loses_its_place_ahead_of_others() {
+    let config = Config::default();
+    let (mut executor, mut io) = understated(true);
+    assert_eq!(runs(&executor), [1], "it is said to be short");
+    let wakes = |executor: &mut Executor, io: &mut Io, until_s: u64| {
+        let until = Time::ZERO + Duration::from_secs(until_s);
+        let mut wakes = 0;
+        while let Some(due) = executor.deadline(io).filter(|&due| due <= until) {
+            io.now = due.max(io.now);
+            executor.tick(io, &config);
+            executor.dispatch(io);
+            wakes += 1;
+        }
+        io.now = until;
+        wakes
+    };
+    wakes(&mut executor, &mut io, 2);
+    assert_eq!((runs(&executor), executor.held()[0].times_declared), (vec![1], 1.0));
+    // Until its deadline is behind the other's: twice the work it is known to be, from now on.
+    let woken = wakes(&mut executor, &mut io, 400);
+    assert!(woken < 100, "it is seldom looked at: {woken} times");
+    assert_eq!(runs(&executor), [2]);
+    let rated = executor.held()[0].times_declared;
+    assert!((3.0..400.0).contains(&rated), "{rated}");
+    // What finishes counts, and so a bag may clear its name.
+    for _ in 0..500 {
+        executor.held.get_mut(&BagId([1; 32])).expect("held").finished.0 += 1;
+    }
+    executor.rate(BagId([1; 32]), io.now);
+    assert_eq!(executor.held()[0].times_declared, 1.0);
+    // Where nothing was declared nothing is held against it.
+    let (mut executor, mut io) = understated(false);
+    wakes(&mut executor, &mut io, 400);
+    assert_eq!((runs(&executor), executor.held()[0].times_declared), (vec![1], 1.0));
+}
+
+#[test]
+fn tasks_of_different_sizes_are_honest() {
+    let (mut executor, mut io) = understated(true);
+    let config = Config::default();
+    for (took_mops, rated) in [(2900.0, 1.0), (3100.0, 3.0)] {
+        let held = executor.held.get_mut(&BagId([1; 32])).expect("held");
+        held.finished = (1, took_mops);
+        executor.rate(BagId([1; 32]), io.now);
+        let times = executor.held()[0].times_declared;
+        assert!((times - rated).abs() < 0.2, "{took_mops}: {times}");
+    }
+    executor.tick(&mut io, &config);
+}

@@ -1,0 +1,135 @@
+//! Tests of when a machine speaks: of what it offers, of its leases, of last results.
+
+use super::giving::asker;
+use super::*;
+
+/// What has taken as long as it was to take in [`laden`].
+const FINISHED: Finished = Finished {
+    success: true,
+    crashed: false,
+    output: BlobId([1; 32]),
+    output_bytes: 1,
+    work_mops: 1e5,
+    exit_code: None,
+};
+
+#[test]
+fn only_what_time_alone_does_not_tell_is_news() {
+    let config = Config::default();
+    for (ran_s, is_news) in [(100, false), (95, false), (50, true), (150, true)] {
+        let (mut executor, mut io) = laden(&config);
+        executor.changed = false;
+        io.now += Duration::from_secs(ran_s);
+        let task = TaskId { bag: BagId([1; 32]), index: 0 };
+        executor.ended(task, TaskOutcome::Finished(FINISHED), &mut io, &config);
+        executor.dispatch(&mut io);
+        assert_eq!(executor.changed, is_news, "after {ran_s} s of 100");
+    }
+    // A slot that nothing waits for is news even where others still run.
+    for (slots, is_news) in [(14, false), (15, true)] {
+        let (mut executor, mut io) = laden(&Config { slots, ..Config::default() });
+        executor.changed = false;
+        io.now += Duration::from_secs(100);
+        let task = TaskId { bag: BagId([1; 32]), index: 0 };
+        executor.ended(task, TaskOutcome::Finished(FINISHED), &mut io, &config);
+        assert_eq!(executor.changed, is_news, "15 tasks on {slots} slots");
+    }
+    let (mut executor, mut io) = laden(&config);
+    executor.changed = false;
+    executor.give(&asker(1000.0, 0.0), &mut io, &config);
+    assert!(executor.changed);
+}
+
+#[test]
+fn one_message_renews_what_is_due_and_what_will_be_soon() {
+    let config = Config::default();
+    let (mut executor, mut io) = laden(&config);
+    let bags: Vec<_> = executor.held.values().map(|held| (held.bag.id, held.version)).collect();
+    assert_eq!(bags.len(), 2);
+    let later = executor.held.get_mut(&bags[1].0).expect("held");
+    later.holding_due += Duration::from_secs(10);
+    io.now += Duration::from_secs(30);
+    executor.tick(&mut io, &config);
+    let sent: Vec<_> = std::mem::take(&mut io.effects);
+    let renewal = Message::Renewal { executor: (&contact(2)).into(), bags: bags.clone() };
+    assert_eq!(sent, [Effect::Send { to: contact(1).into(), message: renewal }]);
+    // Only its submitter renews, and only what was said last.
+    let term = Duration::from_secs(100);
+    executor.renewed(contact(3).peer, &bags, term, &mut io, &config);
+    executor.renewed(contact(1).peer, &[(bags[0].0, 99)], term, &mut io, &config);
+    assert!(executor.held.values().all(|held| held.holding_due <= io.now + config.repeat_after));
+    executor.renewed(contact(1).peer, &bags, term, &mut io, &config);
+    assert!(executor.held.values().all(|held| held.holding_due == io.now + term / 2));
+    // Where the submitter asks, all is said.
+    let (bag, drop) = (bags[0].0, IntervalSet::new());
+    executor.lease(
+        contact(1).peer,
+        Lease { bag, version: 0, submitter: None, term, drop, rest: Duration::ZERO },
+        &mut io,
+        &config,
+    );
+    executor.tick(&mut io, &config);
+    let said = |effect: &Effect| matches!(effect, Effect::Send { message: Message::Holding { .. }, .. });
+    assert_eq!(io.effects.iter().filter(|effect| said(effect)).count(), 1);
+}
+
+/// How long an executor of a bag that takes a pace of this period, and has the grid's largest stretch or far less, waits with
+/// its last result when the bag is so old.
+fn last_result_waits(maximum_stretch: f64, period: Duration, age: Duration) -> Duration {
+    let config = Config::default();
+    let (mut executor, mut io) = empty(&config);
+    io.maximum_stretch = maximum_stretch;
+    give(&mut executor, &mut io, 1, 1e4, 1e6, 0);
+    executor.held.get_mut(&BagId([1; 32])).unwrap().pace = Pace { period, share: 0.999 };
+    executor.dispatch(&mut io);
+    // Its own moment is just over.
+    io.now = Time::ZERO + age;
+    let finished = Finished {
+        success: true,
+        crashed: false,
+        output: BlobId([7; 32]),
+        output_bytes: 1,
+        work_mops: 1e4,
+        exit_code: Some(0),
+    };
+    executor.ended(TaskId { bag: BagId([1; 32]), index: 0 }, TaskOutcome::Finished(finished), &mut io, &config);
+    executor.held.get(&BagId([1; 32])).unwrap().results_due.since(io.now)
+}
+
+/// The last result waits for its share of the submitter's link, for longer where another bag is worse off.
+#[test]
+fn the_last_results_wait_longer_where_another_bag_is_worse_off() {
+    let (minute, age) = (Duration::from_secs(60), Duration::from_secs(100));
+    let longest = |maximum_stretch, period| {
+        let waits = (0..40).map(|second| last_result_waits(maximum_stretch, period, age + Duration::from_secs(second)));
+        waits.max().unwrap().as_secs_f64()
+    };
+    // At 100 s it has a stretch of 1e-4 s/Mop.
+    let (worst, spared, barely) = (longest(0.0, minute), longest(1e-3, minute), longest(1.3e-4, minute));
+    assert!((0.5..=0.7).contains(&worst), "{worst} s of at most half a percent of 100 to 139 s");
+    assert!((15.0..=27.8).contains(&spared), "{spared} s of at most a fifth");
+    assert!((worst..spared).contains(&barely), "{barely} s: as long as it stays below the largest");
+    assert!(longest(1e-3, Duration::from_secs(4)) <= 2.0, "what the link needs");
+}
+
+/// Machines that were answered at the same moment do not renew at the same moment.
+#[test]
+fn those_who_are_answered_together_renew_one_by_one() {
+    let term = Duration::from_secs(60);
+    let renewals = [3, 4, 5].map(|number| {
+        let config = Config::default();
+        let (mut executor, mut io) = empty(&config);
+        io.me = contact(number).into();
+        give(&mut executor, &mut io, 1, 1e4, 1e6, 0);
+        let held = executor.held.get_mut(&BagId([1; 32])).unwrap();
+        held.renewed(term, &io, &config);
+        let first = held.holding_due;
+        io.now = first;
+        held.renewed(term, &io, &config);
+        assert_eq!(held.holding_due.since(first), term / 2);
+        first.since(Time::ZERO).as_secs_f64()
+    });
+    assert!(renewals.iter().all(|wait| (15.0..30.0).contains(wait)), "{renewals:?}");
+    let [one, other, third] = renewals;
+    assert!([one - other, other - third, third - one].iter().all(|apart| apart.abs() > 0.5), "{renewals:?}");
+}

@@ -1,0 +1,62 @@
+//! Tests of what machines do not take.
+
+use super::*;
+
+#[test]
+fn what_is_declined_waits_and_goes_to_who_takes_it() {
+    let (mut io, config) = (io(), Config::default());
+    let mut ledger = ledger(&io, 0);
+    ledger.issue(&io, &config);
+    ledger.holding(said(1, 1, IntervalSet::from(0..20)), &mut io, &config);
+    ledger.holding(said(2, 1, IntervalSet::from(20..25)), &mut io, &config);
+    // What is placed is nobody else's to decline.
+    ledger.declined(contact(3).peer, &IntervalSet::from(0..40), DeclineReason::Role, &mut io);
+    assert_accounted(&ledger);
+    assert_eq!(ledger.view().placed, 25);
+    assert_eq!(ledger.view().declined[&DeclineReason::Role], Declines { tasks: 15, last: contact(3).peer });
+    assert!(ledger.issue(&io, &config).is_empty(), "not at once");
+    let next = |ledger: &mut Ledger, io: &mut Io| {
+        let waited = ledger.deadline().expect("it is issued again").since(io.now);
+        io.now = ledger.deadline().expect("as above");
+        ledger.expire(io);
+        (waited, ledger.issue(io, &config))
+    };
+    let (first, requests) = next(&mut ledger, &mut io);
+    assert!(matches!(&requests[..], [(None, request)] if request.ranges == IntervalSet::from(25..40)), "{requests:?}");
+    // Others of it are placed meanwhile: the next pause is short again.
+    ledger.holding(said(2, 2, IntervalSet::from(20..26)), &mut io, &config);
+    ledger.declined(contact(3).peer, &IntervalSet::from(26..40), DeclineReason::Quota, &mut io);
+    let (second, requests) = next(&mut ledger, &mut io);
+    assert_eq!(first, second);
+    let [(Some(to), request)] = &requests[..] else { panic!("{requests:?}") };
+    assert_eq!((to.peer, &request.ranges), (contact(2).peer, &IntervalSet::from(26..40)));
+    assert_accounted(&ledger);
+    // Only that one can say anything about it.
+    ledger.declined(contact(3).peer, &IntervalSet::from(26..40), DeclineReason::Quota, &mut io);
+    assert!(ledger.issued.iter().any(|issue| issue.ranges == IntervalSet::from(26..40)));
+    ledger.holding(said(2, 3, IntervalSet::from(20..40)), &mut io, &config);
+    assert_accounted(&ledger);
+    assert_eq!((ledger.view().placed, ledger.view().reissued), (TASKS, 0));
+}
+
+#[test]
+fn where_all_decline_the_own_machine_runs_it_and_asks_seldom() {
+    let (mut io, config) = (io(), Config::default());
+    let mut ledger = ledger(&io, 0);
+    ledger.issue(&io, &config);
+    let mut pauses = Vec::new();
+    for round in 0..12 {
+        ledger.declined(contact(3).peer, &IntervalSet::from(0..TASKS), DeclineReason::Role, &mut io);
+        let until = *ledger.pausing.keys().next().expect("it is issued again");
+        pauses.push(until.since(io.now).as_secs());
+        io.now = until;
+        ledger.expire(&mut io);
+        let requests = ledger.issue(&io, &config);
+        let to: Vec<Option<PeerId>> = requests.iter().map(|(to, _)| to.as_ref().map(|to| to.peer)).collect();
+        assert_eq!(to, [(round > 0).then_some(io.me.peer)]);
+        // Whom it went to is asked no more; as if it had been lost on its way.
+        ledger.issued.iter_mut().for_each(|issue| issue.to = None);
+    }
+    assert_eq!(pauses[..7], [1, 2, 4, 8, 16, 32, 60]);
+    assert_eq!(pauses.last(), Some(&60));
+}
