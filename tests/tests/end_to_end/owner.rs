@@ -282,7 +282,8 @@ fn memory_that_the_owner_wants_back_on_their_return_is_given_back() {
         "40M",
         "--",
         "steps",
-        "50",
+        // Twelve seconds: on a busy machine neither is over before the owner is noticed.
+        "120",
         "100",
     ];
     let bag = agent.ask(&submit)["id"].as_str().expect("an id").to_owned();
