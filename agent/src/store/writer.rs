@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::database::Database;
 use super::disk::{Mark, sync_all};
@@ -81,7 +81,8 @@ impl Writer {
             let fit: Vec<bool> = group.iter().map(Job::fits).collect();
             let result = if fit.contains(&true) { self.write(&group, &fit, bytes) } else { Ok(()) };
             if let Err(error) = &result {
-                error!(%error, "a commit failed");
+                // Whoever hears of it tells it, once and not with each attempt.
+                debug!(%error, "a commit failed");
             }
             for (job, fit) in group.iter().zip(fit) {
                 let result = if fit { result.clone() } else { Err(CommitError::Unfit) };
