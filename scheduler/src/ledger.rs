@@ -228,6 +228,11 @@ impl Ledger {
         self.open = true;
     }
 
+    /// Whether its record was written, so that its user was told that it is taken.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.is_some()
     }

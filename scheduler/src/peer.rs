@@ -344,7 +344,7 @@ impl Peer {
     /// Whoever still has something of it is told to forget it, as of any bag that is not known here.
     fn remove(&mut self, bag: BagId) {
         if let Some(ledger) = self.ledgers.remove(&bag) {
-            if ledger.is_closed() {
+            if ledger.is_closed() || !ledger.is_open() {
                 self.io.persist(ledger.removal(), Vec::new());
             } else {
                 self.ledgers.insert(bag, ledger);

@@ -108,21 +108,29 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
     };
     fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
     let mut records = Vec::with_capacity(results.len());
-    let mut problems = Vec::new();
+    let (mut problems, mut lost) = (Vec::new(), Vec::new());
     let mut progress = Progress::new(results.len());
     for result in results {
         progress.step()?;
         match output_of(&client, &result)? {
             Ok(task) => records.push(save(&out, result, &task, &mut problems)?),
-            Err(problem) => problems.push(problem),
+            Err(problem) => {
+                problems.push(problem);
+                lost.push(result);
+            }
         }
     }
     progress.clear()?;
     if args.receipts {
         save_receipts(&client, &bag.id, &out, &records, &mut problems)?;
     }
-    let json = serde_json::to_vec_pretty(&records)?;
-    write(&out.join("results.json"), &json)?;
+    let file = out.join("results.json");
+    let mut all = saved_before(&file, &lost);
+    for record in &records {
+        all.push(serde_json::to_value(record)?);
+    }
+    all.sort_by_key(|record| record["index"].as_u64());
+    write(&file, &serde_json::to_vec_pretty(&all)?)?;
     let tasks = records.len() as u64;
     if context.format == Format::Json {
         let problems = problems.clone();
@@ -141,15 +149,23 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
     end(&problems)
 }
 
-/// Fails where there were problems.
+/// The records of these tasks that an earlier `get` has left: what it has fetched then is still there.
+fn saved_before(file: &Path, lost: &[TaskResult]) -> Vec<serde_json::Value> {
+    let before = fs::read(file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let mut records: Vec<serde_json::Value> = before.unwrap_or_default();
+    records.retain(|record| lost.iter().any(|task| record["index"] == task.index && record["output"] == *task.output));
+    records
+}
+
+/// Fails where there were problems, and names them.
 fn end(problems: &[String]) -> anyhow::Result<ExitCode> {
-    if let Some(first) = problems.first() {
-        bail!("{}, beginning with: {first}", output::count(problems.len() as u64, "problem"));
+    if !problems.is_empty() {
+        bail!("{}: {}", output::count(problems.len() as u64, "problem"), problems.join("; "));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a task left, or why that is lost: then others still are not.
+/// What a task left, or why that cannot be had: others still can.
 ///
 /// # Errors
 /// The agent does not answer.
@@ -158,7 +174,11 @@ fn output_of(client: &Client, result: &TaskResult) -> anyhow::Result<Result<Task
     let bytes = match client.download(output) {
         Ok(bytes) => bytes,
         Err(ClientError::Refused { sentence, .. }) => {
-            return Ok(Err(format!("the output of task {index} is lost: {sentence}")));
+            return Ok(Err(format!("the output of task {index} cannot be fetched: {sentence}")));
+        }
+        // It breaks off where the disk does not give the rest of a file.
+        Err(error @ ClientError::Broken { .. }) if client.status().is_ok() => {
+            return Ok(Err(format!("the output of task {index} cannot be read: {error}")));
         }
         Err(error) => return Err(error).with_context(|| format!("cannot get the output of task {index}")),
     };

@@ -108,6 +108,11 @@ impl Commits {
         self.flow(store);
     }
 
+    /// A failed write of nothing but this is not tried again.
+    pub(super) fn give_up(&mut self, key: &[u8]) {
+        self.failed.retain(|commit| commit.changes.iter().any(|change| change.key != key));
+    }
+
     /// A write has ended.
     ///
     /// # Errors
@@ -119,7 +124,7 @@ impl Commits {
             self.is_failing = false;
             return Ok(());
         };
-        if !std::mem::replace(&mut self.is_failing, true) || *error == CommitError::Unfit {
+        if *error == CommitError::Unfit || !std::mem::replace(&mut self.is_failing, true) {
             tracing::error!(%error, "the store could not write");
         }
         let Some(mut commit) = commit else { return Err(Vec::new()) };
@@ -157,6 +162,17 @@ mod tests {
     async fn next(results: &mut mpsc::Receiver<CommitResult>) -> CommitResult {
         let result = tokio::time::timeout(Duration::from_secs(60), results.recv()).await;
         result.expect("a commit has no result after a minute").expect("the writer lives")
+    }
+
+    #[test]
+    fn what_is_given_up_is_not_tried_again() {
+        let mut commits = Commits::default();
+        let both = [change("bag"), change("other")].concat();
+        for (ticket, changes) in [(1, change("bag")), (2, both), (3, change("other"))] {
+            commits.failed.push_back(Commit { ticket, changes: changes.into(), is_patient: false });
+        }
+        commits.give_up(b"bag");
+        assert_eq!(commits.failed.iter().map(|commit| commit.ticket).collect::<Vec<_>>(), [2, 3]);
     }
 
     #[tokio::test]

@@ -447,8 +447,8 @@ impl Driver {
                 let why = "the bag could not be written to disk: free some space and submit it again";
                 super::views::answer(reply, Err(super::Refusal::Unavailable(why.to_owned())));
             }
-            // There is no such bag: also the write that is tried again is for nothing.
-            self.feed(Event::Cancelled(bag));
+            // Where some of it has reached the disk all the same, that goes.
+            self.commits.give_up(&RecordKey::Bag(bag).to_bytes());
             self.feed(Event::Removed(bag));
         }
     }

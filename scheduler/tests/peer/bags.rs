@@ -165,3 +165,22 @@ fn what_failed_is_tried_again_on_demand_and_what_is_over_can_be_removed() {
     host.give(Event::Removed(BAG));
     assert_eq!(host.peer.bag(BAG), None);
 }
+
+/// A disk that is full: the driver says no to the user, and there is no such bag, whatever becomes of the write.
+#[test]
+fn a_bag_that_could_not_be_written_can_be_removed() {
+    let mut host = Host::new(1);
+    let mut effects = Vec::new();
+    host.peer.handle(host.now, Event::Submitted(submission(1, 1000.0)), &mut effects);
+    let mut tickets = effects.iter().filter_map(|effect| match effect {
+        Effect::Persist { ticket, .. } => Some(*ticket),
+        _ => None,
+    });
+    let ticket = tickets.next_back().expect("it is to be written");
+    assert!(host.peer.bag(BAG).is_some());
+    host.give(Event::Removed(BAG));
+    assert_eq!(host.peer.bag(BAG), None);
+    host.give(Event::Persisted(ticket));
+    host.pass(seconds(60.0));
+    assert!(host.peer.bag(BAG).is_none() && host.started.is_empty());
+}
