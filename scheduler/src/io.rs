@@ -169,6 +169,12 @@ impl Io {
         self.effects.push(Effect::Persist { ticket, changes });
     }
 
+    /// Nothing follows any more from the write of this submission.
+    pub(crate) fn give_up(&mut self, bag: BagId) {
+        let opens = |then: &Then| matches!(then, Then::Open(opened) if *opened == bag);
+        self.pending.retain(|_, write| !write.then.iter().any(opens));
+    }
+
     /// The driver says that a write is durable. The bag that may be opened, if it was a submission.
     pub(crate) fn persisted(&mut self, ticket: Ticket) -> Option<BagId> {
         let mut opened = None;

@@ -345,6 +345,7 @@ impl Peer {
     fn remove(&mut self, bag: BagId) {
         if let Some(ledger) = self.ledgers.remove(&bag) {
             if ledger.is_closed() || !ledger.is_open() {
+                self.io.give_up(bag);
                 self.io.persist(ledger.removal(), Vec::new());
             } else {
                 self.ledgers.insert(bag, ledger);

@@ -14,6 +14,7 @@
 //!
 //! Left out: fetching in parallel (loopback is fast enough) and links, which outputs cannot hold.
 
+use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -108,7 +109,7 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
     };
     fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
     let mut records = Vec::with_capacity(results.len());
-    let (mut problems, mut lost) = (Vec::new(), Vec::new());
+    let (mut problems, mut lost) = (Vec::new(), BTreeMap::new());
     let mut progress = Progress::new(results.len());
     for result in results {
         progress.step()?;
@@ -116,7 +117,7 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
             Ok(task) => records.push(save(&out, result, &task, &mut problems)?),
             Err(problem) => {
                 problems.push(problem);
-                lost.push(result);
+                lost.insert(result.index, result.output);
             }
         }
     }
@@ -125,7 +126,7 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
         save_receipts(&client, &bag.id, &out, &records, &mut problems)?;
     }
     let file = out.join("results.json");
-    let mut all = saved_before(&file, &lost);
+    let mut all = saved_before(&file, &lost)?;
     for record in &records {
         all.push(serde_json::to_value(record)?);
     }
@@ -149,18 +150,27 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
     end(&problems)
 }
 
-/// The records of these tasks that an earlier `get` has left: what it has fetched then is still there.
-fn saved_before(file: &Path, lost: &[TaskResult]) -> Vec<serde_json::Value> {
-    let before = fs::read(file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-    let mut records: Vec<serde_json::Value> = before.unwrap_or_default();
-    records.retain(|record| lost.iter().any(|task| record["index"] == task.index && record["output"] == *task.output));
-    records
+/// The records of these outputs, by index, that an earlier `get` has left: what it has fetched then is still there. None where the
+/// file is not one of those.
+fn saved_before(file: &Path, lost: &BTreeMap<u64, String>) -> anyhow::Result<Vec<serde_json::Value>> {
+    let bytes = match fs::read(file) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
+    };
+    let mut records: Vec<serde_json::Value> = serde_json::from_slice(&bytes).unwrap_or_default();
+    let is_lost = |index| lost.get(&index).map(String::as_str);
+    records.retain(|record| {
+        let output = record["index"].as_u64().and_then(is_lost);
+        output.is_some() && record["output"].as_str() == output
+    });
+    Ok(records)
 }
 
 /// Fails where there were problems, and names them.
 fn end(problems: &[String]) -> anyhow::Result<ExitCode> {
     if !problems.is_empty() {
-        bail!("{}: {}", output::count(problems.len() as u64, "problem"), problems.join("; "));
+        bail!("{}: {}", output::count(problems.len() as u64, "problem"), problems.join("\n  "));
     }
     Ok(ExitCode::SUCCESS)
 }

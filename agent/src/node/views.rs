@@ -107,10 +107,11 @@ impl Driver {
         let judgement = self.owner.policy().judgement();
         let now = self.clock.now();
         let change = self.owner.policy().what_would_change(now, self.owner.settings.get(), &facts, self.owner.orders);
+        let changed = self.activity.since.max(judgement.since);
         let (activity, since) = match (judgement.cpu_percent, running.is_empty()) {
             (0, _) => ("suspended", judgement.since),
-            (_, true) => ("idle", self.activity.since.max(judgement.since)),
-            (_, false) => ("working", self.activity.since.max(judgement.since)),
+            (_, true) => ("idle", changed),
+            (_, false) => ("working", changed),
         };
         // Without a reason nothing holds it up but a lack of work.
         let until = change.or_else(|| running.is_empty().then(|| "work arrives".to_owned()));

@@ -85,7 +85,7 @@ pub enum Event {
     Cancelled(BagId),
     /// The user wants the failed tasks of a bag to be tried again.
     RerunFailed(BagId),
-    /// The user needs nothing of a bag any more; ignored unless it is over, or could not be written.
+    /// The user needs nothing of a bag any more; ignored unless it is over, or was not written yet.
     Removed(BagId),
     /// The answer to [`Effect::Authorise`]: tasks of the bag may queue here, or why not. Unasked, of a bag that is here: it may
     /// not be any more; what runs of it stops, and all that is not over goes back.

@@ -183,4 +183,5 @@ fn a_bag_that_could_not_be_written_can_be_removed() {
     host.give(Event::Persisted(ticket));
     host.pass(seconds(60.0));
     assert!(host.peer.bag(BAG).is_none() && host.started.is_empty());
+    assert_eq!(host.notices, [], "nobody is told that it was taken");
 }
