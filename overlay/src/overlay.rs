@@ -570,6 +570,12 @@ impl Overlay {
         if uplink.has_unsent() { Time::ZERO } else { uplink.load_after }
     }
 
+    /// Whether something that was published of this node waits to be sent to its parent on another machine.
+    pub fn has_unsent(&self, node: Node) -> bool {
+        let uplink = &self.tree.uplinks[node as usize];
+        uplink.reports_to(self.me.peer) && uplink.has_unsent()
+    }
+
     /// Replaces what `node` tells its parent. The newest wins; the rate limit decides when it goes out.
     ///
     /// Payloads longer than [`PAYLOAD_BYTES_MAX`] are counted and ignored.

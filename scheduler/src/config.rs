@@ -81,6 +81,9 @@ pub struct Config {
     /// take more of the parent's link than [`idlewood_overlay::Config::report_rate_bytes_per_s`]. Default 20 ms: our choice
     /// (docs/adr/0020).
     pub summary_interval: Duration,
+    /// How long a router waits at most with news that only make room (a queue that is worked off, a bag that is done on a machine
+    /// which has others to do), for more of them or for something urgent. 0 to 60 s, default 1 s: our choice (docs/adr/0022).
+    pub summary_patience: Duration,
     /// Least time between two summaries of a leaf that only works its queue off; an eighth of the time which that takes,
     /// up to 5 min, where that is more. Default 10 s: our choice; cells stay lower bounds as time passes, so that this
     /// only lets a leaf offer what became free meanwhile (docs/adr/0010).
@@ -118,6 +121,7 @@ impl Default for Config {
             placement_timeout: Duration::from_secs(15),
             vacate_after: Duration::from_secs(600),
             summary_interval: Duration::from_millis(20),
+            summary_patience: Duration::from_secs(1),
             summary_refresh: Duration::from_secs(10),
             submitter_work_max: Duration::from_secs(90 * 24 * 3600),
             submitter_bags_max: 1024,
@@ -159,6 +163,7 @@ impl Config {
         check(within(self.lease, 1, 3600), "lease must be between 1 s and 1 h")?;
         check(within(self.placement_timeout, 1, 600), "placement_timeout must be between 1 s and 10 min")?;
         check(!self.summary_interval.is_zero(), "summary_interval must be above 0")?;
+        check(within(self.summary_patience, 0, 60), "summary_patience must be at most 60 s")?;
         check(!self.summary_refresh.is_zero(), "summary_refresh must be above 0")?;
         check(
             within(self.submitter_work_max, 3600, 10 * 365 * 24 * 3600),

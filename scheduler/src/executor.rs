@@ -133,6 +133,8 @@ pub(crate) struct Executor {
     stretch: f64,
     /// Availability changed since this was last reset.
     pub(crate) changed: bool,
+    /// The same of what only makes room, and has others still to do.
+    pub(crate) eased: bool,
 }
 
 /// A task that has begun, for those who ask.
@@ -194,6 +196,7 @@ impl Executor {
             speed_mops: config.speed_mops,
             stretch: 0.0,
             changed: true,
+            eased: false,
         }
     }
 
@@ -436,7 +439,8 @@ impl Executor {
         let Some(held) = self.held.get_mut(&task.bag) else { return };
         held.running.remove_index(task.index);
         let finished = matches!(outcome, TaskOutcome::Finished(_));
-        self.changed |= !(finished && as_expected) || held.unfinished_is_empty() || empties_a_slot;
+        self.changed |= !(finished && as_expected) || empties_a_slot;
+        self.eased |= held.unfinished_is_empty();
         match outcome {
             TaskOutcome::Finished(finished) => {
                 let success = finished.success;
@@ -527,6 +531,11 @@ impl Executor {
 
     pub(crate) fn resting_until(&self) -> Option<Time> {
         self.resting_until
+    }
+
+    /// Whether availability changed since [`Self::changed`] and [`Self::eased`] were last reset.
+    pub(crate) fn has_news(&self) -> bool {
+        self.changed || self.eased
     }
 
     /// Whether time alone changes what this leaf offers.

@@ -36,6 +36,8 @@ pub(crate) const REPORTS: PayloadCodec = PayloadCodec { pack: summary::pack, unp
 /// A leaf that works its queue off offers more again as time passes: it says so after this share of the time that the
 /// queue takes, but not later than that. What it said before stays a lower bound.
 const REFRESH_SHARE: u32 = 8;
+/// A router keeps news that only make room for no more than this share of the longest wait of its leaves. Our choice.
+const PATIENCE_SHARE: u32 = 64;
 /// Most nonces that are kept. Our choice: more than machines that are connected.
 const CERTIFIED_MAX: usize = 4096;
 const REFRESH_MAX: Duration = Duration::from_secs(300);
@@ -57,8 +59,9 @@ pub struct Peer {
     /// When the leaf's summary may be, and when it must be, published again.
     summary_earliest: Time,
     summary_latest: Time,
-    router_changed: bool,
-    /// When the router's may be published again.
+    /// When the router's is to be published; none while it is what it was.
+    router_due: Option<Time>,
+    /// When it may be published again.
     router_earliest: Time,
     /// Until then a machine that is alone waits for the grid that it expects.
     alone_until: Option<Time>,
@@ -165,7 +168,7 @@ impl Peer {
     }
 
     fn next_deadline(&self) -> Option<Time> {
-        let summary = if self.executor.changed {
+        let summary = if self.executor.has_news() {
             Some(self.summary_from())
         } else {
             self.executor.has_work().then_some(self.summary_latest)
@@ -173,10 +176,9 @@ impl Peer {
         let ledgers =
             self.ledgers.values().filter(|ledger| !ledger.is_closed()).filter_map(|ledger| ledger.deadline()).min();
         let executor = self.executor_due;
-        let router = if self.router_changed {
-            Some(self.router_from().max(self.io.now))
-        } else {
-            self.router.deadline(&self.config)
+        let router = match self.router_due {
+            Some(due) => Some(due.max(self.router_from()).max(self.io.now)),
+            None => self.router.deadline(&self.config),
         };
         let alone = self.alone_until.filter(|&until| until > self.io.now);
         let ask = self.ask_deadline();
@@ -470,43 +472,72 @@ impl Peer {
                 self.io.notify(Notice::Joined);
             }
             idlewood_overlay::Notice::Left => self.io.notify(Notice::Left),
-            idlewood_overlay::Notice::ChildrenChanged | idlewood_overlay::Notice::PlaceChanged => {
-                self.router_changed = true;
+            idlewood_overlay::Notice::ChildrenChanged => {
+                self.router.refresh(&self.overlay, self.io.now, &self.config);
+                let wait = if self.router.is_urgent() { Duration::ZERO } else { self.patience() };
+                self.publish_router_by(self.io.now + wait);
             }
+            idlewood_overlay::Notice::PlaceChanged => self.publish_router_by(self.io.now),
             idlewood_overlay::Notice::RootChanged => self.note_root(),
         }
+    }
+
+    /// How long news that only make room may wait here: less where little is left to do, since machines are about to run dry there.
+    fn patience(&self) -> Duration {
+        let wait_s = summary::longest_wait_s(self.overlay.published(Node::Router));
+        self.config.summary_patience.min(Duration::from_secs(wait_s) / PATIENCE_SHARE)
+    }
+
+    fn publish_router_by(&mut self, due: Time) {
+        self.router_due = Some(self.router_due.map_or(due, |before| before.min(due)));
+    }
+
+    /// Whether what a node is to publish can wait at its parent: not where it takes the place of what could not, and has not left.
+    fn can_wait(&self, node: Node, is_urgent: bool) -> bool {
+        let replaces_urgent = self.overlay.has_unsent(node) && !summary::can_wait(self.overlay.published(node));
+        !is_urgent && !replaces_urgent
     }
 
     /// Publishes what changed: the leaf's summary, the subtree's, and what the root tells everybody.
     fn publish(&mut self) {
         let now = self.io.now;
-        let due = if self.executor.changed { self.summary_from() } else { self.summary_latest };
-        if due <= now && (self.executor.changed || self.executor.has_work()) {
-            self.executor.changed = false;
+        let due = if self.executor.has_news() { self.summary_from() } else { self.summary_latest };
+        if due <= now && (self.executor.has_news() || self.executor.has_work()) {
+            // That time has passed only makes room, as what is called eased does.
+            let is_urgent = std::mem::take(&mut self.executor.changed);
+            self.executor.eased = false;
             self.summary_earliest = now + self.config.summary_interval;
             let refresh = (self.executor.busy_for(now) / REFRESH_SHARE).min(REFRESH_MAX);
             self.summary_latest = now + self.config.summary_refresh.max(refresh);
-            let payload = self.executor.summary(now).flatten();
-            self.overlay.publish(now, Node::Leaf, payload, &mut self.overlay_effects);
+            let mut summary = self.executor.summary(now);
+            summary.can_wait = self.can_wait(Node::Leaf, is_urgent);
+            self.overlay.publish(now, Node::Leaf, summary.flatten(), &mut self.overlay_effects);
             self.drain_overlay();
             // A machine alone is a grid, whose root has no child to hear it from.
-            self.router_changed |= !self.overlay.hosts_router();
+            if !self.overlay.hosts_router() {
+                self.publish_router_by(now);
+            }
         }
-        self.router_changed |= self.router.deadline(&self.config).is_some_and(|deadline| deadline <= now);
-        if !self.router_changed || self.router_from() > now {
+        if self.router.deadline(&self.config).is_some_and(|deadline| deadline <= now) {
+            self.publish_router_by(now);
+        }
+        if self.router_due.is_none_or(|due| due > now) || self.router_from() > now {
             return;
         }
-        self.router_changed = false;
+        self.router_due = None;
         self.router_earliest = now + self.config.summary_interval;
         self.router.refresh(&self.overlay, now, &self.config);
+        let can_wait = self.can_wait(Node::Router, self.router.is_urgent());
         let changed = self.overlay.hosts_router() && self.router.take_changed();
         if !changed && !self.overlay.is_root() {
             return;
         }
-        let report = self.router.report(&self.overlay).filter(|_| self.overlay.hosts_router());
-        let is_news = |report: &&Vec<u8>| changed && self.overlay.published(Node::Router) != report.as_slice();
-        if let Some(report) = report.as_ref().filter(is_news) {
-            self.overlay.publish(now, Node::Router, report.clone(), &mut self.overlay_effects);
+        let mut report = self.router.report(&self.overlay).filter(|_| self.overlay.hosts_router());
+        if let Some(report) = &mut report {
+            summary::set_can_wait(report, can_wait);
+            if changed && !summary::is_same_offer(self.overlay.published(Node::Router), report) {
+                self.overlay.publish(now, Node::Router, report.clone(), &mut self.overlay_effects);
+            }
         }
         if self.overlay.is_root() {
             let report = report.unwrap_or_else(|| self.executor.summary(now).flatten());

@@ -174,6 +174,8 @@ pub(crate) struct Router {
     slots: [Option<Slot>; 2],
     /// Whether what the children offer has changed since the last report.
     changed: bool,
+    /// Whether that includes anything that cannot wait.
+    urgent: bool,
     /// The latest requests that were split here.
     split: Recent,
 }
@@ -189,7 +191,10 @@ impl Router {
             };
             if !slot.as_ref().is_some_and(is_current) {
                 // What there never was has not changed either.
-                self.changed |= slot.is_some() || child.is_some();
+                let has_changed = slot.is_some() || child.is_some();
+                let can_wait = slot.is_some() && child.as_ref().is_some_and(|child| summary::can_wait(child.payload));
+                self.changed |= has_changed;
+                self.urgent |= has_changed && !can_wait;
                 *slot = child.map(|child| Slot { generation: child.generation, booked: None, asked: false });
             }
         }
@@ -203,7 +208,13 @@ impl Router {
 
     /// Whether [`Self::report`] has changed since this was asked last.
     pub(crate) fn take_changed(&mut self) -> bool {
+        self.urgent = false;
         std::mem::take(&mut self.changed)
+    }
+
+    /// Whether [`Self::report`] has changed in a way that cannot wait.
+    pub(crate) fn is_urgent(&self) -> bool {
+        self.urgent
     }
 
     /// The summary of the whole subtree, in the flat form; `None` where there is no child.
@@ -296,6 +307,7 @@ impl Router {
         let parts = among_idle.unwrap_or_else(|| split_tasks(&children, &numbers, decision.s_index));
         // Of what comes from above, whoever is above has taken it off already.
         self.changed |= climbing;
+        self.urgent |= climbing;
         self.place(request, &parts, decision.s_index, overlay, now)
     }
 

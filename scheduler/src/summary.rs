@@ -37,7 +37,8 @@ use crate::availability::Slack;
 use crate::queue::{Capacity, Load};
 use crate::stretch::Jobs;
 pub use encoding::{DecodeError, ENCODED_BYTES_MAX, pack, unpack};
-pub use flat::{longest_wait_s, maximum_stretch, report};
+pub use flat::{can_wait, longest_wait_s, maximum_stretch, report};
+pub(crate) use flat::{is_same_offer, set_can_wait};
 pub use grid::{
     AGES, HORIZON_COUNT, HORIZONS_S, STRETCH_COUNT, STRETCHES, TASK_SIZE_COUNT, TASK_SIZES_MOPS, stretch_at_least,
 };
@@ -87,6 +88,9 @@ pub struct Summary {
     pub idle: Idle,
     /// (index of the stretch from which on it holds, row): ascending, no row equal to the one before it, the first
     /// not all zero.
+    /// Whether it has no news but such as only make room, which a router may keep for
+    /// [`Config::summary_patience`](crate::Config::summary_patience). Of a sum it is whoever reports it that says so.
+    pub can_wait: bool,
     rows: Vec<(u8, Row)>,
 }
 
@@ -102,6 +106,7 @@ impl Summary {
             slots: 0,
             longest_wait_s: 0,
             idle: Idle::default(),
+            can_wait: false,
             rows: Vec::new(),
         }
     }
@@ -144,6 +149,7 @@ impl Summary {
             slots: load.slots,
             longest_wait_s: 0,
             idle: Idle::of_slots(load.idle_slots(), load.speed_mops),
+            can_wait: false,
             rows: rows.0,
         }
     }

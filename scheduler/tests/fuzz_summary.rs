@@ -227,6 +227,9 @@ fn write_the_corpus() {
         let difference = pack(Some(&base_flat), &new_flat);
         files.extend(difference.map(|bytes| (format!("difference-{base}-{new}"), bytes)));
     }
+    let mut patient = leaf(2, 9);
+    patient.can_wait = true;
+    files.push(("whole-that-can-wait".to_owned(), patient.encode()));
     for (name, bytes) in files {
         std::fs::write(corpus_directory().join(name), bytes).unwrap();
     }

@@ -42,7 +42,7 @@ impl Peer {
         }
         let (platform, now) = (self.platform(), self.io.now);
         let sent = self.router.route(request.clone(), climbing, &self.overlay, &platform, now, &self.config);
-        self.router_changed = true;
+        self.publish_router_by(now);
         if sent.is_empty() {
             // The tree is being repaired and no child is known: this machine is always one that can.
             self.executor.accept(request, &mut self.io, &self.config);

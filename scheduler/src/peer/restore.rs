@@ -69,7 +69,7 @@ impl Peer {
             io,
             summary_earliest: now,
             summary_latest: now,
-            router_changed: false,
+            router_due: None,
             router_earliest: now,
             alone_until: None,
             asking: Asking::new(now),

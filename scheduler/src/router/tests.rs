@@ -281,6 +281,39 @@ fn what_was_sent_is_taken_off_until_a_report_comes_or_it_is_given_up() {
 }
 
 #[test]
+fn what_only_makes_room_is_not_urgent_unless_something_else_is() {
+    let config = Config::default();
+    let mut grid = Grid::new(&leaf(100.0));
+    let mut router = Router::default();
+    router.refresh(grid.lower(), grid.now, &config);
+    assert!(router.is_urgent() && router.take_changed() && !router.is_urgent(), "a child that was not known");
+    let mut eased = leaf(50.0);
+    eased.can_wait = true;
+    for (first, second, is_urgent) in
+        [(&eased, &eased, false), (&eased, &leaf(70.0), true), (&leaf(80.0), &eased, true)]
+    {
+        let children: Vec<_> =
+            grid.lower().children().into_iter().flatten().map(|child| child.contact.peer.0[0]).collect();
+        for (child, leaf) in children.into_iter().zip([first, second]) {
+            grid.publish(usize::from(child), leaf);
+            grid.run(Duration::from_secs(10));
+            router.refresh(grid.lower(), grid.now, &config);
+        }
+        assert_eq!(router.is_urgent(), is_urgent);
+        assert!(router.take_changed() && !router.is_urgent());
+    }
+    let sent = router.route(
+        request(2),
+        true,
+        grid.lower(),
+        &Platform { minimum_stretch: 1e9, ..Platform::default() },
+        grid.now,
+        &config,
+    );
+    assert!(!sent.is_empty() && router.is_urgent(), "nobody above knows of it");
+}
+
+#[test]
 fn many_small_requests_take_off_no_more_than_one_large() {
     let (config, grid, mut router) = (Config::default(), Grid::new(&leaf(0.0)), Router::default());
     router.refresh(grid.lower(), grid.now, &config);

@@ -29,10 +29,11 @@ use crate::queue::SLOTS_MAX;
 pub const ENCODED_BYTES_MAX: usize = 64 * 1024;
 
 /// Of the format and of the grids.
-const VERSION: u8 = 6;
-const WHOLE: u8 = VERSION << 2;
+const VERSION: u8 = 7;
+const WHOLE: u8 = VERSION << 3;
 const DIFFERENCE: u8 = 1;
 const LOOSE: u8 = 2;
+const CAN_WAIT: u8 = 4;
 
 /// Why bytes are not a summary; nothing was built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -107,6 +108,8 @@ pub(super) struct Head {
     pub(super) idle: Idle,
     /// Whether a cell is more than a quarter of the one before.
     pub(super) is_loose: bool,
+    /// Whether it has no news but such as can wait.
+    pub(super) can_wait: bool,
 }
 
 /// A summary on the scale. Its cells are in order: they do not fall with stretch or horizon, nor grow with the task.
@@ -215,6 +218,7 @@ impl Scaled {
             longest_wait: scale::code(summary.longest_wait_s.min(CELL_MAX), WAIT_BITS),
             idle: summary.idle.clone(),
             is_loose,
+            can_wait: summary.can_wait,
         };
         Self { head, rows }
     }
@@ -240,6 +244,7 @@ impl Scaled {
             slots: self.head.slots,
             longest_wait_s: scale::value(self.head.longest_wait, WAIT_BITS),
             idle: self.head.idle,
+            can_wait: self.head.can_wait,
             rows: rows.0,
         }
     }
@@ -294,7 +299,8 @@ impl Head {
     /// Writes it; the rows follow.
     pub(super) fn encode<'a>(&self, base: Option<&'a Scaled>) -> (Writer, Model<'a>) {
         let mut bytes = Vec::with_capacity(1024);
-        bytes.push(WHOLE | base.map_or(0, |_| DIFFERENCE) | if self.is_loose { LOOSE } else { 0 });
+        let kinds = [(base.is_some(), DIFFERENCE), (self.is_loose, LOOSE), (self.can_wait, CAN_WAIT)];
+        bytes.push(kinds.iter().filter(|(is, _)| *is).fold(WHOLE, |kind, (_, bit)| kind | bit));
         for value in [self.minimum_stretch, self.maximum_stretch, self.speed_mops] {
             bytes.extend_from_slice(&value.to_le_bytes());
         }
@@ -324,11 +330,12 @@ pub(super) fn decode(
     }
     let mut rest = bytes;
     let [kind] = take(&mut rest)?;
-    if kind & !LOOSE != WHOLE | base.map_or(0, |_| DIFFERENCE) {
+    if kind & !(LOOSE | CAN_WAIT) != WHOLE | base.map_or(0, |_| DIFFERENCE) {
         return Err(DecodeError::Format);
     }
     let mut head = Head {
         is_loose: kind & LOOSE != 0,
+        can_wait: kind & CAN_WAIT != 0,
         minimum_stretch: f32::from_le_bytes(take(&mut rest)?),
         maximum_stretch: f32::from_le_bytes(take(&mut rest)?),
         speed_mops: f32::from_le_bytes(take(&mut rest)?),

@@ -4,7 +4,7 @@
 //! once when it leaves and once when it arrives, and everything between works on this form: a router's report is the sum
 //! of its children's, and only lines that change from one stretch to the next are looked at.
 //!
-//! The form: whether it is loose; the sums, each in a fixed number of bytes; the idle slots of each class of speed; then for
+//! The form: whether it is loose, and whether it can wait; the sums, each in a fixed number of bytes; the idle slots of each class of speed; then for
 //! each row the index of its stretch, which lines are not those of the row before (a bit each), and for each of these how many
 //! task sizes are above 0 and their codes. There is one way to write a summary.
 
@@ -16,6 +16,9 @@ use super::{CELL_MAX, ENCODED_BYTES_MAX, Idle, LEAVES_MAX, SPEED_SUM_MOPS_MAX, S
 /// what nothing predicts takes no more than a few bytes for the two that each code has here.
 const SURE_BYTES: usize = ENCODED_BYTES_MAX / 4;
 
+/// Bits of the first byte.
+const LOOSE: u8 = 1;
+const CAN_WAIT: u8 = 2;
 const MAXIMUM_STRETCH: usize = 5;
 const WAIT: usize = 26;
 /// All of that, where no slot is idle.
@@ -23,7 +26,7 @@ const HEAD_BYTES: usize = 30;
 
 impl Head {
     fn put(&self, bytes: &mut Vec<u8>) {
-        bytes.push(u8::from(self.is_loose));
+        bytes.push(bit(LOOSE, self.is_loose) | bit(CAN_WAIT, self.can_wait));
         for value in [self.minimum_stretch, self.maximum_stretch, self.speed_mops] {
             bytes.extend_from_slice(&value.to_le_bytes());
         }
@@ -54,8 +57,10 @@ impl<'a> Reader<'a> {
     /// Nothing where these bytes are not the flat form.
     fn new(flat: &'a [u8]) -> Option<Self> {
         let mut rest = flat;
+        let [kind] = take(&mut rest)?;
         let mut head = Head {
-            is_loose: take::<1>(&mut rest)?[0] != 0,
+            is_loose: kind & LOOSE != 0,
+            can_wait: kind & CAN_WAIT != 0,
             minimum_stretch: f32::from_le_bytes(take(&mut rest)?),
             maximum_stretch: f32::from_le_bytes(take(&mut rest)?),
             speed_mops: f32::from_le_bytes(take(&mut rest)?),
@@ -78,6 +83,7 @@ impl<'a> Reader<'a> {
     fn unavailable() -> Self {
         let head = Head {
             is_loose: false,
+            can_wait: false,
             minimum_stretch: f32::INFINITY,
             maximum_stretch: 0.0,
             speed_mops: 0.0,
@@ -122,6 +128,10 @@ impl<'a> Reader<'a> {
         }
         is_read
     }
+}
+
+fn bit(of: u8, is_set: bool) -> u8 {
+    if is_set { of } else { 0 }
 }
 
 fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
@@ -218,6 +228,25 @@ pub fn maximum_stretch(flat: &[u8]) -> f64 {
     if (0.0..f32::INFINITY).contains(&stretch) { f64::from(stretch) } else { 0.0 }
 }
 
+/// Whether a summary in the flat form has no news but such as can wait: it is reported with what is urgent, or after
+/// [`crate::Config::summary_patience`].
+pub fn can_wait(flat: &[u8]) -> bool {
+    flat.first().is_some_and(|kind| kind & CAN_WAIT != 0)
+}
+
+/// Notes in the flat form whether it can wait.
+pub(crate) fn set_can_wait(flat: &mut [u8], can_wait: bool) {
+    if let Some(kind) = flat.first_mut() {
+        *kind = *kind & !CAN_WAIT | bit(CAN_WAIT, can_wait);
+    }
+}
+
+/// Whether two summaries in the flat form differ at most in whether they can wait. (Whether they are loose follows from the
+/// rest.)
+pub(crate) fn is_same_offer(one: &[u8], other: &[u8]) -> bool {
+    one.get(1..) == other.get(1..)
+}
+
 /// The report of a router above children with these summaries, all in the flat form: as [`Summary::of_children`] would give
 /// it, in less time and memory. What is no summary counts as a leaf that takes no work.
 pub fn report(children: &[&[u8]]) -> Vec<u8> {
@@ -246,6 +275,7 @@ fn plus<'a>(mut one: Reader<'a>, mut other: Reader<'a>) -> Vec<u8> {
     idle.merge(&theirs.idle);
     let head = Head {
         is_loose: false,
+        can_wait: false,
         minimum_stretch: mine.minimum_stretch.min(theirs.minimum_stretch),
         maximum_stretch: mine.maximum_stretch.max(theirs.maximum_stretch),
         speed_mops: round_down((f64::from(mine.speed_mops) + f64::from(theirs.speed_mops)).min(SPEED_SUM_MOPS_MAX)),
@@ -279,7 +309,7 @@ fn plus<'a>(mut one: Reader<'a>, mut other: Reader<'a>) -> Vec<u8> {
             put_row(&mut flat, index, changed, &codes);
         }
     }
-    flat[0] = u8::from(is_loose);
+    flat[0] = bit(LOOSE, is_loose);
     flat
 }
 

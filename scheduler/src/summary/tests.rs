@@ -264,11 +264,11 @@ proptest! {
 
     #[test]
     fn a_difference_leads_to_the_very_bytes(
-        parts in summaries(3), more in summaries(2), height in 0_u8..40, booked in 0_u64..50,
+        parts in summaries(3), more in summaries(2), height in 0_u8..40, booked in 0_u64..50, can_wait: bool,
     ) {
         // The height changes the scale.
         let mut new = merged(&[&parts[1..], &more].concat());
-        new.height = height;
+        (new.height, new.can_wait) = (height, can_wait);
         new.reserve(50, booked, 1e4);
         let (base, new) = (merged(&parts).flatten(), new.flatten());
         for (base, new) in [(&base, &new), (&new, &base), (&base, &base)] {
@@ -514,8 +514,13 @@ fn a_summary_of_another_format_is_refused() {
     for kind in (0..=u8::MAX).filter(|kind| *kind != bytes[0]) {
         let other = [&[kind], &bytes[1..]].concat();
         // Without rows no cell is loose.
-        let error = if kind == bytes[0] | 2 { DecodeError::Damaged } else { DecodeError::Format };
-        assert_eq!(Summary::decode(&other), Err(error));
+        let (loose, can_wait) = (2, 4);
+        let read = match kind ^ bytes[0] {
+            bits if bits == can_wait => Ok(Summary { can_wait: true, ..Summary::unavailable() }),
+            bits if bits & !can_wait == loose => Err(DecodeError::Damaged),
+            _ => Err(DecodeError::Format),
+        };
+        assert_eq!(Summary::decode(&other), read);
     }
     for (at, value) in [(1, f32::NAN), (1, -1.0), (5, f32::INFINITY), (9, f32::MAX)] {
         let mut other = bytes.clone();

@@ -6,6 +6,7 @@ mod checkpoints;
 mod going;
 mod pace;
 mod redistribution;
+mod reports;
 mod requests;
 mod submitters;
 

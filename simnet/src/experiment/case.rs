@@ -192,6 +192,7 @@ const RIVALS: [Variant; 2] = [
         config.preemptive = false;
         config.redistribution = false;
         config.idle_slots = false;
+        config.summary_patience = Duration::ZERO;
     }),
 ];
 
@@ -202,13 +203,14 @@ const REDISTRIBUTIONS: [Variant; 2] = [
 ];
 
 /// Ours but for one thing, on the first of the loads.
-const ABLATIONS: [Variant; 10] = [
+const ABLATIONS: [Variant; 11] = [
     ("paper_size", |config| config.effective_size = false),
     ("no_preemption", |config| config.preemptive = false),
     ("frozen_1", |config| config.frozen_max = 1),
     ("frozen_4", |config| config.frozen_max = 4),
     ("lexicographic", |config| config.lexicographic = true),
     ("no_idle_slots", |config| config.idle_slots = false),
+    ("no_patience", |config| config.summary_patience = Duration::ZERO),
     ("grid_steps_2", |config| config.grid_step = 2),
     ("grid_steps_4", |config| config.grid_step = 4),
     ("whole_grid_1.2", |config| {

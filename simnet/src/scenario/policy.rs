@@ -1,7 +1,11 @@
 //! Of the peers' settings, those that experiments change: the table `[policy]`.
 
+use std::time::Duration;
+
 use idlewood_scheduler::{ClimbingRule, PerSubmitter};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::duration::{from_text, seconds};
 
 #[derive(Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -18,6 +22,8 @@ struct Policy {
     levelling: bool,
     idle_slots: bool,
     report_rate_bytes_per_s: u64,
+    #[serde(rename(serialize = "patience_s"), serialize_with = "seconds", deserialize_with = "from_text")]
+    patience: Duration,
 }
 
 impl Default for Policy {
@@ -41,6 +47,7 @@ impl Policy {
             levelling: peer.levelling,
             idle_slots: peer.idle_slots,
             report_rate_bytes_per_s: peer.overlay.report_rate_bytes_per_s,
+            patience: peer.summary_patience,
         }
     }
 }
@@ -63,6 +70,7 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
         redistribution: policy.redistribution,
         levelling: policy.levelling,
         idle_slots: policy.idle_slots,
+        summary_patience: policy.patience,
         ..idlewood_scheduler::Config::default()
     };
     peer.overlay.report_rate_bytes_per_s = policy.report_rate_bytes_per_s;

@@ -24,6 +24,7 @@ fn only_what_time_alone_does_not_tell_is_news() {
         executor.ended(task, TaskOutcome::Finished(FINISHED), &mut io, &config);
         executor.dispatch(&mut io);
         assert_eq!(executor.changed, is_news, "after {ran_s} s of 100");
+        assert!(!executor.eased, "more of its bag is left");
     }
     // A slot that nothing waits for is news even where others still run.
     for (slots, is_news) in [(14, false), (15, true)] {
