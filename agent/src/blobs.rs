@@ -2,7 +2,8 @@
 //!
 //! A blob lives under `<dir>/ab/cdef…` and never changes once it is there. Writers fill a file under `<dir>/tmp`
 //! while they hash and rename it at the end, so a name never stands for half a file. Blobs that an earlier run left
-//! are hashed once, when they are first used: what a power cut tore or a disk flipped is dropped instead of served.
+//! are hashed once, when they are first used: what a power cut tore or a disk flipped is dropped instead of served, and
+//! what cannot be read just now stays.
 //! The quota counts finished blobs and those being written; what nobody pins goes, least recently used first.
 //!
 //! Pins are counts in memory; whoever needs a blob across restarts pins it again when it restores its own records.
@@ -281,7 +282,7 @@ impl Blobs {
         if self.is_durable(hash) {
             return Ok(());
         }
-        let path = self.path(hash).ok_or(BlobError::Missing { hash })?;
+        let path = self.path(hash)?.ok_or(BlobError::Missing { hash })?;
         let shard = path.parent().unwrap_or(&self.0.dir);
         for path in [path.as_path(), shard, &self.0.dir] {
             File::open(path).and_then(|file| file.sync_all()).map_err(failed("sync", path))?;
@@ -300,9 +301,12 @@ impl Blobs {
     /// Where the blob is, if it is here. It stays there as long as it is pinned; an unpinned one may go at any time.
     ///
     /// The first use after a restart hashes the file.
-    pub fn path(&self, hash: Hash) -> Option<PathBuf> {
+    ///
+    /// # Errors
+    /// When the file is there and cannot be read: the blob stays, for that may pass.
+    pub fn path(&self, hash: Hash) -> Result<Option<PathBuf>, BlobError> {
         let path = self.file_of(hash);
-        let verified = self.index().blobs.get(&hash)?.verified;
+        let Some(Entry { verified, .. }) = self.index().blobs.get(&hash).copied() else { return Ok(None) };
         if !verified {
             match hash_file(&path) {
                 Ok(got) if got == hash => {
@@ -313,17 +317,18 @@ impl Blobs {
                 Ok(_) => {
                     warn!(%hash, "a blob on disk was damaged, and is removed: inputs are fetched again, the output of a task is lost");
                     self.forget(hash);
-                    return None;
+                    return Ok(None);
                 }
-                Err(error) => {
-                    warn!(%hash, %error, "a blob on disk cannot be read: inputs are fetched again, the output of a task is lost");
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    warn!(%hash, "a blob is gone from the disk: inputs are fetched again, the output of a task is lost");
                     self.forget(hash);
-                    return None;
+                    return Ok(None);
                 }
+                Err(error) => return Err(failed("read", &path)(error)),
             }
         }
         self.index().touch(hash);
-        Some(path)
+        Ok(Some(path))
     }
 
     /// Reads at most `max` bytes at `offset`; `None` if there is no such blob. Empty at or past the end.
@@ -331,7 +336,7 @@ impl Blobs {
     /// # Errors
     /// When the disk refuses.
     pub fn read_chunk(&self, hash: Hash, offset: u64, max: usize) -> Result<Option<Chunk>, BlobError> {
-        let Some(path) = self.path(hash) else { return Ok(None) };
+        let Some(path) = self.path(hash)? else { return Ok(None) };
         let file = match File::open(&path) {
             Ok(file) => file,
             // Evicted since, or removed by hand.
@@ -492,7 +497,7 @@ impl Blobs {
 
     fn forget_if_gone(&self, hash: Hash) {
         let mut index = self.index();
-        if !self.file_of(hash).exists() {
+        if matches!(self.file_of(hash).try_exists(), Ok(false)) {
             index.remove(hash);
         }
     }

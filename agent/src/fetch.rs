@@ -15,7 +15,7 @@ use std::time::Duration;
 use idlewood_overlay::Contact;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::blobs::{BlobError, BlobWriter, Blobs, Hash};
 use crate::net::{ChunkReply, NetHandle};
@@ -143,7 +143,13 @@ impl Inner {
             return Err(FetchError::TooLarge { hash, len, size_max });
         }
         let blobs = self.blobs.clone();
-        tokio::task::spawn_blocking(move || blobs.path(hash)).await.map_err(|_| FetchError::ShuttingDown)
+        let found =
+            tokio::task::spawn_blocking(move || blobs.path(hash)).await.map_err(|_| FetchError::ShuttingDown)?;
+        // What cannot be read is got anew, in its place.
+        Ok(found.unwrap_or_else(|error| {
+            warn!(%error, "a blob that is here is fetched again");
+            None
+        }))
     }
 
     async fn take_turn(

@@ -18,7 +18,7 @@ fn a_blob_is_found_under_its_hash_and_read_in_pieces() {
     let content: Vec<u8> = (0..100_000_u32).map(|n| (n % 251) as u8).collect();
     let hash = blobs.put_bytes(&content).unwrap();
     assert_eq!(hash, blake3::hash(&content));
-    let path = blobs.path(hash).unwrap();
+    let path = blobs.path(hash).unwrap().unwrap();
     assert!(path.to_str().unwrap().ends_with(&format!("/{}/{}", &hash.to_hex()[..2], &hash.to_hex()[2..])));
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o400);
     let mut read = Vec::new();
@@ -74,7 +74,7 @@ fn a_restart_keeps_the_whole_and_drops_the_rest() {
     unfinished.write(b"unfin").unwrap();
     std::mem::forget(unfinished); // as if killed
     for (hash, content) in [(torn, &b"torn by"[..]), (flipped, b"fl1pped")] {
-        let path = blobs.path(hash).unwrap();
+        let path = blobs.path(hash).unwrap().unwrap();
         fs::remove_file(&path).unwrap();
         fs::write(&path, content).unwrap();
     }
@@ -82,12 +82,37 @@ fn a_restart_keeps_the_whole_and_drops_the_rest() {
     assert_eq!(files(&dir.path().join("blobs")), 4);
     let blobs = open(dir.path(), 1 << 20);
     assert_eq!(files(&dir.path().join("blobs")), 3);
-    assert!(blobs.path(kept).is_some());
-    assert_eq!(blobs.path(torn), None);
+    assert!(blobs.path(kept).unwrap().is_some());
+    assert_eq!(blobs.path(torn).unwrap(), None);
     assert_eq!(blobs.read_chunk(flipped, 0, 10).unwrap(), None);
     assert_eq!(blobs.used_bytes(), 4);
     assert_eq!(blobs.put_bytes(b"flipped").unwrap(), flipped);
-    assert!(blobs.path(flipped).is_some());
+    assert!(blobs.path(flipped).unwrap().is_some());
+}
+
+/// A directory in its place stands for whatever keeps a file from being read: root reads what nobody else may.
+#[test]
+fn what_cannot_be_read_just_now_is_not_dropped() {
+    let dir = tempfile::tempdir().unwrap();
+    let blobs = open(dir.path(), 1 << 20);
+    let (hash, gone) = (blobs.put_durable(b"kept").unwrap(), blobs.put_durable(b"gone").unwrap());
+    let [path, lost] = [hash, gone].map(|hash| blobs.path(hash).unwrap().unwrap());
+    drop(blobs);
+    let blobs = open(dir.path(), 1 << 20);
+    let aside = dir.path().join("aside");
+    fs::rename(&path, &aside).unwrap();
+    fs::create_dir(&path).unwrap();
+    fs::remove_file(lost).unwrap();
+    for _ in 0..2 {
+        assert!(matches!(blobs.path(hash), Err(BlobError::Io { .. })));
+        assert!(matches!(blobs.read_chunk(hash, 0, 10), Err(BlobError::Io { .. })));
+        assert!(matches!(blobs.make_durable(hash), Err(BlobError::Io { .. })));
+    }
+    assert_eq!(blobs.path(gone).unwrap(), None);
+    assert_eq!((blobs.len(hash), blobs.len(gone)), (Some(4), None));
+    fs::remove_dir(&path).unwrap();
+    fs::rename(&aside, &path).unwrap();
+    assert_eq!(blobs.read_chunk(hash, 0, 10).unwrap().unwrap().bytes, b"kept");
 }
 
 #[test]
@@ -95,9 +120,9 @@ fn the_least_recently_used_goes_and_the_pinned_stays() {
     let dir = tempfile::tempdir().unwrap();
     let blobs = open(dir.path(), 1000);
     let [a, b, c] = [1, 2, 3].map(|n| blobs.put_bytes(&[n; 300]).unwrap());
-    assert!(blobs.path(a).is_some());
+    assert!(blobs.path(a).unwrap().is_some());
     let d = blobs.put_bytes(&[4; 300]).unwrap();
-    assert_eq!([a, b, c, d].map(|hash| blobs.path(hash).is_some()), [true, false, true, true]);
+    assert_eq!([a, b, c, d].map(|hash| blobs.path(hash).unwrap().is_some()), [true, false, true, true]);
     blobs.pin(a);
     blobs.pin(a);
     blobs.unpin(a);
@@ -105,19 +130,19 @@ fn the_least_recently_used_goes_and_the_pinned_stays() {
     let error = blobs.put_bytes(&[5; 401]).unwrap_err();
     assert!(matches!(error, BlobError::Full { needed_bytes: 401, kept_bytes: 600, quota_bytes: 1000 }), "{error}");
     assert!(error.to_string().contains("raise the disk quota"), "{error}");
-    assert!(blobs.path(d).is_some(), "what cannot fit evicts nobody");
+    assert!(blobs.path(d).unwrap().is_some(), "what cannot fit evicts nobody");
     assert_eq!(blobs.used_bytes(), 900);
     let e = blobs.put_bytes(&[5; 400]).unwrap();
-    assert_eq!([a, c, d, e].map(|hash| blobs.path(hash).is_some()), [true, true, false, true]);
+    assert_eq!([a, c, d, e].map(|hash| blobs.path(hash).unwrap().is_some()), [true, true, false, true]);
     blobs.unpin(a);
     blobs.put_bytes(&[6; 600]).unwrap();
-    assert_eq!([a, c, e].map(|hash| blobs.path(hash).is_some()), [false, true, false]);
+    assert_eq!([a, c, e].map(|hash| blobs.path(hash).unwrap().is_some()), [false, true, false]);
     // Pinned before it comes.
     let late = blake3::hash(&[7; 100]);
     blobs.pin(late);
     blobs.put_bytes(&[7; 100]).unwrap();
     blobs.put_bytes(&[8; 600]).unwrap();
-    assert!(blobs.path(late).is_some());
+    assert!(blobs.path(late).unwrap().is_some());
     drop(blobs);
     let blobs = open(dir.path(), 650);
     assert!(blobs.used_bytes() <= 650, "a smaller quota holds from the start");
@@ -132,9 +157,9 @@ fn a_download_is_checked_and_bounded() {
     writer.write(b"hello ").unwrap();
     assert_eq!((writer.written(), blobs.used_bytes()), (6, 6));
     writer.write(b"world").unwrap();
-    assert_eq!(blobs.path(hash), None, "not before it is finished");
+    assert_eq!(blobs.path(hash).unwrap(), None, "not before it is finished");
     assert_eq!(writer.finish().unwrap(), hash);
-    assert_eq!(fs::read(blobs.path(hash).unwrap()).unwrap(), b"hello world");
+    assert_eq!(fs::read(blobs.path(hash).unwrap().unwrap()).unwrap(), b"hello world");
 
     let mut writer = blobs.receive(blake3::hash(b"x"), 11).unwrap();
     writer.write(b"y").unwrap();
@@ -168,7 +193,7 @@ fn many_threads_agree_on_what_is_there() {
                     let hash = blake3::hash(&content);
                     blobs.pin(hash);
                     match blobs.put_bytes(&content) {
-                        Ok(_) => assert_eq!(fs::read(blobs.path(hash).unwrap()).unwrap(), content),
+                        Ok(_) => assert_eq!(fs::read(blobs.path(hash).unwrap().unwrap()).unwrap(), content),
                         Err(error) => assert!(matches!(error, BlobError::Full { .. }), "{error}"),
                     }
                     blobs.unpin(hash);

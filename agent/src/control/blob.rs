@@ -126,23 +126,25 @@ async fn download(
     let hash = hash(&text)?;
     let opened = spawn_blocking(move || open(&blobs, hash)).await.map_err(|error| Failure::internal(&error))?;
     let missing = || Failure::new(StatusCode::NOT_FOUND, format!("blob {hash} is not here"));
-    let (file, bytes) = opened.map_err(|error| Failure::internal(&error))?.ok_or_else(missing)?;
+    let opened = match opened {
+        // Whoever asks whether it is here uploads it anew, which mends it.
+        Err(_) if method == Method::HEAD => None,
+        opened => opened?,
+    };
+    let (file, bytes) = opened.ok_or_else(missing)?;
     let headers =
         [(header::CONTENT_LENGTH, bytes.to_string()), (header::CONTENT_TYPE, "application/octet-stream".to_owned())];
     let body = if method == Method::HEAD { Body::empty() } else { stream_of(file) };
     Ok((headers, body).into_response())
 }
 
-fn open(blobs: &Blobs, hash: Hash) -> io::Result<Option<(File, u64)>> {
-    let Some(path) = blobs.path(hash) else { return Ok(None) };
-    match File::open(path) {
-        Ok(file) => {
-            let bytes = file.metadata()?.len();
-            Ok(Some((file, bytes)))
-        }
+fn open(blobs: &Blobs, hash: Hash) -> Result<Option<(File, u64)>, BlobError> {
+    let Some(path) = blobs.path(hash)? else { return Ok(None) };
+    match File::open(&path).and_then(|file| file.metadata().map(|metadata| (file, metadata.len()))) {
+        Ok(opened) => Ok(Some(opened)),
         // Evicted between the two lines above.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+        Err(source) => Err(BlobError::Io { action: "read", path, source }),
     }
 }
 

@@ -15,7 +15,10 @@ struct Desk {
 
 impl Desk {
     fn new(quota_bytes: u64) -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        Self::on(tempfile::tempdir().unwrap(), quota_bytes)
+    }
+
+    fn on(directory: tempfile::TempDir, quota_bytes: u64) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let blobs = Arc::new(Blobs::open(&directory.path().join("blobs"), quota_bytes).unwrap());
         let control = runtime.block_on(serve(directory.path(), 0, blob::routes(blobs))).unwrap();
@@ -143,6 +146,30 @@ fn blobs_come_and_go() {
     fs::write(&path, b"").unwrap();
     client.upload(blake3::hash(b""), &File::open(&path).unwrap()).unwrap();
     assert_eq!(client.download(&blake3::hash(b"").to_string()).unwrap(), b"");
+    desk.stop();
+}
+
+#[test]
+fn what_cannot_be_read_is_told_so_and_taken_anew() {
+    let desk = Desk::new(1 << 20);
+    let path = desk.directory.path().join("content");
+    fs::write(&path, b"content").unwrap();
+    let hash = blake3::hash(b"content");
+    desk.client().upload(hash, &File::open(&path).unwrap()).unwrap();
+    let directory = desk.stop();
+    let blob = directory.path().join("blobs").join(&hash.to_hex()[..2]).join(&hash.to_hex()[2..]);
+    fs::remove_file(&blob).unwrap();
+    // Root reads any file.
+    std::os::unix::fs::symlink(&blob, &blob).unwrap();
+
+    let desk = Desk::on(directory, 1 << 20);
+    let client = desk.client();
+    let error = client.download(&hash.to_string()).unwrap_err();
+    assert!(matches!(error, ClientError::Refused { status: 503, .. }), "{error}");
+    assert!(error.to_string().contains("check the disk"), "{error}");
+    assert!(!client.has_blob(hash).unwrap());
+    client.upload(hash, &File::open(&path).unwrap()).unwrap();
+    assert_eq!(client.download(&hash.to_string()).unwrap(), b"content");
     desk.stop();
 }
 

@@ -234,7 +234,7 @@ async fn a_source_that_lies_or_is_gone_is_passed_over() {
     let content = vec![5; 400_000];
     let hash = honest.blobs.put_bytes(&content).unwrap();
     liar.blobs.put_bytes(&content).unwrap();
-    let path = liar.blobs.path(hash).unwrap();
+    let path = liar.blobs.path(hash).unwrap().unwrap();
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, vec![6; 400_000]).unwrap();
     let gone = Contact { peer: PeerId([3; 32]), incarnation: 1, address: "/ip4/127.0.0.1/tcp/1".into(), nonce: None };

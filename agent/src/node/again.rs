@@ -12,7 +12,7 @@ use super::kept::{self, Finished};
 use super::pin::Pin;
 use super::views::answer;
 use crate::api;
-use crate::blobs::Blobs;
+use crate::blobs::{BlobError, Blobs};
 use crate::manifest::Manifest;
 
 /// What the tasks of a bag need is here, and stays.
@@ -95,16 +95,17 @@ impl Driver {
 fn needs(blobs: &Arc<Blobs>, bag: BagId) -> Result<Needs, Refusal> {
     let gone =
         |what: &str| Refusal::Conflict(format!("{what} of bag {bag} is not on this disk any more: submit it again"));
-    let manifest = kept::read_manifest(blobs, bag).ok_or_else(|| gone("the manifest"))?;
+    let unavailable = |error: BlobError| Refusal::Unavailable(error.to_string());
+    let manifest = kept::read_manifest(blobs, bag).map_err(unavailable)?.ok_or_else(|| gone("the manifest"))?;
     let mut pins = Vec::new();
     for input in manifest.blobs() {
         let hash = Hash::from_bytes(input.blob.0);
         pins.push(Pin::new(blobs, hash));
-        if blobs.path(hash).is_none() {
-            return Err(gone(&input.name));
-        }
         // It may have been fetched as another machine's since.
-        blobs.make_durable(hash).map_err(|error| Refusal::Unavailable(error.to_string()))?;
+        blobs.make_durable(hash).map_err(|error| match error {
+            BlobError::Missing { .. } => gone(&input.name),
+            error => unavailable(error),
+        })?;
     }
     Ok(Needs { manifest: Arc::new(manifest), _pins: pins })
 }

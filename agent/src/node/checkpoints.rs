@@ -302,7 +302,7 @@ mod tests {
             "too large, with a link; one empty, one not asked for"
         );
         let (checkpoint, _pin) = kept[&3].as_ref().expect("it travels");
-        let packed = blobs.path(checkpoint.blob.0.into()).expect("it is kept");
+        let packed = blobs.path(checkpoint.blob.0.into()).expect("it can be read").expect("it is kept");
         let packed = fs::read(packed).expect("it is there");
         assert_eq!(packed.len() as u64, checkpoint.bytes);
 

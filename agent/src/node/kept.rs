@@ -8,8 +8,9 @@ use blake3::Hash;
 use idlewood_overlay::{PeerId, WallTime};
 use idlewood_scheduler::{BagId, Change, Record, RecordKey, TaskResult};
 
+use super::Refusal;
 use super::pin::Pin;
-use crate::blobs::Blobs;
+use crate::blobs::{BlobError, Blobs};
 use crate::manifest::Manifest;
 
 /// A task that is over.
@@ -58,7 +59,11 @@ impl Kept {
         let mut kept = Self { blobs: blobs.clone(), outbox, checkpoints, done, bags };
         for record in records {
             if let Record::Bag { bag, .. } = record {
-                kept.learn(bag.id, read_manifest(blobs, bag.id).as_ref());
+                let manifest = read_manifest(blobs, bag.id).unwrap_or_else(|error| {
+                    tracing::error!(bag = %bag.id, %error, "start the agent again when this has been seen to");
+                    None
+                });
+                kept.learn(bag.id, manifest.as_ref());
             }
             kept.put(record);
         }
@@ -151,9 +156,28 @@ impl Kept {
 }
 
 /// The manifest of a bag, if it is on this disk. Blocks.
-pub(super) fn read_manifest(blobs: &Blobs, bag: BagId) -> Option<Manifest> {
-    let bytes = std::fs::read(blobs.path(Hash::from_bytes(bag.0))?).ok()?;
-    Manifest::decode_signed(&bytes).ok().map(|(manifest, _)| manifest)
+///
+/// # Errors
+/// When it is there and cannot be read.
+pub(super) fn read_manifest(blobs: &Blobs, bag: BagId) -> Result<Option<Manifest>, BlobError> {
+    let read = blobs.read_chunk(Hash::from_bytes(bag.0), 0, usize::MAX)?;
+    Ok(read.and_then(|read| Manifest::decode_signed(&read.bytes).ok()).map(|(manifest, _)| manifest))
+}
+
+/// The manifest of a bag that is at hand or on this disk; `None` where the disk lost it. Blocks.
+///
+/// # Errors
+/// As [`read_manifest`].
+pub(super) fn manifest(
+    known: Option<Arc<Manifest>>,
+    blobs: &Blobs,
+    bag: BagId,
+) -> Result<Option<Arc<Manifest>>, Refusal> {
+    if known.is_some() {
+        return Ok(known);
+    }
+    let read = read_manifest(blobs, bag).map_err(|error| Refusal::Unavailable(error.to_string()))?;
+    Ok(read.map(Arc::new))
 }
 
 #[cfg(test)]

@@ -117,7 +117,11 @@ impl Driver {
             let manifest = match supplies.get(BlobId(bag.0), SIGNED_BYTES_MAX, &sources).await {
                 Ok(_pin) => {
                     let read = tokio::task::spawn_blocking(move || kept::read_manifest(&supplies.blobs, bag));
-                    read.await.unwrap_or_default().map(Arc::new)
+                    let read = read
+                        .await
+                        .unwrap_or(Ok(None))
+                        .inspect_err(|error| tracing::warn!(%bag, %error, "results wait"));
+                    read.unwrap_or_default().map(Arc::new)
                 }
                 Err(error) => {
                     tracing::info!(%bag, %error, "results wait for their bag's manifest");
@@ -154,39 +158,42 @@ impl Driver {
         let finished: Vec<Finished> = self.kept.results(bag).cloned().collect();
         let (known, blobs) = (self.manifests.get(bag), self.supplies.blobs.clone());
         let (grid, gate) = (self.grid, self.gate.clone());
-        let read =
-            move || {
-                let manifest = known.or_else(|| kept::read_manifest(&blobs, bag).map(Arc::new));
-                let Some(known) = &manifest else {
-                    let why = format!("the manifest of bag {bag} is missing on this disk");
-                    answer(reply, Err(super::Refusal::Unavailable(why)));
-                    return Done::ManifestRead { bag, manifest };
-                };
-                let (own, others): (Vec<_>, Vec<_>) = finished.into_iter().partition(|done| done.executor == gate.me());
-                let mut receipts = Vec::new();
-                let own_results: Vec<TaskResult> = own.into_iter().map(|done| done.result).collect();
-                for results in own_results.chunks(RESULTS_MAX) {
-                    let said = statements(grid, bag, known, results);
-                    let batch = Batch::new(&said);
-                    let signature = gate.sign_results(&batch);
-                    receipts.extend(said.into_iter().enumerate().map(|(position, said)| {
-                        let index = said.index;
-                        (index, Receipt::new(said, gate.me(), batch.proof(position, signature)))
-                    }));
+        let read = move || {
+            let missing = || super::Refusal::Unavailable(format!("the manifest of bag {bag} is missing on this disk"));
+            let known = match kept::manifest(known, &blobs, bag).and_then(|known| known.ok_or_else(missing)) {
+                Ok(known) => known,
+                Err(refusal) => {
+                    answer(reply, Err(refusal));
+                    return Done::Discarded;
                 }
-                for Finished { executor, result, .. } in others {
-                    let proof = result.receipt.as_deref().and_then(|bytes| Proof::decode(bytes).ok());
-                    receipts.extend(proof.map(|proof| {
-                        (result.index, Receipt::new(statement(grid, bag, known, &result), executor, proof))
-                    }));
-                }
-                receipts.sort_unstable_by_key(|(index, _)| *index);
-                let views = receipts
-                    .into_iter()
-                    .map(|(index, receipt)| api::Receipt { index, receipt: hex::encode(receipt.encode()) });
-                answer(reply, Ok(views.collect()));
-                Done::ManifestRead { bag, manifest }
             };
+            let (own, others): (Vec<_>, Vec<_>) = finished.into_iter().partition(|done| done.executor == gate.me());
+            let mut receipts = Vec::new();
+            let own_results: Vec<TaskResult> = own.into_iter().map(|done| done.result).collect();
+            for results in own_results.chunks(RESULTS_MAX) {
+                let said = statements(grid, bag, &known, results);
+                let batch = Batch::new(&said);
+                let signature = gate.sign_results(&batch);
+                receipts.extend(said.into_iter().enumerate().map(|(position, said)| {
+                    let index = said.index;
+                    (index, Receipt::new(said, gate.me(), batch.proof(position, signature)))
+                }));
+            }
+            for Finished { executor, result, .. } in others {
+                let proof = result.receipt.as_deref().and_then(|bytes| Proof::decode(bytes).ok());
+                receipts.extend(
+                    proof.map(|proof| {
+                        (result.index, Receipt::new(statement(grid, bag, &known, &result), executor, proof))
+                    }),
+                );
+            }
+            receipts.sort_unstable_by_key(|(index, _)| *index);
+            let views = receipts
+                .into_iter()
+                .map(|(index, receipt)| api::Receipt { index, receipt: hex::encode(receipt.encode()) });
+            answer(reply, Ok(views.collect()));
+            Done::ManifestRead { bag, manifest: Some(known) }
+        };
         self.jobs.spawn_blocking(read, Done::ManifestRead { bag, manifest: None });
     }
 }

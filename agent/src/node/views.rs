@@ -1,7 +1,5 @@
 //! Answers to the control API: what this machine knows, in the API's words; and the user's orders.
 
-use std::sync::Arc;
-
 use idlewood_overlay::{Contact, Node, State, Time};
 use idlewood_scheduler::{BagId, BagView, Closing, Event};
 
@@ -323,7 +321,13 @@ impl Driver {
         let finished: Vec<Finished> = self.kept.results(bag).cloned().collect();
         let (known, blobs) = (self.manifests.get(bag), self.supplies.blobs.clone());
         let read = move || {
-            let manifest = known.or_else(|| kept::read_manifest(&blobs, bag).map(Arc::new));
+            let manifest = match kept::manifest(known, &blobs, bag) {
+                Ok(manifest) => manifest,
+                Err(refusal) => {
+                    answer(reply, Err(refusal));
+                    return Done::Discarded;
+                }
+            };
             let results = finished.into_iter().map(|finished| api::TaskResult {
                 index: finished.result.index,
                 entry: manifest.as_ref().map(|manifest| manifest.entry(finished.result.index).text).unwrap_or_default(),

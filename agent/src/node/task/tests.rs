@@ -93,7 +93,8 @@ fn whoever_is_over_a_limit_fails_with_its_name_and_what_to_change() {
         else {
             panic!("it succeeds");
         };
-        let bytes = fs::read(blobs.path(Hash::from_bytes(output.0)).expect("it was kept")).expect("it is there");
+        let bytes = fs::read(blobs.path(Hash::from_bytes(output.0)).expect("it can be read").expect("it was kept"))
+            .expect("it is there");
         TaskOutput::decode(&bytes).expect("it is an output").error.expect("it says why")
     };
     let timed_out = Outcome::TimedOut { limit: Duration::from_secs(7) };
