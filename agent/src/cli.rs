@@ -6,7 +6,7 @@
 //! | 1 | the operation failed |
 //! | 2 | bad usage: nothing was tried |
 //! | 3, 4 | `bag wait` and what waits like it: some task failed; the bag was cancelled |
-//! | 130 | the user interrupted the waiting |
+//! | 130 | the user interrupted it |
 //! | 141 | whoever read the output went away (as if by SIGPIPE) |
 //!
 //! Failures are one sentence on standard error: `error: ...`, or `{"error": ...}` with `--output json`.
@@ -20,6 +20,7 @@ mod demo;
 mod doctor;
 mod follow;
 mod grid;
+mod interrupt;
 mod machine;
 mod receipts;
 mod results;
@@ -41,6 +42,8 @@ use crate::client::{Client, ClientError};
 use crate::output::{self, Format};
 use crate::submit::SubmitError;
 use crate::submit::values::Span;
+
+use interrupt::{INTERRUPTED, Interrupted};
 
 pub use bench::BenchArgs;
 pub use demo::DemoArgs;
@@ -273,7 +276,13 @@ fn report(format: Format, error: &anyhow::Error) -> ExitCode {
     if error.chain().any(|cause| cause.downcast_ref().is_some_and(is_broken_pipe)) {
         return ExitCode::from(BROKEN_PIPE);
     }
-    let code = if error.is::<BadUsage>() || error.is::<SubmitError>() { BAD_USAGE } else { FAILURE };
+    let code = if error.is::<BadUsage>() || error.is::<SubmitError>() {
+        BAD_USAGE
+    } else if error.is::<Interrupted>() {
+        INTERRUPTED
+    } else {
+        FAILURE
+    };
     match output::error(format, &sentence(error)) {
         // Without standard error there is nobody to tell; the exit code still says it.
         Ok(()) | Err(_) => ExitCode::from(code),

@@ -8,9 +8,8 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
-
 use super::Context;
+use super::interrupt::{INTERRUPTED, on_interrupt};
 use crate::api::{Bag, BagState};
 use crate::client::{Client, ClientError};
 use crate::output::{self, Format};
@@ -20,8 +19,6 @@ const LOOK_MIN: Duration = Duration::from_millis(50);
 const LOOK_MAX: Duration = Duration::from_millis(500);
 /// How long an agent that was there may be away before the waiting fails.
 const ABSENCE_MAX: Duration = Duration::from_secs(15);
-/// Exit code after Ctrl-C, as shells have it.
-const INTERRUPTED: i32 = 130;
 /// Cells of the bar.
 const BAR_CELLS: u64 = 20;
 /// Goes to the beginning of the line and clears it.
@@ -143,18 +140,13 @@ fn look(context: &Context, client: &mut Client, id: &str) -> Result<Bag, ClientE
 
 /// From now on Ctrl-C ends the program at once and quietly.
 fn quit_on_interrupt(view: View) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot wait")?;
-    let wait = move || {
-        if runtime.block_on(tokio::signal::ctrl_c()).is_ok() {
-            let cleared = if view.redraws() { view.write(CLEAR) } else { Ok(()) };
-            // Whether or not the line could be cleared.
-            match cleared {
-                Ok(()) | Err(_) => std::process::exit(INTERRUPTED),
-            }
+    on_interrupt(move || {
+        let cleared = if view.redraws() { view.write(CLEAR) } else { Ok(()) };
+        // Whether or not the line could be cleared.
+        match cleared {
+            Ok(()) | Err(_) => std::process::exit(INTERRUPTED.into()),
         }
-    };
-    thread::Builder::new().name("interrupt".to_owned()).spawn(wait).context("cannot wait")?;
-    Ok(())
+    })
 }
 
 fn code(state: BagState) -> u8 {

@@ -1,7 +1,7 @@
 //! `idlewood bag get` and `bag logs`: what tasks produced, as files and as text.
 //!
 //! ```text
-//! DIR/results.json          one record per task that was saved
+//! DIR/results.json          one record per task that was saved, also by an earlier `get`
 //! DIR/7/stdout, stderr      what task 7 wrote
 //! DIR/7/exit_code           empty where it did not end by itself
 //! DIR/7/outputs/...         the files it left
@@ -10,7 +10,8 @@
 //!
 //! Outputs come from other people's machines: paths in them are checked before anything is written, and one that
 //! would lead out of its directory is refused by name. Files are replaced atomically, so a second `get` while the bag
-//! runs leaves nothing half-written.
+//! runs leaves nothing half-written. `results.json` is written at the end, also where that comes early: Ctrl-C, an agent
+//! that goes away, a disk that is full.
 //!
 //! Left out: fetching in parallel (loopback is fast enough) and links, which outputs cannot hold.
 
@@ -26,6 +27,7 @@ use anyhow::{Context as _, bail};
 use serde::Serialize;
 
 use super::bag::WhichBag;
+use super::interrupt::Interrupt;
 use super::{BadUsage, Context};
 use crate::api::{Bag, TaskResult};
 use crate::client::{Client, ClientError};
@@ -101,38 +103,27 @@ struct Log {
 }
 
 pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode> {
+    let interrupt = Interrupt::hear()?;
     let client = context.client()?;
-    let (bag, results, missing) = choose(&client, &args.bag.id.0, args.index.as_ref())?;
+    let Chosen { bag, results, others, missing } = choose(&client, &args.bag.id.0, args.index.as_ref())?;
     let out = match &args.out {
         Some(out) => out.clone(),
         None => PathBuf::from(format!("results-{}", output::short_id(&bag.id))),
     };
     fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
-    let mut records = Vec::with_capacity(results.len());
-    let (mut problems, mut lost) = (Vec::new(), BTreeMap::new());
-    let mut progress = Progress::new(results.len());
-    for result in results {
-        progress.step()?;
-        match output_of(&client, &result)? {
-            Ok(task) => records.push(save(&out, result, &task, &mut problems)?),
-            Err(problem) => {
-                problems.push(problem);
-                lost.insert(result.index, result.output);
-            }
-        }
+    let chosen = output::count(results.len() as u64, "task");
+    let unsaved =
+        others.into_iter().chain(results.iter().cloned()).map(|result| (result.index, result.output)).collect();
+    let mut saved = Saved { unsaved, ..Saved::default() };
+    let mut ended = saved.fetch(&client, &out, results, &interrupt);
+    if ended.is_ok() && args.receipts {
+        ended = saved.fetch_receipts(&client, &bag.id, &out);
     }
-    progress.clear()?;
-    if args.receipts {
-        save_receipts(&client, &bag.id, &out, &records, &mut problems)?;
-    }
-    let file = out.join("results.json");
-    let mut all = saved_before(&file, &lost)?;
-    for record in &records {
-        all.push(serde_json::to_value(record)?);
-    }
-    all.sort_by_key(|record| record["index"].as_u64());
-    write(&file, &serde_json::to_vec_pretty(&all)?)?;
-    let tasks = records.len() as u64;
+    let listed = saved.list(&out);
+    let tasks = saved.records.len() as u64;
+    ended.with_context(|| format!("got as far as {tasks} of {chosen}, in {}", out.display()))?;
+    listed?;
+    let Saved { records, problems, .. } = saved;
     if context.format == Format::Json {
         let problems = problems.clone();
         output::json(&Fetched { bag: bag.id, out: out.clone(), tasks, missing, problems })?;
@@ -150,18 +141,82 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
     end(&problems)
 }
 
-/// The records of these outputs, by index, that an earlier `get` has left: what it has fetched then is still there. None where the
-/// file is not one of those.
-fn saved_before(file: &Path, lost: &BTreeMap<u64, String>) -> anyhow::Result<Vec<serde_json::Value>> {
+/// How far a `get` has come.
+#[derive(Debug, Default)]
+struct Saved {
+    records: Vec<Record>,
+    problems: Vec<String>,
+    /// The outputs of all other tasks that are over, by index.
+    unsaved: BTreeMap<u64, String>,
+}
+
+impl Saved {
+    /// Saves these outputs. Those that cannot be had become problems.
+    ///
+    /// # Errors
+    /// The agent does not answer, a file cannot be written, or the user has interrupted it: what came before is saved.
+    fn fetch(
+        &mut self,
+        client: &Client,
+        out: &Path,
+        results: Vec<TaskResult>,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<()> {
+        let mut progress = Progress::new(results.len());
+        let ended = results.into_iter().try_for_each(|result| {
+            interrupt.check()?;
+            progress.step()?;
+            let index = result.index;
+            match output_of(client, &result)? {
+                Ok(task) => {
+                    self.records.push(save(out, result, &task, &mut self.problems)?);
+                    self.unsaved.remove(&index);
+                }
+                Err(problem) => self.problems.push(problem),
+            }
+            Ok(())
+        });
+        progress.clear()?;
+        ended
+    }
+
+    /// Saves the receipts of tasks that were saved.
+    fn fetch_receipts(&mut self, client: &Client, bag: &str, out: &Path) -> anyhow::Result<()> {
+        let receipts = client.receipts(bag)?;
+        for Record { result, .. } in &self.records {
+            let index = result.index;
+            let Ok(place) = receipts.binary_search_by_key(&index, |receipt| receipt.index) else {
+                self.problems.push(format!("there is no receipt of task {index}: it ended under an older idlewood"));
+                continue;
+            };
+            let bytes = hex::decode(&receipts[place].receipt).context("the agent's answer is damaged")?;
+            write(&out.join(index.to_string()).join("receipt"), &bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Writes `results.json`: what was saved, and what an earlier `get` has saved of the rest and is still there.
+    fn list(&self, out: &Path) -> anyhow::Result<()> {
+        let file = out.join("results.json");
+        let mut all = saved_before(&file, &self.unsaved)?;
+        for record in &self.records {
+            all.push(serde_json::to_value(record)?);
+        }
+        all.sort_by_key(|record| record["index"].as_u64());
+        write(&file, &serde_json::to_vec_pretty(&all)?)
+    }
+}
+
+/// The records of these outputs, by index, that an earlier `get` has left. None where the file is not one of those.
+fn saved_before(file: &Path, outputs: &BTreeMap<u64, String>) -> anyhow::Result<Vec<serde_json::Value>> {
     let bytes = match fs::read(file) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
     };
     let mut records: Vec<serde_json::Value> = serde_json::from_slice(&bytes).unwrap_or_default();
-    let is_lost = |index| lost.get(&index).map(String::as_str);
     records.retain(|record| {
-        let output = record["index"].as_u64().and_then(is_lost);
+        let output = record["index"].as_u64().and_then(|index| outputs.get(&index)).map(String::as_str);
         output.is_some() && record["output"].as_str() == output
     });
     Ok(records)
@@ -199,30 +254,9 @@ fn output_of(client: &Client, result: &TaskResult) -> anyhow::Result<Result<Task
     Ok(TaskOutput::decode(&bytes).map_err(|error| format!("the output of task {index} is damaged: {error}")))
 }
 
-/// Writes the receipts of tasks that were saved.
-fn save_receipts(
-    client: &Client,
-    bag: &str,
-    out: &Path,
-    records: &[Record],
-    problems: &mut Vec<String>,
-) -> anyhow::Result<()> {
-    let receipts = client.receipts(bag)?;
-    for Record { result, .. } in records {
-        let index = result.index;
-        let Ok(place) = receipts.binary_search_by_key(&index, |receipt| receipt.index) else {
-            problems.push(format!("there is no receipt of task {index}: it ended under an older idlewood"));
-            continue;
-        };
-        let bytes = hex::decode(&receipts[place].receipt).context("the agent's answer is damaged")?;
-        write(&out.join(index.to_string()).join("receipt"), &bytes)?;
-    }
-    Ok(())
-}
-
 pub(super) fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCode> {
     let client = context.client()?;
-    let (bag, results, missing) = choose(&client, &args.bag.id.0, args.index.as_ref())?;
+    let Chosen { bag, results, missing, .. } = choose(&client, &args.bag.id.0, args.index.as_ref())?;
     let mut out = io::BufWriter::new(io::stdout().lock());
     let json = context.format == Format::Json;
     let terminal = io::stdout().is_terminal();
@@ -284,8 +318,18 @@ fn still_missing(bag: &Bag, missing: u64) -> String {
     }
 }
 
-/// The chosen tasks of a bag that are over, by index, and how many of the chosen are not.
-fn choose(client: &Client, id: &str, chosen: Option<&Numbers>) -> anyhow::Result<(Bag, Vec<TaskResult>, u64)> {
+/// What the user has asked for of a bag.
+struct Chosen {
+    bag: Bag,
+    /// Of the chosen tasks that are over, by index.
+    results: Vec<TaskResult>,
+    /// Of other tasks that are over.
+    others: Vec<TaskResult>,
+    /// How many of the chosen are not over.
+    missing: u64,
+}
+
+fn choose(client: &Client, id: &str, chosen: Option<&Numbers>) -> anyhow::Result<Chosen> {
     let bag = client.bag(id)?.bag;
     let wanted = match chosen {
         None => bag.tasks,
@@ -297,11 +341,11 @@ fn choose(client: &Client, id: &str, chosen: Option<&Numbers>) -> anyhow::Result
             chosen.count() as u64
         }
     };
-    let mut results = client.results(&bag.id)?;
-    results.retain(|result| chosen.is_none_or(|chosen| chosen.contains(result.index)));
+    let is_chosen = |result: &TaskResult| chosen.is_none_or(|chosen| chosen.contains(result.index));
+    let (mut results, others): (Vec<_>, Vec<_>) = client.results(&bag.id)?.into_iter().partition(is_chosen);
     results.sort_unstable_by_key(|result| result.index);
     let missing = wanted.saturating_sub(results.len() as u64);
-    Ok((bag, results, missing))
+    Ok(Chosen { bag, results, others, missing })
 }
 
 /// Writes a task's directory. Paths that are refused become problems.
