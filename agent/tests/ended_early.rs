@@ -5,6 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -133,6 +134,32 @@ fn listed(out: &Path) -> Vec<u64> {
     indices
 }
 
+/// A command that waits for an output, and what lets it have that. Those after it come slowly.
+fn stopped(dir: &Path, args: &[&str]) -> (Child, Sender<()>) {
+    let (asked, is_asked) = channel();
+    let (go, may_go) = channel();
+    // Not joined: it listens for as long as the process lives.
+    agent(dir, move |index| {
+        if index == STOP {
+            asked.send(()).expect("the test waits");
+            return may_go.recv().is_ok();
+        }
+        // The signal has to reach the command meanwhile.
+        thread::sleep(Duration::from_millis(if index > STOP { 100 } else { 0 }));
+        true
+    });
+    let command = start(dir, args);
+    is_asked.recv().expect("it asks");
+    (command, go)
+}
+
+/// Ctrl-C in the middle.
+fn interrupt(command: &Child, go: Sender<()>) {
+    let sent = Command::new("kill").args(["-INT", &command.id().to_string()]).status();
+    assert!(sent.expect("kill exists").success());
+    go.send(()).expect("it waits");
+}
+
 #[test]
 fn a_get_lists_what_it_has_saved_when_its_agent_goes_away() {
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -155,26 +182,37 @@ fn a_get_lists_what_it_has_saved_when_its_agent_goes_away() {
 fn a_get_lists_what_it_has_saved_when_it_is_interrupted() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let out = dir.path().join("out");
-    let (asked, is_asked) = std::sync::mpsc::channel();
-    let (go, may_go) = std::sync::mpsc::channel();
-    // Not joined: it listens for as long as the process lives.
-    agent(dir.path(), move |index| {
-        if index == STOP {
-            asked.send(()).expect("the test waits");
-            return may_go.recv().is_ok();
-        }
-        // The signal has to reach the command meanwhile.
-        thread::sleep(Duration::from_millis(if index > STOP { 100 } else { 0 }));
-        true
-    });
-    let get = start(dir.path(), &["bag", "get", "--out", out.to_str().expect("ours")]);
-    is_asked.recv().expect("it asks");
-    assert!(Command::new("kill").args(["-INT", &get.id().to_string()]).status().expect("kill exists").success());
-    go.send(()).expect("it waits");
+    let (get, go) = stopped(dir.path(), &["bag", "get", "--out", out.to_str().expect("ours")]);
+    interrupt(&get, go);
     let ended = get.wait_with_output().expect("it is a child");
     assert_eq!((ended.status.code(), ended.stdout.len()), (Some(130), 0), "{ended:?}");
     assert!(error_of(&ended).ends_with("interrupted"), "{ended:?}");
     let listed = listed(&out);
     let begun = listed.len() as u64;
     assert!(begun > STOP && begun < TASKS && listed == (0..begun).collect::<Vec<_>>(), "{listed:?}");
+}
+
+#[test]
+fn logs_as_json_are_whole_when_their_agent_goes_away() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let agent = agent(dir.path(), |index| index != STOP);
+    let ended = run(dir.path(), &["bag", "logs"]);
+    agent.join().expect("it ended");
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    assert!(error_of(&ended).contains("cannot get the output of task 3"), "{ended:?}");
+    let logs: Vec<Value> = serde_json::from_slice(&ended.stdout).expect("JSON");
+    let texts: Vec<&str> = logs.iter().filter_map(|log| log["text"].as_str()).collect();
+    assert_eq!(texts, ["task 0\n", "task 1\n", "task 2\n"]);
+}
+
+#[test]
+fn logs_as_json_are_whole_when_they_are_interrupted() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let (logs, go) = stopped(dir.path(), &["bag", "logs"]);
+    interrupt(&logs, go);
+    let ended = logs.wait_with_output().expect("it is a child");
+    assert_eq!(ended.status.code(), Some(130), "{ended:?}");
+    assert_eq!(error_of(&ended), "interrupted");
+    let logs: Vec<Value> = serde_json::from_slice(&ended.stdout).expect("JSON");
+    assert!((STOP as usize + 1..TASKS as usize).contains(&logs.len()), "{logs:?}");
 }

@@ -255,22 +255,25 @@ fn output_of(client: &Client, result: &TaskResult) -> anyhow::Result<Result<Task
 }
 
 pub(super) fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCode> {
+    let json = context.format == Format::Json;
+    // Text may end anywhere.
+    let interrupt = if json { Interrupt::hear()? } else { Interrupt::default() };
     let client = context.client()?;
     let Chosen { bag, results, missing, .. } = choose(&client, &args.bag.id.0, args.index.as_ref())?;
     let mut out = io::BufWriter::new(io::stdout().lock());
-    let json = context.format == Format::Json;
     let terminal = io::stdout().is_terminal();
     if json {
         out.write_all(b"[")?;
     }
     let (mut problems, mut separator) = (Vec::new(), &b""[..]);
-    for result in results {
+    let ended = results.into_iter().try_for_each(|result| -> anyhow::Result<()> {
+        interrupt.check()?;
         let index = result.index;
         let task = match output_of(&client, &result)? {
             Ok(task) => task,
             Err(problem) => {
                 problems.push(problem);
-                continue;
+                return Ok(());
             }
         };
         let text = if args.stderr { task.stderr } else { task.stdout };
@@ -284,11 +287,12 @@ pub(super) fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCod
         } else {
             out.write_all(&text)?;
         }
-    }
-    if json {
-        out.write_all(b"]\n")?;
-    }
-    out.flush()?;
+        Ok(())
+    });
+    // Also what ended early is JSON.
+    let closed = if json { out.write_all(b"]\n") } else { Ok(()) };
+    ended?;
+    closed.and_then(|()| out.flush())?;
     if missing > 0 && !json {
         writeln!(io::stderr(), "{}", still_missing(&bag, missing))?;
     }
