@@ -95,6 +95,8 @@ pub struct Plan {
     pub request: SubmitRequest,
     /// The distinct blobs that the request names, and where each can be read.
     pub files: BTreeMap<[u8; 32], LocalFile>,
+    /// Directories that the pattern matches: tasks are made of files only.
+    pub left_out: Vec<PathBuf>,
 }
 
 /// A file to be uploaded.
@@ -117,7 +119,8 @@ impl Plan {
         let mut files = Files::default();
         let path = options.program.as_ref().ok_or(SubmitError::NoProgram)?;
         let program = files.add_program(path, options.native)?;
-        let entries = entries(&options, stdin, &mut files)?;
+        let mut left_out = Vec::new();
+        let entries = entries(&options, stdin, &mut files, &mut left_out)?;
         let mut shared = Shared::default();
         for path in &options.input {
             shared.add(files.add("input", path)?, path)?;
@@ -153,7 +156,7 @@ impl Plan {
             native: options.native,
             replication,
         };
-        Ok(Self { request, files: files.0 })
+        Ok(Self { request, files: files.0, left_out })
     }
 
     /// Bytes of all files together.
@@ -221,7 +224,12 @@ fn check_values(options: &Options) -> Result<(), SubmitError> {
     Ok(())
 }
 
-fn entries(options: &Options, mut stdin: impl io::Read, files: &mut Files) -> Result<Vec<Entry>, SubmitError> {
+fn entries(
+    options: &Options,
+    mut stdin: impl io::Read,
+    files: &mut Files,
+    left_out: &mut Vec<PathBuf>,
+) -> Result<Vec<Entry>, SubmitError> {
     let texts = if let Some(numbers) = &options.array {
         numbers.iter().map(|number| number.to_string()).collect()
     } else if let Some(path) = &options.each_line {
@@ -232,7 +240,7 @@ fn entries(options: &Options, mut stdin: impl io::Read, files: &mut Files) -> Re
         }
         texts.clone()
     } else if let Some(pattern) = &options.glob {
-        return matches(pattern, files);
+        return matches(pattern, files, left_out);
     } else {
         return Ok(Vec::new());
     };
@@ -260,7 +268,7 @@ fn lines(path: &Path, stdin: &mut impl io::Read) -> Result<Vec<String>, SubmitEr
     Ok(lines)
 }
 
-fn matches(pattern: &str, files: &mut Files) -> Result<Vec<Entry>, SubmitError> {
+fn matches(pattern: &str, files: &mut Files, left_out: &mut Vec<PathBuf>) -> Result<Vec<Entry>, SubmitError> {
     let found =
         glob::glob(pattern).map_err(|error| SubmitError::Value(format!("{pattern:?} is no pattern: {}", error.msg)))?;
     let mut entries = Vec::new();
@@ -272,6 +280,7 @@ fn matches(pattern: &str, files: &mut Files) -> Result<Vec<Entry>, SubmitError> 
             source: error.into(),
         })?;
         if path.is_dir() {
+            left_out.push(path);
             continue;
         }
         let input = files.add("input", &path)?;
@@ -281,10 +290,14 @@ fn matches(pattern: &str, files: &mut Files) -> Result<Vec<Entry>, SubmitError> 
         let text = path.to_str().map(str::to_owned).ok_or_else(|| not_unicode(&path))?;
         entries.push(Entry { text, input: Some(input) });
     }
-    if entries.is_empty() {
-        return Err(SubmitError::NoTask(format!("no file matches {pattern}")));
+    match left_out.first() {
+        _ if !entries.is_empty() => Ok(entries),
+        None => Err(SubmitError::NoTask(format!("no file matches {pattern}"))),
+        Some(directory) => Err(SubmitError::NoTask(format!(
+            "only directories match {pattern}; the files in the first match {}",
+            directory.join("*").display()
+        ))),
     }
-    Ok(entries)
 }
 
 /// The local files a plan needs, by content.

@@ -64,11 +64,13 @@ pub(super) fn run(context: &Context, args: SubmitArgs, entries: Option<Vec<Strin
     let plan = Plan::new(flags.over(spec), io::stdin())?;
     if args.dry_run {
         preview(context, &plan)?;
+        tell_left_out(&plan)?;
         return Ok(ExitCode::SUCCESS);
     }
     let client = context.client()?;
     upload(&client, &plan)?;
     let bag = client.submit(&plan.request)?;
+    tell_left_out(&plan)?;
     let waits = args.wait || args.progress;
     if context.format == Format::Text {
         let mut out = io::stdout().lock();
@@ -107,6 +109,17 @@ fn upload(client: &Client, plan: &Plan) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Names what the user may take for tasks.
+fn tell_left_out(plan: &Plan) -> io::Result<()> {
+    let Some(first) = plan.left_out.first() else { return Ok(()) };
+    let others = match plan.left_out.len() {
+        1 => String::new(),
+        directories => format!(" and {} more", directories - 1),
+    };
+    let first = output::printable(&first.display().to_string());
+    writeln!(io::stderr(), "left out, since tasks are made of files only: the directory {first}{others}")
 }
 
 /// What would be sent.

@@ -77,6 +77,20 @@ fn matches_become_inputs() {
     assert_eq!(plan.request.stdin.as_deref(), Some("{}"));
     assert_eq!(fill("-o{index} {} {}", 1, &plan.request.entries), "-o1 inputs/b.dat inputs/b.dat");
     assert_eq!(plan.files.len(), 3);
+    assert!(plan.left_out.is_empty());
+}
+
+#[test]
+fn directories_that_match_are_named() {
+    let desk = Desk::new();
+    for name in ["in/a", "in/sub/x", "in/tub/y", "only/sub/x"] {
+        desk.file(name, name.as_bytes());
+    }
+    let with_files = plan(Options { glob: desk.pattern("in/*"), ..desk.options() }).unwrap();
+    let left_out = ["in/sub", "in/tub"].map(|name| desk.0.path().join(name));
+    assert_eq!((with_files.request.tasks, with_files.left_out), (1, left_out.to_vec()));
+    let error = plan(Options { glob: desk.pattern("only/*"), ..desk.options() }).unwrap_err().to_string();
+    assert!(error.starts_with("no task: only directories match ") && error.ends_with("only/sub/*"), "{error}");
 }
 
 #[test]

@@ -39,6 +39,23 @@ fn wrong_submissions_are_refused_with_a_reason() {
 }
 
 #[test]
+fn directories_among_the_matches_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["one", "two"] {
+        fs::create_dir_all(dir.path().join("in").join(name)).unwrap();
+    }
+    fs::write(dir.path().join("in/file"), "").unwrap();
+    let (probe, pattern) = (probe_program(), dir.path().join("in/*"));
+    let args = ["submit", "--dry-run", "--program", probe.to_str().unwrap(), "--glob", pattern.to_str().unwrap()];
+    let output = command(&[&["--output", "json"], &args[..]].concat());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("the directory ") && said.ends_with("/in/one and 1 more\n"), "{said}");
+    let request: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(request["tasks"], 1);
+}
+
+#[test]
 fn wrong_starts_are_refused_with_a_reason() {
     let grid = Grid::start(1);
     let agent = &grid.agents[0];
