@@ -36,7 +36,7 @@ impl Driver {
             _ => {
                 let blobs = self.supplies.blobs.clone();
                 let look = move || Done::RerunReady { bag, needs: needs(&blobs, bag).map(Box::new), reply };
-                self.jobs.spawn_blocking(look, Done::Discarded);
+                self.answers.spawn_blocking(look, Done::Discarded);
                 return;
             }
         };

@@ -1,7 +1,7 @@
 //! Writes on their way to the store, in order, and those that failed.
 //!
 //! The driver both queues writes and hears of their end, so it never waits for room: what does not fit waits here,
-//! and meanwhile nothing new is taken in.
+//! and meanwhile nothing new is taken in but what the user says.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -187,6 +187,8 @@ pub(super) struct Driver {
     pub(super) places: Vec<Place>,
     pub(super) runs: Runs,
     pub(super) jobs: Jobs<Done>,
+    /// Work beside the loop for whoever waits for an answer; nothing is written on its account.
+    pub(super) answers: Jobs<Done>,
     pub(super) manifests: Manifests,
     pub(super) leaving: Leaving,
     /// Results of this machine's bags that came without their machine's signature.
@@ -250,6 +252,7 @@ impl Driver {
             runs: Runs::new(places.len()),
             places,
             jobs: Jobs::new(),
+            answers: Jobs::new(),
             manifests: Manifests::default(),
             leaving: Leaving::default(),
             results_unsigned: 0,
@@ -334,7 +337,10 @@ impl Driver {
             _ = wakes.save.tick() => self.neighbours.save(self.peer.overlay_view().neighbours()),
             _ = wakes.sweep.tick() => self.sweep_checkpoints(),
             Some((id, done)) = self.jobs.next(), if self.commits.has_room() => self.done(id, done),
-            Some(command) = self.commands.recv(), if self.commits.has_room() => self.command(command),
+            // The user is answered whatever waits. What they order is written, too, but at most once for each bag; of
+            // submissions a bounded number waits.
+            Some((id, done)) = self.answers.next() => self.done(id, done),
+            Some(command) = self.commands.recv() => self.command(command),
             Some(event) = self.net_events.recv(), if self.commits.has_room() => self.net_event(event),
         }
         self.send_results();

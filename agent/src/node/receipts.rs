@@ -194,7 +194,7 @@ impl Driver {
             answer(reply, Ok(views.collect()));
             Done::ManifestRead { bag, manifest: Some(known) }
         };
-        self.jobs.spawn_blocking(read, Done::ManifestRead { bag, manifest: None });
+        self.answers.spawn_blocking(read, Done::ManifestRead { bag, manifest: None });
     }
 }
 

@@ -342,7 +342,7 @@ impl Driver {
             answer(reply, Ok(results.collect()));
             Done::ManifestRead { bag, manifest }
         };
-        self.jobs.spawn_blocking(read, Done::ManifestRead { bag, manifest: None });
+        self.answers.spawn_blocking(read, Done::ManifestRead { bag, manifest: None });
     }
 
     fn cancel(&mut self, id: &str) -> Result<api::Bag, Refusal> {

@@ -353,6 +353,54 @@ fn on_a_full_disk_submissions_are_refused_and_what_was_acknowledged_is_done() {
     grid.agents[0].terminate();
 }
 
+/// Of results of another machine more come than may wait for the disk: then nothing is taken from the grid any more.
+#[test]
+fn an_agent_answers_while_nothing_more_can_wait_for_its_disk() {
+    let mut grid = Grid::prepare_unstarted(2);
+    let Some(_disk) = small_disk(&grid.agents[0].dir) else {
+        println!("not tested: this user may not mount a file system");
+        return;
+    };
+    (0..2).for_each(|number| grid.run(number));
+    grid.wait_until_formed(2);
+    // Only the other one runs tasks.
+    grid.agents[0].ask(&["pause"]);
+    let over = grid.agents[0].submit_sleeps(1, 0);
+    assert_complete(&grid.agents[0], &over, 1);
+    let bag = grid.agents[0].submit_sleeps(2000, 20);
+    wait_for("a task to be done", || grid.agents[0].ask(&["bag", "show", &bag])["done"].as_u64() >= Some(1));
+    let filler = grid.agents[0].dir.join("filler");
+    fs::write(&filler, vec![0; 200 << 20]).expect_err("it does not fit");
+    // Room for outputs, and none for the store.
+    let length = fs::metadata(&filler).expect("our file").len();
+    let shorten = fs::OpenOptions::new().write(true).open(&filler).and_then(|file| file.set_len(length - (6 << 20)));
+    shorten.expect("less of it");
+    let agent = &grid.agents[0];
+    let done = || agent.ask(&["bag", "show", &bag])["done"].as_u64();
+    let mut before = None;
+    wait_for("nothing more to be taken", || {
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        let now = done();
+        std::mem::replace(&mut before, now) == now
+    });
+    assert!((200..2000).contains(&before.expect("it is told")), "{before:?} are done");
+    agent.ask(&["status"]);
+    assert_eq!(agent.ask(&["bag", "logs", &over]).as_array().map(Vec::len), Some(1));
+    agent.ask(&["bag", "rm", &over]);
+    agent.ask(&["bag", "cancel", &bag]);
+    let listed = agent.ask(&["bag", "list"]);
+    assert_eq!(
+        (listed.as_array().map(Vec::len), listed[0]["state"].as_str()),
+        (Some(1), Some("cancelled")),
+        "{listed}"
+    );
+    fs::remove_file(&filler).expect("our directory");
+    wait_for("nobody to hold anything", || grid.agents.iter().all(|agent| agent.holds() == 0));
+    grid.agents[0].terminate();
+    grid.run(0);
+    assert_eq!(grid.agents[0].ask(&["bag", "list"])[0]["state"], "cancelled", "what was ordered was written");
+}
+
 #[test]
 fn a_bag_outlives_the_machine_that_submitted_it() {
     let mut grid = Grid::start(3);

@@ -227,12 +227,17 @@ impl Drop for Agent {
 impl Grid {
     /// Starts `count` agents and waits until they are one grid.
     pub(crate) fn start(count: usize) -> Self {
-        let mut grid = Self::prepare(count, Box::new(TURN.read().unwrap_or_else(PoisonError::into_inner)));
+        let mut grid = Self::prepare_unstarted(count);
         for number in 0..count {
             grid.run(number);
         }
         grid.wait_until_formed(count);
         grid
+    }
+
+    /// Agents that are yet to be started, the first one first.
+    pub(crate) fn prepare_unstarted(count: usize) -> Self {
+        Self::prepare(count, Box::new(TURN.read().unwrap_or_else(PoisonError::into_inner)))
     }
 
     /// One agent that is yet to be started, with these settings, while no other test has agents.

@@ -129,6 +129,7 @@ impl Driver {
             runs,
             measuring,
             jobs,
+            answers,
             store,
             store_events,
             net,
@@ -146,7 +147,8 @@ impl Driver {
             drop((places, runs, measuring));
         });
         let events = async { while net_events.recv().await.is_some() {} };
-        let all = async { tokio::join!(closing, pools, jobs.shutdown(), control.shutdown(), net.shutdown(), events) };
+        let jobs = async { tokio::join!(jobs.shutdown(), answers.shutdown()) };
+        let all = async { tokio::join!(closing, pools, jobs, control.shutdown(), net.shutdown(), events) };
         match tokio::time::timeout_at(until, all).await {
             Ok((closed, ended, ..)) => {
                 closed.context("the last writes failed")?;
