@@ -335,7 +335,10 @@ impl Driver {
             () = sleep_until(self.commits.retry_at()) => self.commits.retry(&self.store),
             () = sleep_until(deadline) => self.feed(Event::DeadlineReached),
             _ = wakes.save.tick() => self.neighbours.save(self.peer.overlay_view().neighbours()),
-            _ = wakes.sweep.tick() => self.sweep_checkpoints(),
+            _ = wakes.sweep.tick() => {
+                self.sweep_checkpoints();
+                self.read_unread();
+            }
             Some((id, done)) = self.jobs.next(), if self.commits.has_room() => self.done(id, done),
             // The user is answered whatever waits. What they order is written, too, but at most once for each bag; of
             // submissions a bounded number waits.
@@ -499,7 +502,7 @@ impl Driver {
             Done::Accepted { result, reply } => self.accepted(result, reply),
             Done::AcceptLost => self.accepting -= 1,
             Done::RerunReady { bag, needs, reply } => self.rerun_ready(bag, needs, reply),
-            Done::ManifestRead { bag, manifest: Some(manifest) } => self.manifests.remember(bag, manifest),
+            Done::ManifestRead { bag, manifest: Some(manifest) } => self.manifest_read(bag, manifest),
             Done::CheckpointsKept { bag, kept } => self.checkpoints_kept(bag, kept),
             Done::Reclaimed { stop, took } => self.reclaimed(stop, took),
             Done::Bootstrapped(Some(contact)) => self.feed(Event::Bootstrap(contact)),

@@ -9,6 +9,7 @@ use idlewood_overlay::{PeerId, WallTime};
 use idlewood_scheduler::{BagId, Change, Record, RecordKey, TaskResult};
 
 use super::Refusal;
+use super::driver::{Done, Driver};
 use super::pin::Pin;
 use crate::blobs::{BlobError, Blobs};
 use crate::manifest::Manifest;
@@ -32,7 +33,7 @@ pub(super) struct Description {
 /// A bag of this machine.
 #[derive(Debug)]
 struct Bag {
-    /// `None`: the disk lost its manifest.
+    /// `None`: the disk lost its manifest, or does not give it just now.
     description: Option<Description>,
     /// The manifest stays as long as there is a record of the bag.
     _manifest: Pin,
@@ -60,7 +61,7 @@ impl Kept {
         for record in records {
             if let Record::Bag { bag, .. } = record {
                 let manifest = read_manifest(blobs, bag.id).unwrap_or_else(|error| {
-                    tracing::error!(bag = %bag.id, %error, "start the agent again when this has been seen to");
+                    tracing::error!(bag = %bag.id, %error, "the manifest of a bag submitted here is tried again each minute");
                     None
                 });
                 kept.learn(bag.id, manifest.as_ref());
@@ -73,7 +74,7 @@ impl Kept {
     /// A bag of this machine whose record is about to be written: its manifest, program and inputs stay.
     pub(super) fn learn(&mut self, bag: BagId, manifest: Option<&Manifest>) {
         let pin = |hash: [u8; 32]| Pin::new(&self.blobs, Hash::from_bytes(hash));
-        if manifest.is_none() {
+        if manifest.is_none() && self.blobs.len(Hash::from_bytes(bag.0)).is_none() {
             tracing::warn!(%bag, "the manifest of a bag submitted here is missing; its tasks run only where it is cached");
         }
         let needs: BTreeSet<[u8; 32]> =
@@ -117,9 +118,22 @@ impl Kept {
         self.done.get(&bag).into_iter().flat_map(BTreeMap::values)
     }
 
-    /// What a bag of this machine is; `None` where the disk lost its manifest.
+    /// What a bag of this machine is; `None` where the disk lost its manifest, or does not give it just now.
     pub(super) fn description(&self, bag: BagId) -> Option<&Description> {
         self.bags.get(&bag)?.description.as_ref()
+    }
+
+    /// Whether a bag of this machine has a manifest here that could not be read.
+    pub(super) fn is_unread(&self, bag: BagId) -> bool {
+        let is_unknown = self.bags.get(&bag).is_some_and(|bag| bag.description.is_none());
+        is_unknown && self.blobs.len(Hash::from_bytes(bag.0)).is_some()
+    }
+
+    /// A bag is over: it needs nothing but its manifest.
+    fn close(&mut self, bag: BagId) {
+        if let Some(bag) = self.bags.get_mut(&bag) {
+            bag.needs.clear();
+        }
     }
 
     fn put(&mut self, record: &Record) {
@@ -139,11 +153,7 @@ impl Kept {
                 let pin = Pin::new(&self.blobs, Hash::from_bytes(checkpoint.blob.0));
                 self.checkpoints.insert((*bag, *index), pin);
             }
-            Record::Bag { bag, closed: Some(_), .. } => {
-                if let Some(bag) = self.bags.get_mut(&bag.id) {
-                    bag.needs.clear();
-                }
-            }
+            Record::Bag { bag, closed: Some(_), .. } => self.close(bag.id),
             Record::Bag { .. }
             | Record::Incarnation(_)
             | Record::Held { .. }
@@ -178,6 +188,29 @@ pub(super) fn manifest(
     }
     let read = read_manifest(blobs, bag).map_err(|error| Refusal::Unavailable(error.to_string()))?;
     Ok(read.map(Arc::new))
+}
+
+impl Driver {
+    /// Reads manifests again that could not be read, beside the loop.
+    pub(super) fn read_unread(&mut self) {
+        let unread: Vec<BagId> = self.kept.bags.keys().copied().filter(|bag| self.kept.is_unread(*bag)).collect();
+        for bag in unread {
+            let blobs = self.supplies.blobs.clone();
+            let read = move || Done::ManifestRead { bag, manifest: manifest(None, &blobs, bag).unwrap_or_default() };
+            self.answers.spawn_blocking(read, Done::Discarded);
+        }
+    }
+
+    /// A manifest was read: of a bag that others submitted, or one of this machine.
+    pub(super) fn manifest_read(&mut self, bag: BagId, manifest: Arc<Manifest>) {
+        if self.kept.is_unread(bag) {
+            self.kept.learn(bag, Some(&manifest));
+            if self.peer.bag(bag).is_some_and(|view| view.closed.is_some()) {
+                self.kept.close(bag);
+            }
+        }
+        self.manifests.remember(bag, manifest);
+    }
 }
 
 #[cfg(test)]
@@ -256,6 +289,22 @@ mod tests {
         drop(kept);
         crowd(&blobs);
         assert_eq!(here(&blobs), [false, false, false], "nothing else pins it");
+    }
+
+    /// A link to itself stands for whatever keeps a file from being read: root reads what nobody else may.
+    #[test]
+    fn a_manifest_that_cannot_be_read_just_now_is_not_taken_for_lost() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let open = || Arc::new(Blobs::open(&dir.path().join("blobs"), 1000).expect("our directory"));
+        let id = open().put_bytes(b"no manifest, but here").expect("there is room");
+        let (bag, lost) = (BagId(*id.as_bytes()), BagId([7; 32]));
+        let path = open().path(id).expect("it can be read").expect("it is here");
+        std::fs::remove_file(&path).expect("our directory");
+        std::os::unix::fs::symlink(&path, &path).expect("our directory");
+        let mut kept = Kept::restore(&open(), &[record(bag, None), record(lost, None)]);
+        assert_eq!([bag, lost].map(|bag| kept.is_unread(bag)), [true, false]);
+        kept.learn(bag, Some(&manifest()));
+        assert!(!kept.is_unread(bag) && kept.description(bag).is_some());
     }
 
     #[test]

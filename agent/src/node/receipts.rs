@@ -137,7 +137,8 @@ impl Driver {
     /// proves it. `None`: it is not to be heard.
     pub(super) fn checked(&mut self, from: PeerId, message: Message) -> Option<Message> {
         let Message::Results { bag, executor, mut results, signature } = message else { return Some(message) };
-        if self.kept.description(bag).is_none() || results.is_empty() {
+        let is_foreign = self.kept.description(bag).is_none() && !self.kept.is_unread(bag);
+        if is_foreign || results.is_empty() {
             return Some(Message::Results { bag, executor, results, signature });
         }
         let Some(manifest) = self.manifests.get(bag) else {

@@ -302,8 +302,14 @@ impl Driver {
     }
 
     fn bag_detail(&self, view: BagView) -> Result<api::BagDetail, Refusal> {
-        let missing = || Refusal::Unavailable(format!("the manifest of bag {} is missing on this disk", view.bag.id));
-        let description = self.kept.description(view.bag.id).ok_or_else(missing)?;
+        let bag = view.bag.id;
+        let missing = || match self.kept.is_unread(bag) {
+            true => {
+                Refusal::Unavailable(format!("the manifest of bag {bag} cannot be read just now; see the agent's log"))
+            }
+            false => Refusal::Unavailable(format!("the manifest of bag {bag} is missing on this disk")),
+        };
+        let description = self.kept.description(bag).ok_or_else(missing)?;
         let placements = self.peer.placements(view.bag.id).into_iter().map(|(executor, ranges)| api::Placement {
             peer: identity::to_libp2p(executor.peer).to_string(),
             tasks: ranges.len(),

@@ -299,6 +299,27 @@ fn an_output_that_is_lost_keeps_nobody_from_the_others() {
     assert!(answer.stderr.contains("the output of task 1 cannot be fetched"), "{answer:?}");
 }
 
+/// Its name and its program are in the manifest.
+#[test]
+fn a_bag_whose_manifest_cannot_be_read_for_a_while_is_known_again() {
+    let mut grid = Grid::start(1);
+    grid.agents[0].ask(&["pause"]);
+    let id = grid.agents[0].submit_sleeps(2, 10);
+    grid.agents[0].terminate();
+    let manifest = grid.agents[0].dir.join("blobs").join(&id[..2]).join(&id[2..]);
+    let aside = grid.root.path().join("aside");
+    fs::rename(&manifest, &aside).expect("our directory");
+    // Root reads any file.
+    std::os::unix::fs::symlink(&manifest, &manifest).expect("our directory");
+    grid.run(0);
+    let refused = grid.agents[0].cli(&["bag", "show", &id]);
+    assert!(refused.code == 1 && refused.stderr.contains("cannot be read just now"), "{refused:?}");
+    fs::rename(&aside, &manifest).expect("our directory");
+    wait_for("the bag to be known", || grid.agents[0].cli(&["bag", "show", &id]).code == 0);
+    grid.agents[0].ask(&["resume"]);
+    assert_complete(&grid.agents[0], &id, 2);
+}
+
 /// A file system of its own for an agent, as long as this lives.
 struct SmallDisk(PathBuf);
 
