@@ -561,6 +561,15 @@ pub struct PauseRequest {
     pub for_s: Option<f64>,
 }
 
+/// `POST /v1/bags/{id}/rerun`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RerunRequest {
+    /// The tasks, those that are over; null: those that failed.
+    #[serde(default)]
+    pub tasks: Option<Vec<u64>>,
+}
+
 /// `POST /v1/blobs`: what was uploaded.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BlobBody {

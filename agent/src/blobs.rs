@@ -331,6 +331,13 @@ impl Blobs {
         Ok(Some(path))
     }
 
+    /// The file may have changed since this process has looked at it: the next use hashes it again.
+    pub fn doubt(&self, hash: Hash) {
+        if let Some(entry) = self.index().blobs.get_mut(&hash) {
+            (entry.verified, entry.durable) = (false, false);
+        }
+    }
+
     /// Reads at most `max` bytes at `offset`; `None` if there is no such blob. Empty at or past the end.
     ///
     /// # Errors

@@ -179,12 +179,12 @@ impl Client {
         self.post(&format!("/v1/bags/{id}/cancel"), &serde_json::json!({}), ANSWER_WAIT)
     }
 
-    /// `POST /v1/bags/{id}/rerun`: the failed tasks are tried again.
+    /// `POST /v1/bags/{id}/rerun`: these tasks are run again, or those that failed.
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn rerun_failed(&self, id: &str) -> Result<api::Bag, ClientError> {
-        self.post(&format!("/v1/bags/{id}/rerun"), &serde_json::json!({}), ANSWER_WAIT)
+    pub fn rerun(&self, id: &str, request: &api::RerunRequest) -> Result<api::Bag, ClientError> {
+        self.post(&format!("/v1/bags/{id}/rerun"), request, ANSWER_WAIT)
     }
 
     /// `POST /v1/bags/{id}/remove`: the bag, which is over, as it was.

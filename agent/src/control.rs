@@ -42,7 +42,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
-use crate::api::{self, Endpoint, ErrorBody, PauseRequest};
+use crate::api::{self, Endpoint, ErrorBody, PauseRequest, RerunRequest};
 use crate::blobs::{BlobError, Blobs};
 use crate::client::ENDPOINT_FILE;
 use crate::grid::Gate;
@@ -242,7 +242,7 @@ fn bag_routes(node: NodeHandle) -> Router {
         .route("/v1/bags/{id}/receipts", get(receipts))
         .route("/v1/bags/{id}/ticket", get(ticket))
         .route("/v1/bags/{id}/cancel", post(cancel))
-        .route("/v1/bags/{id}/rerun", post(rerun_failed))
+        .route("/v1/bags/{id}/rerun", post(rerun))
         .route("/v1/bags/{id}/remove", post(remove))
         .route("/v1/pause", post(pause))
         .route("/v1/resume", post(resume))
@@ -296,8 +296,13 @@ async fn cancel(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) ->
     Ok(Json(node.cancel(&id).await?))
 }
 
-async fn rerun_failed(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> Answer<api::Bag> {
-    Ok(Json(node.rerun_failed(&id).await?))
+async fn rerun(
+    State(node): State<NodeHandle>,
+    UrlPath(id): UrlPath<String>,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer<api::Bag> {
+    let RerunRequest { tasks } = parse(body)?;
+    Ok(Json(node.rerun(&id, tasks).await?))
 }
 
 async fn remove(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> Answer<api::Bag> {

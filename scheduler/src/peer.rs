@@ -105,9 +105,9 @@ impl Peer {
                     ledger.close(Closing::Cancelled, &mut self.io);
                 }
             }
-            Event::RerunFailed(bag) => {
+            Event::Rerun { bag, tasks } => {
                 if let Some(ledger) = self.ledgers.get_mut(&bag) {
-                    ledger.rerun_failed(&mut self.io);
+                    ledger.rerun(&tasks, &mut self.io);
                 }
             }
             Event::Removed(bag) => self.remove(bag),

@@ -532,7 +532,7 @@ impl Host {
             11 => self.give([Event::Leave, Event::Return][usize::from(source.below(2))].clone()),
             12 => {
                 let bag = source.bag();
-                let events = [Event::Cancelled(bag), Event::RerunFailed(bag), Event::Removed(bag)];
+                let events = [Event::Cancelled(bag), Event::Rerun { bag, tasks: source.ranges() }, Event::Removed(bag)];
                 self.give(events[usize::from(source.below(3))].clone());
             }
             _ => self.restart(),

@@ -116,6 +116,23 @@ fn what_cannot_be_read_just_now_is_not_dropped() {
 }
 
 #[test]
+fn what_is_in_doubt_is_looked_at_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let blobs = open(dir.path(), 1 << 20);
+    let hashes = [&b"sound"[..], b"changed", b"gone"].map(|content| blobs.put_durable(content).unwrap());
+    let [_, changed, gone] = hashes.map(|hash| blobs.path(hash).unwrap().unwrap());
+    fs::remove_file(&changed).unwrap();
+    fs::write(&changed, b"CHANGED").unwrap();
+    fs::remove_file(gone).unwrap();
+    assert_eq!(hashes.map(|hash| blobs.is_durable(hash)), [true; 3]);
+    hashes.iter().for_each(|&hash| blobs.doubt(hash));
+    assert_eq!(hashes.map(|hash| blobs.is_durable(hash)), [false; 3]);
+    assert_eq!(hashes.map(|hash| blobs.path(hash).unwrap().is_some()), [true, false, false]);
+    assert_eq!(blobs.put_durable(b"changed").unwrap(), hashes[1]);
+    assert_eq!(blobs.read_chunk(hashes[1], 0, 10).unwrap().unwrap().bytes, b"changed");
+}
+
+#[test]
 fn the_least_recently_used_goes_and_the_pinned_stays() {
     let dir = tempfile::tempdir().unwrap();
     let blobs = open(dir.path(), 1000);

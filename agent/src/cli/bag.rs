@@ -8,10 +8,11 @@ use idlewood_scheduler::Replication;
 
 use super::follow::{self, View};
 use super::{Context, receipts, results, ticket};
-use crate::api::{Bag, BagDetail, TaskResult};
+use crate::api::{Bag, BagDetail, RerunRequest, TaskResult};
 use crate::client::Client;
 use crate::manifest::TaskOutput;
 use crate::output::{self, Colour, Column, Format, Table};
+use crate::submit::values::Numbers;
 
 /// Failed tasks whose reasons are shown.
 const REASONS_MAX: usize = 5;
@@ -46,14 +47,17 @@ pub(super) enum BagCommand {
         #[arg(value_name = "ID")]
         id: BagName,
     },
-    /// Try failed tasks again, with all their retries; opens a bag that was over
+    /// Run tasks again that are over, with all their retries; opens a bag that was over
     Rerun {
         /// Its id, a unique prefix of it, or `last`
         #[arg(value_name = "ID")]
         id: BagName,
         /// Those that failed: what succeeded is not run again
-        #[arg(long, required = true)]
+        #[arg(long, required_unless_present = "index", conflicts_with = "index")]
         failed: bool,
+        /// These, also where they succeeded: 5, 0-9, 1,3,7-9
+        #[arg(long, value_name = "RANGE")]
+        index: Option<Numbers>,
     },
     /// Write all of a bag to a file, with which another machine can take it over when this one is lost for good
     Ticket(ticket::TicketArgs),
@@ -108,7 +112,7 @@ pub(super) fn run(context: &Context, command: BagCommand) -> anyhow::Result<Exit
             follow::to_the_end(context, &bag.id.0, if progress { View::on_stderr() } else { View::Silent })
         }
         BagCommand::Cancel { id } => cancel(context, &id.0),
-        BagCommand::Rerun { id, failed: _ } => rerun_failed(context, &id.0),
+        BagCommand::Rerun { id, failed: _, index } => rerun(context, &id.0, index.as_ref()),
         BagCommand::Ticket(args) => ticket::ticket(context, &args),
         BagCommand::Adopt(args) => ticket::adopt(context, &args),
         BagCommand::Receipts(args) => receipts::receipts(context, &args),
@@ -314,8 +318,13 @@ fn cancel(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn rerun_failed(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
-    let bag = context.client()?.rerun_failed(id)?;
+fn rerun(context: &Context, id: &str, index: Option<&Numbers>) -> anyhow::Result<ExitCode> {
+    let client = context.client()?;
+    if let Some(index) = index {
+        results::check(&client.bag(id)?.bag, index)?;
+    }
+    let request = RerunRequest { tasks: index.map(|index| index.iter().collect()) };
+    let bag = client.rerun(id, &request)?;
     if context.format == Format::Json {
         output::json(&bag)?;
     } else {

@@ -24,12 +24,13 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use idlewood_scheduler::ranges::IntervalSet;
 use serde::Serialize;
 
 use super::bag::WhichBag;
 use super::interrupt::Interrupt;
 use super::{BadUsage, Context};
-use crate::api::{Bag, TaskResult};
+use crate::api::{Bag, BagState, TaskResult};
 use crate::client::{Client, ClientError};
 use crate::manifest::{TaskOutput, is_file_name};
 use crate::output::{self, Format};
@@ -123,10 +124,10 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
     let tasks = saved.records.len() as u64;
     ended.with_context(|| format!("got as far as {tasks} of {chosen}, in {}", out.display()))?;
     listed?;
-    let Saved { records, problems, .. } = saved;
+    let Saved { records, problems, lost, .. } = saved;
     if context.format == Format::Json {
         let problems = problems.clone();
-        output::json(&Fetched { bag: bag.id, out: out.clone(), tasks, missing, problems })?;
+        output::json(&Fetched { bag: bag.id.clone(), out: out.clone(), tasks, missing, problems })?;
     } else {
         let mut stdout = io::stdout().lock();
         writeln!(stdout, "the outputs of {} are in {}", output::count(tasks, "task"), out.display())?;
@@ -138,7 +139,7 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
         }
         stdout.flush()?;
     }
-    end(&problems)
+    end(&bag, &problems, &lost)
 }
 
 /// How far a `get` has come.
@@ -146,6 +147,8 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
 struct Saved {
     records: Vec<Record>,
     problems: Vec<String>,
+    /// Tasks whose outputs cannot be had.
+    lost: IntervalSet,
     /// The outputs of all other tasks that are over, by index.
     unsaved: BTreeMap<u64, String>,
 }
@@ -172,7 +175,10 @@ impl Saved {
                     self.records.push(save(out, result, &task, &mut self.problems)?);
                     self.unsaved.remove(&index);
                 }
-                Err(problem) => self.problems.push(problem),
+                Err(problem) => {
+                    self.lost.insert_index(index);
+                    self.problems.push(problem);
+                }
             }
             Ok(())
         });
@@ -222,12 +228,22 @@ fn saved_before(file: &Path, outputs: &BTreeMap<u64, String>) -> anyhow::Result<
     Ok(records)
 }
 
-/// Fails where there were problems, and names them.
-fn end(problems: &[String]) -> anyhow::Result<ExitCode> {
-    if !problems.is_empty() {
-        bail!("{}: {}", output::count(problems.len() as u64, "problem"), problems.join("\n  "));
+/// Fails where there were problems, and names them, and how to have what is lost all the same.
+fn end(bag: &Bag, problems: &[String], lost: &IntervalSet) -> anyhow::Result<ExitCode> {
+    if problems.is_empty() {
+        return Ok(ExitCode::SUCCESS);
     }
-    Ok(ExitCode::SUCCESS)
+    let mut sentence = format!("{}: {}", output::count(problems.len() as u64, "problem"), problems.join("\n  "));
+    if !lost.is_empty() && bag.state != BagState::Cancelled {
+        let tasks = lost.ranges().map(|range| match range.end - range.start {
+            1 => range.start.to_string(),
+            _ => format!("{}-{}", range.start, range.end - 1),
+        });
+        let tasks = tasks.collect::<Vec<_>>().join(",");
+        let id = output::short_id(&bag.id);
+        sentence += &format!("\n  what is lost is run again by `idlewood bag rerun {id} --index {tasks}`");
+    }
+    bail!(sentence)
 }
 
 /// What a task left, or why that cannot be had: others still can.
@@ -265,13 +281,14 @@ pub(super) fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCod
     if json {
         out.write_all(b"[")?;
     }
-    let (mut problems, mut separator) = (Vec::new(), &b""[..]);
+    let (mut problems, mut lost, mut separator) = (Vec::new(), IntervalSet::new(), &b""[..]);
     let ended = results.into_iter().try_for_each(|result| -> anyhow::Result<()> {
         interrupt.check()?;
         let index = result.index;
         let task = match output_of(&client, &result)? {
             Ok(task) => task,
             Err(problem) => {
+                lost.insert_index(index);
                 problems.push(problem);
                 return Ok(());
             }
@@ -296,7 +313,7 @@ pub(super) fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCod
     if missing > 0 && !json {
         writeln!(io::stderr(), "{}", still_missing(&bag, missing))?;
     }
-    end(&problems)
+    end(&bag, &problems, &lost)
 }
 
 /// What a task left that is not among its outputs.
@@ -338,10 +355,7 @@ fn choose(client: &Client, id: &str, chosen: Option<&Numbers>) -> anyhow::Result
     let wanted = match chosen {
         None => bag.tasks,
         Some(chosen) => {
-            if let Some(beyond) = chosen.iter().find(|&index| index >= bag.tasks) {
-                let (id, last) = (output::short_id(&bag.id), bag.tasks.saturating_sub(1));
-                return Err(BadUsage(format!("bag {id} has no task {beyond}: its last is {last}")).into());
-            }
+            check(&bag, chosen)?;
             chosen.count() as u64
         }
     };
@@ -350,6 +364,13 @@ fn choose(client: &Client, id: &str, chosen: Option<&Numbers>) -> anyhow::Result
     results.sort_unstable_by_key(|result| result.index);
     let missing = wanted.saturating_sub(results.len() as u64);
     Ok(Chosen { bag, results, others, missing })
+}
+
+/// Refuses tasks that a bag does not have.
+pub(super) fn check(bag: &Bag, chosen: &Numbers) -> Result<(), BadUsage> {
+    let Some(beyond) = chosen.iter().find(|&index| index >= bag.tasks) else { return Ok(()) };
+    let (id, last) = (output::short_id(&bag.id), bag.tasks.saturating_sub(1));
+    Err(BadUsage(format!("bag {id} has no task {beyond}: its last is {last}")))
 }
 
 /// Writes a task's directory. Paths that are refused become problems.

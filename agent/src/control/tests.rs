@@ -291,6 +291,7 @@ fn mutations_of_what_is_asked_of_the_agent() {
         assert!(pause_span(&request).is_err() || request.for_s.is_none_or(|seconds| seconds > 0.0));
         true
     });
+    mutations("control rerun", vec![br#"{"tasks":[1,2]}"#.to_vec()], |bytes| read::<RerunRequest>(bytes).is_some());
     let invite = br#"{"role":"member","valid_s":60.0,"uses":1,"lifetime_s":86400.0,"passphrase":"x"}"#.to_vec();
     mutations("control invite", vec![invite], |bytes| read::<InviteRequest>(bytes).is_some());
     mutations("control revoke", vec![br#"{"peer":"12D3KooW"}"#.to_vec()], |bytes| {

@@ -1,8 +1,9 @@
-//! What the user may still want of a bag: its failed tasks tried again, a ticket for it, or everything of it gone.
+//! What the user may still want of a bag: some of its tasks run again, a ticket for it, or everything of it gone.
 
 use std::sync::Arc;
 
 use blake3::Hash;
+use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{BagId, Closing, Event, Record};
 
 use super::Refusal;
@@ -23,19 +24,28 @@ pub(super) struct Needs {
 }
 
 impl Driver {
-    /// Looks beside the loop whether everything is still here that the tasks need.
-    pub(super) fn rerun_failed(&mut self, id: &str, reply: Reply<api::Bag>) {
+    /// Looks beside the loop whether everything is still here that the tasks need: those of these that are over, or those
+    /// that failed.
+    pub(super) fn rerun(&mut self, id: &str, tasks: Option<Vec<u64>>, reply: Reply<api::Bag>) {
         let view = match self.find(id) {
             Ok(view) => view,
             Err(refusal) => return answer(reply, Err(refusal)),
         };
         let bag = view.bag.id;
-        let refusal = match view.closed {
-            Some((Closing::Cancelled, _)) => format!("bag {bag} was cancelled: submit it again"),
-            _ if view.failed == 0 => format!("no task of bag {bag} has failed"),
+        let tasks: Option<IntervalSet> = tasks.map(|mut tasks| {
+            tasks.sort_unstable();
+            tasks.into_iter().filter(|&index| index < view.bag.tasks).map(|index| index..index + 1).collect()
+        });
+        let again = self.again(bag, tasks.as_ref());
+        let refusal = match (view.closed, &tasks) {
+            (Some((Closing::Cancelled, _)), _) => format!("bag {bag} was cancelled: submit it again"),
+            (_, None) if again.is_empty() => format!("no task of bag {bag} has failed"),
+            (_, Some(_)) if again.is_empty() => format!("none of these tasks of bag {bag} is over"),
             _ => {
                 let blobs = self.supplies.blobs.clone();
-                let look = move || Done::RerunReady { bag, needs: needs(&blobs, bag).map(Box::new), reply };
+                // What they wrote before may be why they run again.
+                again.iter().for_each(|finished| blobs.doubt(Hash::from_bytes(finished.result.output.0)));
+                let look = move || Done::RerunReady { bag, tasks, needs: needs(&blobs, bag).map(Box::new), reply };
                 self.answers.spawn_blocking(look, Done::Discarded);
                 return;
             }
@@ -43,13 +53,30 @@ impl Driver {
         answer(reply, Err(Refusal::Conflict(refusal)));
     }
 
-    pub(super) fn rerun_ready(&mut self, bag: BagId, needs: Result<Box<Needs>, Refusal>, reply: Reply<api::Bag>) {
+    /// Those of these tasks that are over, or those that failed.
+    fn again(&self, bag: BagId, tasks: Option<&IntervalSet>) -> Vec<&Finished> {
+        let is_chosen = |finished: &&Finished| match tasks {
+            None => !finished.result.success,
+            Some(tasks) => tasks.contains(finished.result.index),
+        };
+        self.kept.results(bag).filter(is_chosen).collect()
+    }
+
+    pub(super) fn rerun_ready(
+        &mut self,
+        bag: BagId,
+        tasks: Option<&IntervalSet>,
+        needs: Result<Box<Needs>, Refusal>,
+        reply: Reply<api::Bag>,
+    ) {
         let needs = match needs {
             Ok(needs) => needs,
             Err(refusal) => return answer(reply, Err(refusal)),
         };
+        let again = self.again(bag, tasks).into_iter().map(|finished| finished.result.index);
+        let tasks = again.map(|index| index..index + 1).collect();
         self.kept.learn(bag, Some(&needs.manifest));
-        self.feed(Event::RerunFailed(bag));
+        self.feed(Event::Rerun { bag, tasks });
         let gone = || Refusal::NotFound("the bag was removed meanwhile".to_owned());
         answer(reply, self.peer.bag(bag).map(|view| self.bag_view(&view)).ok_or_else(gone));
     }

@@ -118,6 +118,7 @@ pub(super) enum Done {
     AcceptLost,
     RerunReady {
         bag: BagId,
+        tasks: Option<IntervalSet>,
         needs: Result<Box<Needs>, super::Refusal>,
         reply: Reply<api::Bag>,
     },
@@ -501,7 +502,7 @@ impl Driver {
             Done::OutputKept { task, kept } => self.output_kept(task, kept),
             Done::Accepted { result, reply } => self.accepted(result, reply),
             Done::AcceptLost => self.accepting -= 1,
-            Done::RerunReady { bag, needs, reply } => self.rerun_ready(bag, needs, reply),
+            Done::RerunReady { bag, tasks, needs, reply } => self.rerun_ready(bag, tasks.as_ref(), needs, reply),
             Done::ManifestRead { bag, manifest: Some(manifest) } => self.manifest_read(bag, manifest),
             Done::CheckpointsKept { bag, kept } => self.checkpoints_kept(bag, kept),
             Done::Reclaimed { stop, took } => self.reclaimed(stop, took),

@@ -39,7 +39,7 @@ pub(crate) enum Command {
     Receipts(String, Reply<Vec<api::Receipt>>),
     Submit(Box<api::SubmitRequest>, Reply<api::Bag>),
     Cancel(String, Reply<api::Bag>),
-    RerunFailed(String, Reply<api::Bag>),
+    Rerun(String, Option<Vec<u64>>, Reply<api::Bag>),
     Remove(String, Reply<api::Bag>),
     Ticket(String, bool, Reply<api::Ticket>),
     Pause(Option<Duration>, Reply<api::Status>),
@@ -129,12 +129,12 @@ impl NodeHandle {
         self.ask(|reply| Command::Cancel(id.to_owned(), reply)).await
     }
 
-    /// Tries the failed tasks of a bag again.
+    /// Runs those of these tasks of a bag again that are over, or those that failed.
     ///
     /// # Errors
-    /// As [`NodeHandle::bag`]; [`Refusal::Conflict`] when none failed, it was cancelled, or what they need is gone.
-    pub async fn rerun_failed(&self, id: &str) -> Result<api::Bag, Refusal> {
-        self.ask(|reply| Command::RerunFailed(id.to_owned(), reply)).await
+    /// As [`NodeHandle::bag`]; [`Refusal::Conflict`] when there are none, it was cancelled, or what they need is gone.
+    pub async fn rerun(&self, id: &str, tasks: Option<Vec<u64>>) -> Result<api::Bag, Refusal> {
+        self.ask(|reply| Command::Rerun(id.to_owned(), tasks, reply)).await
     }
 
     /// Removes a bag that is over, and its results; what it was.

@@ -40,7 +40,7 @@ impl Driver {
                 let result = self.cancel(&id);
                 answer(reply, result);
             }
-            Command::RerunFailed(id, reply) => self.rerun_failed(&id, reply),
+            Command::Rerun(id, tasks, reply) => self.rerun(&id, tasks, reply),
             Command::Ticket(id, results, reply) => {
                 let result = self.ticket(&id, results);
                 answer(reply, result);

@@ -209,14 +209,15 @@ impl Ledger {
         }
     }
 
-    /// Tries the tasks that failed again, as if for the first time; how many. Opens a bag that was over; one that was
-    /// cancelled stays so.
-    pub(crate) fn rerun_failed(&mut self, io: &mut Io) -> u64 {
-        if matches!(self.closed, Some((Closing::Cancelled, _))) || self.failed.is_empty() {
+    /// Runs those of these tasks again that are over, as if for the first time; how many. Opens a bag that was over; one
+    /// that was cancelled stays so.
+    pub(crate) fn rerun(&mut self, tasks: &IntervalSet, io: &mut Io) -> u64 {
+        let again = self.failed.intersection(tasks).union(&self.done.intersection(tasks));
+        if matches!(self.closed, Some((Closing::Cancelled, _))) || again.is_empty() {
             return 0;
         }
-        let again: IntervalSet = self.failed.ranges().collect();
         self.failed.subtract(&again);
+        self.done.subtract(&again);
         self.closed = None;
         self.failing.clear();
         self.attempt += 1;

@@ -83,8 +83,13 @@ pub enum Event {
     },
     /// The user gives up a bag.
     Cancelled(BagId),
-    /// The user wants the failed tasks of a bag to be tried again.
-    RerunFailed(BagId),
+    /// The user wants tasks of a bag that are over to be run again.
+    Rerun {
+        /// Which bag.
+        bag: BagId,
+        /// Which tasks; those that are not over do not matter.
+        tasks: IntervalSet,
+    },
     /// The user needs nothing of a bag any more; ignored unless it is over, or was not written yet.
     Removed(BagId),
     /// The answer to [`Effect::Authorise`]: tasks of the bag may queue here, or why not. Unasked, of a bag that is here: it may

@@ -157,7 +157,7 @@ fn what_failed_is_tried_again_on_demand_and_what_is_over_can_be_removed() {
     assert!(host.peer.bag(BAG).is_some(), "it is not over");
     host.finish(host.started[0], false);
     assert_eq!(host.peer.bag(BAG).map(|bag| (bag.failed, bag.closed.is_some())), Some((1, true)));
-    host.give(Event::RerunFailed(BAG));
+    host.give(Event::Rerun { bag: BAG, tasks: IntervalSet::from(0..1) });
     assert_eq!(host.peer.bag(BAG).map(|bag| (bag.failed, bag.closed.is_some())), Some((0, false)));
     assert_eq!(host.started.len(), 2, "at once");
     host.finish(host.started[1], true);

@@ -72,9 +72,10 @@ impl Trace<'_> {
                 self.letter(b'x');
                 self.bag(*bag);
             }
-            Event::RerunFailed(bag) => {
+            Event::Rerun { bag, tasks } => {
                 self.letter(b'e');
                 self.bag(*bag);
+                self.word(tasks.len());
             }
             Event::Removed(bag) => {
                 self.letter(b'z');

@@ -320,6 +320,49 @@ fn a_bag_whose_manifest_cannot_be_read_for_a_while_is_known_again() {
     assert_complete(&grid.agents[0], &id, 2);
 }
 
+/// On the machine that has run it itself, and on one whose results come from another; what is damaged there is damaged
+/// behind the agent's back.
+#[test]
+fn what_is_lost_is_run_again_on_demand() {
+    let grid = Grid::start(2);
+    let program = probe_program();
+    let submit =
+        ["submit", "--program", program.to_str().expect("ours"), "--work", "50", "--", "write", "f", "{}", ":::"];
+    for runs in [0, 1] {
+        let (agent, other) = (&grid.agents[0], &grid.agents[1 - runs]);
+        other.ask(&["pause"]);
+        let id = agent.ask(&[&submit[..], &["ada", "grace", "barbara", "edith"]].concat())["id"].clone();
+        let id = id.as_str().expect("an id");
+        assert_complete(agent, id, 4);
+        let out = grid.root.path().join(format!("out-{runs}"));
+        let get = ["bag", "get", id, "--out", out.to_str().expect("ours")];
+        agent.ask(&get);
+        let results = fs::read_to_string(out.join("results.json")).expect("it was fetched");
+        let results: serde_json::Value = serde_json::from_str(&results).expect("JSON");
+        let blob = |index: usize| {
+            let output = results[index]["output"].as_str().expect("a hash");
+            agent.dir.join("blobs").join(&output[..2]).join(&output[2..])
+        };
+        damage(&blob(1));
+        fs::remove_file(blob(2)).expect("it was there");
+        fs::remove_dir_all(&out).expect("ours");
+        let answer = agent.cli(&get);
+        let advice = format!("idlewood bag rerun {} --index 1-2", &id[..12]);
+        assert!(answer.code == 1 && answer.stderr.contains(&advice), "{answer:?}");
+
+        assert_eq!(agent.cli(&["bag", "rerun", id, "--index", "1-4"]).code, 2, "it has no task 4");
+        assert_eq!(agent.cli(&["bag", "rerun", id, "--index", "1", "--failed"]).code, 2);
+        assert_eq!(agent.cli(&["bag", "rerun", id, "--failed"]).code, 1, "none has failed");
+        let again = agent.ask(&["bag", "rerun", id, "--index", "1-2"]);
+        assert_eq!((again["state"].as_str(), again["done"].as_u64()), (Some("running"), Some(2)), "{again}");
+        assert_complete(agent, id, 4);
+        agent.ask(&get);
+        let files = [1, 2].map(|index: u64| fs::read_to_string(out.join(index.to_string()).join("outputs/f")));
+        assert_eq!(files.map(|text| text.expect("it is there")), ["grace", "barbara"]);
+        other.ask(&["resume"]);
+    }
+}
+
 /// A file system of its own for an agent, as long as this lives.
 struct SmallDisk(PathBuf);
 

@@ -194,7 +194,8 @@ fn failed_tasks_are_tried_again_on_demand() {
         ledger.fetched(index, true, None, &mut io);
     }
     assert!(ledger.is_closed());
-    assert_eq!(ledger.rerun_failed(&mut io), 10);
+    let failed: IntervalSet = ledger.failed.ranges().collect();
+    assert_eq!(ledger.rerun(&failed, &mut io), 10);
     assert!(!ledger.is_closed());
     assert_accounted(&ledger);
     let stored = store(&mut io);
@@ -208,7 +209,20 @@ fn failed_tasks_are_tried_again_on_demand() {
         ledger.fetched(index, true, None, &mut io);
     }
     assert!(ledger.is_closed());
-    assert_eq!((ledger.view().done, ledger.rerun_failed(&mut io)), (TASKS, 0));
+    assert_eq!((ledger.view().done, ledger.rerun(&IntervalSet::new(), &mut io)), (TASKS, 0));
+    // Also what succeeded.
+    assert_eq!(ledger.rerun(&IntervalSet::from(3..5), &mut io), 2);
+    assert_eq!((ledger.view().done, ledger.is_closed()), (TASKS - 2, false));
+    assert_accounted(&ledger);
+    assert!(!store(&mut io).contains_key(&RecordKey::Done(ledger.bag.id, 3)));
+    let requests = ledger.requests(&io, &config);
+    let attempt = requests[0].attempt;
+    ledger.holding(said(2, 2, requests[0].ranges.clone()), &mut io, &config);
+    for index in 3..5 {
+        ledger.results(&contact(2), vec![TaskResult { attempt, ..result(index, true) }], &mut io, &config);
+        ledger.fetched(index, true, None, &mut io);
+    }
+    assert_eq!((ledger.view().done, ledger.is_closed()), (TASKS, true));
     let gone = ledger.removal();
     assert!(store(&mut io).into_keys().all(|key| {
         gone.contains(&Change::Delete(key))
