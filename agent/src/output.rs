@@ -38,14 +38,17 @@ pub fn json(value: &impl Serialize) -> io::Result<()> {
     out.flush()
 }
 
-/// Says on standard error that the command failed.
+/// Says on standard error that the command failed. As text, further lines are set in, whatever they say.
 ///
 /// # Errors
 /// When standard error refuses; then there is nobody to tell.
 pub fn error(format: Format, sentence: &str) -> io::Result<()> {
     let mut out = io::stderr().lock();
     match format {
-        Format::Text => writeln!(out, "error: {}", printable(sentence)),
+        Format::Text => {
+            let lines: Vec<String> = sentence.lines().map(|line| printable(line.trim())).collect();
+            writeln!(out, "error: {}", lines.join("\n  "))
+        }
         Format::Json => {
             serde_json::to_writer(&mut out, &ErrorBody { error: sentence.to_owned() })?;
             writeln!(out)

@@ -48,12 +48,13 @@ pub(super) enum BagCommand {
         id: BagName,
     },
     /// Run tasks again that are over, with all their retries; opens a bag that was over
+    #[command(group = clap::ArgGroup::new("tasks").required(true).args(["failed", "index"]))]
     Rerun {
         /// Its id, a unique prefix of it, or `last`
         #[arg(value_name = "ID")]
         id: BagName,
         /// Those that failed: what succeeded is not run again
-        #[arg(long, required_unless_present = "index", conflicts_with = "index")]
+        #[arg(long)]
         failed: bool,
         /// These, also where they succeeded: 5, 0-9, 1,3,7-9
         #[arg(long, value_name = "RANGE")]
