@@ -176,10 +176,8 @@ impl Peer {
         let ledgers =
             self.ledgers.values().filter(|ledger| !ledger.is_closed()).filter_map(|ledger| ledger.deadline()).min();
         let executor = self.executor_due;
-        let router = match self.router_due {
-            Some(due) => Some(due.max(self.router_from()).max(self.io.now)),
-            None => self.router.deadline(&self.config),
-        };
+        let router = self.router_due.into_iter().chain(self.router.deadline(&self.config)).min();
+        let router = router.map(|due| due.max(self.router_from()).max(self.io.now));
         let alone = self.alone_until.filter(|&until| until > self.io.now);
         let ask = self.ask_deadline();
         [self.overlay.deadline(), summary, ledgers, executor, router, alone, ask].into_iter().flatten().min()

@@ -8,7 +8,7 @@ mod tests;
 
 use std::cell::OnceCell;
 
-use idlewood_overlay::{Contact, Node, Overlay, Side, Time};
+use idlewood_overlay::{Child, Contact, Node, Overlay, PeerId, Side, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::bag::Request;
@@ -112,10 +112,19 @@ impl Platform {
 /// What was sent to one child since it reported. Its report itself stays in the overlay.
 #[derive(Debug)]
 struct Slot {
+    child: (PeerId, Node),
     generation: u64,
     booked: Option<Booked>,
     /// Whether a machine that has nothing to do was sent there.
     asked: bool,
+}
+
+impl Slot {
+    /// Whether what is new only makes room: a report of the same child that says so, or what it was sent is given up.
+    fn only_gained(&self, child: &Child<'_>) -> bool {
+        let is_told = child.generation != self.generation;
+        self.child == (child.contact.peer, child.node) && (!is_told || summary::can_wait(child.payload))
+    }
 }
 
 /// What a child was sent, to be taken off its report.
@@ -192,10 +201,13 @@ impl Router {
             if !slot.as_ref().is_some_and(is_current) {
                 // What there never was has not changed either.
                 let has_changed = slot.is_some() || child.is_some();
-                let can_wait = slot.is_some() && child.as_ref().is_some_and(|child| summary::can_wait(child.payload));
+                let can_wait = slot.as_ref().zip(child.as_ref()).is_some_and(|(slot, child)| slot.only_gained(child));
                 self.changed |= has_changed;
                 self.urgent |= has_changed && !can_wait;
-                *slot = child.map(|child| Slot { generation: child.generation, booked: None, asked: false });
+                *slot = child.map(|child| {
+                    let Child { contact, node, generation, .. } = child;
+                    Slot { child: (contact.peer, node), generation, booked: None, asked: false }
+                });
             }
         }
     }

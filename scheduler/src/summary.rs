@@ -86,11 +86,11 @@ pub struct Summary {
     pub longest_wait_s: u64,
     /// Slots with nothing to do, of leaves that take work.
     pub idle: Idle,
-    /// (index of the stretch from which on it holds, row): ascending, no row equal to the one before it, the first
-    /// not all zero.
     /// Whether it has no news but such as only make room, which a router may keep for
     /// [`Config::summary_patience`](crate::Config::summary_patience). Of a sum it is whoever reports it that says so.
     pub can_wait: bool,
+    /// (index of the stretch from which on it holds, row): ascending, no row equal to the one before it, the first
+    /// not all zero.
     rows: Vec<(u8, Row)>,
 }
 

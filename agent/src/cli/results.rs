@@ -175,9 +175,11 @@ impl Saved {
                     self.records.push(save(out, result, &task, &mut self.problems)?);
                     self.unsaved.remove(&index);
                 }
-                Err(problem) => {
-                    self.lost.insert_index(index);
-                    self.problems.push(problem);
+                Err(Problem { is_lost, sentence }) => {
+                    if is_lost {
+                        self.lost.insert_index(index);
+                    }
+                    self.problems.push(sentence);
                 }
             }
             Ok(())
@@ -201,7 +203,7 @@ impl Saved {
         Ok(())
     }
 
-    /// Writes `results.json`: what was saved, and what an earlier `get` has saved of the rest and is still there.
+    /// Writes `results.json`: what was saved, and of the rest what an earlier `get` has listed with the same outputs.
     fn list(&self, out: &Path) -> anyhow::Result<()> {
         let file = out.join("results.json");
         let mut all = saved_before(&file, &self.unsaved)?;
@@ -246,28 +248,38 @@ fn end(bag: &Bag, problems: &[String], lost: &IntervalSet) -> anyhow::Result<Exi
     bail!(sentence)
 }
 
+/// Why an output cannot be had.
+struct Problem {
+    sentence: String,
+    /// Whether it will not come back: it is gone, or is another.
+    is_lost: bool,
+}
+
 /// What a task left, or why that cannot be had: others still can.
 ///
 /// # Errors
 /// The agent does not answer.
-fn output_of(client: &Client, result: &TaskResult) -> anyhow::Result<Result<TaskOutput, String>> {
+fn output_of(client: &Client, result: &TaskResult) -> anyhow::Result<Result<TaskOutput, Problem>> {
     let TaskResult { index, output, .. } = result;
+    let problem = |is_lost, sentence| Ok(Err(Problem { is_lost, sentence }));
     let bytes = match client.download(output) {
         Ok(bytes) => bytes,
-        Err(ClientError::Refused { sentence, .. }) => {
-            return Ok(Err(format!("the output of task {index} cannot be fetched: {sentence}")));
+        Err(ClientError::Refused { status, sentence }) => {
+            return problem(status == 404, format!("the output of task {index} cannot be fetched: {sentence}"));
         }
         // It breaks off where the disk does not give the rest of a file.
         Err(error @ ClientError::Broken { .. }) if client.status().is_ok() => {
-            return Ok(Err(format!("the output of task {index} cannot be read: {error}")));
+            return problem(false, format!("the output of task {index} cannot be read: {error}"));
         }
         Err(error) => return Err(error).with_context(|| format!("cannot get the output of task {index}")),
     };
     // The agent looks at a file once in its life.
     if blake3::hash(&bytes).to_hex().as_str() != output {
-        return Ok(Err(format!("the output of task {index} is damaged: its file has changed since it came")));
+        return problem(true, format!("the output of task {index} is damaged: its file has changed since it came"));
     }
-    Ok(TaskOutput::decode(&bytes).map_err(|error| format!("the output of task {index} is damaged: {error}")))
+    let damaged =
+        |error| Problem { is_lost: false, sentence: format!("the output of task {index} is damaged: {error}") };
+    Ok(TaskOutput::decode(&bytes).map_err(damaged))
 }
 
 pub(super) fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCode> {
@@ -287,9 +299,11 @@ pub(super) fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCod
         let index = result.index;
         let task = match output_of(&client, &result)? {
             Ok(task) => task,
-            Err(problem) => {
-                lost.insert_index(index);
-                problems.push(problem);
+            Err(Problem { is_lost, sentence }) => {
+                if is_lost {
+                    lost.insert_index(index);
+                }
+                problems.push(sentence);
                 return Ok(());
             }
         };

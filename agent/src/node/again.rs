@@ -74,11 +74,21 @@ impl Driver {
             Err(refusal) => return answer(reply, Err(refusal)),
         };
         let again = self.again(bag, tasks).into_iter().map(|finished| finished.result.index);
-        let tasks = again.map(|index| index..index + 1).collect();
-        self.kept.learn(bag, Some(&needs.manifest));
-        self.feed(Event::Rerun { bag, tasks });
-        let gone = || Refusal::NotFound("the bag was removed meanwhile".to_owned());
-        answer(reply, self.peer.bag(bag).map(|view| self.bag_view(&view)).ok_or_else(gone));
+        let tasks: IntervalSet = again.map(|index| index..index + 1).collect();
+        let refusal = match self.peer.bag(bag).map(|view| view.closed) {
+            None => Refusal::NotFound("the bag was removed meanwhile".to_owned()),
+            Some(Some((Closing::Cancelled, _))) => Refusal::Conflict(format!("bag {bag} was cancelled meanwhile")),
+            Some(_) if tasks.is_empty() => Refusal::Conflict(format!("these tasks of bag {bag} run again already")),
+            Some(_) if !self.commits.has_room() => {
+                Refusal::Unavailable("much waits for the disk: see the agent's log, and try again".to_owned())
+            }
+            Some(_) => {
+                self.kept.learn(bag, Some(&needs.manifest));
+                self.feed(Event::Rerun { bag, tasks });
+                return answer(reply, self.find(&hex::encode(bag.0)).map(|view| self.bag_view(&view)));
+            }
+        };
+        answer(reply, Err(refusal));
     }
 
     /// What another machine needs to go on with a bag.

@@ -126,6 +126,11 @@ pub(super) enum Done {
         bag: BagId,
         manifest: Option<std::sync::Arc<Manifest>>,
     },
+    /// A manifest of a bag of this machine that could not be read.
+    ReadAgain {
+        bag: BagId,
+        manifest: Result<Option<std::sync::Arc<Manifest>>, super::Refusal>,
+    },
     Bootstrapped(Option<Contact>),
     /// The owner is back, and no task has run since.
     Reclaimed {
@@ -188,7 +193,7 @@ pub(super) struct Driver {
     pub(super) places: Vec<Place>,
     pub(super) runs: Runs,
     pub(super) jobs: Jobs<Done>,
-    /// Work beside the loop for whoever waits for an answer; nothing is written on its account.
+    /// Work beside the loop for whoever waits for an answer: it goes on also while what is to be written has no room.
     pub(super) answers: Jobs<Done>,
     pub(super) manifests: Manifests,
     pub(super) leaving: Leaving,
@@ -341,8 +346,9 @@ impl Driver {
                 self.read_unread();
             }
             Some((id, done)) = self.jobs.next(), if self.commits.has_room() => self.done(id, done),
-            // The user is answered whatever waits. What they order is written, too, but at most once for each bag; of
-            // submissions a bounded number waits.
+            // The user is answered whatever waits. What they order is written, too, but at most once for each bag; what may
+            // be ordered again and again (`rerun_ready`) is refused while there is no room, and of submissions a bounded
+            // number waits.
             Some((id, done)) = self.answers.next() => self.done(id, done),
             Some(command) = self.commands.recv() => self.command(command),
             Some(event) = self.net_events.recv(), if self.commits.has_room() => self.net_event(event),
@@ -504,6 +510,7 @@ impl Driver {
             Done::AcceptLost => self.accepting -= 1,
             Done::RerunReady { bag, tasks, needs, reply } => self.rerun_ready(bag, tasks.as_ref(), needs, reply),
             Done::ManifestRead { bag, manifest: Some(manifest) } => self.manifest_read(bag, manifest),
+            Done::ReadAgain { bag, manifest } => self.read_again(bag, manifest),
             Done::CheckpointsKept { bag, kept } => self.checkpoints_kept(bag, kept),
             Done::Reclaimed { stop, took } => self.reclaimed(stop, took),
             Done::Bootstrapped(Some(contact)) => self.feed(Event::Bootstrap(contact)),

@@ -50,18 +50,21 @@ pub(super) struct Kept {
     checkpoints: BTreeMap<(BagId, u64), Pin>,
     done: BTreeMap<BagId, BTreeMap<u64, Finished>>,
     bags: BTreeMap<BagId, Bag>,
+    /// Bags whose manifest is here and could not be read yet, and whether that is being tried again.
+    unread: BTreeMap<BagId, bool>,
 }
 
 impl Kept {
     /// What the records of the last run speak of. Reads the manifests of this machine's bags, which blocks.
     pub(super) fn restore(blobs: &Arc<Blobs>, records: &[Record]) -> Self {
         let (outbox, checkpoints) = (BTreeMap::new(), BTreeMap::new());
-        let (done, bags) = (BTreeMap::new(), BTreeMap::new());
-        let mut kept = Self { blobs: blobs.clone(), outbox, checkpoints, done, bags };
+        let (done, bags, unread) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let mut kept = Self { blobs: blobs.clone(), outbox, checkpoints, done, bags, unread };
         for record in records {
             if let Record::Bag { bag, .. } = record {
                 let manifest = read_manifest(blobs, bag.id).unwrap_or_else(|error| {
                     tracing::error!(bag = %bag.id, %error, "the manifest of a bag submitted here is tried again each minute");
+                    kept.unread.insert(bag.id, false);
                     None
                 });
                 kept.learn(bag.id, manifest.as_ref());
@@ -74,8 +77,12 @@ impl Kept {
     /// A bag of this machine whose record is about to be written: its manifest, program and inputs stay.
     pub(super) fn learn(&mut self, bag: BagId, manifest: Option<&Manifest>) {
         let pin = |hash: [u8; 32]| Pin::new(&self.blobs, Hash::from_bytes(hash));
-        if manifest.is_none() && self.blobs.len(Hash::from_bytes(bag.0)).is_none() {
-            tracing::warn!(%bag, "the manifest of a bag submitted here is missing; its tasks run only where it is cached");
+        match manifest {
+            Some(_) => drop(self.unread.remove(&bag)),
+            None if self.is_unread(bag) => {}
+            None => {
+                tracing::warn!(%bag, "the manifest of a bag submitted here is missing; its tasks run only where it is cached");
+            }
         }
         let needs: BTreeSet<[u8; 32]> =
             manifest.into_iter().flat_map(Manifest::blobs).map(|input| input.blob.0).collect();
@@ -108,6 +115,7 @@ impl Kept {
             Change::Delete(RecordKey::Bag(bag)) => {
                 self.done.remove(bag);
                 self.bags.remove(bag);
+                self.unread.remove(bag);
             }
             Change::Delete(_) => {}
         }
@@ -123,10 +131,9 @@ impl Kept {
         self.bags.get(&bag)?.description.as_ref()
     }
 
-    /// Whether a bag of this machine has a manifest here that could not be read.
+    /// Whether a bag of this machine has a manifest here that could not be read yet.
     pub(super) fn is_unread(&self, bag: BagId) -> bool {
-        let is_unknown = self.bags.get(&bag).is_some_and(|bag| bag.description.is_none());
-        is_unknown && self.blobs.len(Hash::from_bytes(bag.0)).is_some()
+        self.unread.contains_key(&bag)
     }
 
     /// A bag is over: it needs nothing but its manifest.
@@ -193,11 +200,27 @@ pub(super) fn manifest(
 impl Driver {
     /// Reads manifests again that could not be read, beside the loop.
     pub(super) fn read_unread(&mut self) {
-        let unread: Vec<BagId> = self.kept.bags.keys().copied().filter(|bag| self.kept.is_unread(*bag)).collect();
-        for bag in unread {
+        for (&bag, is_read) in self.kept.unread.iter_mut().filter(|(_, is_read)| !**is_read) {
+            *is_read = true;
             let blobs = self.supplies.blobs.clone();
-            let read = move || Done::ManifestRead { bag, manifest: manifest(None, &blobs, bag).unwrap_or_default() };
-            self.answers.spawn_blocking(read, Done::Discarded);
+            let read = move || Done::ReadAgain { bag, manifest: manifest(None, &blobs, bag) };
+            let stopped = || Refusal::Unavailable("the agent stops".to_owned());
+            self.answers.spawn_blocking(read, Done::ReadAgain { bag, manifest: Err(stopped()) });
+        }
+    }
+
+    /// A manifest that could not be read was tried again.
+    pub(super) fn read_again(&mut self, bag: BagId, manifest: Result<Option<Arc<Manifest>>, Refusal>) {
+        match manifest {
+            Ok(Some(manifest)) => self.manifest_read(bag, manifest),
+            Ok(None) => {
+                tracing::warn!(%bag, "the manifest of a bag submitted here is lost");
+                self.kept.unread.remove(&bag);
+            }
+            Err(error) => {
+                tracing::warn!(%bag, %error, "the manifest of a bag submitted here cannot be read");
+                self.kept.unread.entry(bag).and_modify(|is_read| *is_read = false);
+            }
         }
     }
 
@@ -296,13 +319,14 @@ mod tests {
     fn a_manifest_that_cannot_be_read_just_now_is_not_taken_for_lost() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let open = || Arc::new(Blobs::open(&dir.path().join("blobs"), 1000).expect("our directory"));
-        let id = open().put_bytes(b"no manifest, but here").expect("there is room");
-        let (bag, lost) = (BagId(*id.as_bytes()), BagId([7; 32]));
+        let put = |content: &[u8]| open().put_bytes(content).expect("there is room");
+        let (id, useless) = (put(b"cannot be read"), put(b"no manifest"));
+        let [bag, useless, lost] = [*id.as_bytes(), *useless.as_bytes(), [7; 32]].map(BagId);
         let path = open().path(id).expect("it can be read").expect("it is here");
         std::fs::remove_file(&path).expect("our directory");
         std::os::unix::fs::symlink(&path, &path).expect("our directory");
-        let mut kept = Kept::restore(&open(), &[record(bag, None), record(lost, None)]);
-        assert_eq!([bag, lost].map(|bag| kept.is_unread(bag)), [true, false]);
+        let mut kept = Kept::restore(&open(), &[bag, useless, lost].map(|bag| record(bag, None)));
+        assert_eq!([bag, useless, lost].map(|bag| kept.is_unread(bag)), [true, false, false]);
         kept.learn(bag, Some(&manifest()));
         assert!(!kept.is_unread(bag) && kept.description(bag).is_some());
     }

@@ -303,11 +303,13 @@ impl Driver {
 
     fn bag_detail(&self, view: BagView) -> Result<api::BagDetail, Refusal> {
         let bag = view.bag.id;
-        let missing = || match self.kept.is_unread(bag) {
-            true => {
-                Refusal::Unavailable(format!("the manifest of bag {bag} cannot be read just now; see the agent's log"))
-            }
-            false => Refusal::Unavailable(format!("the manifest of bag {bag} is missing on this disk")),
+        let missing = || {
+            let why = if self.kept.is_unread(bag) {
+                "cannot be read just now; see the agent's log"
+            } else {
+                "is missing on this disk"
+            };
+            Refusal::Unavailable(format!("the manifest of bag {bag} {why}"))
         };
         let description = self.kept.description(bag).ok_or_else(missing)?;
         let placements = self.peer.placements(view.bag.id).into_iter().map(|(executor, ranges)| api::Placement {

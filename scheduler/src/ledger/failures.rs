@@ -220,6 +220,8 @@ impl Ledger {
         self.done.subtract(&again);
         self.closed = None;
         self.failing.clear();
+        // Whoever had it before may still list it, or say again how it ended.
+        again.indices().for_each(|index| self.not_before_next_attempt(index));
         self.attempt += 1;
         self.unissued.extend_with(&again);
         let bag: BagId = self.bag.id;

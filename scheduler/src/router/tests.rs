@@ -302,14 +302,15 @@ fn what_only_makes_room_is_not_urgent_unless_something_else_is() {
         assert_eq!(router.is_urgent(), is_urgent);
         assert!(router.take_changed() && !router.is_urgent());
     }
-    let sent = router.route(
-        request(2),
-        true,
-        grid.lower(),
-        &Platform { minimum_stretch: 1e9, ..Platform::default() },
-        grid.now,
-        &config,
-    );
+    // Another child in the place of one, whose last word was that it can wait.
+    for index in 0..2 {
+        let slot = router.slots[index].as_mut().expect("a child");
+        (slot.child.0, slot.generation) = (contact(9).peer, slot.generation - 1);
+        router.refresh(grid.lower(), grid.now, &config);
+        assert!(router.is_urgent() && router.take_changed());
+    }
+    let platform = Platform { minimum_stretch: 1e9, ..Platform::default() };
+    let sent = router.route(request(2), true, grid.lower(), &platform, grid.now, &config);
     assert!(!sent.is_empty() && router.is_urgent(), "nobody above knows of it");
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::super::Holding;
 use super::super::tests::{TASKS, assert_accounted, contact, io, ledger, persist_all, result, said};
 use super::*;
 use crate::io::Ticket;
@@ -36,7 +37,7 @@ fn again(ledger: &mut Ledger, executor: u8, index: u64, version: u64, io: &mut I
     }
     let attempt = ledger.attempt;
     let holding = said(executor, version, IntervalSet::from(index..index + 1));
-    ledger.holding(super::super::Holding { attempt, ..holding }, io, config);
+    ledger.holding(Holding { attempt, ..holding }, io, config);
     quarters
 }
 
@@ -203,7 +204,7 @@ fn failed_tasks_are_tried_again_on_demand() {
     let requests = ledger.requests(&io, &config);
     assert_eq!(requests.iter().map(|request| request.ranges.len()).sum::<u64>(), 10);
     let attempt = requests[0].attempt;
-    ledger.holding(said(2, 1, requests[0].ranges.clone()), &mut io, &config);
+    ledger.holding(Holding { attempt, ..said(2, 1, requests[0].ranges.clone()) }, &mut io, &config);
     for index in requests[0].ranges.indices() {
         ledger.results(&contact(2), vec![TaskResult { attempt, ..result(index, true) }], &mut io, &config);
         ledger.fetched(index, true, None, &mut io);
@@ -215,9 +216,12 @@ fn failed_tasks_are_tried_again_on_demand() {
     assert_eq!((ledger.view().done, ledger.is_closed()), (TASKS - 2, false));
     assert_accounted(&ledger);
     assert!(!store(&mut io).contains_key(&RecordKey::Done(ledger.bag.id, 3)));
+    // What was said before is of no account: that machine has forgotten them.
+    ledger.holding(said(1, 9, IntervalSet::from(3..4)), &mut io, &config);
+    assert!(ledger.unissued.contains(3) && !ledger.placed.contains_key(&contact(1).peer));
     let requests = ledger.requests(&io, &config);
     let attempt = requests[0].attempt;
-    ledger.holding(said(2, 2, requests[0].ranges.clone()), &mut io, &config);
+    ledger.holding(Holding { attempt, ..said(2, 2, requests[0].ranges.clone()) }, &mut io, &config);
     for index in 3..5 {
         ledger.results(&contact(2), vec![TaskResult { attempt, ..result(index, true) }], &mut io, &config);
         ledger.fetched(index, true, None, &mut io);
