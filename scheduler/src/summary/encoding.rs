@@ -19,7 +19,7 @@ mod model;
 
 use self::model::Model;
 use super::coder::{Reader, Writer};
-use super::flat::{self, is_loose_line};
+use super::flat::{self, bit, is_loose_line};
 use super::grid::{HORIZON_COUNT, TASK_SIZE_COUNT};
 use super::matrix::{CELLS, Rows};
 use super::{CELL_MAX, Idle, LEAVES_MAX, SPEED_SUM_MOPS_MAX, Summary, WAIT_BITS, scale};
@@ -299,8 +299,7 @@ impl Head {
     /// Writes it; the rows follow.
     pub(super) fn encode<'a>(&self, base: Option<&'a Scaled>) -> (Writer, Model<'a>) {
         let mut bytes = Vec::with_capacity(1024);
-        let kinds = [(base.is_some(), DIFFERENCE), (self.is_loose, LOOSE), (self.can_wait, CAN_WAIT)];
-        bytes.push(kinds.iter().filter(|(is, _)| *is).fold(WHOLE, |kind, (_, bit)| kind | bit));
+        bytes.push(WHOLE | bit(DIFFERENCE, base.is_some()) | bit(LOOSE, self.is_loose) | bit(CAN_WAIT, self.can_wait));
         for value in [self.minimum_stretch, self.maximum_stretch, self.speed_mops] {
             bytes.extend_from_slice(&value.to_le_bytes());
         }

@@ -4,9 +4,9 @@
 //! once when it leaves and once when it arrives, and everything between works on this form: a router's report is the sum
 //! of its children's, and only lines that change from one stretch to the next are looked at.
 //!
-//! The form: whether it is loose, and whether it can wait; the sums, each in a fixed number of bytes; the idle slots of each class of speed; then for
-//! each row the index of its stretch, which lines are not those of the row before (a bit each), and for each of these how many
-//! task sizes are above 0 and their codes. There is one way to write a summary.
+//! The form: whether it is loose, and whether it can wait; the sums, each in a fixed number of bytes; the idle slots of each
+//! class of speed; then for each row the index of its stretch, which lines are not those of the row before (a bit each), and
+//! for each of these how many task sizes are above 0 and their codes. There is one way to write a summary.
 
 use super::encoding::{self, Codes, DecodeError, Head, Line, NOTHING, Scaled, ScaledRow, is_same, round_down};
 use super::grid::{HORIZON_COUNT, TASK_SIZE_COUNT};
@@ -130,7 +130,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn bit(of: u8, is_set: bool) -> u8 {
+/// A bit of a byte that has several, where it is set.
+pub(super) fn bit(of: u8, is_set: bool) -> u8 {
     if is_set { of } else { 0 }
 }
 
@@ -230,7 +231,7 @@ pub fn maximum_stretch(flat: &[u8]) -> f64 {
 
 /// Whether a summary in the flat form has no news but such as can wait: it is reported with what is urgent, or after
 /// [`crate::Config::summary_patience`].
-pub fn can_wait(flat: &[u8]) -> bool {
+pub(crate) fn can_wait(flat: &[u8]) -> bool {
     flat.first().is_some_and(|kind| kind & CAN_WAIT != 0)
 }
 
