@@ -193,6 +193,20 @@ fn a_get_lists_what_it_has_saved_when_it_is_interrupted() {
 }
 
 #[test]
+fn a_get_overwrites_no_list_that_it_cannot_read() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let out = dir.path().join("out");
+    fs::create_dir(&out).expect("our directory");
+    fs::write(out.join("results.json"), "somebody's own").expect("our directory");
+    agent(dir.path(), |_| true);
+    let ended = run(dir.path(), &["bag", "get", "--out", out.to_str().expect("ours")]);
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    assert!(error_of(&ended).contains("results.json is no list of results: move it away"), "{ended:?}");
+    assert_eq!(fs::read(out.join("results.json")).expect("it is there"), b"somebody's own");
+    assert!(!out.join("0").exists(), "before anything is fetched");
+}
+
+#[test]
 fn logs_as_json_are_whole_when_their_agent_goes_away() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let agent = agent(dir.path(), |index| index != STOP);

@@ -37,8 +37,8 @@ use crate::availability::Slack;
 use crate::queue::{Capacity, Load};
 use crate::stretch::Jobs;
 pub use encoding::{DecodeError, ENCODED_BYTES_MAX, pack, unpack};
-pub use flat::{longest_wait_s, maximum_stretch, report};
 pub(crate) use flat::{can_wait, is_same_offer, set_can_wait};
+pub use flat::{longest_wait_s, maximum_stretch, report};
 pub use grid::{
     AGES, HORIZON_COUNT, HORIZONS_S, STRETCH_COUNT, STRETCHES, TASK_SIZE_COUNT, TASK_SIZES_MOPS, stretch_at_least,
 };

@@ -68,6 +68,9 @@ pub(super) struct LogsArgs {
     stderr: bool,
 }
 
+/// The file that lists what was saved.
+const LIST: &str = "results.json";
+
 /// A task's line in `results.json`.
 #[derive(Debug, Serialize)]
 struct Record {
@@ -115,7 +118,7 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
     let chosen = output::count(results.len() as u64, "task");
     let unsaved =
         others.into_iter().chain(results.iter().cloned()).map(|result| (result.index, result.output)).collect();
-    let mut saved = Saved { unsaved, ..Saved::default() };
+    let mut saved = Saved { unsaved, before: saved_before(&out)?, ..Saved::default() };
     let mut ended = saved.fetch(&client, &out, results, &interrupt);
     if ended.is_ok() && args.receipts {
         ended = saved.fetch_receipts(&client, &bag.id, &out);
@@ -146,6 +149,8 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
 #[derive(Debug, Default)]
 struct Saved {
     records: Vec<Record>,
+    /// Those of an earlier `get`.
+    before: Vec<serde_json::Value>,
     problems: Vec<String>,
     /// Tasks whose outputs cannot be had.
     lost: IntervalSet,
@@ -205,29 +210,33 @@ impl Saved {
 
     /// Writes `results.json`: what was saved, and of the rest what an earlier `get` has listed with the same outputs.
     fn list(&self, out: &Path) -> anyhow::Result<()> {
-        let file = out.join("results.json");
-        let mut all = saved_before(&file, &self.unsaved)?;
+        let stays = |record: &&serde_json::Value| {
+            let output = record["index"].as_u64().and_then(|index| self.unsaved.get(&index)).map(String::as_str);
+            output.is_some() && record["output"].as_str() == output
+        };
+        let mut all: Vec<_> = self.before.iter().filter(stays).cloned().collect();
         for record in &self.records {
             all.push(serde_json::to_value(record)?);
         }
         all.sort_by_key(|record| record["index"].as_u64());
-        write(&file, &serde_json::to_vec_pretty(&all)?)
+        write(&out.join(LIST), &serde_json::to_vec_pretty(&all)?)
     }
 }
 
-/// The records of these outputs, by index, that an earlier `get` has left. None where the file is not one of those.
-fn saved_before(file: &Path, outputs: &BTreeMap<u64, String>) -> anyhow::Result<Vec<serde_json::Value>> {
-    let bytes = match fs::read(file) {
+/// The records that an earlier `get` has left.
+///
+/// # Errors
+/// When they cannot be read, or something else has that name: it would be lost.
+fn saved_before(out: &Path) -> anyhow::Result<Vec<serde_json::Value>> {
+    let file = out.join(LIST);
+    let bytes = match fs::read(&file) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
     };
-    let mut records: Vec<serde_json::Value> = serde_json::from_slice(&bytes).unwrap_or_default();
-    records.retain(|record| {
-        let output = record["index"].as_u64().and_then(|index| outputs.get(&index)).map(String::as_str);
-        output.is_some() && record["output"].as_str() == output
-    });
-    Ok(records)
+    serde_json::from_slice(&bytes).with_context(|| {
+        format!("{} is no list of results: move it away, or name another directory with --out", file.display())
+    })
 }
 
 /// Fails where there were problems, and names them, and how to have what is lost all the same.
