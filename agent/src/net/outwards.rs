@@ -22,7 +22,7 @@ use super::rate::Allowance;
 use super::reach::Reach;
 use super::swarm::IN_FLIGHT_MAX;
 use super::task::{Task, answer};
-use super::wire::{CHUNK_BYTES_MAX, Reply, Request};
+use super::wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request};
 use super::{ChunkError, ChunkReply, Counters, DialError, Item, Outbound, admission, identity, reach};
 
 /// Requests that wait for one peer.
@@ -130,6 +130,7 @@ impl Task {
 
     /// Moves what waits for `to` onwards: sends it, or dials first, or gives it up.
     pub(super) fn pump(&mut self, to: PeerId) {
+        self.answer_with_messages(to);
         let Some(link) = self.links.get_mut(&to) else { return };
         let peer = identity::to_libp2p(to);
         if self.swarm.behaviour().requests.is_connected(&peer) {
@@ -313,8 +314,13 @@ impl Task {
         let Some(in_flight) = self.landed(from, id) else { return };
         match (in_flight, reply) {
             (InFlight::Message { .. }, Reply::Ack) => Counters::add(&self.counters.sent),
+            (InFlight::Message { .. }, Reply::Message(bytes)) if bytes.len() <= MESSAGE_BYTES_MAX => {
+                Counters::add(&self.counters.sent);
+                // Where there is no room for it, it is lost like any other: it was not to be answered.
+                self.take_message(from, bytes);
+            }
             (InFlight::Message { .. }, Reply::Busy) => Counters::add(&self.counters.dropped),
-            (InFlight::Message { .. }, Reply::Chunk { .. } | Reply::Missing | Reply::Grid(_)) => {
+            (InFlight::Message { .. }, Reply::Message(_) | Reply::Chunk { .. } | Reply::Missing | Reply::Grid(_)) => {
                 Counters::add(&self.counters.dropped);
                 self.complain(from, "answered a message with something else");
             }
@@ -330,7 +336,7 @@ impl Task {
                 debug!(peer = ?from, "does not take word about the grid now");
                 self.unheard(from, words);
             }
-            (InFlight::Grid(_), Reply::Ack | Reply::Chunk { .. } | Reply::Missing) => {
+            (InFlight::Grid(_), Reply::Ack | Reply::Message(_) | Reply::Chunk { .. } | Reply::Missing) => {
                 self.complain(from, "answered word about the grid with something else");
             }
             (InFlight::Chunk { reply, .. }, Reply::Missing) => answer(reply, Ok(ChunkReply::Missing)),
@@ -338,7 +344,7 @@ impl Task {
             (InFlight::Chunk { offset, reply }, Reply::Chunk { total, bytes }) if fits(offset, total, bytes.len()) => {
                 answer(reply, Ok(ChunkReply::Chunk { total, bytes }));
             }
-            (InFlight::Chunk { reply, .. }, Reply::Chunk { .. } | Reply::Ack | Reply::Grid(_)) => {
+            (InFlight::Chunk { reply, .. }, Reply::Chunk { .. } | Reply::Ack | Reply::Message(_) | Reply::Grid(_)) => {
                 answer(reply, Err(ChunkError::Protocol(from)));
                 self.complain(from, "answered a request for a blob with something else");
             }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use idlewood_overlay::PeerId;
-use libp2p::request_response::ResponseChannel;
+use libp2p::request_response::{InboundRequestId, ResponseChannel};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 use tracing::{debug, warn};
@@ -45,7 +45,13 @@ impl Serving {
 }
 
 impl Task {
-    pub(super) fn on_request(&mut self, from: PeerId, request: Request, channel: ResponseChannel<Reply>) {
+    pub(super) fn on_request(
+        &mut self,
+        from: PeerId,
+        id: InboundRequestId,
+        request: Request,
+        channel: ResponseChannel<Reply>,
+    ) {
         let now = Instant::now();
         let link = self.links.entry(from).or_default();
         if !link.allowance.get_or_insert_with(|| Allowance::new(now)).take(now) {
@@ -54,12 +60,9 @@ impl Task {
         }
         match request {
             Request::Message(bytes) if bytes.len() <= MESSAGE_BYTES_MAX => {
-                if self.has_room_for(from, bytes.len()) {
-                    Counters::add(&self.counters.received);
-                    self.emit(NetEvent::Received { from, bytes });
-                    self.respond(channel, Reply::Ack);
+                if self.take_message(from, bytes) {
+                    self.owe(from, id, channel);
                 } else {
-                    Counters::add(&self.counters.refused);
                     self.respond(channel, Reply::Busy);
                 }
             }
@@ -78,6 +81,18 @@ impl Task {
                 }
             }
         }
+    }
+
+    /// Takes a message if there is room for it.
+    pub(super) fn take_message(&mut self, from: PeerId, bytes: Vec<u8>) -> bool {
+        let has_room = self.has_room_for(from, bytes.len());
+        if has_room {
+            Counters::add(&self.counters.received);
+            self.emit(NetEvent::Received { from, bytes });
+        } else {
+            Counters::add(&self.counters.refused);
+        }
+        has_room
     }
 
     /// What is said about the grid may have to be written down before it is answered.
@@ -113,8 +128,9 @@ impl Task {
                 Ok(Some(chunk)) => Reply::Chunk { total: chunk.total, bytes: chunk.bytes },
                 Ok(None) => Reply::Missing,
                 Err(error) => {
+                    // It is here, and may be read the next time.
                     warn!(%error, "a blob could not be served");
-                    Reply::Missing
+                    Reply::Busy
                 }
             };
             self.serving.reading.spawn(async move {
@@ -135,7 +151,7 @@ impl Task {
         self.serve();
     }
 
-    fn respond(&mut self, channel: ResponseChannel<Reply>, reply: Reply) {
+    pub(super) fn respond(&mut self, channel: ResponseChannel<Reply>, reply: Reply) {
         if self.swarm.behaviour_mut().requests.send_response(channel, reply).is_err() {
             debug!("whoever asked is gone");
         }

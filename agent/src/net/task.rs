@@ -17,6 +17,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tracing::{debug, warn};
 
 use super::addresses::Addresses;
+use super::answers::Answers;
 use super::found::Found;
 use super::outwards::{Bootstrap, InFlight, Link, QUIET, QUIET_OTHER_GRID, dial_error};
 use super::reach::Reach;
@@ -66,6 +67,7 @@ pub(super) struct Task {
     pub(super) in_flight: HashMap<OutboundRequestId, InFlight>,
     pub(super) bootstraps: HashMap<ConnectionId, Bootstrap>,
     pub(super) serving: Serving,
+    pub(super) answers: Answers,
     /// Peers whose damaged or foreign answers were logged.
     complained: HashSet<PeerId>,
 }
@@ -101,6 +103,7 @@ impl Task {
             in_flight: HashMap::new(),
             bootstraps: HashMap::new(),
             serving,
+            answers: Answers::default(),
             complained: HashSet::new(),
         })
     }
@@ -112,6 +115,7 @@ impl Task {
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (events, gate) = (self.events.clone(), self.gate.clone());
         loop {
+            let answer_due = self.answers.due();
             tokio::select! {
                 command = self.commands.recv() => match command {
                     Some(Command::Shutdown) | None => break,
@@ -131,6 +135,9 @@ impl Task {
                 }
                 event = self.swarm.select_next_some() => self.on_swarm_event(event),
                 Some(served) = self.serving.reading.join_next() => self.on_served(served),
+                () = tokio::time::sleep_until(answer_due.unwrap_or_else(Instant::now)), if answer_due.is_some() => {
+                    self.answer_due(Instant::now());
+                }
                 () = gate.changed() => self.on_grid_changed(),
                 _ = look.tick() => self.look(),
                 _ = sweep.tick() => self.sweep(),
@@ -145,6 +152,7 @@ impl Task {
         while let Ok(command) = self.commands.try_recv() {
             self.on_command(command);
         }
+        self.answer_all();
         let deadline = Instant::now() + DRAIN;
         while !self.in_flight.is_empty() || self.links.values().any(|link| !link.waiting.is_empty()) {
             tokio::select! {
@@ -419,9 +427,9 @@ impl Task {
     fn on_request_event(&mut self, event: request_response::Event<Request, Reply>) {
         use request_response::{Event, Message};
         match event {
-            Event::Message { peer, message: Message::Request { request, channel, .. }, .. } => {
+            Event::Message { peer, message: Message::Request { request_id, request, channel }, .. } => {
                 if let Some(from) = identity::from_libp2p(&peer) {
-                    self.on_request(from, request, channel);
+                    self.on_request(from, request_id, request, channel);
                 }
             }
             Event::Message { peer, message: Message::Response { request_id, response }, .. } => {
@@ -434,8 +442,13 @@ impl Task {
                     self.on_request_failed(from, peer, request_id, &error);
                 }
             }
-            Event::InboundFailure { peer, error, .. } => debug!(%peer, %error, "an answer did not get through"),
-            Event::ResponseSent { .. } => {}
+            Event::InboundFailure { peer, request_id, error, .. } => {
+                debug!(%peer, %error, "an answer did not get through");
+                if let Some(to) = identity::from_libp2p(&peer) {
+                    self.not_answered(to, request_id);
+                }
+            }
+            Event::ResponseSent { request_id, .. } => self.answered(request_id),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Whole swarms in one process, over real sockets on loopback.
 
+mod answers;
 mod floods;
 mod measurements;
 

@@ -50,6 +50,8 @@ pub(super) enum Request {
 pub(super) enum Reply {
     /// The message is queued.
     Ack,
+    /// The message is queued, and here is one for whoever sent it.
+    Message(#[serde(with = "serde_bytes")] Vec<u8>),
     /// Too much at once: the message is lost, the chunk may be asked for again.
     Busy,
     /// The piece, and the length of the whole blob.
@@ -227,6 +229,7 @@ mod tests {
             format!("a1654368756e6ba264686173685820{}666f66667365741a00010000", "11".repeat(32))
         );
         assert_eq!(reply(&Reply::Ack), "6341636b");
+        assert_eq!(reply(&Reply::Message(vec![1, 2, 3])), "a1674d65737361676543010203");
         assert_eq!(reply(&Reply::Busy), "6442757379");
         assert_eq!(
             reply(&Reply::Chunk { total: 2, bytes: vec![9, 8] }),

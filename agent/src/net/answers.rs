@@ -1,0 +1,129 @@
+//! Answers to messages, which take along what is to be said to whoever waits for them.
+//!
+//! A message is a request, and what the tree says to it would be one more, the other way. Each costs a stream, which is most of what
+//! an agent with nothing to do costs. So an answer waits a moment for something to take along.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use idlewood_overlay::PeerId;
+use libp2p::request_response::{InboundRequestId, ResponseChannel};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+use tracing::debug;
+
+use super::task::Task;
+use super::wire::Reply;
+use super::{Counters, Item, Outbound};
+
+/// How long an answer waits. Our choice: an agent says what it has to say to a message within a millisecond or two, and who sends
+/// many messages in a row must not wait for long.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+/// Answers that wait, altogether and to one peer; the oldest leaves alone where there are more. Our choice: who gets many messages in
+/// a row has nothing to say to most of them.
+const WAITING_MAX: usize = 64;
+const WAITING_PER_PEER_MAX: usize = 4;
+
+/// An answer that somebody waits for.
+pub(super) struct Owed {
+    to: PeerId,
+    due: Instant,
+    id: InboundRequestId,
+    channel: ResponseChannel<Reply>,
+}
+
+/// What is owed to others for their messages.
+#[derive(Default)]
+pub(super) struct Answers {
+    /// The oldest first.
+    owed: VecDeque<Owed>,
+    /// Messages that leave with an answer: their shares of the budget.
+    leaving: HashMap<InboundRequestId, OwnedSemaphorePermit>,
+}
+
+impl Answers {
+    /// When the next one leaves alone.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.owed.front().map(|owed| owed.due)
+    }
+
+    /// The oldest to this peer.
+    fn take(&mut self, to: PeerId) -> Option<Owed> {
+        let place = self.owed.iter().position(|owed| owed.to == to)?;
+        self.owed.remove(place)
+    }
+
+    /// One more waits; the one that has to leave for it.
+    fn push(&mut self, owed: Owed) -> Option<Owed> {
+        let to = owed.to;
+        self.owed.push_back(owed);
+        if self.owed.iter().filter(|owed| owed.to == to).count() > WAITING_PER_PEER_MAX {
+            self.take(to)
+        } else if self.owed.len() > WAITING_MAX {
+            self.owed.pop_front()
+        } else {
+            None
+        }
+    }
+}
+
+impl Task {
+    /// A message of this peer was taken: it is answered with the next message to it, or in a moment.
+    pub(super) fn owe(&mut self, to: PeerId, id: InboundRequestId, channel: ResponseChannel<Reply>) {
+        let due = Instant::now() + PATIENCE;
+        if let Some(oldest) = self.answers.push(Owed { to, due, id, channel }) {
+            self.respond(oldest.channel, Reply::Ack);
+        }
+        self.pump(to);
+    }
+
+    /// Answers what has waited long enough.
+    pub(super) fn answer_due(&mut self, now: Instant) {
+        while self.answers.due().is_some_and(|due| due <= now)
+            && let Some(owed) = self.answers.owed.pop_front()
+        {
+            self.respond(owed.channel, Reply::Ack);
+        }
+    }
+
+    /// Answers everything that waits.
+    pub(super) fn answer_all(&mut self) {
+        for owed in std::mem::take(&mut self.answers.owed) {
+            self.respond(owed.channel, Reply::Ack);
+        }
+    }
+
+    /// Sends messages that wait for `to` with the answers that it waits for.
+    pub(super) fn answer_with_messages(&mut self, to: PeerId) {
+        let Some(link) = self.links.get_mut(&to) else { return };
+        while matches!(link.waiting.front(), Some(Item::Message(_)))
+            && let Some(owed) = self.answers.take(to)
+            && let Some(Item::Message(Outbound { bytes, permit })) = link.waiting.pop_front()
+        {
+            match self.swarm.behaviour_mut().requests.send_response(owed.channel, Reply::Message(bytes)) {
+                Ok(()) => {
+                    self.answers.leaving.insert(owed.id, permit);
+                }
+                // Whoever asked has gone away since.
+                Err(Reply::Message(bytes)) => link.waiting.push_front(Item::Message(Outbound { bytes, permit })),
+                Err(_) => debug!("an answer comes back as another"),
+            }
+        }
+    }
+
+    /// An answer has left.
+    pub(super) fn answered(&mut self, id: InboundRequestId) {
+        if self.answers.leaving.remove(&id).is_some() {
+            Counters::add(&self.counters.sent);
+        }
+    }
+
+    /// An answer did not get through, and with it what it took along.
+    pub(super) fn not_answered(&mut self, to: PeerId, id: InboundRequestId) {
+        if self.answers.leaving.remove(&id).is_some() {
+            Counters::add(&self.counters.dropped);
+            self.lost(to);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What leaves with the answer to a message.
+
+use super::*;
+
+/// An answer that says only that the message is queued.
+fn alone() -> Vec<u8> {
+    hex::decode("6341636b").unwrap()
+}
+
+/// One that takes a message of a byte along.
+fn with_message(byte: u8) -> Vec<u8> {
+    [hex::decode("a1674d65737361676541").unwrap(), vec![byte]].concat()
+}
+
+/// A message of a byte.
+fn message(byte: u8) -> Vec<u8> {
+    with_message(byte)
+}
+
+/// A member that is connected with a node, and what it says of itself.
+async fn connected(node: &Node) -> (Swarm<request_response::Behaviour<Raw>>, Contact) {
+    let (mut swarm, peer) = raw_swarm();
+    swarm.dial(node.contact.address.parse::<Multiaddr>().unwrap()).unwrap();
+    while !matches!(swarm.select_next_some().await, SwarmEvent::ConnectionEstablished { .. }) {}
+    (swarm, Contact { peer, incarnation: 0, address: "".into(), nonce: None })
+}
+
+/// The next answer to this member.
+async fn answer(swarm: &mut Swarm<request_response::Behaviour<Raw>>) -> Vec<u8> {
+    loop {
+        match swarm.select_next_some().await {
+            SwarmEvent::Behaviour(request_response::Event::Message { message, .. }) => match message {
+                request_response::Message::Response { response, .. } => return response,
+                request_response::Message::Request { channel, .. } => {
+                    swarm.behaviour_mut().send_response(channel, alone()).unwrap();
+                }
+            },
+            SwarmEvent::Behaviour(request_response::Event::OutboundFailure { error, .. }) => panic!("{error}"),
+            _ => {}
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_said_to_a_message_leaves_with_its_answer() {
+    let mut node = Node::start().await;
+    let (mut swarm, contact) = connected(&node).await;
+    let to = identity::to_libp2p(node.contact.peer);
+    // Whoever is kept from running for longer than an answer waits sends a request of its own.
+    let mut tries = 1..=50_u8;
+    let took_along = loop {
+        let number = tries.next().expect("no answer took a message along");
+        swarm.behaviour_mut().send_request(&to, message(number));
+        let net = node.net.clone();
+        let said = async {
+            assert_eq!(node.message().await, (contact.peer, vec![number]));
+            net.send(&contact, vec![100 + number]);
+        };
+        let (answer, ()) = timeout(WAIT, async { tokio::join!(answer(&mut swarm), said) }).await.unwrap();
+        if answer != alone() {
+            break answer == with_message(100 + number);
+        }
+    };
+    assert!(took_along);
+    let net = node.net.clone();
+    until("the message to count as sent", || net.counters().messages_sent > 0).await;
+    assert_eq!(net.counters().messages_dropped, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_to_which_nothing_is_said_is_answered_all_the_same() {
+    let node = Node::start().await;
+    let (mut swarm, _) = connected(&node).await;
+    let to = identity::to_libp2p(node.contact.peer);
+    // More than may wait, and one.
+    for number in 0..20 {
+        swarm.behaviour_mut().send_request(&to, message(number));
+    }
+    for _ in 0..20 {
+        assert_eq!(timeout(WAIT, answer(&mut swarm)).await.unwrap(), alone());
+    }
+    assert_eq!(node.net.counters().messages_received, 20);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_in_an_answer_is_received() {
+    let mut node = Node::start().await;
+    let (mut swarm, contact) = connected(&node).await;
+    let peer = contact.peer;
+    tokio::spawn(async move {
+        loop {
+            if let SwarmEvent::Behaviour(request_response::Event::Message {
+                message: request_response::Message::Request { channel, .. },
+                ..
+            }) = swarm.select_next_some().await
+            {
+                swarm.behaviour_mut().send_response(channel, with_message(9)).unwrap();
+            }
+        }
+    });
+    node.net.send(&contact, vec![1]);
+    assert_eq!(node.message().await, (peer, vec![9]));
+    assert_eq!(node.net.counters().messages_sent, 1);
+    // It is no answer to a request for a blob.
+    let reply = timeout(WAIT, node.net.chunk(&contact, blake3::hash(b"x"), 0)).await.unwrap();
+    assert_eq!(reply, Err(ChunkError::Protocol(peer)));
+}
