@@ -19,6 +19,7 @@
 //! | `trace`: looked at for | 1 h | 180 s |
 
 use std::ops::Range;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use idlewood_overlay::{Node, Overlay, State, Time};
@@ -119,6 +120,8 @@ impl Experiment {
 /// A trace, and how many times faster than it was things happen.
 #[derive(Clone, Debug)]
 pub struct Replay {
+    /// The file, as the user named it.
+    pub path: PathBuf,
     /// When machines were up.
     pub availability: Availability,
     /// At least 1.
@@ -551,7 +554,7 @@ impl<'a> Run<'a> {
 
     /// Every machine follows one of the trace, from a random moment of it. What a trace calls unavailable is a crash,
     /// and the machine comes back with what it remembers.
-    fn replay(&mut self, Replay { availability, speedup }: &Replay) {
+    fn replay(&mut self, Replay { availability, speedup, .. }: &Replay) {
         self.rest(Duration::from_secs(10));
         let duration = Duration::from_secs(scaled(self.nodes, 180, 3_600));
         let calm = Duration::from_secs(60);
