@@ -123,15 +123,28 @@ impl From<Listed> for Task {
     }
 }
 
+/// By their names, of which the format has each once.
+fn named<T>(whose: &str, all: impl IntoIterator<Item = (String, T)>) -> Result<BTreeMap<String, T>, Malformed> {
+    let mut named = BTreeMap::new();
+    for (name, one) in all {
+        if named.contains_key(&name) {
+            return Err(Malformed::whole(format!("{whose} {name} twice: leave the one that counts")));
+        }
+        named.insert(name, one);
+    }
+    Ok(named)
+}
+
 /// What was to run, with how it ran.
 fn executed(specification: Specification, execution: Option<Execution>) -> Result<Vec<Task>, Malformed> {
     let execution = execution.ok_or_else(|| {
         Malformed::whole("it has no execution: it tells what was to run, and not for how long that took")
     })?;
-    let files: BTreeMap<String, u64> = specification.files.into_iter().map(|file| (file.id, file.bytes)).collect();
-    let runs: BTreeMap<&str, &Executed> = execution.tasks.iter().map(|task| (task.id.as_str(), task)).collect();
+    let files = named("the specification has file", specification.files.into_iter().map(|file| (file.id, file.bytes)))?;
+    // Of several attempts of a task nobody says which the others waited for.
+    let runs = named("the execution has task", execution.tasks.into_iter().map(|task| (task.id.clone(), task)))?;
     let with_run = |Specified { id, name, parents, outputs }: Specified| {
-        let Some(run) = runs.get(id.as_str()) else {
+        let Some(run) = runs.get(&id) else {
             return Err(Malformed::whole(format!("task {id}: it is not among the tasks of the execution")));
         };
         let program = || run.command.as_ref().and_then(|command| command.program.clone());
@@ -280,8 +293,15 @@ mod tests {
             {"id": "split_1", "runtimeInSeconds": 1}]}"#;
         let bag = parse(&newer(specified, executed)).unwrap();
         assert_eq!((bag.tasks_s, bag.outputs_bytes), (vec![2.0, 3.5], vec![8, 1]));
+        let again =
+            executed.replace(r#"{"id": "split_1""#, r#"{"id": "b_3", "runtimeInSeconds": 60}, {"id": "split_1""#);
         for (text, sentence) in [
             (newer(specified, ""), "it has no execution"),
+            (newer(specified, &again), "the execution has task b_3 twice: leave the one that counts"),
+            (
+                newer(specified, executed).replace(r#""id": "o2""#, r#""id": "o1""#),
+                "the specification has file o1 twice",
+            ),
             (
                 newer(specified, r#", "execution": {"tasks": []}"#),
                 "task split_1: it is not among the tasks of the execution",
