@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::input::{self, Malformed};
-use crate::log::LoggedBag;
+use crate::workload::ObservedBag;
 
 #[derive(Deserialize)]
 struct Instance {
@@ -160,7 +160,7 @@ fn executed(specification: Specification, execution: Option<Execution>) -> Resul
 ///
 /// # Errors
 /// A sentence with the file, the line where there is one, and what is expected there.
-pub fn read(path: &Path) -> Result<LoggedBag, String> {
+pub fn read(path: &Path) -> Result<ObservedBag, String> {
     input::read(path, "give a workflow in WfFormat", parse)
 }
 
@@ -168,7 +168,7 @@ pub fn read(path: &Path) -> Result<LoggedBag, String> {
 ///
 /// # Errors
 /// What is wrong, and in which line or task.
-pub fn parse(text: &str) -> Result<LoggedBag, Malformed> {
+pub fn parse(text: &str) -> Result<ObservedBag, Malformed> {
     let Workflow { tasks, specification, execution } = input::json::<Instance>(text, EXPECTED)?.workflow;
     let tasks: Vec<Task> = match (tasks, specification) {
         (Some(tasks), _) => tasks.into_iter().map(Task::from).collect(),
@@ -193,7 +193,7 @@ pub fn parse(text: &str) -> Result<LoggedBag, Malformed> {
     // The first of the largest.
     let largest = alike.into_values().rev().max_by_key(Vec::len);
     let tasks = largest.ok_or_else(|| Malformed::whole("there is no task in it"))?;
-    Ok(LoggedBag {
+    Ok(ObservedBag {
         arrival: Duration::ZERO,
         tasks_s: tasks.iter().map(|task| task.run_s as f32).collect(),
         outputs_bytes: tasks.iter().map(|task| task.output_bytes).collect(),
