@@ -339,8 +339,12 @@ impl Reproduction {
                 "there is no case {name:?}: write one of 10, 50, 80, halves, strangers, crashes, announced"
             ));
         }
-        if self.jobs("").is_empty() {
+        let jobs = self.jobs("");
+        if jobs.is_empty() {
             return Err("none of these experiments has such a case".to_owned());
+        }
+        if jobs.iter().any(|job| job.experiment == Experiment::Trace) {
+            self.trace.iter().try_for_each(|trace| trace.validate(self.nodes))?;
         }
         if self.threads == Some(0) {
             return Err("threads must be at least 1".to_owned());

@@ -219,6 +219,32 @@ fn a_trace_is_replayed() {
 }
 
 #[test]
+fn a_trace_that_is_over_before_the_end_is_refused_and_a_machine_that_is_stays_down() {
+    let out = Directory::new("short");
+    let path = out.0.join("event_trace.tab");
+    let row = |node: u32, from: u64, to: u64| format!("0\t0\t{node}\t3\tx\t1\t{from}\t{to}\t0\n");
+    let arguments = format!("--nodes 12 --only trace --output json --trace {}", path.display());
+    // An hour and a minute are replayed.
+    std::fs::write(&path, row(1, 1_000, 1_000 + 3_660) + &row(2, 2_000_000, 2_000_600)).unwrap();
+    let output = overlay(&arguments, &out);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    let sentence = "follows no machine for longer than 3660 s, and 3660 s of it are replayed at trace-speedup 1: give a longer one\n";
+    assert!(stderr.ends_with(sentence), "{stderr}");
+    // Who does not replay it may have it.
+    json(&overlay(&arguments.replace("--only trace", "--only crash"), &out));
+    // Every second machine follows one that was there for ten minutes: it goes once, and never comes back.
+    std::fs::write(&path, row(1, 1_000, 1_000 + 7_000) + &row(2, 2_000_000, 2_000_600)).unwrap();
+    let summary = json(&overlay(&arguments, &out));
+    assert_eq!(summary["trace_changes"], 6.0);
+    let trace = out.read("trace.csv");
+    assert!(trace.contains(",arrivals,0,") && trace.contains(",departures,6,"), "{trace}");
+    let output = overlay(&format!("{arguments} --trace-speedup 2"), &out);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.ends_with("give a longer one or a smaller --trace-speedup\n"), "{stderr}");
+}
+
+#[test]
 fn bad_usage_is_told_in_a_sentence() {
     let out = Directory::new("usage");
     let trace = out.0.join("trace.tab");
