@@ -25,14 +25,13 @@ use idlewood_overlay::Time;
 use serde_json::Value;
 
 pub(crate) use published::figures;
-pub(crate) use table::{lock, replace, unwritable};
+pub(crate) use table::{Line, Samples, Table, lock, replace, unwritable};
 
 pub use job::compare;
 
 use crate::scenario::HORIZON_MAX;
 use crate::seeds::{self, Word};
 use case::Case;
-use table::{Line, Table};
 
 /// What can be reproduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -370,7 +369,7 @@ fn check_horizon(case: &Case, horizon: Duration) -> Result<(), String> {
 }
 
 /// What names this build: the hash of the program itself.
-fn build() -> Result<String, String> {
+pub(crate) fn build() -> Result<String, String> {
     let program = std::env::current_exe().and_then(std::fs::read);
     let program = program.map_err(|error| format!("the program itself cannot be read: {error}"))?;
     Ok(blake3::hash(&program).to_hex().to_string())

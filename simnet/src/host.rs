@@ -200,6 +200,18 @@ impl Host {
 
     /// The power is cut. `queue_lost`: what it held for others is gone too.
     pub(crate) fn crash(&mut self, queue_lost: bool, now: Time) {
+        self.crashes += 1;
+        self.link.crash(now);
+        self.go_down(queue_lost, now);
+    }
+
+    /// Its peer has left in good order: nothing of what it sent is lost.
+    pub(crate) fn leave(&mut self, now: Time) {
+        self.link.leave(now);
+        self.go_down(false, now);
+    }
+
+    fn go_down(&mut self, queue_lost: bool, now: Time) {
         self.peer = None;
         self.condition.pause = None;
         self.store.lose_pending();
@@ -208,7 +220,6 @@ impl Host {
             self.store.lose_queue();
             self.checkpoints.clear();
         }
-        self.link.clear(now);
         self.outputs = Outputs::default();
         self.runs.clear();
         self.wake = None;

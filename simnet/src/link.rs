@@ -3,7 +3,8 @@
 //! Messages go in the order in which they come (FIFO). One that is sent leaves the uplink when those before it have left
 //! and its own bytes too; then it is under way for the latency; its last byte has come in when the downlink has had
 //! the time for all its bytes since the message before. Two links in a row take the time of the slower one, not of
-//! both: bytes flow on while others still leave. What waits in front of an uplink when its machine crashes is lost.
+//! both: bytes flow on while others still leave. What waits in front of an uplink when its machine crashes is lost; what has begun
+//! to leave goes, and where a machine leaves in good order, all messages do.
 //!
 //! Outputs of tasks are data. They too go one after another, but messages go before them: a message never waits for
 //! data, and data on an uplink is late by all the messages that left meanwhile. So a large output cannot silence a
@@ -57,6 +58,8 @@ pub(crate) struct Direction {
     bytes_s: u64,
     /// When the last message has passed.
     free: Time,
+    /// When the last of those that have begun to leave has: only uplinks have messages that wait.
+    leaving: Time,
     /// When the last output has passed, if no message comes in between.
     data_free: Time,
     /// Time that messages have taken, ever: data is late by what was added meanwhile.
@@ -69,9 +72,9 @@ pub(crate) struct Direction {
 
 impl Direction {
     fn new(bytes_s: u64) -> Self {
-        let (free, data_free) = (Time::ZERO, Time::ZERO);
+        let (free, leaving, data_free) = (Time::ZERO, Time::ZERO, Time::ZERO);
         let (messages, tree, data) = (Use::default(), Use::default(), Use::default());
-        Self { bytes_s, free, data_free, taken_us: 0, messages, tree, data }
+        Self { bytes_s, free, leaving, data_free, taken_us: 0, messages, tree, data }
     }
 
     /// How long so many bytes take, at least a microsecond.
@@ -79,18 +82,20 @@ impl Direction {
         Duration::from_micros((bytes.saturating_mul(1_000_000) / self.bytes_s).max(1))
     }
 
-    /// What has not passed by then does not any more; data that waits would begin to pass at `data_from`.
-    fn cut(&mut self, now: Time, data_from: Time) {
-        let ahead_us = |from: Time, free: Time, of: Use| (free.since(from).as_micros() as u64).min(of.busy_us);
-        let all_us = ahead_us(now, self.free, self.messages);
-        let data_us = ahead_us(data_from, self.data_free, self.data);
+    /// Data that has not passed does not any more; what waits would begin to pass at `from`.
+    fn cut_data(&mut self, now: Time, from: Time) {
+        self.data.busy_us -= (self.data_free.since(from).as_micros() as u64).min(self.data.busy_us);
+        self.data_free = self.data_free.min(now);
+    }
+
+    /// Messages that have not passed by then do not any more.
+    fn cut_messages(&mut self, by: Time) {
+        let all_us = (self.free.since(by).as_micros() as u64).min(self.messages.busy_us);
         // Nobody knows which of those that wait are the tree's: as large a part of them as of all before.
         let tree_us = all_us as u128 * u128::from(self.tree.busy_us) / u128::from(self.messages.busy_us.max(1));
         self.tree.busy_us -= tree_us as u64;
         self.messages.busy_us -= all_us;
-        self.data.busy_us -= data_us;
-        self.free = self.free.min(now);
-        self.data_free = self.data_free.min(now);
+        self.free = self.free.min(by);
     }
 
     fn pass(&mut self, from: Time, to: Time, since: Time, is_tree: bool) {
@@ -120,11 +125,30 @@ impl Link {
         Self { up: Direction::new(up_bytes_s), down: Direction::new(down_bytes_s), since }
     }
 
-    /// The machine was switched off, or the run ends: nothing waits any more.
-    pub(crate) fn clear(&mut self, now: Time) {
-        // Only on an uplink data waits for messages.
-        self.up.cut(now, self.up.free.max(now));
-        self.down.cut(now, now);
+    /// The run ends: what has not passed by now is no use of it.
+    pub(crate) fn end(&mut self, now: Time) {
+        self.up.cut_data(now, self.up.free.max(now));
+        self.up.cut_messages(now);
+        self.cut_down(now);
+    }
+
+    /// The power of the machine is cut: nothing waits any more. The message that has begun to leave still goes.
+    pub(crate) fn crash(&mut self, now: Time) {
+        self.up.cut_data(now, self.up.free.max(now));
+        self.up.cut_messages(now.max(self.up.leaving));
+        self.cut_down(now);
+    }
+
+    /// The machine leaves in good order: messages that wait still go, and outputs do not.
+    pub(crate) fn leave(&mut self, now: Time) {
+        self.up.cut_data(now, self.up.free.max(now));
+        self.cut_down(now);
+    }
+
+    fn cut_down(&mut self, now: Time) {
+        // There data does not wait for messages.
+        self.down.cut_data(now, now);
+        self.down.cut_messages(now);
     }
 
     /// A message is sent, the tree's own or another: when its last byte leaves.
@@ -132,10 +156,19 @@ impl Link {
         let from = self.up.free.max(now);
         let takes = self.up.takes(bytes);
         self.up.pass(from, from + takes, self.since, is_tree);
+        if from == now {
+            self.up.leaving = from + takes;
+        }
         if self.up.data_free > now {
             self.up.data_free += takes;
         }
         from + takes
+    }
+
+    /// A message that had to wait begins to leave: when its last byte does.
+    pub(crate) fn begin(&mut self, now: Time, bytes: u64) -> Time {
+        self.up.leaving = now + self.up.takes(bytes);
+        self.up.leaving
     }
 
     /// The last byte of a message, the tree's own or another, reaches the downlink: when it has passed that.
@@ -205,15 +238,35 @@ mod tests {
         link.send(at(500), 400 * 86_400, true);
         link.send(at(500), 400 * 86_400, false);
         assert_eq!((link.up.messages.peak_us, link.up.messages.busy_us), (1_000_000, 800 * 86_400 * 1_000_000));
-        link.clear(at(10_500));
+        link.end(at(10_500));
         assert_eq!((link.up.messages.busy_us, link.up.tree.busy_us), (10_000_000, 5_000_000));
         assert_eq!(link.send(at(10_500), 1, true), at(11_500));
-        link.clear(at(20_000));
+        link.end(at(20_000));
         link.send_data(at(20_000), 5);
         link.send(at(30_000), 100, true);
         link.send_data(at(30_000), 1);
-        link.clear(at(30_000));
+        link.end(at(30_000));
         assert_eq!(link.up.data.busy_us, 5_000_000, "what passed before stays, and what waits behind messages goes");
+    }
+
+    #[test]
+    fn what_still_leaves_a_machine_that_is_down_counts_as_use() {
+        let mut link = link();
+        link.send(at(0), 10_000, true);
+        link.send(at(0), 20_000, false);
+        link.send(at(0), 70_000, false);
+        link.send_data(at(0), 50_000);
+        let (mut crashed, mut left) = (link, link);
+        crashed.crash(at(4));
+        assert_eq!((crashed.up.messages.busy_us, crashed.up.data.busy_us), (10_000, 0), "the first has begun to leave");
+        assert_eq!(crashed.send(at(5), 1_000, true), at(11), "after that one");
+        left.leave(at(4));
+        assert_eq!((left.up.messages.busy_us, left.up.tree.busy_us, left.up.data.busy_us), (100_000, 10_000, 0));
+        assert_eq!(left.send(at(5), 1_000, true), at(101), "after all of them");
+        // The second begins to leave when the first is gone.
+        assert_eq!(link.begin(at(10), 20_000), at(30));
+        link.crash(at(12));
+        assert_eq!(link.up.messages.busy_us, 30_000);
     }
 
     #[test]

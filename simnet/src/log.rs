@@ -12,120 +12,85 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::input::{self, Malformed, malformed};
+use crate::workload::ObservedBag;
 
 /// Longest time between two jobs of a user in one bag.
 const GAP: u64 = 120;
 /// Numbers of a line.
 const FIELDS: usize = 18;
 
-/// A bag of a log.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LoggedBag {
-    /// When its first job was submitted, since that of the log's first bag.
-    pub arrival: Duration,
-    /// Run time of each of its tasks, in seconds.
-    pub tasks_s: Vec<f32>,
-    /// Size of the output of each; empty where nobody has said.
-    pub outputs_bytes: Vec<u64>,
-}
-
-impl LoggedBag {
-    /// Mean run time of its tasks, in seconds.
-    pub fn mean_s(&self) -> f64 {
-        self.tasks_s.iter().map(|run_s| f64::from(*run_s)).sum::<f64>() / self.tasks_s.len() as f64
-    }
-}
-
-/// The bags of a log, in the order of their arrival.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Log {
-    bags: Vec<LoggedBag>,
-}
-
 /// Most tasks that one job may count as.
 const PROCESSORS_MAX: i64 = 1 << 20;
 /// Most tasks of a log: 400 MB of memory.
 const TASKS_MAX: usize = 100_000_000;
 
-impl Log {
-    /// Reads a log, plain or compressed by gzip.
-    ///
-    /// # Errors
-    /// A sentence with the file, the line where there is one, and what is expected there.
-    pub fn read(path: &Path) -> Result<Self, String> {
-        input::read(path, "give a log in the Standard Workload Format", Self::parse)
-    }
+/// The bags of a log in a file, plain or compressed by gzip, in the order of their arrival.
+///
+/// # Errors
+/// A sentence with the file, the line where there is one, and what is expected there.
+pub fn read(path: &Path) -> Result<Vec<ObservedBag>, String> {
+    input::read(path, "give a log in the Standard Workload Format", parse)
+}
 
-    /// Parses a log.
-    ///
-    /// # Errors
-    /// What is wrong, and in which line.
-    pub fn parse(text: &str) -> Result<Self, Malformed> {
-        let mut jobs = Vec::new();
-        let mut tasks_len = 0;
-        for (number, line) in input::lines(text).filter(|(_, line)| !line.starts_with(';')) {
-            let fields: Vec<i64> =
-                line.split_whitespace().map(|field| rounded_up(number, field)).collect::<Result<_, _>>()?;
-            let &[_, submitted, _, run_s, processors, _, _, _, _, _, _, user, ..] = fields.as_slice() else {
-                return malformed(number, format!("{} fields where {FIELDS} are expected", fields.len()));
-            };
-            if fields.len() != FIELDS {
-                return malformed(number, format!("{} fields where {FIELDS} are expected", fields.len()));
-            }
-            let Ok(submitted) = u64::try_from(submitted) else {
-                return malformed(number, format!("the submission is at {submitted}: seconds from 0 on are expected"));
-            };
-            if processors > PROCESSORS_MAX {
-                return malformed(number, format!("{processors} processors are more than {PROCESSORS_MAX}"));
-            }
-            // It was cancelled before it ran, or nobody knows.
-            let (1.., 1..) = (processors, run_s) else { continue };
-            let Ok(run_s) = u32::try_from(run_s) else {
-                return malformed(number, format!("a run time of {run_s} s is more than {}", u32::MAX));
-            };
-            tasks_len += processors as usize;
-            if tasks_len > TASKS_MAX {
-                return malformed(
-                    number,
-                    format!("there are more than {TASKS_MAX} tasks up to here: cut the log off before"),
-                );
-            }
-            jobs.push((submitted, user, std::iter::repeat_n(run_s as f32, processors as usize)));
-        }
-        // Logs are in that order, or should be.
-        jobs.sort_by_key(|(submitted, ..)| *submitted);
-        let mut bags: Vec<(u64, LoggedBag)> = Vec::new();
-        // Of each user: the bag, and when its last job was submitted.
-        let mut open: BTreeMap<i64, (usize, u64)> = BTreeMap::new();
-        for (submitted, user, tasks) in jobs {
-            match open.get_mut(&user).filter(|_| user >= 0) {
-                Some((bag, last)) if submitted - *last <= GAP => {
-                    *last = submitted;
-                    bags[*bag].1.tasks_s.extend(tasks);
-                }
-                _ => {
-                    open.insert(user, (bags.len(), submitted));
-                    let (arrival, outputs_bytes) = (Duration::ZERO, Vec::new());
-                    bags.push((submitted, LoggedBag { arrival, tasks_s: tasks.collect(), outputs_bytes }));
-                }
-            }
-        }
-        let Some(first) = bags.first().map(|(submitted, _)| *submitted) else {
-            return Err(Malformed::whole("no job in it ever ran"));
+/// The bags of a log, in the order of their arrival.
+///
+/// # Errors
+/// What is wrong, and in which line.
+pub fn parse(text: &str) -> Result<Vec<ObservedBag>, Malformed> {
+    let mut jobs = Vec::new();
+    let mut tasks_len = 0;
+    for (number, line) in input::lines(text).filter(|(_, line)| !line.starts_with(';')) {
+        let fields: Vec<i64> =
+            line.split_whitespace().map(|field| rounded_up(number, field)).collect::<Result<_, _>>()?;
+        let &[_, submitted, _, run_s, processors, _, _, _, _, _, _, user, ..] = fields.as_slice() else {
+            return malformed(number, format!("{} fields where {FIELDS} are expected", fields.len()));
         };
-        let bags = bags.into_iter().map(|(at, bag)| LoggedBag { arrival: Duration::from_secs(at - first), ..bag });
-        Ok(Self { bags: bags.collect() })
+        if fields.len() != FIELDS {
+            return malformed(number, format!("{} fields where {FIELDS} are expected", fields.len()));
+        }
+        let Ok(submitted) = u64::try_from(submitted) else {
+            return malformed(number, format!("the submission is at {submitted}: seconds from 0 on are expected"));
+        };
+        if processors > PROCESSORS_MAX {
+            return malformed(number, format!("{processors} processors are more than {PROCESSORS_MAX}"));
+        }
+        // It was cancelled before it ran, or nobody knows.
+        let (1.., 1..) = (processors, run_s) else { continue };
+        let Ok(run_s) = u32::try_from(run_s) else {
+            return malformed(number, format!("a run time of {run_s} s is more than {}", u32::MAX));
+        };
+        tasks_len += processors as usize;
+        if tasks_len > TASKS_MAX {
+            return malformed(
+                number,
+                format!("there are more than {TASKS_MAX} tasks up to here: cut the log off before"),
+            );
+        }
+        jobs.push((submitted, user, std::iter::repeat_n(run_s as f32, processors as usize)));
     }
-
-    /// Bags that are drawn from, and all arrive at 0.
-    pub fn of_bags(bags: Vec<LoggedBag>) -> Self {
-        Self { bags }
+    // Logs are in that order, or should be.
+    jobs.sort_by_key(|(submitted, ..)| *submitted);
+    let mut bags: Vec<(u64, ObservedBag)> = Vec::new();
+    // Of each user: the bag, and when its last job was submitted.
+    let mut open: BTreeMap<i64, (usize, u64)> = BTreeMap::new();
+    for (submitted, user, tasks) in jobs {
+        match open.get_mut(&user).filter(|_| user >= 0) {
+            Some((bag, last)) if submitted - *last <= GAP => {
+                *last = submitted;
+                bags[*bag].1.tasks_s.extend(tasks);
+            }
+            _ => {
+                open.insert(user, (bags.len(), submitted));
+                let (arrival, outputs_bytes) = (Duration::ZERO, Vec::new());
+                bags.push((submitted, ObservedBag { arrival, tasks_s: tasks.collect(), outputs_bytes }));
+            }
+        }
     }
-
-    /// Its bags in the order of their arrival.
-    pub fn bags(&self) -> &[LoggedBag] {
-        &self.bags
-    }
+    let Some(first) = bags.first().map(|(submitted, _)| *submitted) else {
+        return Err(Malformed::whole("no job in it ever ran"));
+    };
+    let bags = bags.into_iter().map(|(at, bag)| ObservedBag { arrival: Duration::from_secs(at - first), ..bag });
+    Ok(bags.collect())
 }
 
 fn rounded_up(line: usize, field: &str) -> Result<i64, Malformed> {
@@ -157,15 +122,15 @@ mod tests {
             &job(1_301, 2, 1, -1),
             &job(1_300, 1, 1, -1).replace(" 1 1 ", " 0.2 1 "),
         ];
-        let log = Log::parse(&text.concat()).unwrap();
+        let bags = parse(&text.concat()).unwrap();
         let bag = |arrival, tasks_s: &[f32]| {
             let (arrival, outputs_bytes) = (Duration::from_secs(arrival), Vec::new());
-            LoggedBag { arrival, tasks_s: tasks_s.into(), outputs_bytes }
+            ObservedBag { arrival, tasks_s: tasks_s.into(), outputs_bytes }
         };
         let unknown = [bag(300, &[1.0]), bag(301, &[2.0])];
         let known = [bag(0, &[60.0, 60.0, 90.0]), bag(50, &[30.0]), bag(241, &[10.0])];
-        assert_eq!(log.bags(), [&known[..], &unknown[..]].concat());
-        assert_eq!(log.bags()[0].mean_s(), 70.0);
+        assert_eq!(bags, [&known[..], &unknown[..]].concat());
+        assert_eq!(bags[0].mean_s(), 70.0);
     }
 
     #[test]
@@ -180,7 +145,7 @@ mod tests {
             (job(0, 1 << 40, 1, 1), "line 1: a run time of 1099511627776 s is more than 4294967295"),
             ("; nothing\n".to_owned(), "no job in it ever ran"),
         ] {
-            let error = Log::parse(&text).unwrap_err().to_string();
+            let error = parse(&text).unwrap_err().to_string();
             assert!(error.contains(sentence), "{error} for {text}");
         }
     }

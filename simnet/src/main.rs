@@ -42,7 +42,7 @@ enum Command {
     /// Repeat the experiments whose figures the documents state.
     #[command(subcommand)]
     Reproduce(Reproduce),
-    /// Make one HTML page, report.html, of the figures and tables that experiments, but for overlay, have left in a directory.
+    /// Make one HTML page, report.html, of the figures and tables that experiments have left in a directory.
     Report(ReportArguments),
     /// Compute the maximum stretch of a queue and what a leaf has available: one JSON document from standard input,
     /// one on standard output.
@@ -78,7 +78,7 @@ enum Reproduce {
     /// paths to the root under churn.
     ///
     /// Every experiment has a grid of its own: a copy of the seed's, which was grown by real joins. Tables (CSV) and
-    /// summary.json in the directory are up to date after each: an interrupted run keeps what it has found.
+    /// summary.json in the directory are up to date after each. A run that was interrupted goes on where it stopped.
     Overlay(OverlayArguments),
     /// Maximum and mean stretch relative to MinCent, FCFS and the offline bound, without and with failures.
     ///
@@ -114,7 +114,8 @@ struct OverlayArguments {
     /// Seeds, from the first one on.
     #[arg(long, default_value_t = 1)]
     seeds: u64,
-    /// Directory for tables and summary; created if it is not there.
+    /// Directory for tables and summary; created if it is not there. What the same build has found there before for the
+    /// same settings is not run again.
     #[arg(long, default_value = "reproduce-overlay", value_name = "DIR")]
     out: PathBuf,
     /// Experiments to run, separated by commas: steady, join, crash, leave, mass, partition, partition-hour, churn-4h,
@@ -126,7 +127,9 @@ struct OverlayArguments {
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     cases: Vec<String>,
     /// When real machines were up, to be replayed: event_trace.tab of the Failure Trace Archive, or spot instances as
-    /// JSON; plain or compressed by gzip.
+    /// JSON; plain or compressed by gzip. Up to 2000 machines 61 minutes of it are replayed, of larger grids less, down to four
+    /// minutes, and trace-speedup times as much: it has to follow some machine for so long. A machine that it follows for less
+    /// is down afterwards.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// How many times faster than in the trace machines come and go: servers hardly ever do.
@@ -237,8 +240,10 @@ fn swarm(arguments: &SwarmArguments) -> ExitCode {
 /// `simnet reproduce overlay`.
 fn reproduce_overlay(arguments: OverlayArguments) -> ExitCode {
     let OverlayArguments { nodes, seed, seeds, out, only, cases, trace, trace_speedup, threads, output } = arguments;
-    let prepared = trace.map(|path| Availability::read(&path)).transpose().and_then(|trace| {
-        let trace = trace.map(|availability| Replay { availability, speedup: trace_speedup });
+    let read = |path: PathBuf| {
+        Availability::read(&path).map(|availability| Replay { path, availability, speedup: trace_speedup })
+    };
+    let prepared = trace.map(read).transpose().and_then(|trace| {
         let reproduction = Reproduction { nodes, seed, seeds, only, cases, trace, out, threads };
         reproduction.validate()?;
         Ok((reproduction, experiment_command::interruption()?))
@@ -257,7 +262,9 @@ fn reproduce_overlay(arguments: OverlayArguments) -> ExitCode {
             && interrupted.load(Ordering::Relaxed)
         {
             line.clear();
-            experiment_command::end_at_once(&format!("what {done} of {all} jobs came to is kept"));
+            experiment_command::end_at_once(&format!(
+                "{done} of {all} jobs are kept; the same command goes on from there"
+            ));
         }
     };
     let printed = reproduction.run(show).map_err(anyhow::Error::msg).and_then(|summary| {
@@ -344,6 +351,9 @@ impl JobsLine {
     }
 
     fn show(&mut self, news: &News<'_>) {
+        if let News::Found(found, all) = news {
+            eprintln!("{found} of {all} jobs were found in the directory");
+        }
         if self.started.elapsed() < Duration::from_secs(1) {
             return;
         }
@@ -364,7 +374,7 @@ impl JobsLine {
                     eprintln!("{text}");
                 }
             }
-            News::Done(..) | News::Running(..) => {}
+            News::Found(..) | News::Done(..) | News::Running(..) => {}
         }
     }
 

@@ -64,7 +64,8 @@ const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:64rem;mar
 pub fn write(directory: &Path) -> Result<PathBuf, String> {
     let summaries = summaries(directory)?;
     if summaries.is_empty() {
-        let names = Experiment::ALL.map(|experiment| format!("{}.json", experiment.name())).join(", ");
+        let names: Vec<String> = kinds().map(|(_, name, _)| format!("{name}.json")).collect();
+        let names = names.join(", ");
         let directory = directory.display();
         return Err(format!("{directory} has no summary ({names}); simnet reproduce NAME --out {directory} makes one"));
     }
@@ -73,8 +74,22 @@ pub fn write(directory: &Path) -> Result<PathBuf, String> {
     Ok(path)
 }
 
-/// Summaries by where they are, in the order of the experiments.
-fn summaries(directory: &Path) -> Result<Vec<(Experiment, PathBuf, Value)>, String> {
+/// What has a summary: the experiment's name, that of the file, and the experiment but for that on overlays alone.
+fn kinds() -> impl Iterator<Item = (&'static str, &'static str, Option<Experiment>)> {
+    let papers = Experiment::ALL.into_iter().map(|experiment| (experiment.name(), experiment.name(), Some(experiment)));
+    papers.chain([("overlay", "summary", None)])
+}
+
+/// The summary of an experiment, and where it is.
+struct Found {
+    name: &'static str,
+    experiment: Option<Experiment>,
+    path: PathBuf,
+    summary: Value,
+}
+
+/// Summaries in the order of the experiments.
+fn summaries(directory: &Path) -> Result<Vec<Found>, String> {
     let unreadable = |path: &Path, error: &dyn std::fmt::Display| format!("{} cannot be read: {error}", path.display());
     let mut directories = vec![directory.to_owned()];
     for entry in std::fs::read_dir(directory).map_err(|error| unreadable(directory, &error))? {
@@ -85,21 +100,21 @@ fn summaries(directory: &Path) -> Result<Vec<(Experiment, PathBuf, Value)>, Stri
     }
     directories.sort();
     let mut found = Vec::new();
-    for experiment in Experiment::ALL {
+    for (name, file, experiment) in kinds() {
         for directory in &directories {
-            let path = directory.join(format!("{}.json", experiment.name()));
+            let path = directory.join(format!("{file}.json"));
             if !path.try_exists().map_err(|error| unreadable(&path, &error))? {
                 continue;
             }
             let text = std::fs::read_to_string(&path).map_err(|error| unreadable(&path, &error))?;
             let summary = serde_json::from_str(&text).map_err(|error| unreadable(&path, &error))?;
-            found.push((experiment, path, summary));
+            found.push(Found { name, experiment, path, summary });
         }
     }
     Ok(found)
 }
 
-fn page(summaries: &[(Experiment, PathBuf, Value)]) -> String {
+fn page(summaries: &[Found]) -> String {
     let mut html = String::new();
     let mut add = |text: std::fmt::Arguments<'_>| html.write_fmt(text).expect("text takes every write");
     add(format_args!(
@@ -108,24 +123,26 @@ fn page(summaries: &[(Experiment, PathBuf, Value)]) -> String {
          <h1>idlewood: experiments</h1>\n<p>The simulator drives the very peers that ship. Centralised schedulers with \
          perfect information and the offline bound get the same machines, bags and failures.</p>\n"
     ));
-    for (experiment, path, summary) in summaries {
+    for Found { name, experiment, path, summary } in summaries {
         let text = |field: &str| escape(summary[field].as_str().unwrap_or_default());
         let place = escape(&path.display().to_string());
-        let (name, command, commit) = (experiment.name(), text("command"), text("commit"));
+        let (command, commit) = (text("command"), text("commit"));
         let (seed, seeds) = (summary["seed"].as_u64().unwrap_or(0), summary["seeds"].as_u64().unwrap_or(0));
         let last = seed.saturating_add(seeds.saturating_sub(1));
         add(format_args!("<section id=\"{name}\">\n<h2>{name}</h2>\n<pre>{command}</pre>\n"));
         add(format_args!("<p>Seeds {seed} to {last}, commit {commit}, from <code>{place}</code>.</p>\n"));
         if summary["complete"] != Value::Bool(true) {
-            add(format_args!("<p class=\"open\">Not complete: rows tell how many seeds they have.</p>\n"));
+            let why = experiment.map_or("some jobs are missing", |_| "rows tell how many seeds they have");
+            add(format_args!("<p class=\"open\">Not complete: {why}.</p>\n"));
         }
-        for (_, figure) in figures(*experiment, summary) {
+        for (_, figure) in experiment.map(|experiment| figures(experiment, summary)).into_iter().flatten() {
             let (svg, caption) = (figure.to_svg(), escape(&figure.caption));
             // A document of its own has a declaration, a part of a page has not.
             let svg = svg.find("<svg").map_or("", |start| &svg[start..]);
             add(format_args!("<figure>\n{svg}\n<figcaption>{caption}</figcaption>\n</figure>\n"));
         }
-        add(format_args!("{}</section>\n", rows(summary)));
+        let table = experiment.map_or_else(|| quantities(summary), |_| rows(summary));
+        add(format_args!("{table}</section>\n"));
     }
     add(format_args!("</body></html>\n"));
     html
@@ -142,6 +159,26 @@ fn rows(summary: &Value) -> String {
     };
     let body: String = rows.iter().map(row).collect();
     format!("<div class=\"wide\"><table><thead><tr>{heading}</tr></thead>\n<tbody>{body}</tbody></table></div>\n")
+}
+
+/// All numbers of a summary without rows, one below the other; what was not measured is left out.
+fn quantities(summary: &Value) -> String {
+    let numbers = |of: &Value, words: &str| -> String {
+        let fields = of.as_object().into_iter().flatten().filter(|(_, value)| value.is_number());
+        let row = |name: &String| {
+            let words = escape(&format!("{words}{name}").replace('_', " "));
+            format!("<tr><th>{words}</th><td>{}</td></tr>\n", cell(of, name))
+        };
+        fields.map(|(name, _)| row(name)).collect()
+    };
+    let mut body = numbers(summary, "");
+    // By kind of message, or by place in the tree.
+    for (name, of) in summary.as_object().into_iter().flatten() {
+        for (kind, values) in of.as_object().into_iter().flatten() {
+            body += &numbers(values, &format!("{name}, {kind}: "));
+        }
+    }
+    format!("<div class=\"wide\"><table><tbody>{body}</tbody></table></div>\n")
 }
 
 fn cell(row: &Value, name: &str) -> String {
@@ -174,9 +211,16 @@ mod tests {
             "command": "<script>alert(1)</script>", "seed": 1, "seeds": 2, "complete": false,
             "rows": [{ "nodes": 5, "failures": "<b>&", "ratio_mincent": 1.25, "ratio_mincent_ci95": [1.2, 1.3] }],
         });
-        let html = page(&[(Experiment::Fairness, PathBuf::from("a&b"), summary)]);
+        let experiment = Some(Experiment::Fairness);
+        let html = page(&[Found { name: "fairness", experiment, path: PathBuf::from("a&b"), summary }]);
         assert!(!html.contains("<script") && !html.contains("<b>"), "{html}");
         for part in ["&lt;b&gt;&amp;", "1.250 <small>[1.200, 1.300]</small>", "a&amp;b", "Not complete"] {
+            assert!(html.contains(part), "{part}");
+        }
+        let summary = serde_json::json!({ "height": 3, "by_<i>": { "<b>&": { "p50_s": 0.5 } } });
+        let html = page(&[Found { name: "overlay", experiment: None, path: PathBuf::from("a"), summary }]);
+        assert!(!html.contains("<i>") && !html.contains("<b>"), "{html}");
+        for part in ["<th>height</th><td>3</td>", "<th>by &lt;i&gt;, &lt;b&gt;&amp;: p50 s</th><td>0.500</td>"] {
             assert!(html.contains(part), "{part}");
         }
     }

@@ -36,8 +36,8 @@ impl Sum for MessageCount {
     }
 }
 
-/// How busy links were with one kind of traffic, since the first moment a bag could arrive. What waited when a machine went down
-/// or the run ended counts in peaks, as if it had passed, and not in means.
+/// How busy links were with one kind of traffic, since the first moment a bag could arrive. What waited when a machine crashed
+/// or the run ended, and outputs that waited when it left, count in peaks, as if they had passed, and not in means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct TrafficUse {
     /// Mean over all uplinks and all time.
@@ -68,7 +68,7 @@ pub struct LinkUse {
 impl LinkUse {
     /// Adds a machine at the end of a run; until [`LinkUse::over`] the means are sums in microseconds.
     pub(crate) fn add(&mut self, mut link: Link, end: Time) {
-        link.clear(end);
+        link.end(end);
         self.machines += 1;
         let kinds = [
             (&mut self.messages, link.up.messages, link.down.messages),
@@ -183,9 +183,9 @@ pub struct Report {
     pub leaves: u64,
     /// Messages sent.
     pub messages: u64,
-    /// Messages that the network lost, or that waited in the uplink of a machine that crashed.
+    /// Messages that the network lost, or that waited in the uplink of a machine that crashed, each once.
     pub messages_lost: u64,
-    /// Messages that reached a machine that was down.
+    /// Messages that reached a machine that was down, both where two copies did.
     pub messages_in_vain: u64,
     /// Encoded size of all messages sent.
     pub bytes: u64,

@@ -2,19 +2,24 @@
 //!
 //! Every case of an experiment and seed is a job of its own; those of one seed begin with copies of one grid, which is
 //! grown once. Jobs run on as many threads as there are cores, and their results are put together in their order, so that
-//! the number of threads changes nothing but the time it takes. After each job everything known so far is written to the directory: whoever interrupts a run keeps what it has found.
+//! the number of threads changes nothing but the time it takes.
+//!
+//! After each job everything known so far is in the directory: `overlay.csv` has a line for each job, a table of each
+//! experiment what was measured, `summary.json` what all comes to. As with the [other experiments](crate::experiment), what the
+//! same build has found for the same settings and seed is not run again, and any other line is put aside.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use idlewood_overlay::Time;
 use serde::Serialize;
+use serde_json::json;
 
-use crate::experiment::{lock, replace, unwritable};
-use crate::overlay::experiment::{self, Experiment, Grid, Outcome, Rate, Replay};
+use crate::cost::peak_rss_bytes;
+use crate::experiment::{Line, Plan, Samples, Table, build, lock, replace, unwritable};
+use crate::overlay::experiment::{self, Experiment, Grid, Outcome, Rate, Replay, Sample};
 use crate::seeds::{self, Word};
 
 /// Grids of more machines in all are not run at the same time, or kept for another case: memory.
@@ -55,6 +60,8 @@ pub struct JobProgress {
 /// What is to be told while jobs run.
 #[derive(Debug)]
 pub enum News<'a> {
+    /// Jobs that an earlier run had done, if there are any; all jobs.
+    Found(usize, usize),
     /// Jobs that run, by name, and how far they have come; jobs done; all jobs.
     Running(&'a BTreeMap<String, JobProgress>, usize, usize),
     /// This job is done, after so long.
@@ -64,6 +71,12 @@ pub enum News<'a> {
 /// Results over all seeds. What was not run is none. Times are in seconds.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Summary {
+    /// `overlay`.
+    pub experiment: &'static str,
+    /// The command line, but for directory and threads, which change no result.
+    pub command: String,
+    /// Commit that the program was built from.
+    pub commit: &'static str,
     /// Machines of each grid.
     pub nodes: u32,
     /// First seed.
@@ -136,7 +149,7 @@ pub struct Summary {
     pub join_p99_s: Option<f64>,
     /// Until it was a member.
     pub join_member_p99_s: Option<f64>,
-    /// Events given to peers.
+    /// Events given to peers, those of growth once for each time that a grid was grown.
     pub events: u64,
     /// CPU time of all jobs.
     pub cpu_s: f64,
@@ -144,7 +157,7 @@ pub struct Summary {
     pub events_per_cpu_s: f64,
     /// Simulated hours of machines that were up, per CPU-hour.
     pub peer_hours_per_cpu_hour: f64,
-    /// The most memory this process had; none where the system does not tell.
+    /// The most memory a process that ran some of the jobs had; none where the system does not tell.
     pub peak_rss_bytes: Option<u64>,
     /// The same, for each machine of the grids that ran, or were kept for another case, at the same time.
     pub peak_rss_bytes_per_peer: Option<f64>,
@@ -180,6 +193,8 @@ struct Job {
     experiment: Experiment,
     case: &'static str,
     seed: u64,
+    /// Names build, settings and seed.
+    key: String,
 }
 
 impl Job {
@@ -190,10 +205,103 @@ impl Job {
 }
 
 /// What a job came to, and the CPU time it took.
-#[derive(Clone, Debug)]
 struct Done {
     outcome: Outcome,
     cpu_s: f64,
+}
+
+/// Columns of what an experiment has measured, of leaves by depth, and of traffic by kind of message.
+const MEASURED: &str = "nodes,seed,case,quantity,value,key";
+const HEIGHTS: &str = "nodes,seed,depth,leaves,key";
+const TRAFFIC: &str = "nodes,seed,kind,messages_per_peer_s,bytes_per_peer_s,key";
+
+/// The tables that an experiment writes into, and their columns.
+fn tables_of(experiment: Experiment) -> Vec<(&'static str, &'static str)> {
+    let own = (experiment.name(), MEASURED);
+    match experiment {
+        Experiment::Steady => vec![own, ("heights", HEIGHTS), ("traffic", TRAFFIC)],
+        _ => vec![own],
+    }
+}
+
+/// All that is known of the jobs, as it is on the disk.
+struct Tables {
+    /// A line for each job.
+    jobs: Table,
+    /// What they measured, by the name of the table.
+    samples: BTreeMap<&'static str, Samples>,
+}
+
+impl Tables {
+    /// Takes over what earlier runs have found of these jobs, and puts everything else aside.
+    fn open(of: &Reproduction, jobs: &[Job]) -> Result<Self, String> {
+        let path = |name: &str| of.out.join(format!("{name}.csv"));
+        let mut samples = BTreeMap::new();
+        for (name, heading) in Experiment::ALL.into_iter().flat_map(tables_of) {
+            samples.insert(name, Samples::open(path(name), heading)?);
+        }
+        let identities = jobs.iter().map(|job| (job.key.clone(), of.labels(job), job.seed));
+        let mut tables = Self { jobs: Table::open(path("overlay"), identities.collect())?, samples };
+        for (job, line) in jobs.iter().zip(&mut tables.jobs.lines) {
+            // Whoever has removed a table has it made again.
+            let is_there = |(name, _): &(&str, &str)| !tables.samples[name].lines(&job.key).is_empty();
+            if !tables_of(job.experiment).iter().all(is_there) {
+                *line = None;
+            }
+        }
+        let keys = tables.keys();
+        for samples in tables.samples.values() {
+            samples.put_aside(&keys)?;
+        }
+        Ok(tables)
+    }
+
+    /// Of the jobs that are done.
+    fn keys(&self) -> Vec<&str> {
+        self.jobs.lines.iter().flatten().map(|line| line.key.as_str()).collect()
+    }
+
+    /// Takes in what a job came to, and writes it.
+    fn insert(&mut self, of: &Reproduction, number: usize, job: &Job, done: &Done, grids: usize) -> Result<(), String> {
+        let Done { outcome, cpu_s } = done;
+        let (nodes, seed, key) = (of.nodes, job.seed, &job.key);
+        let measured = outcome
+            .samples
+            .iter()
+            .map(|Sample { case, quantity, value }| format!("{nodes},{seed},{case},{quantity},{value}"));
+        let depths = outcome.depths.iter().enumerate().filter(|(_, leaves)| **leaves > 0);
+        let heights = depths.map(|(depth, leaves)| format!("{nodes},{seed},{depth},{leaves}"));
+        let traffic = outcome
+            .rates
+            .iter()
+            .map(|(kind, Rate { messages, bytes })| format!("{nodes},{seed},{kind},{messages},{bytes}"));
+        let mut values = vec![
+            ("events".to_owned(), outcome.events as f64),
+            ("time_up_s".to_owned(), outcome.time_up.as_secs_f64()),
+            ("cpu_s".to_owned(), *cpu_s),
+        ];
+        if let Some(bytes) = peak_rss_bytes() {
+            values.push(("peak_rss_bytes".to_owned(), bytes as f64));
+            values.push(("peak_rss_bytes_per_peer".to_owned(), bytes as f64 / f64::from(nodes) / grids as f64));
+        }
+        let trace_hash = outcome.trace.to_hex().to_string();
+        self.jobs.lines[number] = Some(Line { key: key.clone(), labels: of.labels(job), seed, trace_hash, values });
+        let mut rows: BTreeMap<&str, Vec<String>> = BTreeMap::from([
+            (job.experiment.name(), measured.collect()),
+            ("heights", heights.collect()),
+            ("traffic", traffic.collect()),
+        ]);
+        for (name, _) in tables_of(job.experiment) {
+            let samples = self.samples.get_mut(name).expect("there is one of each name");
+            samples.insert(key, rows.remove(name).unwrap_or_default());
+        }
+        let keys = self.keys();
+        for (name, _) in tables_of(job.experiment) {
+            self.samples[name].write(&keys)?;
+        }
+        // The last: a line there says that the others are there, too.
+        self.jobs.write()
+    }
 }
 
 /// The grid of one seed, for the cases that begin with it.
@@ -231,8 +339,12 @@ impl Reproduction {
                 "there is no case {name:?}: write one of 10, 50, 80, halves, strangers, crashes, announced"
             ));
         }
-        if self.jobs().is_empty() {
+        let jobs = self.jobs("");
+        if jobs.is_empty() {
             return Err("none of these experiments has such a case".to_owned());
+        }
+        if jobs.iter().any(|job| job.experiment == Experiment::Trace) {
+            self.trace.iter().try_for_each(|trace| trace.validate(self.nodes))?;
         }
         if self.threads == Some(0) {
             return Err("threads must be at least 1".to_owned());
@@ -240,7 +352,29 @@ impl Reproduction {
         Ok(())
     }
 
-    fn jobs(&self) -> Vec<Job> {
+    /// The command line of this, but for directory and threads, which change no result.
+    pub fn command(&self) -> String {
+        let Self { nodes, seed, seeds, .. } = self;
+        let mut command = format!("simnet reproduce overlay --nodes {nodes} --seed {seed} --seeds {seeds}");
+        if !self.only.is_empty() {
+            let names: Vec<&str> = self.only.iter().map(|experiment| experiment.name()).collect();
+            command += &format!(" --only {}", names.join(","));
+        }
+        if !self.cases.is_empty() {
+            command += &format!(" --cases {}", self.cases.join(","));
+        }
+        if let Some(Replay { path, speedup, .. }) = &self.trace {
+            command += &format!(" --trace {} --trace-speedup {speedup}", path.display());
+        }
+        command
+    }
+
+    /// What tells the jobs of a seed apart.
+    fn labels(&self, job: &Job) -> Vec<(&'static str, serde_json::Value)> {
+        vec![("nodes", json!(self.nodes)), ("experiment", json!(job.experiment.name())), ("case", json!(job.case))]
+    }
+
+    fn jobs(&self, build: &str) -> Vec<Job> {
         let suits = |experiment: &Experiment| match experiment {
             _ if !self.only.is_empty() => self.only.contains(experiment),
             Experiment::Trace => self.trace.is_some(),
@@ -252,10 +386,17 @@ impl Reproduction {
         let cases = experiments.flat_map(|experiment| experiment.cases().iter().map(move |case| (experiment, *case)));
         let cases = cases.filter(|(_, case)| self.cases.is_empty() || self.cases.iter().any(|name| name == case));
         let cases: Vec<_> = cases.collect();
+        let replayed = self.trace.as_ref().map_or(String::new(), |Replay { availability, speedup, .. }| {
+            blake3::hash(format!("{availability:?} {speedup}").as_bytes()).to_hex().to_string()
+        });
+        let job = |experiment: Experiment, case: &'static str, seed: u64| {
+            let trace = if experiment == Experiment::Trace { &replayed } else { "" };
+            let key = format!("{build} overlay {} {experiment:?} {case} {seed} {trace}", self.nodes);
+            let key = hex::encode(&blake3::hash(key.as_bytes()).as_bytes()[..8]);
+            Job { experiment, case, seed, key }
+        };
         // By seed, so that few grids are kept at a time.
-        seeds
-            .flat_map(|seed| cases.iter().map(move |(experiment, case)| Job { experiment: *experiment, case, seed }))
-            .collect()
+        seeds.flat_map(|seed| cases.iter().map(move |(experiment, case)| job(*experiment, case, seed))).collect()
     }
 
     fn threads(&self, jobs: usize) -> usize {
@@ -264,40 +405,50 @@ impl Reproduction {
         self.threads.unwrap_or(cores.min(room)).min(jobs).max(1)
     }
 
-    /// Runs everything; `news` is called about five times a second.
+    /// Runs what is not there yet; `news` is called about five times a second.
     ///
     /// # Errors
-    /// A sentence that says which file could not be written, or that another process works in the directory.
+    /// A sentence that says which file could not be read or written, or that another process works in the directory.
     pub fn run(&self, mut news: impl FnMut(News<'_>)) -> Result<Summary, String> {
         std::fs::create_dir_all(&self.out).map_err(|error| unwritable(&self.out, &error))?;
         let _locked = lock(&self.out)?;
-        let jobs = self.jobs();
+        let all = self.jobs(&build()?);
+        let mut tables = Tables::open(self, &all)?;
+        // Nobody should find the summary of another command beside these tables.
+        self.write(&all, &tables)?;
+        let is_missing = |&number: &usize| tables.jobs.lines[number].is_none();
+        let missing: Vec<usize> = (0..all.len()).filter(is_missing).collect();
+        let mut count = all.len() - missing.len();
+        if count > 0 {
+            news(News::Found(count, all.len()));
+        }
+        let jobs: Vec<&Job> = missing.iter().map(|&number| &all[number]).collect();
         let threads = self.threads(jobs.len());
-        let mut done: Vec<Option<Done>> = vec![None; jobs.len()];
+        let grids = self.grids(jobs.len(), threads);
         let mut running = BTreeMap::new();
         let nurseries = self.nurseries(&jobs);
-        let work = |number: usize, tell: &mut dyn FnMut(JobProgress)| self.work(&jobs[number], &nurseries, tell);
+        let work = |number: usize, tell: &mut dyn FnMut(JobProgress)| self.work(jobs[number], &nurseries, tell);
         seeds::run(jobs.len(), threads, work, |word| {
             match word {
                 Word::Progress(job, progress, _) => _ = running.insert(jobs[job].name(), progress),
-                Word::Done(job, result, took) => {
+                Word::Done(job, done, took) => {
                     let name = jobs[job].name();
                     running.remove(&name);
-                    done[job] = Some(result);
+                    tables.insert(self, missing[job], jobs[job], &done, grids)?;
+                    self.write(&all, &tables)?;
+                    count += 1;
                     news(News::Done(&name, took));
-                    self.write(&jobs, &done, threads)?;
                 }
                 Word::Silence => {}
             }
-            let count = done.iter().flatten().count();
-            news(News::Running(&running, count, jobs.len()));
+            news(News::Running(&running, count, all.len()));
             Ok::<(), String>(())
         })?;
-        Ok(self.summary(&jobs, &done, threads))
+        Ok(self.summary(&all, &tables))
     }
 
     fn work(&self, job: &Job, nurseries: &[Mutex<Nursery>], tell: &mut dyn FnMut(JobProgress)) -> Done {
-        let Job { experiment, case, seed } = *job;
+        let Job { experiment, case, seed, .. } = *job;
         let cpu_s = thread_cpu_s();
         tell(JobProgress { now: Time::ZERO, events: 0 });
         let mut progress = |now, events| tell(JobProgress { now, events });
@@ -309,9 +460,9 @@ impl Reproduction {
     }
 
     /// Grids in memory at the same time, at most: those that run, and one that is kept where a seed has several cases.
-    fn grids(&self, jobs: &[Job], threads: usize) -> usize {
-        let several = jobs.len() as u64 > self.seeds;
-        threads.min(jobs.len()).max(1) + usize::from(several && self.keeps_grids())
+    fn grids(&self, jobs: usize, threads: usize) -> usize {
+        let several = jobs as u64 > self.seeds;
+        threads.min(jobs).max(1) + usize::from(several && self.keeps_grids())
     }
 
     fn keeps_grids(&self) -> bool {
@@ -319,7 +470,7 @@ impl Reproduction {
     }
 
     /// By seed.
-    fn nurseries(&self, jobs: &[Job]) -> Vec<Mutex<Nursery>> {
+    fn nurseries(&self, jobs: &[&Job]) -> Vec<Mutex<Nursery>> {
         let of = |seed| jobs.iter().filter(|job| job.seed == seed && Experiment::begins_grown(job.case)).count();
         let nurseries = (self.seed..=self.seed + (self.seeds - 1)).map(|seed| Nursery { grid: None, jobs: of(seed) });
         nurseries.map(Mutex::new).collect()
@@ -357,15 +508,21 @@ impl Reproduction {
 
     // ---- what it comes to ----
 
-    fn summary(&self, jobs: &[Job], done: &[Option<Done>], threads: usize) -> Summary {
-        let finished = || jobs.iter().zip(done).filter_map(|(job, done)| Some((job, done.as_ref()?)));
+    fn summary(&self, jobs: &[Job], tables: &Tables) -> Summary {
+        let finished = || jobs.iter().zip(&tables.jobs.lines).filter_map(|(job, line)| Some((job, line.as_ref()?)));
+        let lines = |name: &str, job: &Job| tables.samples[name].lines(&job.key);
+        // Whatever is read as a sample has a number in its last column.
+        let number = |cell: &str| cell.parse::<f64>().unwrap_or(f64::NAN);
+        let mut samples: Vec<(Experiment, &str, &str, f64)> = Vec::new();
+        for (job, _) in finished() {
+            let of_job = lines(job.experiment.name(), job);
+            samples.extend(of_job.iter().map(|cells| (job.experiment, cells[2], cells[3], number(cells[4]))));
+        }
         let values = |experiment: Experiment, case: Option<&str>, quantity: &str| -> Vec<f64> {
-            let of = finished().filter(|(job, _)| job.experiment == experiment);
-            let samples = of.flat_map(|(_, done)| &done.outcome.samples);
-            let fits = |sample: &&experiment::Sample| {
-                sample.quantity == quantity && case.is_none_or(|case| case == sample.case)
+            let fits = |sample: &&(Experiment, &str, &str, f64)| {
+                sample.0 == experiment && sample.2 == quantity && case.is_none_or(|case| case == sample.1)
             };
-            samples.filter(fits).map(|sample| sample.value).collect()
+            samples.iter().filter(fits).map(|sample| sample.3).collect()
         };
         let quantile = |experiment, quantity, share| quantile(&values(experiment, None, quantity), share);
         let most = |experiment, case, quantity| quantile_of(values(experiment, Some(case), quantity), 1.0);
@@ -375,25 +532,38 @@ impl Reproduction {
             let known = places.map(|place| (place.to_owned(), values(experiment, Some(place), "links_s")));
             known.filter_map(|(place, values)| Some((place, quantiles(&values)?))).collect()
         };
-        let outcomes = || finished().map(|(_, done)| &done.outcome);
-        let events: u64 = outcomes().map(|outcome| outcome.events).sum();
-        let cpu_s: f64 = finished().map(|(_, done)| done.cpu_s).sum();
-        let time_up_s: f64 = outcomes().map(|outcome| outcome.time_up.as_secs_f64()).sum();
+        let of_lines = |name: &str| -> Vec<f64> {
+            let values = finished().flat_map(|(_, line)| &line.values);
+            values.filter(|(known, _)| known == name).map(|(_, value)| *value).collect()
+        };
+        let sum = |name| of_lines(name).iter().sum::<f64>();
+        let (events, cpu_s, time_up_s) = (sum("events") as u64, sum("cpu_s"), sum("time_up_s"));
         let mut hasher = blake3::Hasher::new();
-        for outcome in outcomes() {
-            hasher.update(outcome.trace.as_bytes());
+        for (_, line) in finished() {
+            match blake3::Hash::from_hex(&line.trace_hash) {
+                Ok(hash) => hasher.update(hash.as_bytes()),
+                // One that somebody has changed is no hash, but makes a difference, too.
+                Err(_) => hasher.update(line.trace_hash.as_bytes()),
+            };
         }
-        let peak_rss_bytes = peak_rss_bytes();
-        let unhealed = outcomes().flat_map(|outcome| &outcome.samples).filter(|sample| sample.quantity == "unhealed");
-        let growth = outcomes().flat_map(|outcome| &outcome.samples).filter(|sample| sample.quantity == "growth_s");
+        let unhealed = samples.iter().filter(|sample| sample.2 == "unhealed");
+        let growth = samples.iter().filter(|sample| sample.2 == "growth_s");
+        let steady = finished().map(|(job, _)| job).filter(|job| job.experiment == Experiment::Steady);
+        let traffic = steady.map(|job| {
+            let of_job = lines("traffic", job).into_iter();
+            of_job.map(|cells| (cells[2], number(cells[3]), number(cells[4]))).collect()
+        });
         Summary {
+            experiment: "overlay",
+            command: self.command(),
+            commit: Plan::commit(),
             nodes: self.nodes,
             seed: self.seed,
             seeds: self.seeds,
-            complete: done.iter().all(Option::is_some),
+            complete: tables.jobs.lines.iter().all(Option::is_some),
             height: most(Experiment::Steady, "", "height"),
             mean_depth: mean(Experiment::Steady, None, "mean_depth"),
-            growth_s: growth.map(|sample| sample.value).reduce(f64::max),
+            growth_s: growth.map(|sample| sample.3).reduce(f64::max),
             crash_repair_p50_s: quantile(Experiment::Crash, "links_s", 0.5),
             crash_repair_p99_s: quantile(Experiment::Crash, "links_s", 0.99),
             crash_repair_counts_p99_s: quantile(Experiment::Crash, "counts_s", 0.99),
@@ -419,7 +589,7 @@ impl Reproduction {
                 .map(|(arrivals, departures)| arrivals + departures),
             bytes_per_peer_s: mean(Experiment::Steady, None, "bytes_per_peer_s"),
             messages_per_peer_s: mean(Experiment::Steady, None, "messages_per_peer_s"),
-            traffic_by_kind: traffic_by_kind(outcomes()),
+            traffic_by_kind: traffic_by_kind(traffic),
             join_messages_p50: quantile(Experiment::Join, "messages", 0.5),
             join_messages_p99: quantile(Experiment::Join, "messages", 0.99),
             join_p50_s: quantile(Experiment::Join, "linked_s", 0.5),
@@ -429,44 +599,17 @@ impl Reproduction {
             cpu_s,
             events_per_cpu_s: events as f64 / cpu_s.max(1e-9),
             peer_hours_per_cpu_hour: time_up_s / cpu_s.max(1e-9),
-            peak_rss_bytes,
-            peak_rss_bytes_per_peer: peak_rss_bytes
-                .map(|bytes| bytes as f64 / f64::from(self.nodes) / self.grids(jobs, threads) as f64),
+            peak_rss_bytes: quantile_of(of_lines("peak_rss_bytes"), 1.0).map(|bytes| bytes as u64),
+            peak_rss_bytes_per_peer: quantile_of(of_lines("peak_rss_bytes_per_peer"), 1.0),
             trace_hash: hasher.finalize().to_hex().to_string(),
         }
     }
 
     // ---- files ----
 
-    /// Writes what is known: a table for each experiment, and the summary.
-    fn write(&self, jobs: &[Job], done: &[Option<Done>], threads: usize) -> Result<(), String> {
-        let nodes = self.nodes;
-        let mut tables: BTreeMap<&str, String> = BTreeMap::new();
-        for (job, done) in jobs.iter().zip(done).filter_map(|(job, done)| Some((job, done.as_ref()?))) {
-            let heading = "nodes,seed,case,quantity,value\n".to_owned();
-            let table = tables.entry(job.experiment.name()).or_insert(heading);
-            for sample in &done.outcome.samples {
-                let experiment::Sample { case, quantity, value } = sample;
-                writeln!(table, "{nodes},{},{case},{quantity},{value}", job.seed).expect("text takes every write");
-            }
-            if !done.outcome.depths.is_empty() {
-                let table = tables.entry("heights").or_insert("nodes,seed,depth,leaves\n".to_owned());
-                for (depth, leaves) in done.outcome.depths.iter().enumerate().filter(|(_, leaves)| **leaves > 0) {
-                    writeln!(table, "{nodes},{},{depth},{leaves}", job.seed).expect("text takes every write");
-                }
-            }
-            if !done.outcome.rates.is_empty() {
-                let heading = "nodes,seed,kind,messages_per_peer_s,bytes_per_peer_s\n".to_owned();
-                let table = tables.entry("traffic").or_insert(heading);
-                for (kind, Rate { messages, bytes }) in &done.outcome.rates {
-                    writeln!(table, "{nodes},{},{kind},{messages},{bytes}", job.seed).expect("text takes every write");
-                }
-            }
-        }
-        for (name, table) in tables {
-            replace(&self.out.join(format!("{name}.csv")), &table)?;
-        }
-        let summary = serde_json::to_string_pretty(&self.summary(jobs, done, threads));
+    /// Writes the summary.
+    fn write(&self, jobs: &[Job], tables: &Tables) -> Result<(), String> {
+        let summary = serde_json::to_string_pretty(&self.summary(jobs, tables));
         replace(&self.out.join("summary.json"), &(summary.expect("finite numbers are JSON") + "\n"))
     }
 }
@@ -491,16 +634,16 @@ fn quantiles(values: &[f64]) -> Option<Quantiles> {
     Some(Quantiles { samples: values.len(), p50_s: of(0.5)?, p99_s: of(0.99)?, max_s: of(1.0)? })
 }
 
-/// Means over the seeds.
-fn traffic_by_kind<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> BTreeMap<String, Traffic> {
+/// Means over the seeds, each of which has messages and bytes by kind.
+fn traffic_by_kind<'a>(seeds: impl Iterator<Item = Vec<(&'a str, f64, f64)>>) -> BTreeMap<String, Traffic> {
     let mut kinds: BTreeMap<String, Traffic> = BTreeMap::new();
     let mut worlds = 0.0;
-    for outcome in outcomes.filter(|outcome| !outcome.rates.is_empty()) {
+    for rates in seeds {
         worlds += 1.0;
-        for (kind, rate) in &outcome.rates {
-            let sum = kinds.entry((*kind).to_owned()).or_default();
-            sum.messages += rate.messages;
-            sum.bytes += rate.bytes;
+        for (kind, messages, bytes) in rates {
+            let sum = kinds.entry(kind.to_owned()).or_default();
+            sum.messages += messages;
+            sum.bytes += bytes;
         }
     }
     for sum in kinds.values_mut() {
@@ -514,13 +657,6 @@ fn traffic_by_kind<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> BTreeMap<
 fn thread_cpu_s() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-}
-
-/// The most memory this process had, where the system tells (Linux).
-fn peak_rss_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
 }
 
 #[cfg(test)]

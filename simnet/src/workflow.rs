@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::input::{self, Malformed};
-use crate::log::LoggedBag;
+use crate::workload::ObservedBag;
 
 #[derive(Deserialize)]
 struct Instance {
@@ -123,15 +123,28 @@ impl From<Listed> for Task {
     }
 }
 
+/// By their names, of which the format has each once.
+fn named<T>(whose: &str, all: impl IntoIterator<Item = (String, T)>) -> Result<BTreeMap<String, T>, Malformed> {
+    let mut named = BTreeMap::new();
+    for (name, one) in all {
+        if named.contains_key(&name) {
+            return Err(Malformed::whole(format!("{whose} {name} twice: leave the one that counts")));
+        }
+        named.insert(name, one);
+    }
+    Ok(named)
+}
+
 /// What was to run, with how it ran.
 fn executed(specification: Specification, execution: Option<Execution>) -> Result<Vec<Task>, Malformed> {
     let execution = execution.ok_or_else(|| {
         Malformed::whole("it has no execution: it tells what was to run, and not for how long that took")
     })?;
-    let files: BTreeMap<String, u64> = specification.files.into_iter().map(|file| (file.id, file.bytes)).collect();
-    let runs: BTreeMap<&str, &Executed> = execution.tasks.iter().map(|task| (task.id.as_str(), task)).collect();
+    let files = named("the specification has file", specification.files.into_iter().map(|file| (file.id, file.bytes)))?;
+    // Of several attempts of a task nobody says which the others waited for.
+    let runs = named("the execution has task", execution.tasks.into_iter().map(|task| (task.id.clone(), task)))?;
     let with_run = |Specified { id, name, parents, outputs }: Specified| {
-        let Some(run) = runs.get(id.as_str()) else {
+        let Some(run) = runs.get(&id) else {
             return Err(Malformed::whole(format!("task {id}: it is not among the tasks of the execution")));
         };
         let program = || run.command.as_ref().and_then(|command| command.program.clone());
@@ -147,7 +160,7 @@ fn executed(specification: Specification, execution: Option<Execution>) -> Resul
 ///
 /// # Errors
 /// A sentence with the file, the line where there is one, and what is expected there.
-pub fn read(path: &Path) -> Result<LoggedBag, String> {
+pub fn read(path: &Path) -> Result<ObservedBag, String> {
     input::read(path, "give a workflow in WfFormat", parse)
 }
 
@@ -155,7 +168,7 @@ pub fn read(path: &Path) -> Result<LoggedBag, String> {
 ///
 /// # Errors
 /// What is wrong, and in which line or task.
-pub fn parse(text: &str) -> Result<LoggedBag, Malformed> {
+pub fn parse(text: &str) -> Result<ObservedBag, Malformed> {
     let Workflow { tasks, specification, execution } = input::json::<Instance>(text, EXPECTED)?.workflow;
     let tasks: Vec<Task> = match (tasks, specification) {
         (Some(tasks), _) => tasks.into_iter().map(Task::from).collect(),
@@ -180,7 +193,7 @@ pub fn parse(text: &str) -> Result<LoggedBag, Malformed> {
     // The first of the largest.
     let largest = alike.into_values().rev().max_by_key(Vec::len);
     let tasks = largest.ok_or_else(|| Malformed::whole("there is no task in it"))?;
-    Ok(LoggedBag {
+    Ok(ObservedBag {
         arrival: Duration::ZERO,
         tasks_s: tasks.iter().map(|task| task.run_s as f32).collect(),
         outputs_bytes: tasks.iter().map(|task| task.output_bytes).collect(),
@@ -280,8 +293,15 @@ mod tests {
             {"id": "split_1", "runtimeInSeconds": 1}]}"#;
         let bag = parse(&newer(specified, executed)).unwrap();
         assert_eq!((bag.tasks_s, bag.outputs_bytes), (vec![2.0, 3.5], vec![8, 1]));
+        let again =
+            executed.replace(r#"{"id": "split_1""#, r#"{"id": "b_3", "runtimeInSeconds": 60}, {"id": "split_1""#);
         for (text, sentence) in [
             (newer(specified, ""), "it has no execution"),
+            (newer(specified, &again), "the execution has task b_3 twice: leave the one that counts"),
+            (
+                newer(specified, executed).replace(r#""id": "o2""#, r#""id": "o1""#),
+                "the specification has file o1 twice",
+            ),
             (
                 newer(specified, r#", "execution": {"tasks": []}"#),
                 "task split_1: it is not among the tasks of the execution",

@@ -14,7 +14,6 @@ use rand::RngExt;
 use rand::rngs::ChaCha8Rng;
 
 use crate::churn::{Churn, Owner};
-use crate::log::LoggedBag;
 use crate::random::{
     NORMAL_QUARTILE, SmallStream, digest, exp, exponential, happens, ln, log_uniform, lognormal, normal_quantile,
     quantile, stream,
@@ -71,6 +70,24 @@ impl Bag {
     }
 }
 
+/// A bag as it was run on a real grid: of a log, or of a workflow's run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ObservedBag {
+    /// When its first job was submitted, since that of the log's first bag; 0 of a workflow.
+    pub arrival: Duration,
+    /// Run time of each of its tasks, in seconds.
+    pub tasks_s: Vec<f32>,
+    /// Size of the output of each; empty where nobody has said.
+    pub outputs_bytes: Vec<u64>,
+}
+
+impl ObservedBag {
+    /// Mean run time of its tasks, in seconds.
+    pub fn mean_s(&self) -> f64 {
+        self.tasks_s.iter().map(|run_s| f64::from(*run_s)).sum::<f64>() / self.tasks_s.len() as f64
+    }
+}
+
 /// Refuses a scenario, whose files are loaded, where its bags, which are these, are too much to be run, or cannot come at its load.
 ///
 /// # Errors
@@ -97,8 +114,8 @@ pub fn bags(scenario: &Scenario) -> Vec<Bag> {
     // Counted in mean intervals between bags.
     const INTERVAL: u64 = 1_000_000;
     let mut after = 0;
-    let log = (scenario.workload == Workload::Log).then(|| loaded(&scenario.inputs.log));
-    let number = log.map_or(scenario.bags as usize, |log| log.bags().len().min(scenario.bags as usize));
+    let log = (scenario.workload == Workload::Log).then(|| loaded(&scenario.inputs.bags));
+    let number = log.map_or(scenario.bags as usize, |log| log.len().min(scenario.bags as usize));
     let intervals = scenario.inputs.intervals.as_ref().filter(|_| scenario.workload == Workload::Distributions);
     let interval_s = intervals.map_or(scenario.bag_interval.as_secs_f64(), |intervals| intervals.mean());
     let mut bags: Vec<(u64, Bag)> = (0..number)
@@ -107,7 +124,7 @@ pub fn bags(scenario: &Scenario) -> Vec<Bag> {
                 Some(intervals) => share_of(intervals.quantile(rng.random()), interval_s, INTERVAL),
                 None => exponential(&mut rng, INTERVAL),
             };
-            let (tasks, task_mops) = match logged_bag(scenario, number) {
+            let (tasks, task_mops) = match observed_bag(scenario, number) {
                 Some(bag) => (bag.tasks_s.len() as u64, (bag.mean_s() * REFERENCE_MOPS).max(TASK_MOPS_MIN)),
                 None => size(scenario, &mut rng),
             };
@@ -121,7 +138,7 @@ pub fn bags(scenario: &Scenario) -> Vec<Bag> {
     let work_mops: f64 = bags.iter().map(|(_, bag)| bag.application_size_mops()).sum();
     // At a load, the time in which all machines could do it, over the load.
     let span_s = scenario.load.map(|load| work_mops / (capacity_mops(scenario) * load));
-    let logged = log.map(|log| log.bags()).unwrap_or_default();
+    let logged = log.map(|log| log.as_slice()).unwrap_or_default();
     let logged_span = logged.get(number.saturating_sub(1)).map_or(Duration::ZERO, |bag| bag.arrival);
     for (number, (after, bag)) in bags.iter_mut().enumerate() {
         let arrival_s = match (logged.get(number), span_s) {
@@ -138,8 +155,8 @@ pub fn bags(scenario: &Scenario) -> Vec<Bag> {
 }
 
 /// Bag number `number` of the log, or the one that it was drawn as of those of workflows.
-fn logged_bag(scenario: &Scenario, number: usize) -> Option<&LoggedBag> {
-    let bags = || loaded(&scenario.inputs.log).bags();
+fn observed_bag(scenario: &Scenario, number: usize) -> Option<&ObservedBag> {
+    let bags = || loaded(&scenario.inputs.bags);
     match scenario.workload {
         Workload::Log => bags().get(number),
         Workload::Workflows => {
@@ -204,7 +221,7 @@ pub fn capacity_mops(scenario: &Scenario) -> f64 {
 
 /// The true work of a task of bag `number`, in Mop; its bag's `task_mops` is the mean.
 pub fn work_mops(scenario: &Scenario, number: usize, bag: &Bag, index: u64) -> f64 {
-    let logged = logged_bag(scenario, bag.whole);
+    let logged = observed_bag(scenario, bag.whole);
     if let Some(run_s) = logged.and_then(|logged| logged.tasks_s.get((bag.first + index) as usize)) {
         return (f64::from(*run_s) * REFERENCE_MOPS).max(TASK_MOPS_MIN);
     }
@@ -218,7 +235,7 @@ pub fn work_mops(scenario: &Scenario, number: usize, bag: &Bag, index: u64) -> f
 
 /// The size of the output of a task of this bag, in bytes.
 pub fn output_bytes(scenario: &Scenario, bag: &Bag, index: u64) -> u64 {
-    let logged = logged_bag(scenario, bag.whole);
+    let logged = observed_bag(scenario, bag.whole);
     let logged = logged.and_then(|logged| logged.outputs_bytes.get((bag.first + index) as usize));
     logged.copied().unwrap_or(scenario.output_bytes)
 }
@@ -287,7 +304,7 @@ mod tests {
 
     use super::*;
     use crate::distribution::Distribution;
-    use crate::log::Log;
+    use crate::log;
     use crate::survey::{Bandwidths, Cores};
 
     #[test]
@@ -420,7 +437,7 @@ mod tests {
     fn a_log_s_bags_come_as_they_did_or_at_a_load() {
         let text = "1 0 0 100 2 0 0 0 0 0 0 1 0 0 0 0 0 0\n2 500 0 300 1 0 0 0 0 0 0 1 0 0 0 0 0 0\n";
         let mut scenario = Scenario { workload: Workload::Log, bags: 9, nodes: 2, ..Scenario::default() };
-        scenario.inputs.log = Some(Arc::new(Log::parse(text).unwrap()));
+        scenario.inputs.bags = Some(Arc::new(log::parse(text).unwrap()));
         let found = bags(&scenario);
         let since = |bag: &Bag| bag.arrival.since(scenario.first_arrival()).as_secs_f64();
         let seen: Vec<_> = found.iter().map(|bag| (bag.tasks, bag.task_mops, since(bag).round())).collect();
@@ -434,7 +451,7 @@ mod tests {
     /// Also of a user who splits its bags: a piece has the tasks of its part.
     #[test]
     fn bags_of_workflows_are_drawn_and_their_tasks_are_those_of_the_run() {
-        let bag = |tasks_s: &[f32], outputs_bytes: &[u64]| LoggedBag {
+        let bag = |tasks_s: &[f32], outputs_bytes: &[u64]| ObservedBag {
             arrival: Duration::ZERO,
             tasks_s: tasks_s.into(),
             outputs_bytes: outputs_bytes.into(),
@@ -442,7 +459,7 @@ mod tests {
         let workflows = [bag(&[0.5, 1.5, 4.0], &[7, 8, 9]), bag(&[10.0], &[1])];
         let mut scenario =
             Scenario { workload: Workload::Workflows, bags: 60, user_percent: 50.0, ..Scenario::default() };
-        scenario.inputs.log = Some(Arc::new(Log::of_bags(workflows.into())));
+        scenario.inputs.bags = Some(Arc::new(workflows.into()));
         let scenario = Scenario { user_splits_into: 2, ..scenario };
         let found = bags(&scenario);
         assert!(found.windows(2).all(|pair| pair[0].arrival <= pair[1].arrival));

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use idlewood_overlay::Time;
 use idlewood_simnet::baseline::{Instance, Measure, Policy, offline_bound, schedule};
-use idlewood_simnet::log::{Log, LoggedBag};
 use idlewood_simnet::scenario::Workload;
+use idlewood_simnet::workload::ObservedBag;
 use idlewood_simnet::{Scenario, Simulation};
 
 fn worst(instance: &Instance, policy: Policy) -> f64 {
@@ -58,9 +58,9 @@ fn machines_are_up_in_the_instance_exactly_when_they_are_in_the_simulation() {
 fn a_bag_is_the_same_work_in_a_log_and_in_a_workflow() {
     let bound = |workload| {
         let tasks_s = [[1.0; 7].as_slice(), &[1000.0]].concat();
-        let bag = LoggedBag { arrival: Duration::ZERO, tasks_s, outputs_bytes: Vec::new() };
+        let bag = ObservedBag { arrival: Duration::ZERO, tasks_s, outputs_bytes: Vec::new() };
         let mut scenario = Scenario { nodes: 4, bags: 1, workload, ..Scenario::default() };
-        scenario.inputs.log = Some(Arc::new(Log::of_bags(vec![bag])));
+        scenario.inputs.bags = Some(Arc::new(vec![bag]));
         let instance = Instance::of(&scenario);
         let sizes = instance.sizes(Measure::Application);
         (offline_bound(&instance, &sizes) * sizes[0], worst(&instance, Policy::MinCent) * sizes[0])

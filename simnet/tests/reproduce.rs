@@ -3,7 +3,8 @@
 
 mod command;
 
-use std::process::Output;
+use std::collections::BTreeSet;
+use std::process::{Command, Output};
 
 use serde_json::Value;
 
@@ -85,8 +86,109 @@ fn the_summary_says_what_the_files_say() {
     let kept: Value = serde_json::from_str(&out.read("summary.json")).unwrap();
     assert_eq!(kept["trace_hash"], summary["trace_hash"]);
     let leave = out.read("leave.csv");
-    assert!(leave.starts_with("nodes,seed,case,quantity,value\n24,1,,growth_s,"), "{leave}");
+    assert!(leave.starts_with("nodes,seed,case,quantity,value,key\n24,1,,growth_s,"), "{leave}");
     assert_eq!(leave.matches(",links_s,").count(), 30);
+}
+
+/// The measurements of all tables of a directory, with or without what was put aside.
+fn measured(out: &Directory, with_before: bool) -> BTreeSet<String> {
+    let files = std::fs::read_dir(&out.0).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let tables = files.filter(|name| name.ends_with(".csv") && (with_before || !name.ends_with("-before.csv")));
+    let lines = |name: String| {
+        let lines: Vec<String> = out.read(&name).lines().map(str::to_owned).collect();
+        // Of a table, whether its lines were put aside or not.
+        lines.into_iter().map(move |line| format!("{}: {line}", name.replace("-before.csv", ".csv")))
+    };
+    tables.flat_map(lines).collect()
+}
+
+#[test]
+fn what_other_settings_have_found_is_put_aside_and_taken_back() {
+    let out = Directory::new("aside");
+    let command = |nodes: u32, only: &str| format!("--nodes {nodes} --seed 3 --seeds 2 --only {only} --output json");
+    let first = json(&overlay(&command(12, "steady,crash"), &out));
+    let (tables, summary) = (measured(&out, false), out.read("summary.json"));
+    let of_crash = out.read("crash.csv").lines().count();
+    assert!(of_crash > 60 && !out.0.join("crash-before.csv").exists(), "{of_crash}");
+
+    // Of another size, and of other experiments: nothing of before is in the tables, and nothing is lost.
+    let other = json(&overlay(&command(10, "crash"), &out));
+    assert_ne!(other["trace_hash"], first["trace_hash"]);
+    assert!(out.read("crash.csv").lines().skip(1).all(|line| line.starts_with("10,")));
+    assert_eq!(out.read("crash-before.csv").lines().count(), of_crash);
+    assert!(!out.0.join("steady.csv").exists() && out.0.join("steady-before.csv").exists());
+    let all = measured(&out, true);
+    assert!(tables.is_subset(&all), "{:?}", tables.difference(&all).collect::<Vec<_>>());
+
+    // Asked for again it is there, down to the last figure, and was not run again: processor time is that of before, too.
+    let again = overlay(&command(12, "steady,crash"), &out);
+    let stderr = String::from_utf8_lossy(&again.stderr);
+    assert!(stderr.contains("4 of 4 jobs were found in the directory"), "{stderr}");
+    assert_eq!((json(&again), measured(&out, false)), (first, tables));
+    assert_eq!(out.read("summary.json"), summary);
+    assert_eq!(measured(&out, true), all);
+    assert!(!out.0.join("steady-before.csv").exists(), "nothing of it is aside any more");
+
+    // More of the same: only what is missing is run.
+    let more = overlay(&command(12, "steady,crash,mass"), &out);
+    assert!(String::from_utf8_lossy(&more.stderr).contains("4 of 10 jobs were found"), "{more:?}");
+    // A table that somebody has removed is made again.
+    std::fs::remove_file(out.0.join("heights.csv")).unwrap();
+    let mended = overlay(&command(12, "steady"), &out);
+    let stderr = String::from_utf8_lossy(&mended.stderr);
+    assert!(mended.status.success() && !stderr.contains("found in the directory"), "{stderr}");
+    assert!(out.read("heights.csv").lines().count() > 2);
+}
+
+#[test]
+fn what_an_older_program_has_left_is_kept() {
+    let out = Directory::new("older");
+    let old = "nodes,seed,case,quantity,value\n9,1,,growth_s,1.5\n9,1,root,links_s,2\n9,1,root,links_s,2\n";
+    std::fs::write(out.0.join("crash.csv"), old).unwrap();
+    json(&overlay("--nodes 8 --only crash --output json", &out));
+    assert_eq!(out.read("crash-before.csv"), old);
+    assert!(!out.read("crash.csv").contains("\n9,"));
+}
+
+#[test]
+fn an_interrupted_run_goes_on_where_it_stopped() {
+    let (out, whole) = (Directory::new("goes-on"), Directory::new("whole"));
+    let arguments = "--nodes 150 --seed 2 --seeds 6 --only crash --threads 1 --output json";
+    let begun = || out.0.join("overlay.csv").exists() && out.read("overlay.csv").lines().count() > 1;
+    let told = interrupt(begin(&format!("overlay {arguments}"), &out, begun));
+    assert!(told.ends_with("of 6 jobs are kept; the same command goes on from there"), "{told}");
+    let kept: Value = serde_json::from_str(&out.read("summary.json")).unwrap();
+    assert_eq!(kept["complete"], false);
+    let rest = overlay(arguments, &out);
+    let stderr = String::from_utf8_lossy(&rest.stderr);
+    assert!(stderr.contains("of 6 jobs were found in the directory"), "{stderr}");
+    // Each seed has one case, so that no grid is grown again: all is as if nobody had interrupted.
+    assert_eq!(simulated(json(&rest)), simulated(json(&overlay(arguments, &whole))));
+    assert_eq!(out.read("crash.csv"), whole.read("crash.csv"));
+}
+
+#[test]
+fn a_page_shows_what_was_found_of_overlays() {
+    let out = Directory::new("page");
+    let arguments = "--nodes 12 --seed 3 --seeds 2 --only steady,crash --output json";
+    let summary = json(&overlay(arguments, &out));
+    let mut report = Command::new(env!("CARGO_BIN_EXE_simnet"));
+    let output = report.arg("report").arg(&out.0).output().expect("simnet starts");
+    assert!(output.status.success(), "{output:?}");
+    let page = out.read("report.html");
+    let (commit, height) = (summary["commit"].as_str().unwrap(), &summary["height"]);
+    for part in [
+        "<h2>overlay</h2>".to_owned(),
+        "<pre>simnet reproduce overlay --nodes 12 --seed 3 --seeds 2 --only steady,crash</pre>".to_owned(),
+        format!("Seeds 3 to 4, commit {commit}, from <code>"),
+        format!("<th>height</th><td>{}</td>", height.as_f64().unwrap()),
+        format!("<th>crash repair p50 s</th><td>{:.3}</td>", summary["crash_repair_p50_s"].as_f64().unwrap()),
+        "<th>crash repair by place, root: max s</th>".to_owned(),
+        "<th>traffic by kind, Ping: bytes</th>".to_owned(),
+    ] {
+        assert!(page.contains(&part), "{part} in {page}");
+    }
+    assert!(!page.contains("Not complete") && !page.contains("mass failure"), "{page}");
 }
 
 #[test]
@@ -117,6 +219,32 @@ fn a_trace_is_replayed() {
 }
 
 #[test]
+fn a_trace_that_is_over_before_the_end_is_refused_and_a_machine_that_is_stays_down() {
+    let out = Directory::new("short");
+    let path = out.0.join("event_trace.tab");
+    let row = |node: u32, from: u64, to: u64| format!("0\t0\t{node}\t3\tx\t1\t{from}\t{to}\t0\n");
+    let arguments = format!("--nodes 12 --only trace --output json --trace {}", path.display());
+    // An hour and a minute are replayed.
+    std::fs::write(&path, row(1, 1_000, 1_000 + 3_660) + &row(2, 2_000_000, 2_000_600)).unwrap();
+    let output = overlay(&arguments, &out);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    let sentence = "follows no machine for longer than 3660 s, and 3660 s of it are replayed at trace-speedup 1: give a longer one\n";
+    assert!(stderr.ends_with(sentence), "{stderr}");
+    // Who does not replay it may have it.
+    json(&overlay(&arguments.replace("--only trace", "--only crash"), &out));
+    // Every second machine follows one that was there for ten minutes: it goes once, and never comes back.
+    std::fs::write(&path, row(1, 1_000, 1_000 + 7_000) + &row(2, 2_000_000, 2_000_600)).unwrap();
+    let summary = json(&overlay(&arguments, &out));
+    assert_eq!(summary["trace_changes"], 6.0);
+    let trace = out.read("trace.csv");
+    assert!(trace.contains(",arrivals,0,") && trace.contains(",departures,6,"), "{trace}");
+    let output = overlay(&format!("{arguments} --trace-speedup 2"), &out);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.ends_with("give a longer one or a smaller --trace-speedup\n"), "{stderr}");
+}
+
+#[test]
 fn bad_usage_is_told_in_a_sentence() {
     let out = Directory::new("usage");
     let trace = out.0.join("trace.tab");
@@ -141,5 +269,5 @@ fn bad_usage_is_told_in_a_sentence() {
 fn who_interrupts_is_told_what_is_kept() {
     let out = Directory::new("interrupted");
     let child = begin("overlay --nodes 5000 --only steady,churn-4h", &out, || out.0.join(".lock").exists());
-    assert_eq!(interrupt(child), "interrupted: what 0 of 3 jobs came to is kept");
+    assert_eq!(interrupt(child), "interrupted: 0 of 3 jobs are kept; the same command goes on from there");
 }

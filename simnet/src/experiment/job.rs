@@ -19,7 +19,7 @@ const PROGRESS_STEPS: u64 = 1 << 14;
 const FROZEN_MAX: usize = 2;
 
 /// Quantities by name, in the order of columns.
-pub(super) type Values = Vec<(String, f64)>;
+pub(crate) type Values = Vec<(String, f64)>;
 
 /// Runs a case with a seed, on so many threads; the simulation's trace hash, and what it came to.
 ///

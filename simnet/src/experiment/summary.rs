@@ -9,6 +9,10 @@ use super::statistic::{Together, together};
 use super::table::Table;
 use super::{Experiment, Job, Plan};
 
+/// What only a run has that is done to its end; rows of the others say that they have none.
+const OF_THE_END: [&str; 6] =
+    ["ratio_mincent", "ratio_mincent_plus", "ratio_fcfs", "ratio_offline", "unfinished_bags", "lost_tasks"];
+
 /// The summary of what is done so far.
 pub(super) fn of(plan: &Plan, cases: &[Case], jobs: &[Job], table: &Table) -> Value {
     let rows = cases.iter().enumerate().filter_map(|(number, case)| {
@@ -37,6 +41,9 @@ pub(super) fn of(plan: &Plan, cases: &[Case], jobs: &[Job], table: &Table) -> Va
             if let Some(interval) = interval.filter(|_| !name.contains("_depth_")) {
                 row.insert(format!("{name}_ci95"), json!(interval));
             }
+        }
+        if !case.to_the_end {
+            row.extend(OF_THE_END.map(|name| (name.to_owned(), Value::Null)));
         }
         if plan.experiment == Experiment::Submitters {
             by_honest(number, cases, jobs, table, &mut row);
@@ -103,5 +110,53 @@ fn how(experiment: Experiment, name: &str) -> Together {
         _ if experiment == Experiment::Desktops && name.contains("ratio_") => Together::Geometric,
         _ if experiment == Experiment::Submitters && name.contains("stretch") => Together::Geometric,
         _ => Together::Mean,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::experiment::job;
+    use crate::experiment::table::Line;
+
+    /// The case of a million machines, on six.
+    #[test]
+    fn a_run_that_is_only_watched_says_that_it_has_no_ratios() {
+        let out = std::env::temp_dir().join(format!("idlewood-soak-{}", std::process::id()));
+        std::fs::create_dir_all(&out).expect("a new directory");
+        let plan = Plan {
+            experiment: Experiment::Scale,
+            nodes: vec![6, 1_000_000],
+            seed: 1,
+            seeds: 1,
+            bags: Some(2),
+            only: Vec::new(),
+            out,
+            threads: Some(1),
+        };
+        let mut cases = plan.cases();
+        cases[1].scenario.nodes = 6;
+        cases[1].scenario.horizon =
+            cases[1].scenario.first_arrival().since(idlewood_overlay::Time::ZERO) + Duration::from_secs(60);
+        let jobs = plan.jobs(&cases, "build");
+        let identities = jobs.iter().map(|job| (job.key.clone(), cases[job.case].labels.clone(), job.seed));
+        let mut table = Table::open(plan.out.join("scale.csv"), identities.collect()).expect("a new table");
+        for (job, line) in jobs.iter().zip(&mut table.lines) {
+            let (trace_hash, values) = job::run(&cases[job.case], job.seed, 1, &mut |_| ());
+            let (key, labels) = (job.key.clone(), cases[job.case].labels.clone());
+            *line = Some(Line { key, labels, seed: job.seed, trace_hash, values });
+        }
+        let summary = of(&plan, &cases, &jobs, &table);
+        let [finite, soak] = [0, 1].map(|row| summary["rows"][row].as_object().expect("a row"));
+        assert_eq!([&finite["load"], &soak["load"]], ["finite", "soak"]);
+        assert!(OF_THE_END.iter().all(|name| finite[*name].is_number()), "{finite:?}");
+        // There, and nothing: neither left out nor 0.
+        assert!(OF_THE_END.iter().all(|name| soak.get(*name) == Some(&Value::Null)), "{soak:?}");
+        assert!(soak.keys().all(|name| OF_THE_END.contains(&name.as_str()) || !name.contains("ratio_")), "{soak:?}");
+        assert!(soak["open_tasks"].as_f64() > Some(0.0) && !finite.contains_key("open_tasks"), "{soak:?}");
+        assert!(soak["bytes_per_node_s"].as_f64() > Some(0.0), "{soak:?}");
+        std::fs::remove_dir_all(&plan.out).expect("it is there");
     }
 }

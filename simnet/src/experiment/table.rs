@@ -4,6 +4,9 @@
 //! again, lines whose key is that of a job are kept and not run again: a key names the build, all settings and the
 //! seed. Any other line is put aside in `…-before.csv`, from where it is taken back when it is asked for again; that file
 //! has several tables below each other where their columns differ.
+//!
+//! What a job has measured many times of one thing stands in tables of its own, with several lines for a job
+//! ([`Samples`]): these keep and put aside all lines of a key together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -15,57 +18,45 @@ use serde_json::Value;
 use super::job::Values;
 
 /// Names and values of what tells a case apart.
-pub(super) type Labels = Vec<(&'static str, Value)>;
+pub(crate) type Labels = Vec<(&'static str, Value)>;
 
 /// What one job came to.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Line {
-    pub(super) key: String,
-    pub(super) labels: Labels,
-    pub(super) seed: u64,
+pub(crate) struct Line {
+    pub(crate) key: String,
+    pub(crate) labels: Labels,
+    pub(crate) seed: u64,
     /// Of the simulation, in hexadecimal.
-    pub(super) trace_hash: String,
-    pub(super) values: Values,
+    pub(crate) trace_hash: String,
+    pub(crate) values: Values,
 }
 
 /// All lines, by job.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(crate) struct Table {
     path: PathBuf,
-    pub(super) lines: Vec<Option<Line>>,
+    pub(crate) lines: Vec<Option<Line>>,
 }
 
 impl Table {
     /// Reads what earlier runs have found of these jobs (key, labels and seed of each), also where it was put aside, and
     /// puts aside whatever else there is.
-    pub(super) fn open(path: PathBuf, jobs: Vec<(String, Labels, u64)>) -> Result<Self, String> {
-        let mut before = path.with_extension("").into_os_string();
-        before.push("-before.csv");
-        let before = PathBuf::from(before);
-        let texts = [read(&before)?, read(&path)?];
-        let mut known: BTreeMap<String, (String, Values)> = texts.iter().flat_map(|text| text_lines(text)).collect();
+    pub(crate) fn open(path: PathBuf, jobs: Vec<(String, Labels, u64)>) -> Result<Self, String> {
+        let earlier = Earlier::read(&path)?;
+        let texts = earlier.texts.iter();
+        let mut known: BTreeMap<String, (String, Values)> = texts.flat_map(|text| text_lines(text)).collect();
         let lines = jobs.into_iter().map(|(key, labels, seed)| {
             let (trace_hash, values) = known.remove(&key)?;
             Some(Line { key, labels, seed, trace_hash, values })
         });
         let table = Self { path, lines: lines.collect() };
         let used: BTreeSet<&str> = table.lines.iter().flatten().map(|line| line.key.as_str()).collect();
-        let aside = others(&texts, &used);
-        // An interruption leaves every line in one of the files, if not in both.
-        if !aside.is_empty() {
-            replace(&before, &others(&texts, &BTreeSet::new()))?;
-        }
-        table.write()?;
-        if !aside.is_empty() {
-            replace(&before, &aside)?;
-        } else if !texts[0].is_empty() {
-            std::fs::remove_file(&before).map_err(|error| unwritable(&before, &error))?;
-        }
+        earlier.put_aside(&used, || table.write())?;
         Ok(table)
     }
 
     /// Writes all lines there are, in the order of the jobs.
-    pub(super) fn write(&self) -> Result<(), String> {
+    pub(crate) fn write(&self) -> Result<(), String> {
         replace(&self.path, &self.to_csv())
     }
 
@@ -103,6 +94,98 @@ impl Table {
     }
 }
 
+/// What earlier runs have left of a table: what they put aside, and then the table itself.
+struct Earlier {
+    before: PathBuf,
+    texts: [String; 2],
+}
+
+impl Earlier {
+    fn read(path: &Path) -> Result<Self, String> {
+        let mut before = path.with_extension("").into_os_string();
+        before.push("-before.csv");
+        let before = PathBuf::from(before);
+        let texts = [read(&before)?, read(path)?];
+        Ok(Self { before, texts })
+    }
+
+    /// Puts all lines aside but those with these keys, which `write` writes into the table.
+    fn put_aside(&self, used: &BTreeSet<&str>, write: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+        let aside = others(&self.texts, used);
+        // An interruption leaves every line in one of the files, if not in both.
+        if !aside.is_empty() {
+            replace(&self.before, &others(&self.texts, &BTreeSet::new()))?;
+        }
+        write()?;
+        if !aside.is_empty() {
+            replace(&self.before, &aside)
+        } else if !self.texts[0].is_empty() {
+            std::fs::remove_file(&self.before).map_err(|error| unwritable(&self.before, &error))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// A table with several lines for each job: its path and columns, of which the last is the key; and what the jobs came to.
+pub(crate) struct Samples {
+    path: PathBuf,
+    heading: &'static str,
+    earlier: Earlier,
+    /// By key, each ending in that.
+    known: BTreeMap<String, Vec<String>>,
+}
+
+impl Samples {
+    /// Reads what earlier runs have found, also where it was put aside, and changes nothing yet.
+    pub(crate) fn open(path: PathBuf, heading: &'static str) -> Result<Self, String> {
+        let earlier = Earlier::read(&path)?;
+        let mut known = BTreeMap::new();
+        for text in &earlier.texts {
+            let mut of_text: BTreeMap<String, Vec<String>> = BTreeMap::new();
+            let mut is_ours = false;
+            for line in text.lines() {
+                if is_heading(line) {
+                    is_ours = line == heading;
+                } else if is_ours && let Some(key) = key_of(heading, line) {
+                    of_text.entry(key.to_owned()).or_default().push(line.to_owned());
+                }
+            }
+            known.extend(of_text);
+        }
+        Ok(Self { path, heading, earlier, known })
+    }
+
+    /// The cells of a job's lines; none where there are none.
+    pub(crate) fn lines(&self, key: &str) -> Vec<Vec<&str>> {
+        self.known.get(key).into_iter().flatten().map(|line| line.split(',').collect()).collect()
+    }
+
+    /// Puts aside what is not of these jobs. The table holds theirs then, in their order, and is gone where they have none.
+    pub(crate) fn put_aside(&self, keys: &[&str]) -> Result<(), String> {
+        let used: BTreeSet<&str> = keys.iter().copied().collect();
+        self.earlier.put_aside(&used, || self.write(keys))
+    }
+
+    /// What a job came to: lines without their key.
+    pub(crate) fn insert(&mut self, key: &str, lines: impl IntoIterator<Item = String>) {
+        self.known.insert(key.to_owned(), lines.into_iter().map(|line| format!("{line},{key}")).collect());
+    }
+
+    /// Writes the lines of these jobs in their order; no file where there are none.
+    pub(crate) fn write(&self, keys: &[&str]) -> Result<(), String> {
+        let mut lines = keys.iter().filter_map(|key| self.known.get(*key)).flatten().peekable();
+        if lines.peek().is_some() {
+            let lines = [self.heading].into_iter().chain(lines.map(String::as_str));
+            return replace(&self.path, &lines.flat_map(|line| [line, "\n"]).collect::<String>());
+        }
+        match std::fs::remove_file(&self.path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(unwritable(&self.path, &error)),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// A file's text; none where there is no file.
 fn read(path: &Path) -> Result<String, String> {
     match std::fs::read_to_string(path) {
@@ -112,25 +195,27 @@ fn read(path: &Path) -> Result<String, String> {
     }
 }
 
-/// The lines of tables but for those with these keys, each once and as it is: what cannot be read, too. Those of one
-/// heading stand together below it.
+/// The lines of tables but for those with these keys, as they are: what cannot be read, too. What an earlier text has, a later
+/// one has no more. Those of one heading stand together below it.
 fn others(texts: &[String], keys: &BTreeSet<&str>) -> String {
     let mut seen = keys.clone();
     let mut tables: Vec<(&str, Vec<&str>)> = Vec::new();
     for text in texts {
         let mut heading = "";
+        let mut of_text = BTreeSet::new();
         for line in text.lines() {
-            let is_read = !text_lines(&format!("{heading}\n{line}")).is_empty();
-            let identity = line.rsplit(',').next().filter(|_| is_read).unwrap_or(line);
+            let identity = key_of(heading, line).unwrap_or(line);
             if is_heading(line) {
                 heading = line;
-            } else if seen.insert(identity) {
+            } else if !seen.contains(identity) {
+                of_text.insert(identity);
                 match tables.iter_mut().find(|(known, _)| *known == heading) {
                     Some((_, lines)) => lines.push(line),
                     None => tables.push((heading, vec![line])),
                 }
             }
         }
+        seen.append(&mut of_text);
     }
     // What had no heading gets none.
     tables.sort_by_key(|(heading, _)| !heading.is_empty());
@@ -142,6 +227,26 @@ fn is_heading(line: &str) -> bool {
     line.ends_with(",key")
 }
 
+/// The key of a line below a heading; none where it cannot be read.
+fn key_of<'a>(heading: &str, line: &'a str) -> Option<&'a str> {
+    let names: Vec<&str> = heading.split(',').collect();
+    let cells: Vec<&str> = line.split(',').collect();
+    read_line(&names, &cells).and_then(|_| cells.last().copied())
+}
+
+/// Trace hash and values of a line: what stands between these columns, or the last before the key where there is no hash.
+fn read_line(names: &[&str], cells: &[&str]) -> Option<(String, Values)> {
+    if !names.ends_with(&["key"]) || names.len() < 2 || cells.len() != names.len() {
+        return None;
+    }
+    let trace = names.iter().position(|name| *name == "trace_hash");
+    let first = trace.map_or(names.len() - 2, |trace| trace + 1);
+    let read = (first..names.len() - 1).filter(|&column| !cells[column].is_empty());
+    let values = read.map(|column| Some((names[column].to_owned(), cells[column].parse::<f64>().ok()?)));
+    let trace_hash = trace.map_or(String::new(), |trace| cells[trace].to_owned());
+    values.collect::<Option<Values>>().map(|values| (trace_hash, values))
+}
+
 /// Trace hashes and values of the lines of a table by their keys; a line that cannot be read is not one.
 fn text_lines(text: &str) -> BTreeMap<String, (String, Values)> {
     let mut names: Vec<&str> = Vec::new();
@@ -150,14 +255,8 @@ fn text_lines(text: &str) -> BTreeMap<String, (String, Values)> {
         let cells: Vec<&str> = line.split(',').collect();
         if is_heading(line) {
             names = cells;
-            continue;
-        }
-        let trace = names.iter().position(|name| *name == "trace_hash");
-        let (true, Some(trace), Some(key)) = (cells.len() == names.len(), trace, cells.last()) else { continue };
-        let read = (trace + 1..names.len() - 1).filter(|&column| !cells[column].is_empty());
-        let values = read.map(|column| Ok((names[column].to_owned(), cells[column].parse::<f64>()?)));
-        if let Ok(values) = values.collect::<Result<Values, std::num::ParseFloatError>>() {
-            known.insert((*key).to_owned(), (cells[trace].to_owned(), values));
+        } else if let (Some(read), Some(key)) = (read_line(&names, &cells), cells.last()) {
+            known.insert((*key).to_owned(), read);
         }
     }
     known
@@ -227,6 +326,34 @@ mod tests {
         // What cannot be read is in no table, so that it stays.
         assert_eq!(others(&texts, &BTreeSet::from(["k1", "k2"])), format!("{heading}\n{torn}\n"));
         assert_eq!(others(&[texts[1].clone()], &BTreeSet::from(["k1", "k2"])), "");
+    }
+
+    #[test]
+    fn all_lines_of_a_job_are_kept_and_put_aside_together() {
+        let directory = std::env::temp_dir().join(format!("idlewood-samples-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let (path, before) = (directory.join("x.csv"), directory.join("x-before.csv"));
+        let text = |path: &Path| std::fs::read_to_string(path).ok();
+        // Of two jobs, one of which has measured the same twice; and a table of a time without keys.
+        std::fs::write(&path, "nodes,value\n4,1\n4,1\nnodes,value,key\n4,1,k1\n4,1,k1\n4,2,k2\n").unwrap();
+        let open = || Samples::open(path.clone(), "nodes,value,key").unwrap();
+        let samples = open();
+        assert_eq!(samples.lines("k1"), [["4", "1", "k1"], ["4", "1", "k1"]]);
+        samples.put_aside(&["k2"]).unwrap();
+        assert_eq!(text(&path).unwrap(), "nodes,value,key\n4,2,k2\n");
+        assert_eq!(text(&before).unwrap(), "nodes,value\n4,1\n4,1\nnodes,value,key\n4,1,k1\n4,1,k1\n");
+        // What was put aside comes back; of what stands in both files, one is enough.
+        std::fs::write(&path, "nodes,value,key\n4,2,k2\n4,1,k1\n4,1,k1\n").unwrap();
+        let mut samples = open();
+        samples.insert("k3", ["5,7".to_owned()]);
+        samples.put_aside(&["k1", "k3"]).unwrap();
+        assert_eq!(text(&path).unwrap(), "nodes,value,key\n4,1,k1\n4,1,k1\n5,7,k3\n");
+        assert_eq!(text(&before).unwrap(), "nodes,value\n4,1\n4,1\nnodes,value,key\n4,2,k2\n");
+        open().put_aside(&[]).unwrap();
+        assert_eq!(text(&path), None, "a table of nobody");
+        let all = "nodes,value\n4,1\n4,1\nnodes,value,key\n4,2,k2\n4,1,k1\n4,1,k1\n5,7,k3\n";
+        assert_eq!(text(&before).unwrap(), all);
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]

@@ -19,6 +19,7 @@
 //! | `trace`: looked at for | 1 h | 180 s |
 
 use std::ops::Range;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use idlewood_overlay::{Node, Overlay, State, Time};
@@ -27,7 +28,7 @@ use rand::RngExt;
 use super::survey::{Watch, paths};
 use super::truth::Tree;
 use super::world::{Memory, Settings, Step, World};
-use crate::availability::Availability;
+use crate::availability::{Availability, Machine};
 use crate::event_queue::HostIndex;
 use crate::random::{SmallStream, exponential, happens};
 use crate::report::MessageCount;
@@ -40,6 +41,8 @@ pub const LIMIT: Duration = Duration::from_secs(600);
 const SUCCESSION: Duration = Duration::from_millis(1_500);
 /// A repair counts once nothing has been wrong for so long again: our choice, a heartbeat.
 const STAYS: Duration = Duration::from_secs(5);
+/// How long a grid follows a trace before it is looked at: our choice.
+const TRACE_CALM: Duration = Duration::from_secs(60);
 /// Time between two looks at the paths: our choice, a heartbeat.
 const PATHS_EVERY: Duration = Duration::from_secs(5);
 
@@ -119,10 +122,37 @@ impl Experiment {
 /// A trace, and how many times faster than it was things happen.
 #[derive(Clone, Debug)]
 pub struct Replay {
+    /// The file, as the user named it.
+    pub path: PathBuf,
     /// When machines were up.
     pub availability: Availability,
     /// At least 1.
     pub speedup: u32,
+}
+
+impl Replay {
+    /// How much of the trace a grid of so many machines goes through.
+    fn window(&self, nodes: u32) -> Duration {
+        (TRACE_CALM + trace_watched(nodes)) * self.speedup
+    }
+
+    /// Refuses a trace that is over when a grid of so many machines has been watched, or before.
+    ///
+    /// # Errors
+    /// A sentence that says what to give instead.
+    pub fn validate(&self, nodes: u32) -> Result<(), String> {
+        let longest = self.availability.machines().iter().map(Machine::span).max().unwrap_or_default();
+        let window = self.window(nodes);
+        if longest > window {
+            return Ok(());
+        }
+        let (longest, window, speedup) = (longest.as_secs(), window.as_secs(), self.speedup);
+        Err(format!(
+            "the trace follows no machine for longer than {longest} s, and {window} s of it are replayed at trace-speedup {speedup}: \
+             give a longer one{}",
+            if speedup > 1 { " or a smaller --trace-speedup" } else { "" }
+        ))
+    }
 }
 
 /// One thing that was measured.
@@ -263,6 +293,11 @@ pub fn run(
 /// number of machines is done less.
 fn scaled(nodes: u32, low: u64, high: u64) -> u64 {
     (high * 2_000 / u64::from(nodes.max(1))).clamp(low, high)
+}
+
+/// How long a grid that follows a trace is looked at.
+fn trace_watched(nodes: u32) -> Duration {
+    Duration::from_secs(scaled(nodes, 180, 3_600))
 }
 
 /// Machines that join one by one.
@@ -549,13 +584,13 @@ impl<'a> Run<'a> {
         self.sample("departures", departures as f64);
     }
 
-    /// Every machine follows one of the trace, from a random moment of it. What a trace calls unavailable is a crash,
-    /// and the machine comes back with what it remembers.
-    fn replay(&mut self, Replay { availability, speedup }: &Replay) {
+    /// Every machine follows one of the trace, from a random moment of it that leaves enough of it. What a trace calls
+    /// unavailable is a crash, and the machine comes back with what it remembers. One whose part of the trace is shorter
+    /// than what is replayed follows all of it, and is down then, as the trace has nothing of it any more.
+    fn replay(&mut self, trace: &Replay) {
         self.rest(Duration::from_secs(10));
-        let duration = Duration::from_secs(scaled(self.nodes, 180, 3_600));
-        let calm = Duration::from_secs(60);
-        let window = (calm + duration) * *speedup;
+        let Replay { availability, speedup, .. } = trace;
+        let window = trace.window(self.nodes);
         let machines = availability.machines();
         let mut later = Vec::new();
         for host in 0..self.nodes {
@@ -575,7 +610,7 @@ impl<'a> Run<'a> {
             self.world.plan(now + after, host, if up { START } else { END });
         }
         let (mut arrivals, mut departures) = (0u64, 0u64);
-        self.look_at_paths(calm, duration, |run, host, code| {
+        self.look_at_paths(TRACE_CALM, trace_watched(self.nodes), |run, host, code| {
             let is_up = run.world.overlay(host).is_some();
             if code == END && is_up {
                 departures += 1;

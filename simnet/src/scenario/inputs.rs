@@ -7,10 +7,11 @@ use super::{Equipment, Latencies, Owners, Scenario, Sessions, Workload};
 use crate::availability::Availability;
 use crate::distribution::Distribution;
 use crate::latency::Matrix;
-use crate::log::Log;
+use crate::log;
 use crate::processor_load::ProcessorLoad;
 use crate::survey::{Bandwidths, Cores};
 use crate::workflow;
+use crate::workload::ObservedBag;
 
 /// What the file held that was named for it.
 ///
@@ -28,7 +29,7 @@ pub struct Inputs {
     /// Of `latency_file`.
     pub latencies: Option<Arc<Matrix>>,
     /// Of `log_file`, or the bags of `workflow_files`.
-    pub log: Option<Arc<Log>>,
+    pub bags: Option<Arc<Vec<ObservedBag>>>,
     /// Of `tasks_file`.
     pub tasks: Option<Arc<Distribution>>,
     /// Of `lengths_file`.
@@ -67,10 +68,10 @@ impl Scenario {
         let is_surveyed = self.bandwidths == Equipment::Survey;
         fill(&mut inputs.bandwidths, is_surveyed, self.bandwidths_file.as_ref(), Bandwidths::read)?;
         fill(&mut inputs.cores, self.cores == Equipment::Survey, self.cores_file.as_ref(), Cores::read)?;
-        fill(&mut inputs.log, self.workload == Workload::Log, self.log_file.as_ref(), Log::read)?;
-        if self.workload == Workload::Workflows && inputs.log.is_none() {
+        fill(&mut inputs.bags, self.workload == Workload::Log, self.log_file.as_ref(), log::read)?;
+        if self.workload == Workload::Workflows && inputs.bags.is_none() {
             let bags = self.workflow_files.iter().map(|path| workflow::read(path)).collect::<Result<_, _>>()?;
-            inputs.log = Some(Arc::new(Log::of_bags(bags)));
+            inputs.bags = Some(Arc::new(bags));
         }
         let is_distributed = self.workload == Workload::Distributions;
         fill(&mut inputs.tasks, is_distributed, self.tasks_file.as_ref(), Distribution::read)?;

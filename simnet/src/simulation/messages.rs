@@ -34,10 +34,10 @@ impl Shard {
         let is_tree = matches!(message, Message::Overlay(_));
         let left = machine.link.send(now, bytes, is_tree);
         let arrivals = around.network.carry(&mut machine.network_rng, host, target);
-        let Some(travel) = arrivals.first else {
+        if arrivals.first.is_none() {
             self.counts.messages_lost += 1;
             return;
-        };
+        }
         if target >= around.scenario.nodes {
             self.counts.messages_in_vain += 1;
             return;
@@ -51,10 +51,7 @@ impl Shard {
             }
         };
         let letter = Letter { from, to: tag(to), content, digest: size.digest, bytes, is_tree };
-        if let Some(travel) = arrivals.second {
-            self.carry(host, left, travel, target, letter.clone());
-        }
-        self.carry(host, left, travel, target, letter);
+        self.carry(host, left, arrivals, target, letter);
     }
 
     pub(super) fn deliver(&mut self, host: HostIndex, letter: Letter, around: &Surroundings) {
@@ -138,3 +135,75 @@ pub(super) const KINDS: [&str; 23] = [
     "offer",
     "decline",
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use idlewood_overlay::Time;
+    use idlewood_scheduler::BagId;
+    use idlewood_scheduler::ranges::IntervalSet;
+
+    use super::*;
+    use crate::{Execution, Scenario, Simulation};
+
+    /// After the use of links begins to be counted.
+    fn at(milliseconds: u64) -> Time {
+        Scenario::default().first_arrival() + Duration::from_millis(milliseconds)
+    }
+
+    /// One of two machines, each with a link of its own, has sent three messages in the same instant, which take its uplink 100 ms
+    /// each: the surroundings and the shard with both.
+    fn three_sent(duplicate_percent: f64) -> (Arc<Surroundings>, Box<Shard>) {
+        let scenario = Scenario { nodes: 2, duplicate_percent, ..Scenario::default() };
+        let execution = Execution { threads: 1, ..Execution::usual(2) };
+        let mut simulation = Simulation::with(scenario, execution).expect("a valid scenario");
+        let lease = Message::Lease {
+            bag: BagId([3; 32]),
+            version: 1,
+            submitter: None,
+            term: Duration::from_secs(1),
+            drop: IntervalSet::default(),
+            rest: Duration::ZERO,
+        };
+        let around = Arc::make_mut(&mut simulation.around);
+        around.scenario.overhead_bytes = around.scenario.bandwidth_bytes_s / 10 - size_of(&lease).bytes;
+        let (around, mut shard) = (Arc::clone(&simulation.around), simulation.shards.remove(0));
+        let to = shard.host(1).id;
+        shard.now = at(0);
+        (0..3).for_each(|_| shard.send(0, to, lease.clone(), &around));
+        (around, shard)
+    }
+
+    /// How many were lost, how many reached the other machine, which is down, and how long the uplink was busy.
+    fn counted(mut shard: Box<Shard>, around: &Surroundings) -> (u64, u64, u64) {
+        shard.process(around, at(10_000));
+        let (messages_lost, messages_in_vain) = (shard.counts.messages_lost, shard.counts.messages_in_vain);
+        (messages_lost, messages_in_vain, shard.host(0).link.up.messages.busy_us / 1000)
+    }
+
+    #[test]
+    fn a_message_that_would_have_come_twice_is_lost_once() {
+        for (duplicate_percent, copies) in [(0.0, 1), (100.0, 2)] {
+            let (around, mut shard) = three_sent(duplicate_percent);
+            shard.now = at(50);
+            shard.crash(0, &around);
+            assert_eq!(counted(shard, &around), (2, copies, 100), "the first had begun to leave");
+        }
+    }
+
+    #[test]
+    fn what_waits_in_an_uplink_goes_and_counts_where_its_machine_leaves_in_good_order() {
+        let (around, mut shard) = three_sent(0.0);
+        shard.now = at(50);
+        shard.leave(0, &around);
+        assert_eq!(counted(shard, &around), (0, 3, 300));
+        // Crashed while the second leaves.
+        let (around, mut shard) = three_sent(0.0);
+        shard.process(&around, at(150));
+        shard.now = at(150);
+        shard.crash(0, &around);
+        assert_eq!(counted(shard, &around), (1, 2, 200));
+    }
+}

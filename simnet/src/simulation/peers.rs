@@ -99,9 +99,7 @@ impl Shard {
         }
         self.effects = effects;
         if left {
-            self.counts.leaves += 1;
-            // In good order nothing is lost.
-            self.go_down(host, false, around);
+            self.leave(host, around);
         } else {
             self.arm(host);
         }

@@ -17,6 +17,7 @@ use super::world::{Item, News};
 use crate::condition::Pause;
 use crate::event_queue::{EventQueue, HostIndex, Key};
 use crate::host::Host;
+use crate::network::Arrivals;
 use crate::report::MessageCount;
 use crate::slab::Slab;
 
@@ -43,7 +44,7 @@ pub(super) enum Occurrence {
     /// A bag may queue here.
     Authorised { life: u32, bag: BagId },
     /// A message that waited in front of the uplink begins to leave, by its number, unless its machine has crashed by then.
-    Sent { crashes: u32, to: HostIndex, travel: Duration, letter: u32 },
+    Sent { crashes: u32, to: HostIndex, arrivals: Arrivals, letter: u32 },
     /// Somebody asks for an output.
     FetchAsked { fetch: Fetch },
     /// The output has left this machine, unless messages that took more than `taken_us` by now went before it.
@@ -336,18 +337,29 @@ impl Shard {
     }
 
     /// Plans the way of a message of one of our machines, whose last byte leaves its uplink at `left`. One that waits in front of that
-    /// is lost with a machine that crashes meanwhile.
-    pub(super) fn carry(&mut self, source: HostIndex, left: Time, travel: Duration, to: HostIndex, letter: Letter) {
+    /// is lost with a machine that crashes meanwhile, before the network can double it.
+    pub(super) fn carry(&mut self, source: HostIndex, left: Time, arrivals: Arrivals, to: HostIndex, letter: Letter) {
         let takes = self.host(source).link.up.takes(letter.bytes);
         if left <= self.now + takes {
-            return self.post(source, left + travel, to, Parcel::Letter(letter));
+            return self.depart(source, left, arrivals, to, letter);
         }
         let machine = self.host_mut(source);
         let (crashes, key) = (machine.crashes, machine.key(left - takes, source));
         let letter = self.letters.insert(letter);
-        let sent = self.occurrences.insert(Occurrence::Sent { crashes, to, travel: takes + travel, letter });
+        let sent = self.occurrences.insert(Occurrence::Sent { crashes, to, arrivals, letter });
         // Links are not slow with their machines.
         self.push(key, Due { put_off: true, ..Due::new(What::Occurrence(sent)) });
+    }
+
+    /// Nothing keeps a message any more from leaving its uplink at `left`: it arrives, or both its copies do.
+    fn depart(&mut self, source: HostIndex, left: Time, arrivals: Arrivals, to: HostIndex, letter: Letter) {
+        let Arrivals { first, second } = arrivals;
+        if let Some(travel) = second {
+            self.post(source, left + travel, to, Parcel::Letter(letter.clone()));
+        }
+        if let Some(travel) = first {
+            self.post(source, left + travel, to, Parcel::Letter(letter));
+        }
     }
 
     /// Lets something happen, unless the link or the condition of its machine has it wait or lost.
@@ -443,10 +455,12 @@ impl Shard {
                 let verdict = machine.verdict(bag).map(|()| signed_ago);
                 self.give(host, Event::Authorised { bag, verdict }, around);
             }
-            Occurrence::Sent { crashes, to, travel, letter } => {
-                let letter = self.letters.take(letter);
-                if self.host(host).crashes == crashes {
-                    self.post(host, self.now + travel, to, Parcel::Letter(letter));
+            Occurrence::Sent { crashes, to, arrivals, letter } => {
+                let (now, letter) = (self.now, self.letters.take(letter));
+                let machine = self.host_mut(host);
+                if machine.crashes == crashes {
+                    let left = machine.link.begin(now, letter.bytes);
+                    self.depart(host, left, arrivals, to, letter);
                 } else {
                     self.counts.messages_lost += 1;
                 }
@@ -528,14 +542,23 @@ impl Shard {
     /// The power of a machine that is up is cut.
     pub(super) fn crash(&mut self, host: HostIndex, around: &Surroundings) {
         self.counts.crashes += 1;
-        self.host_mut(host).crashes += 1;
-        self.go_down(host, around.scenario.queue_lost, around);
+        let now = self.now;
+        self.host_mut(host).crash(around.scenario.queue_lost, now);
+        self.went_down(host, around);
     }
 
-    pub(super) fn go_down(&mut self, host: HostIndex, queue_lost: bool, around: &Surroundings) {
+    /// The peer of a machine has left, and that goes down.
+    pub(super) fn leave(&mut self, host: HostIndex, around: &Surroundings) {
+        self.counts.leaves += 1;
+        let now = self.now;
+        self.host_mut(host).leave(now);
+        self.went_down(host, around);
+    }
+
+    /// A machine has crashed or left: when it comes back, and what waited for it.
+    fn went_down(&mut self, host: HostIndex, around: &Surroundings) {
         let now = self.now;
         let machine = self.host_mut(host);
-        machine.crash(queue_lost, now);
         // Never back within the window: only the world, which meets the shards between windows, can start it.
         let downtime = machine.churn.downtime().max(around.lookahead());
         self.tell(host, News::Down { until: now + downtime });
