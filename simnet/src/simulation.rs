@@ -47,8 +47,6 @@ const RETRIES_MAX: u32 = 3;
 const PROGRESS_EVENTS: u64 = 1 << 14;
 /// Windows shorter than this do not pay for threads.
 const WINDOW_MIN: Duration = Duration::from_micros(200);
-/// Most machines of a grid whose messages are all encoded and decoded if nobody says otherwise.
-const ENCODED_HOSTS_MAX: u32 = 100;
 
 /// How a scenario is run. The outcome is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +60,7 @@ pub struct Execution {
 impl Execution {
     /// One thread; messages are encoded and decoded in grids of up to 100 machines.
     pub fn usual(nodes: u32) -> Self {
-        Self { threads: 1, wire: if nodes > ENCODED_HOSTS_MAX { Wire::Sizes } else { Wire::Bytes } }
+        Self { threads: 1, wire: Wire::usual(nodes) }
     }
 }
 
