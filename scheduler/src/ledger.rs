@@ -26,8 +26,9 @@ use idlewood_overlay::{Contact, PeerId, Time};
 
 use self::declined::Declined;
 pub use self::declined::Declines;
+use self::failures::Failing;
+pub(crate) use self::failures::Failures;
 pub(crate) use self::failures::{AVOID_MAX, FAILED_IN_ROW};
-use self::failures::{Failing, Failures};
 use self::placements::Placement;
 pub(crate) use self::placements::{Holding, refuse};
 pub(crate) use self::quorum::Known;
@@ -331,6 +332,17 @@ impl Ledger {
                 unwanted.insert_index(index);
             } else if self.fetching.contains_key(&index) {
                 // Acknowledged when the output is here.
+            } else if self.is_void(&result) {
+                let is_there = self.placed.get(&executor.peer).is_some_and(|known| known.ranges.contains(index));
+                if is_there {
+                    // Asked again, it took what it had for an answer, and may say so once more before it hears of this.
+                    self.not_before_next_attempt(index);
+                    self.take_back(index, executor, None, io);
+                    self.has_to_say(executor.peer);
+                    retried.insert_index(index);
+                } else {
+                    unwanted.insert_index(index);
+                }
             } else if !result.success && !self.is_news(executor, &result) {
                 unwanted.insert_index(index);
             } else if !self.may_end(index, executor.peer, io) {
@@ -338,10 +350,8 @@ impl Ledger {
             } else if self.is_replicated() && result.unfinished {
                 // Whoever hands it back could have made its checkpoint up.
                 self.take_back(index, executor, None, io);
-                if let Some(placement) = self.placed.get_mut(&executor.peer) {
-                    // What it has said on the way here may still list the task.
-                    placement.withdrawn = true;
-                }
+                // What it has said on the way here may still list the task.
+                self.has_to_say(executor.peer);
                 unwanted.insert_index(index);
             } else if !result.success
                 && !result.unfinished

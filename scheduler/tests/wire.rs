@@ -161,7 +161,14 @@ fn records() -> Vec<Record> {
         Record::Placed { bag: bag().id, executor: contact(2), ranges: IntervalSet::from(0..2) },
         Record::Done { bag: bag().id, executor: PeerId([2; 32]), finished: released, result: result() },
         Record::Former { bag: bag().id, executor: PeerId([2; 32]), ranges: IntervalSet::from(2..3) },
-        Record::Failures { bag: bag().id, index: 3, count: 1, crashed_on: vec![PeerId([2; 32])], next_attempt: 4 },
+        Record::Failures {
+            bag: bag().id,
+            index: 3,
+            count: 1,
+            crashed_on: vec![PeerId([2; 32])],
+            next_attempt: 4,
+            void_before: 0,
+        },
         Record::Held {
             bag: bag(),
             released,
@@ -193,6 +200,7 @@ fn records() -> Vec<Record> {
             finished: released,
             result: TaskResult { exit_code: Some(0), receipt: Some(vec![1, 2]), ..result() },
         },
+        Record::Failures { bag: bag().id, index: 3, count: 0, crashed_on: Vec::new(), next_attempt: 0, void_before: 4 },
     ]
 }
 
