@@ -395,18 +395,20 @@ impl Executor {
         self.changed = true;
     }
 
-    /// The submitter has journalled these results.
+    /// The submitter has journalled the results of these tasks of this attempt.
     pub(crate) fn acknowledged(
         &mut self,
         from: PeerId,
         bag: BagId,
+        attempt: u32,
         indices: &IntervalSet,
         io: &mut Io,
         config: &Config,
     ) {
         let Some(held) = self.held.get_mut(&bag).filter(|held| held.bag.submitter.peer == from) else { return };
+        let finished = indices.ranges().flat_map(|range| held.outbox.range(range));
         let acknowledged: Vec<u64> =
-            indices.ranges().flat_map(|range| held.outbox.range(range).map(|(&index, _)| index)).collect();
+            finished.filter(|(_, result)| result.attempt == attempt).map(|(&index, _)| index).collect();
         for index in &acknowledged {
             held.outbox.remove(index);
         }

@@ -109,7 +109,8 @@ fn messages() -> Vec<Message> {
         Message::Ask { asker: asker(1000.0, 1e-5), node: Node::Router, climbing: true, climbed: 2 },
         Message::Offer { bag: bag().id, executor: speaker(2), ranges: IntervalSet::from(0..2), to: contact(3) },
         Message::Results { bag: bag().id, executor: speaker(2), results: vec![result()], signature: None },
-        Message::ResultsAck { bag: bag().id, indices: IntervalSet::from(3..4) },
+        Message::ResultsAck { bag: bag().id, attempt: 0, indices: IntervalSet::from(3..4) },
+        Message::ResultsAck { bag: bag().id, attempt: 2, indices: IntervalSet::from(3..4) },
         Message::Request {
             request: Request { checkpoints: Box::new([(3, checkpoint())]), ..request() },
             node: Node::Leaf,

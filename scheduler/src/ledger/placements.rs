@@ -294,8 +294,9 @@ impl Ledger {
         }
         let again = self.without_copy(again);
         match until {
-            // The machine may have a copy again, as another attempt.
-            Some(_) if again.is_empty() && self.is_replicated() => self.next_attempt(&again, io),
+            // The machine may have a copy again, as another attempt: what came of this one is not to be taken for what comes
+            // of that one.
+            _ if again.is_empty() && self.is_replicated() => self.next_attempt(&again, io),
             _ if again.is_empty() => {}
             Some(until) => self.pause(&again, until, io),
             None => self.next_attempt(&again, io),

@@ -5,6 +5,7 @@ mod again;
 mod bags;
 mod checkpoints;
 mod going;
+mod late;
 mod pace;
 mod redistribution;
 mod reports;

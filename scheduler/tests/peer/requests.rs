@@ -112,7 +112,7 @@ fn a_request_is_executed_once() {
     let mut host = Host::new(2);
     host.receive(1, request(1, 0, 0..1));
     host.finish(host.started[0], true);
-    host.receive(1, Message::ResultsAck { bag: BAG, indices: IntervalSet::from(0..1) });
+    host.receive(1, Message::ResultsAck { bag: BAG, attempt: 0, indices: IntervalSet::from(0..1) });
     host.receive(1, request(1, 0, 0..1));
     assert_eq!(host.started.len(), 1);
 }
