@@ -57,6 +57,13 @@ pub(crate) struct Failures {
     pub(crate) void_before: u32,
 }
 
+impl Failures {
+    fn record(&self, bag: BagId, index: u64) -> Record {
+        let Self { count, crashed_on, next_attempt, void_before } = self.clone();
+        Record::Failures { bag, index, count, crashed_on, next_attempt, void_before }
+    }
+}
+
 /// A machine on which the last task failed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Failing {
@@ -119,18 +126,15 @@ impl Ledger {
 
     /// What is to be durable of a task's failures before its executor forgets the last one.
     pub(super) fn failures_change(&self, index: u64) -> Change {
-        let bag = self.bag.id;
         match self.failures.get(&index) {
-            None => Change::Delete(RecordKey::Failures(bag, index)),
-            Some(Failures { count, crashed_on, next_attempt, void_before }) => Change::Put(Record::Failures {
-                bag,
-                index,
-                count: *count,
-                crashed_on: crashed_on.clone(),
-                next_attempt: *next_attempt,
-                void_before: *void_before,
-            }),
+            None => Change::Delete(RecordKey::Failures(self.bag.id, index)),
+            Some(failures) => Change::Put(failures.record(self.bag.id, index)),
         }
+    }
+
+    /// Failed tries, and what was run again, of tasks that are not over.
+    pub(crate) fn failures(&self) -> impl Iterator<Item = Record> + '_ {
+        self.failures.iter().map(|(&index, failures)| failures.record(self.bag.id, index))
     }
 
     /// All that is stored of failures goes with the bag.

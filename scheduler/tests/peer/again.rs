@@ -76,6 +76,20 @@ fn what_was_held_before_a_rerun_is_not_placed_by_it_after_a_restart() {
     assert_eq!((host.count(), host.placed()), ([2, 0, 1, 0], vec![(3, IntervalSet::from(1..2))]));
 }
 
+/// Another machine goes on as the submitter.
+#[test]
+fn what_counts_of_a_task_is_part_of_what_another_life_needs() {
+    let mut host = submitter_of(2, Replication::default(), &[2]);
+    host.hear_result(2, 0, 0, true);
+    host.rerun(0..1);
+    let config = Config { expects_grid: true, ..Config::default() };
+    let mut host = Host::restore(1, config, host.peer.records_of(BAG));
+    host.hear_holding(2, 7, 0, 0..2);
+    assert_eq!((host.count(), host.placed()), ([0, 0, 1, 1], vec![(2, IntervalSet::from(1..2))]));
+    host.hear_result(2, 0, 0, true);
+    assert_eq!(host.count(), [0, 0, 1, 1]);
+}
+
 /// The journal of the placement is older than the result.
 #[test]
 fn where_a_task_was_before_a_rerun_is_forgotten_in_the_journal_too() {
