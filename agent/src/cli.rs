@@ -43,7 +43,7 @@ use crate::output::{self, Format};
 use crate::submit::SubmitError;
 use crate::submit::values::Span;
 
-use interrupt::{INTERRUPTED, Interrupted};
+use interrupt::Interrupted;
 
 pub use bench::BenchArgs;
 pub use demo::DemoArgs;
@@ -278,8 +278,8 @@ fn report(format: Format, error: &anyhow::Error) -> ExitCode {
     }
     let code = if error.is::<BadUsage>() || error.is::<SubmitError>() {
         BAD_USAGE
-    } else if error.is::<Interrupted>() {
-        INTERRUPTED
+    } else if let Some(why) = error.downcast_ref::<Interrupted>() {
+        why.code()
     } else {
         FAILURE
     };

@@ -5,11 +5,11 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use idlewood::api::{Bag, BagDetail, BagState, Endpoint, TaskResult};
+use idlewood::api::{Bag, BagDetail, Endpoint, TaskResult};
 use idlewood::client::ENDPOINT_FILE;
 use idlewood::manifest::TaskOutput;
 use serde_json::Value;
@@ -39,36 +39,22 @@ fn results() -> Vec<TaskResult> {
 }
 
 fn bag() -> BagDetail {
-    let bag = Bag {
-        id: "ab".repeat(32),
-        name: "b".to_owned(),
-        state: BagState::Succeeded,
-        tasks: TASKS,
-        done: TASKS,
-        failed: 0,
-        placed: 0,
-        machines: 0,
-        unplaced: 0,
-        reissued: 0,
-        duplicates: 0,
-        unasked: 0,
-        replication: idlewood_scheduler::Replication::default(),
-        disputed: 0,
-        undecidable: None,
-        declined: Vec::new(),
-        work_mops: Some(5.0),
-        measured_mops: None,
-        submitted: "2026-01-02T03:04:05Z".to_owned(),
-        finished: None,
-        elapsed_s: 10.0,
-        first_start_s: None,
-        stretch: None,
-    };
+    let bag: Bag = serde_json::from_str(include_str!("fixtures/bag.json")).expect("it is a bag");
+    assert_eq!(bag.tasks, TASKS);
     BagDetail { bag, program: "p".to_owned(), args: Vec::new(), placements: Vec::new() }
 }
 
-/// Answers one request, if `may` says so of the task whose output it asks for. Whether it did.
-fn answer(mut stream: TcpStream, mut may: impl FnMut(u64) -> bool) -> bool {
+/// What an agent does about an output.
+enum Given {
+    Whole,
+    /// Says that it comes, and no more; the agent is gone when this ends.
+    Half(Receiver<()>),
+    /// The agent is gone.
+    Nothing,
+}
+
+/// Answers one request, as `give` says of the task whose output it asks for. Whether the agent is still there.
+fn answer(mut stream: TcpStream, mut give: impl FnMut(u64) -> Given) -> bool {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
@@ -77,35 +63,48 @@ fn answer(mut stream: TcpStream, mut may: impl FnMut(u64) -> bool) -> bool {
     }
     let head = String::from_utf8(head).expect("text");
     let path = head.split(' ').nth(1).expect("a path");
+    let mut given = Given::Whole;
     let body = match path.rsplit('/').next().expect("a name") {
         "results" => serde_json::to_vec(&results()).expect("it is data"),
         hash if path.contains("/blobs/") => {
             let asked = results().into_iter().find(|result| result.output == hash).expect("one of these");
-            if !may(asked.index) {
-                return false;
-            }
+            given = give(asked.index);
             output_of(asked.index)
         }
         _ => serde_json::to_vec(&bag()).expect("it is data"),
     };
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+    let sent = match &given {
+        Given::Whole => &body[..],
+        Given::Half(_) => &body[..body.len() / 2],
+        Given::Nothing => return false,
+    };
     // Whoever asked may be gone.
-    stream.write_all(&[head.as_bytes(), &body].concat()).is_ok()
+    let is_sent = stream.write_all(&[head.as_bytes(), sent].concat()).is_ok();
+    if let Given::Half(until) = given {
+        return until.recv().is_ok();
+    }
+    is_sent
 }
 
-/// Listens as the agent of a state directory, and answers until an output may not be given.
-fn agent(dir: &Path, mut may: impl FnMut(u64) -> bool + Send + 'static) -> JoinHandle<()> {
+/// Listens as the agent of a state directory, and answers until an output is not given.
+fn agent(dir: &Path, mut give: impl FnMut(u64) -> Given + Send + 'static) -> JoinHandle<()> {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("it listens").to_string();
     let endpoint = Endpoint { address, token: "00".repeat(32), pid: 1 };
     fs::write(dir.join(ENDPOINT_FILE), serde_json::to_vec(&endpoint).expect("it is data")).expect("our directory");
     thread::spawn(move || {
         for stream in listener.incoming() {
-            if !answer(stream.expect("a connection"), &mut may) {
+            if !answer(stream.expect("a connection"), &mut give) {
                 return;
             }
         }
     })
+}
+
+/// An agent that is gone when it is asked for the output at which all stops.
+fn agent_that_goes(dir: &Path) -> JoinHandle<()> {
+    agent(dir, |index| if index == STOP { Given::Nothing } else { Given::Whole })
 }
 
 fn start(dir: &Path, args: &[&str]) -> Child {
@@ -134,30 +133,33 @@ fn listed(out: &Path) -> Vec<u64> {
     indices
 }
 
-/// A command that waits for an output, and what lets it have that. Those after it come slowly.
-fn stopped(dir: &Path, args: &[&str]) -> (Child, Sender<()>) {
+/// What becomes of a command that is sent this signal in the middle of an output, of which the rest never comes.
+fn signalled(dir: &Path, args: &[&str], signal: &str) -> Output {
     let (asked, is_asked) = channel();
-    let (go, may_go) = channel();
-    // Not joined: it listens for as long as the process lives.
-    agent(dir, move |index| {
-        if index == STOP {
-            asked.send(()).expect("the test waits");
-            return may_go.recv().is_ok();
+    let (go_on, until) = channel();
+    let mut until = Some(until);
+    let agent = agent(dir, move |index| {
+        if index != STOP {
+            return Given::Whole;
         }
-        // The signal has to reach the command meanwhile.
-        thread::sleep(Duration::from_millis(if index > STOP { 100 } else { 0 }));
-        true
+        asked.send(()).expect("the test waits");
+        Given::Half(until.take().expect("it asks once"))
     });
-    let command = start(dir, args);
+    let mut command = start(dir, args);
     is_asked.recv().expect("it asks");
-    (command, go)
-}
-
-/// Ctrl-C in the middle.
-fn interrupt(command: &Child, go: Sender<()>) {
-    let sent = Command::new("kill").args(["-INT", &command.id().to_string()]).status();
+    let sent = Command::new("kill").args([signal, &command.id().to_string()]).status();
     assert!(sent.expect("kill exists").success());
-    go.send(()).expect("it waits");
+    let patience = Instant::now() + Duration::from_secs(30);
+    while command.try_wait().expect("it is a child").is_none() {
+        if Instant::now() > patience {
+            command.kill().expect("it is a child");
+            panic!("it waits for the rest of the output");
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    drop(go_on);
+    agent.join().expect("it ended");
+    command.wait_with_output().expect("it is a child")
 }
 
 #[test]
@@ -165,7 +167,7 @@ fn a_get_lists_what_it_has_saved_when_its_agent_goes_away() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let out = dir.path().join("out");
     let get = ["bag", "get", "--out", out.to_str().expect("ours")];
-    let agent = agent(dir.path(), |index| index != STOP);
+    let agent = agent_that_goes(dir.path());
     for index in ["20", "7-8"] {
         let first = run(dir.path(), &[&get[..], &["--index", index]].concat());
         assert!(first.status.success(), "{first:?}");
@@ -179,17 +181,20 @@ fn a_get_lists_what_it_has_saved_when_its_agent_goes_away() {
 }
 
 #[test]
-fn a_get_lists_what_it_has_saved_when_it_is_interrupted() {
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let out = dir.path().join("out");
-    let (get, go) = stopped(dir.path(), &["bag", "get", "--out", out.to_str().expect("ours")]);
-    interrupt(&get, go);
-    let ended = get.wait_with_output().expect("it is a child");
-    assert_eq!((ended.status.code(), ended.stdout.len()), (Some(130), 0), "{ended:?}");
-    assert!(error_of(&ended).ends_with("interrupted"), "{ended:?}");
-    let listed = listed(&out);
-    let begun = listed.len() as u64;
-    assert!(begun > STOP && begun < TASKS && listed == (0..begun).collect::<Vec<_>>(), "{listed:?}");
+fn a_get_stops_at_once_and_lists_what_it_has_saved_when_a_signal_comes() {
+    for (signal, code, sentence) in [("-INT", 130, "interrupted"), ("-TERM", 143, "terminated")] {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let out = dir.path().join("out");
+        let ended = signalled(dir.path(), &["bag", "get", "--out", out.to_str().expect("ours")], signal);
+        assert_eq!((ended.status.code(), ended.stdout.len()), (Some(code), 0), "{ended:?}");
+        let error = error_of(&ended);
+        assert!(error.contains("got as far as 3 of 30 tasks") && error.ends_with(sentence), "{error}");
+        assert_eq!(listed(&out), (0..STOP).collect::<Vec<_>>());
+        let mut names: Vec<_> =
+            fs::read_dir(&out).expect("ours").map(|entry| entry.expect("ours").file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["0", "1", "2", "results.json"], "nothing of the task that was being fetched");
+    }
 }
 
 #[test]
@@ -198,7 +203,7 @@ fn a_get_overwrites_no_list_that_it_cannot_read() {
     let out = dir.path().join("out");
     fs::create_dir(&out).expect("our directory");
     fs::write(out.join("results.json"), "somebody's own").expect("our directory");
-    agent(dir.path(), |_| true);
+    agent(dir.path(), |_| Given::Whole);
     let ended = run(dir.path(), &["bag", "get", "--out", out.to_str().expect("ours")]);
     assert_eq!(ended.status.code(), Some(1), "{ended:?}");
     assert!(error_of(&ended).contains("results.json is no list of results: move it away"), "{ended:?}");
@@ -209,7 +214,7 @@ fn a_get_overwrites_no_list_that_it_cannot_read() {
 #[test]
 fn logs_as_json_are_whole_when_their_agent_goes_away() {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let agent = agent(dir.path(), |index| index != STOP);
+    let agent = agent_that_goes(dir.path());
     let ended = run(dir.path(), &["bag", "logs"]);
     agent.join().expect("it ended");
     assert_eq!(ended.status.code(), Some(1), "{ended:?}");
@@ -220,13 +225,13 @@ fn logs_as_json_are_whole_when_their_agent_goes_away() {
 }
 
 #[test]
-fn logs_as_json_are_whole_when_they_are_interrupted() {
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let (logs, go) = stopped(dir.path(), &["bag", "logs"]);
-    interrupt(&logs, go);
-    let ended = logs.wait_with_output().expect("it is a child");
-    assert_eq!(ended.status.code(), Some(130), "{ended:?}");
-    assert_eq!(error_of(&ended), "interrupted");
-    let logs: Vec<Value> = serde_json::from_slice(&ended.stdout).expect("JSON");
-    assert!((STOP as usize + 1..TASKS as usize).contains(&logs.len()), "{logs:?}");
+fn logs_as_json_are_whole_when_a_signal_comes() {
+    for (signal, code, sentence) in [("-INT", 130, "interrupted"), ("-TERM", 143, "terminated")] {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let ended = signalled(dir.path(), &["bag", "logs"], signal);
+        assert_eq!(ended.status.code(), Some(code), "{ended:?}");
+        assert_eq!(error_of(&ended), sentence);
+        let logs: Vec<Value> = serde_json::from_slice(&ended.stdout).expect("JSON");
+        assert_eq!(logs.len() as u64, STOP, "{logs:?}");
+    }
 }

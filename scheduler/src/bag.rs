@@ -157,7 +157,7 @@ pub struct TaskResult {
     pub receipt: Option<Vec<u8>>,
 }
 
-fn is_first(attempt: &u32) -> bool {
+pub(crate) fn is_first(attempt: &u32) -> bool {
     *attempt == 0
 }
 

@@ -33,9 +33,7 @@ use idlewood_overlay::{Contact, PeerId, Time};
 
 use self::held::Held;
 use self::shelf::Shelf;
-use crate::bag::{
-    AGE_MAX, BagHeader, BagId, Checkpoint, HELD_INTERVALS_MAX, Request, TaskId, TaskResult, answer_within,
-};
+use crate::bag::{AGE_MAX, BagHeader, BagId, Checkpoint, Request, TaskId, TaskResult, answer_within};
 use crate::config::{Config, PerSubmitter};
 use crate::io::{Io, Then};
 use crate::ledger::{AVOID_MAX, FAILED_IN_ROW};
@@ -233,8 +231,8 @@ impl Executor {
     }
 
     /// A request for a bag that may queue here: everything new in it does. However much there is to do it is not refused
-    /// (paper §6), but where it cannot be what it says, or would leave more to account for than a message holds: then
-    /// its submitter issues it again. Of very many bags those go first that no submitter has spoken for.
+    /// (paper §6), but where it cannot be what it says, or would leave more to account for than a message or a record
+    /// holds: then its submitter issues it again. Of very many bags those go first that no submitter has spoken for.
     ///
     /// Of a bag that is new here tasks begin until `fresh_until`, and after that when its submitter has spoken of it here, which
     /// is then asked at once.
@@ -257,8 +255,7 @@ impl Executor {
             self.seen.forget(invented);
             self.give_up(invented, &ranges, io);
         }
-        let intervals = self.held.get(&id).map_or(0, |held| held.ranges().intervals());
-        if intervals + request.ranges.intervals() > HELD_INTERVALS_MAX {
+        if self.held.get(&id).is_some_and(|held| !held.has_room_for(&request)) {
             return;
         }
         let released = io.now - request.age.min(AGE_MAX);
@@ -365,6 +362,7 @@ impl Executor {
     fn give_up(&mut self, bag: BagId, drop: &IntervalSet, io: &mut Io) {
         let Some(held) = self.held.get_mut(&bag) else { return };
         held.waiting.subtract(drop);
+        held.keep_what_can_be_told();
         held.offered.subtract(drop);
         held.kept.subtract(drop);
         held.untold.subtract(drop);
@@ -395,18 +393,20 @@ impl Executor {
         self.changed = true;
     }
 
-    /// The submitter has journalled these results.
+    /// The submitter has journalled the results of these tasks of this attempt.
     pub(crate) fn acknowledged(
         &mut self,
         from: PeerId,
         bag: BagId,
+        attempt: u32,
         indices: &IntervalSet,
         io: &mut Io,
         config: &Config,
     ) {
         let Some(held) = self.held.get_mut(&bag).filter(|held| held.bag.submitter.peer == from) else { return };
+        let finished = indices.ranges().flat_map(|range| held.outbox.range(range));
         let acknowledged: Vec<u64> =
-            indices.ranges().flat_map(|range| held.outbox.range(range).map(|(&index, _)| index)).collect();
+            finished.filter(|(_, result)| result.attempt == attempt).map(|(&index, _)| index).collect();
         for index in &acknowledged {
             held.outbox.remove(index);
         }

@@ -30,7 +30,7 @@ impl Then {
     /// Whom, and of which tasks, it acknowledges what that machine said.
     fn acknowledged<'a>(&'a self) -> impl Iterator<Item = (PeerId, TaskId)> + 'a {
         let ack = match self {
-            Self::Send(to, Message::ResultsAck { bag, indices }) => Some((to.peer, *bag, indices)),
+            Self::Send(to, Message::ResultsAck { bag, indices, .. }) => Some((to.peer, *bag, indices)),
             _ => None,
         };
         let tasks = |(executor, bag, indices): (PeerId, BagId, &'a IntervalSet)| {

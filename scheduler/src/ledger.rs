@@ -26,8 +26,9 @@ use idlewood_overlay::{Contact, PeerId, Time};
 
 use self::declined::Declined;
 pub use self::declined::Declines;
+use self::failures::Failing;
+pub(crate) use self::failures::Failures;
 pub(crate) use self::failures::{AVOID_MAX, FAILED_IN_ROW};
-use self::failures::{Failing, Failures};
 use self::placements::Placement;
 pub(crate) use self::placements::{Holding, refuse};
 pub(crate) use self::quorum::Known;
@@ -317,7 +318,7 @@ impl Ledger {
     /// Finished tasks arrive: their output is fetched, and only then do they count. Those of a machine that never had the
     /// task are not taken; it has to say what it holds, since that word may have been lost.
     pub(crate) fn results(&mut self, executor: &Contact, results: Vec<TaskResult>, io: &mut Io, config: &Config) {
-        let (mut unwanted, mut retried) = (IntervalSet::new(), IntervalSet::new());
+        let (mut unwanted, mut retried) = (Vec::new(), Vec::new());
         let (mut begins_anew, unasked_before) = (Vec::new(), self.unasked);
         let tasks = self.bag.tasks;
         for result in results.into_iter().filter(|result| result.is_valid(tasks)) {
@@ -328,21 +329,30 @@ impl Ledger {
             }
             if self.is_closed() || self.done.contains(index) || self.failed.contains(index) {
                 self.duplicates += u64::from(!self.is_closed());
-                unwanted.insert_index(index);
+                unwanted.push(result);
             } else if self.fetching.contains_key(&index) {
                 // Acknowledged when the output is here.
+            } else if self.is_void(&result) {
+                let is_there = self.placed.get(&executor.peer).is_some_and(|known| known.ranges.contains(index));
+                if is_there {
+                    // Asked again, it took what it had for an answer, and may say so once more before it hears of this.
+                    self.not_before_next_attempt(index);
+                    self.take_back(index, executor, None, io);
+                    self.has_to_say(executor.peer);
+                    retried.push(result);
+                } else {
+                    unwanted.push(result);
+                }
             } else if !result.success && !self.is_news(executor, &result) {
-                unwanted.insert_index(index);
+                unwanted.push(result);
             } else if !self.may_end(index, executor.peer, io) {
                 self.unasked += 1;
             } else if self.is_replicated() && result.unfinished {
                 // Whoever hands it back could have made its checkpoint up.
                 self.take_back(index, executor, None, io);
-                if let Some(placement) = self.placed.get_mut(&executor.peer) {
-                    // What it has said on the way here may still list the task.
-                    placement.withdrawn = true;
-                }
-                unwanted.insert_index(index);
+                // What it has said on the way here may still list the task.
+                self.has_to_say(executor.peer);
+                unwanted.push(result);
             } else if !result.success
                 && !result.unfinished
                 && (result.crashed || !self.is_replicated())
@@ -350,11 +360,11 @@ impl Ledger {
             {
                 let until = Some(self.next_try(index, io));
                 self.take_back(index, executor, until, io);
-                retried.insert_index(index);
                 if !result.crashed {
                     // What is wrong may be in it.
                     begins_anew.extend(self.forget_checkpoint(index));
                 }
+                retried.push(result);
             } else {
                 let decided = if self.is_replicated() {
                     self.vote(executor, result, io)
@@ -378,14 +388,12 @@ impl Ledger {
             let (drop, rest) = (IntervalSet::new(), Duration::ZERO);
             io.send(executor.clone(), Message::Lease { bag, version: 0, submitter, term, drop, rest });
         }
-        if !unwanted.is_empty() {
-            io.send(executor.clone(), Message::ResultsAck { bag, indices: unwanted });
-        }
+        Message::acks(bag, &unwanted).for_each(|ack| io.send(executor.clone(), ack));
         if !retried.is_empty() {
-            let mut changes: Vec<Change> = retried.indices().map(|index| self.failures_change(index)).collect();
+            let mut changes: Vec<Change> = retried.iter().map(|result| self.failures_change(result.index)).collect();
             changes.extend(begins_anew);
-            let ack = Message::ResultsAck { bag, indices: retried };
-            io.persist(changes, vec![Then::Send(executor.clone(), ack)]);
+            let acks = Message::acks(bag, &retried).map(|ack| Then::Send(executor.clone(), ack));
+            io.persist(changes, acks.collect());
         }
         self.avoid_if_due(executor, io, config);
     }
@@ -428,7 +436,7 @@ impl Ledger {
     /// A task comes back before its end: it is issued again, to go on from its checkpoint.
     fn record_checkpoint(&mut self, result: &TaskResult, checkpoint: Checkpoint, executor: Contact, io: &mut Io) {
         let (bag, index) = (self.bag.id, result.index);
-        let ack = Message::ResultsAck { bag, indices: IntervalSet::from(index..index + 1) };
+        let ack = Message::ack(bag, result);
         if self.is_closed() || !self.is_news(&executor, result) {
             io.send(executor, ack);
             return;
@@ -459,7 +467,7 @@ impl Ledger {
         self.settle(&result, Some(executor.peer));
         let bag = self.bag.id;
         let mut changes: Vec<Change> = has_failed.then(|| self.failures_change(result.index)).into_iter().collect();
-        let ack = Message::ResultsAck { bag, indices: IntervalSet::from(result.index..result.index + 1) };
+        let ack = Message::ack(bag, &result);
         let (judged, mut then) = self.judge(&result, executor.peer, io);
         changes.extend(judged);
         let done = Record::Done { bag, executor: executor.peer, finished: io.wall(io.now), result };

@@ -2,12 +2,13 @@
 //!
 //! Plain CBOR, with a letter for each name: whole names would be half of the bytes. Every message is decoded under a size cap and a recursion limit and validated before it is handled.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idlewood_overlay::{ADDRESS_BYTES_MAX, Contact, Member, Node, PeerId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::bag::{BagId, DeclineReason, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request, TaskResult};
+use crate::bag::{BagId, DeclineReason, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request, TaskResult, is_first};
 use crate::queue::{SLOTS_MAX, SPEED_MOPS_MIN};
 use crate::ranges::IntervalSet;
 use crate::summary::SPEED_SUM_MOPS_MAX;
@@ -233,12 +234,16 @@ pub enum Message {
         #[serde(rename = "z", default, skip_serializing_if = "Option::is_none", with = "serde_bytes")]
         signature: Option<Vec<u8>>,
     },
-    /// Submitter to executor: these are journalled (or not wanted); forget them.
+    /// Submitter to executor: these results are journalled (or not wanted); forget them. Such a word may be late or come twice
+    /// like any other, and the task may have come back meanwhile: what it has come to since is another result.
     #[serde(rename = "k")]
     ResultsAck {
         /// Which bag.
         #[serde(rename = "b")]
         bag: BagId,
+        /// Of which attempt.
+        #[serde(rename = "t", default, skip_serializing_if = "is_first")]
+        attempt: u32,
         /// Which tasks.
         #[serde(rename = "i")]
         indices: IntervalSet,
@@ -286,6 +291,23 @@ pub enum DecodeError {
 }
 
 impl Message {
+    /// The acknowledgements of these results, of each attempt one.
+    pub(crate) fn acks<'a>(
+        bag: BagId,
+        results: impl IntoIterator<Item = &'a TaskResult>,
+    ) -> impl Iterator<Item = Self> {
+        let mut by_attempt: BTreeMap<u32, IntervalSet> = BTreeMap::new();
+        for result in results {
+            by_attempt.entry(result.attempt).or_default().insert_index(result.index);
+        }
+        by_attempt.into_iter().map(move |(attempt, indices)| Self::ResultsAck { bag, attempt, indices })
+    }
+
+    /// The acknowledgement of one result.
+    pub(crate) fn ack(bag: BagId, result: &TaskResult) -> Self {
+        Self::ResultsAck { bag, attempt: result.attempt, indices: IntervalSet::from(result.index..result.index + 1) }
+    }
+
     /// The bytes that travel.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(256);

@@ -274,13 +274,7 @@ impl Peer {
                 let executor = executor.contact(from);
                 match self.ledgers.get_mut(&bag) {
                     Some(ledger) => ledger.results(&executor, results, &mut self.io, &self.config),
-                    None => {
-                        let mut indices = IntervalSet::new();
-                        for result in results {
-                            indices.insert_index(result.index);
-                        }
-                        self.io.send(executor, Message::ResultsAck { bag, indices });
-                    }
+                    None => Message::acks(bag, &results).for_each(|ack| self.io.send(executor.clone(), ack)),
                 }
             }
             Message::Decline { bag, ranges, reason } => {
@@ -297,8 +291,8 @@ impl Peer {
             Message::Renewed { bags, term } => {
                 self.executor.renewed(from, &bags, term, &mut self.io, &self.config);
             }
-            Message::ResultsAck { bag, indices } => {
-                self.executor.acknowledged(from, bag, &indices, &mut self.io, &self.config);
+            Message::ResultsAck { bag, attempt, indices } => {
+                self.executor.acknowledged(from, bag, attempt, &indices, &mut self.io, &self.config);
             }
         }
     }

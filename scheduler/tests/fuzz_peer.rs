@@ -327,7 +327,7 @@ impl Source<'_> {
                 results: (0..self.below(5)).map(|_| self.result()).collect(),
                 signature: None,
             },
-            _ => Message::ResultsAck { bag: self.bag(), indices: self.ranges() },
+            _ => Message::ResultsAck { bag: self.bag(), attempt: self.number() as u32, indices: self.ranges() },
         }
     }
 

@@ -252,7 +252,7 @@ impl Machine {
         });
         self.give(Event::TaskEnded { task, outcome });
         let acknowledged =
-            Message::ResultsAck { bag: task.bag, indices: IntervalSet::from(task.index..task.index + 1) };
+            Message::ResultsAck { bag: task.bag, attempt: 0, indices: IntervalSet::from(task.index..task.index + 1) };
         self.give(Event::Received { from: PeerId([1; 32]), message: acknowledged });
     }
 

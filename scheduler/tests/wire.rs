@@ -109,7 +109,8 @@ fn messages() -> Vec<Message> {
         Message::Ask { asker: asker(1000.0, 1e-5), node: Node::Router, climbing: true, climbed: 2 },
         Message::Offer { bag: bag().id, executor: speaker(2), ranges: IntervalSet::from(0..2), to: contact(3) },
         Message::Results { bag: bag().id, executor: speaker(2), results: vec![result()], signature: None },
-        Message::ResultsAck { bag: bag().id, indices: IntervalSet::from(3..4) },
+        Message::ResultsAck { bag: bag().id, attempt: 0, indices: IntervalSet::from(3..4) },
+        Message::ResultsAck { bag: bag().id, attempt: 2, indices: IntervalSet::from(3..4) },
         Message::Request {
             request: Request { checkpoints: Box::new([(3, checkpoint())]), ..request() },
             node: Node::Leaf,
@@ -161,7 +162,14 @@ fn records() -> Vec<Record> {
         Record::Placed { bag: bag().id, executor: contact(2), ranges: IntervalSet::from(0..2) },
         Record::Done { bag: bag().id, executor: PeerId([2; 32]), finished: released, result: result() },
         Record::Former { bag: bag().id, executor: PeerId([2; 32]), ranges: IntervalSet::from(2..3) },
-        Record::Failures { bag: bag().id, index: 3, count: 1, crashed_on: vec![PeerId([2; 32])], next_attempt: 4 },
+        Record::Failures {
+            bag: bag().id,
+            index: 3,
+            count: 1,
+            crashed_on: vec![PeerId([2; 32])],
+            next_attempt: 4,
+            void_before: 0,
+        },
         Record::Held {
             bag: bag(),
             released,
@@ -193,6 +201,7 @@ fn records() -> Vec<Record> {
             finished: released,
             result: TaskResult { exit_code: Some(0), receipt: Some(vec![1, 2]), ..result() },
         },
+        Record::Failures { bag: bag().id, index: 3, count: 0, crashed_on: Vec::new(), next_attempt: 0, void_before: 4 },
     ]
 }
 

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Context;
-use super::interrupt::{INTERRUPTED, on_interrupt};
+use super::interrupt::on_interrupt;
 use crate::api::{Bag, BagState};
 use crate::client::{Client, ClientError};
 use crate::output::{self, Format};
@@ -138,13 +138,13 @@ fn look(context: &Context, client: &mut Client, id: &str) -> Result<Bag, ClientE
     }
 }
 
-/// From now on Ctrl-C ends the program at once and quietly.
+/// From now on Ctrl-C and SIGTERM end the program at once and quietly.
 fn quit_on_interrupt(view: View) -> anyhow::Result<()> {
-    on_interrupt(move || {
+    on_interrupt(move |why| {
         let cleared = if view.redraws() { view.write(CLEAR) } else { Ok(()) };
         // Whether or not the line could be cleared.
         match cleared {
-            Ok(()) | Err(_) => std::process::exit(INTERRUPTED.into()),
+            Ok(()) | Err(_) => std::process::exit(why.code().into()),
         }
     })
 }
@@ -219,31 +219,8 @@ mod tests {
     use super::*;
 
     fn bag(state: BagState, tasks: u64, done: u64, failed: u64, placed: u64) -> Bag {
-        Bag {
-            id: "0123456789abcdef".to_owned(),
-            name: "b".to_owned(),
-            state,
-            tasks,
-            done,
-            failed,
-            placed,
-            machines: 3,
-            unplaced: 0,
-            reissued: 0,
-            duplicates: 0,
-            unasked: 0,
-            replication: idlewood_scheduler::Replication::default(),
-            disputed: 0,
-            undecidable: None,
-            declined: Vec::new(),
-            work_mops: Some(5.0),
-            measured_mops: None,
-            submitted: "2026-01-02T03:04:05Z".to_owned(),
-            finished: None,
-            elapsed_s: 10.0,
-            first_start_s: None,
-            stretch: Some(0.125),
-        }
+        let any = serde_json::from_str(include_str!("../../tests/fixtures/bag.json")).expect("it is a bag");
+        Bag { state, tasks, done, failed, placed, ..any }
     }
 
     #[test]

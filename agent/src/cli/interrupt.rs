@@ -1,36 +1,52 @@
-//! Ctrl-C: ending at once, or after what was begun is in order.
+//! Ctrl-C and SIGTERM: ending at once, or after what was begun is in order.
 
-use std::process;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use std::{panic, process, thread};
 
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Exit code after Ctrl-C, as shells have it.
-pub(super) const INTERRUPTED: u8 = 130;
+/// How soon a signal is noticed by what waits for something else.
+const NOTICED_WITHIN: Duration = Duration::from_millis(50);
 
-/// The user wants no more of it.
-#[derive(Debug, thiserror::Error)]
-#[error("interrupted")]
-pub(super) struct Interrupted;
+/// The user, or the system, wants no more of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Interrupted {
+    /// Ctrl-C.
+    #[error("interrupted")]
+    Keyboard,
+    /// SIGTERM.
+    #[error("terminated")]
+    Terminated,
+}
 
-/// Whether Ctrl-C was pressed. Pressed again it ends the program.
+impl Interrupted {
+    /// The exit code, as shells have it: 128 and the number of the signal.
+    pub(super) fn code(self) -> u8 {
+        match self {
+            Self::Keyboard => 130,
+            Self::Terminated => 143,
+        }
+    }
+}
+
+/// Whether a signal came. A second one ends the program.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Interrupt(Arc<AtomicBool>);
+pub(super) struct Interrupt(Arc<OnceLock<Interrupted>>);
 
 impl Interrupt {
-    /// From now on Ctrl-C is heard here.
+    /// From now on signals are heard here.
     ///
     /// # Errors
     /// When signals cannot be waited for.
     pub(super) fn hear() -> anyhow::Result<Self> {
         let interrupt = Self::default();
-        let pressed = interrupt.0.clone();
-        on_interrupt(move || {
-            if pressed.swap(true, Relaxed) {
-                process::exit(INTERRUPTED.into());
+        let came = interrupt.0.clone();
+        on_interrupt(move |why| {
+            if came.set(why).is_err() {
+                process::exit(why.code().into());
             }
         })?;
         Ok(interrupt)
@@ -39,27 +55,85 @@ impl Interrupt {
     /// For each step of what can end early.
     ///
     /// # Errors
-    /// When it was pressed.
+    /// When a signal came.
     pub(super) fn check(&self) -> Result<(), Interrupted> {
-        if self.0.load(Relaxed) { Err(Interrupted) } else { Ok(()) }
+        self.0.get().map_or(Ok(()), |why| Err(*why))
+    }
+
+    /// Does this on a thread of its own, and waits for it no longer than until a signal comes: then it is left alone, and ends
+    /// with the program.
+    ///
+    /// # Errors
+    /// When a signal came, or there is no thread to be had.
+    pub(super) fn unless<T: Send + 'static>(&self, act: impl FnOnce() -> T + Send + 'static) -> anyhow::Result<T> {
+        let (done, is_done) = channel();
+        let acting = thread::Builder::new().spawn(move || done.send(act())).context("cannot wait")?;
+        loop {
+            match is_done.recv_timeout(NOTICED_WITHIN) {
+                Ok(value) => return Ok(value),
+                Err(RecvTimeoutError::Timeout) => self.check()?,
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        match acting.join() {
+            Err(panicked) => panic::resume_unwind(panicked),
+            Ok(_) => unreachable!("it has sent what came of it"),
+        }
     }
 }
 
-/// From now on Ctrl-C does this instead of ending the program.
+/// From now on Ctrl-C and SIGTERM do this instead of ending the program.
 ///
 /// # Errors
 /// When signals cannot be waited for.
-pub(super) fn on_interrupt(mut act: impl FnMut() + Send + 'static) -> anyhow::Result<()> {
+pub(super) fn on_interrupt(mut act: impl FnMut(Interrupted) + Send + 'static) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot wait")?;
-    let mut signals = {
+    let (mut interrupts, mut terminations) = {
         let _inside = runtime.enter();
-        signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?
+        let interrupts = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+        (interrupts, signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?)
+    };
+    let next = async move || {
+        tokio::select! {
+            came = interrupts.recv() => came.map(|()| Interrupted::Keyboard),
+            came = terminations.recv() => came.map(|()| Interrupted::Terminated),
+        }
     };
     let wait = move || {
-        while runtime.block_on(signals.recv()).is_some() {
-            act();
+        let mut next = next;
+        while let Some(why) = runtime.block_on(next()) {
+            act(why);
         }
     };
     thread::Builder::new().name("interrupt".to_owned()).spawn(wait).context("cannot wait")?;
     Ok(())
+}
+
+#[cfg(test)]
+impl Interrupt {
+    /// One that came already.
+    pub(super) fn pressed() -> Self {
+        Self(Arc::new(OnceLock::from(Interrupted::Keyboard)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_waited_for_is_left_alone_once_a_signal_came() {
+        assert_eq!(Interrupt::default().unless(|| 7).unwrap(), 7);
+        let (never, forever) = channel::<()>();
+        let error = Interrupt::pressed().unless(move || forever.recv().is_err()).unwrap_err();
+        assert_eq!(error.downcast::<Interrupted>().unwrap(), Interrupted::Keyboard);
+        drop(never);
+    }
+
+    #[test]
+    #[should_panic(expected = "in vain")]
+    fn a_panic_of_what_is_waited_for_is_no_other_error() {
+        let ended = Interrupt::default().unless(|| panic!("in vain"));
+        assert!(ended.is_ok(), "not reached");
+    }
 }

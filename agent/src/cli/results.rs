@@ -10,8 +10,9 @@
 //!
 //! Outputs come from other people's machines: paths in them are checked before anything is written, and one that
 //! would lead out of its directory is refused by name. Files are replaced atomically, so a second `get` while the bag
-//! runs leaves nothing half-written. `results.json` is written at the end, also where that comes early: Ctrl-C, an agent
-//! that goes away, a disk that is full.
+//! runs leaves nothing half-written. `results.json` is written at the end, also where that comes early: Ctrl-C or SIGTERM,
+//! which do not wait for the task that is being fetched, an agent that goes away, a disk that is full. A task that is not in it
+//! may lack files.
 //!
 //! Left out: fetching in parallel (loopback is fast enough) and links, which outputs cannot hold.
 
@@ -21,6 +22,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -38,6 +40,8 @@ use crate::submit::values::Numbers;
 
 /// What takes longer than this shows how far it is.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// So much of a file is written between looks whether a signal came: some milliseconds' worth.
+const PART_BYTES: usize = 4 << 20;
 
 /// What `bag get` takes.
 #[derive(Debug, clap::Args)]
@@ -107,8 +111,7 @@ struct Log {
 }
 
 pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode> {
-    let interrupt = Interrupt::hear()?;
-    let client = context.client()?;
+    let client = Arc::new(context.client()?);
     let Chosen { bag, results, others, missing } = choose(&client, &args.bag.id.0, args.index.as_ref())?;
     let out = match &args.out {
         Some(out) => out.clone(),
@@ -119,9 +122,11 @@ pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode>
     let unsaved =
         others.into_iter().chain(results.iter().cloned()).map(|result| (result.index, result.output)).collect();
     let mut saved = Saved { unsaved, before: saved_before(&out)?, ..Saved::default() };
+    // Until now there was nothing to keep.
+    let interrupt = Interrupt::hear()?;
     let mut ended = saved.fetch(&client, &out, results, &interrupt);
     if ended.is_ok() && args.receipts {
-        ended = saved.fetch_receipts(&client, &bag.id, &out);
+        ended = saved.fetch_receipts(&client, &bag.id, &out, &interrupt);
     }
     let listed = saved.list(&out);
     let tasks = saved.records.len() as u64;
@@ -165,19 +170,18 @@ impl Saved {
     /// The agent does not answer, a file cannot be written, or the user has interrupted it: what came before is saved.
     fn fetch(
         &mut self,
-        client: &Client,
+        client: &Arc<Client>,
         out: &Path,
         results: Vec<TaskResult>,
         interrupt: &Interrupt,
     ) -> anyhow::Result<()> {
         let mut progress = Progress::new(results.len());
         let ended = results.into_iter().try_for_each(|result| {
-            interrupt.check()?;
             progress.step()?;
             let index = result.index;
-            match output_of(client, &result)? {
+            match fetch_output(client, &result, interrupt)? {
                 Ok(task) => {
-                    self.records.push(save(out, result, &task, &mut self.problems)?);
+                    self.records.push(save(out, result, &task, &mut self.problems, interrupt)?);
                     self.unsaved.remove(&index);
                 }
                 Err(Problem { is_lost, sentence }) => {
@@ -194,8 +198,15 @@ impl Saved {
     }
 
     /// Saves the receipts of tasks that were saved.
-    fn fetch_receipts(&mut self, client: &Client, bag: &str, out: &Path) -> anyhow::Result<()> {
-        let receipts = client.receipts(bag)?;
+    fn fetch_receipts(
+        &mut self,
+        client: &Arc<Client>,
+        bag: &str,
+        out: &Path,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<()> {
+        let (asked, bag) = (client.clone(), bag.to_owned());
+        let receipts = interrupt.unless(move || asked.receipts(&bag))??;
         for Record { result, .. } in &self.records {
             let index = result.index;
             let Ok(place) = receipts.binary_search_by_key(&index, |receipt| receipt.index) else {
@@ -203,7 +214,7 @@ impl Saved {
                 continue;
             };
             let bytes = hex::decode(&receipts[place].receipt).context("the agent's answer is damaged")?;
-            write(&out.join(index.to_string()).join("receipt"), &bytes)?;
+            write(&out.join(index.to_string()).join("receipt"), &bytes, interrupt)?;
         }
         Ok(())
     }
@@ -219,7 +230,7 @@ impl Saved {
             all.push(serde_json::to_value(record)?);
         }
         all.sort_by_key(|record| record["index"].as_u64());
-        write(&out.join(LIST), &serde_json::to_vec_pretty(&all)?)
+        write(&out.join(LIST), &serde_json::to_vec_pretty(&all)?, &Interrupt::default())
     }
 }
 
@@ -264,6 +275,20 @@ struct Problem {
     is_lost: bool,
 }
 
+/// As [`output_of`], however long that takes, unless a signal comes.
+///
+/// # Errors
+/// One came, or the agent does not answer.
+fn fetch_output(
+    client: &Arc<Client>,
+    result: &TaskResult,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Result<TaskOutput, Problem>> {
+    interrupt.check()?;
+    let (client, result) = (client.clone(), result.clone());
+    interrupt.unless(move || output_of(&client, &result))?
+}
+
 /// What a task left, or why that cannot be had: others still can.
 ///
 /// # Errors
@@ -293,10 +318,10 @@ fn output_of(client: &Client, result: &TaskResult) -> anyhow::Result<Result<Task
 
 pub(super) fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCode> {
     let json = context.format == Format::Json;
+    let client = Arc::new(context.client()?);
+    let Chosen { bag, results, missing, .. } = choose(&client, &args.bag.id.0, args.index.as_ref())?;
     // Text may end anywhere.
     let interrupt = if json { Interrupt::hear()? } else { Interrupt::default() };
-    let client = context.client()?;
-    let Chosen { bag, results, missing, .. } = choose(&client, &args.bag.id.0, args.index.as_ref())?;
     let mut out = io::BufWriter::new(io::stdout().lock());
     let terminal = io::stdout().is_terminal();
     if json {
@@ -304,9 +329,8 @@ pub(super) fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCod
     }
     let (mut problems, mut lost, mut separator) = (Vec::new(), IntervalSet::new(), &b""[..]);
     let ended = results.into_iter().try_for_each(|result| -> anyhow::Result<()> {
-        interrupt.check()?;
         let index = result.index;
-        let task = match output_of(&client, &result)? {
+        let task = match fetch_output(&client, &result, &interrupt)? {
             Ok(task) => task,
             Err(Problem { is_lost, sentence }) => {
                 if is_lost {
@@ -397,13 +421,20 @@ pub(super) fn check(bag: &Bag, chosen: &Numbers) -> Result<(), BadUsage> {
 }
 
 /// Writes a task's directory. Paths that are refused become problems.
-fn save(out: &Path, result: TaskResult, task: &TaskOutput, problems: &mut Vec<String>) -> anyhow::Result<Record> {
+///
+/// # Errors
+/// A file cannot be written, or a signal came: of the files that are there, each is whole.
+fn save(
+    out: &Path,
+    result: TaskResult,
+    task: &TaskOutput,
+    problems: &mut Vec<String>,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Record> {
     let directory = out.join(result.index.to_string());
     make_directory(&directory)?;
-    write(&directory.join("stdout"), &task.stdout)?;
-    write(&directory.join("stderr"), &task.stderr)?;
-    let code = task.exit_code.map_or_else(String::new, |code| format!("{code}\n"));
-    write(&directory.join("exit_code"), code.as_bytes())?;
+    write(&directory.join("stdout"), &task.stdout, interrupt)?;
+    write(&directory.join("stderr"), &task.stderr, interrupt)?;
     let outputs = directory.join("outputs");
     if !task.files.is_empty() {
         make_directory(&outputs)?;
@@ -419,9 +450,12 @@ fn save(out: &Path, result: TaskResult, task: &TaskOutput, problems: &mut Vec<St
         if let Some(parent) = path.parent() {
             make_directory(parent)?;
         }
-        write(&path, content)?;
+        write(&path, content, interrupt)?;
         files.push(name.clone());
     }
+    // Not before the others are there.
+    let code = task.exit_code.map_or_else(String::new, |code| format!("{code}\n"));
+    write(&directory.join("exit_code"), code.as_bytes(), interrupt)?;
     Ok(Record {
         exit_code: task.exit_code,
         error: task.error.clone(),
@@ -444,17 +478,22 @@ fn make_directory(path: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(path).with_context(|| format!("cannot create {}", path.display()))
 }
 
-/// Replaces a file at once.
-fn write(path: &Path, content: &[u8]) -> anyhow::Result<()> {
-    let replace = || {
-        let directory = path.parent().unwrap_or(Path::new("."));
-        // With the permissions that the user's umask leaves, like any file.
-        let mut file = tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(directory)?;
-        file.write_all(content)?;
-        file.persist(path)?;
-        io::Result::Ok(())
-    };
-    replace().with_context(|| format!("cannot write {}", path.display()))
+/// Replaces a file at once, or leaves it as it is.
+///
+/// # Errors
+/// It cannot be written, or a signal came.
+fn write(path: &Path, content: &[u8], interrupt: &Interrupt) -> anyhow::Result<()> {
+    let failed = || format!("cannot write {}", path.display());
+    let directory = path.parent().unwrap_or(Path::new("."));
+    // With the permissions that the user's umask leaves, like any file.
+    let created = tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(directory);
+    let mut file = created.with_context(failed)?;
+    for part in content.chunks(PART_BYTES) {
+        interrupt.check()?;
+        file.write_all(part).with_context(failed)?;
+    }
+    file.persist(path).with_context(failed)?;
+    Ok(())
 }
 
 /// How far a long fetch is, on a terminal.
@@ -489,6 +528,7 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::interrupt::Interrupted;
 
     fn result(index: u64) -> TaskResult {
         TaskResult {
@@ -515,6 +555,10 @@ mod tests {
         }
     }
 
+    fn saved(out: &Path, result: TaskResult, task: &TaskOutput, problems: &mut Vec<String>) -> Record {
+        save(out, result, task, problems, &Interrupt::default()).unwrap()
+    }
+
     #[test]
     fn paths_stay_inside() {
         for name in ["a", "a/b", "a/.b/c..d", "ä", "..."] {
@@ -529,8 +573,7 @@ mod tests {
     fn a_task_becomes_a_directory() {
         let out = tempfile::tempdir().unwrap();
         let mut problems = Vec::new();
-        let first =
-            save(out.path(), result(7), &task(&[("a", "1"), ("d/b", "2"), ("../x", "3")]), &mut problems).unwrap();
+        let first = saved(out.path(), result(7), &task(&[("a", "1"), ("d/b", "2"), ("../x", "3")]), &mut problems);
         assert_eq!((first.files, problems.len()), (vec!["a".to_owned(), "d/b".to_owned()], 1));
         let read = |name: &str| fs::read(out.path().join("7").join(name)).unwrap();
         assert_eq!(
@@ -541,11 +584,28 @@ mod tests {
         assert!(!out.path().join("7/x").exists());
 
         // Again, over what is there.
-        save(out.path(), result(7), &task(&[("a", "4")]), &mut problems).unwrap();
+        saved(out.path(), result(7), &task(&[("a", "4")]), &mut problems);
         assert_eq!(read("outputs/a"), b"4");
         let names: Vec<_> =
             fs::read_dir(out.path().join("7")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names.len(), 4, "nothing temporary is left: {names:?}");
+    }
+
+    /// However large it is.
+    #[test]
+    fn a_file_that_is_interrupted_stays_as_it_was() {
+        let out = tempfile::tempdir().unwrap();
+        let (there, new) = (out.path().join("there"), out.path().join("new"));
+        write(&there, b"before", &Interrupt::default()).unwrap();
+        for path in [&there, &new] {
+            let error = write(path, &vec![1; 2 * PART_BYTES], &Interrupt::pressed()).unwrap_err();
+            assert!(error.is::<Interrupted>(), "{error:?}");
+        }
+        assert_eq!(fs::read(&there).unwrap(), b"before");
+        assert_eq!(fs::read_dir(out.path()).unwrap().count(), 1, "nothing temporary is left, and no half file");
+        let task = task(&[("a", "1")]);
+        save(out.path(), result(7), &task, &mut Vec::new(), &Interrupt::pressed()).unwrap_err();
+        assert_eq!(fs::read_dir(out.path().join("7")).unwrap().count(), 0);
     }
 
     #[test]
@@ -556,7 +616,7 @@ mod tests {
     #[test]
     fn a_record_is_flat() {
         let out = tempfile::tempdir().unwrap();
-        let record = save(out.path(), result(3), &task(&[]), &mut Vec::new()).unwrap();
+        let record = saved(out.path(), result(3), &task(&[]), &mut Vec::new());
         let json = serde_json::to_value(record).unwrap();
         assert_eq!((json["index"].as_u64(), json["exit_code"].as_i64()), (Some(3), Some(0)));
         assert!(!out.path().join("3/outputs").exists());
@@ -566,7 +626,7 @@ mod tests {
     fn what_is_not_kept_of_a_task_is_told() {
         let out = tempfile::tempdir().unwrap();
         let left = TaskOutput { left_out: vec!["a\x1b/link".to_owned(), "7 more".to_owned()], ..task(&[("kept", "")]) };
-        let record = save(out.path(), result(3), &left, &mut Vec::new()).unwrap();
+        let record = saved(out.path(), result(3), &left, &mut Vec::new());
         assert!(
             not_kept(&record)
                 .contains("task 3 not kept, as a link, with another name or too deep: a\\u{1b}/link, 7 more")

@@ -152,7 +152,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::store::StateLock;
+    use crate::store::{StateLock, VALUE_BYTES_MAX};
 
     fn change(key: &str) -> Vec<Change> {
         vec![Change { key: key.as_bytes().to_vec(), value: Some(b"value".to_vec()) }]
@@ -173,6 +173,27 @@ mod tests {
         }
         commits.give_up(b"bag");
         assert_eq!(commits.failed.iter().map(|commit| commit.ticket).collect::<Vec<_>>(), [2, 3]);
+    }
+
+    #[tokio::test]
+    async fn a_write_that_never_fits_is_reported_and_holds_up_no_other() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let lock = StateLock::acquire(dir.path()).expect("nobody else has it");
+        let mut opened = Store::open(&lock).expect("an empty store opens");
+        let mut commits = Commits::default();
+        let large = Change { key: b"large".to_vec(), value: Some(vec![0; VALUE_BYTES_MAX + 1]) };
+        commits.push(Ticket(0), [change("small"), vec![large]].concat(), false);
+        commits.push(Ticket(1), change("other"), false);
+        commits.flow(&opened.store);
+        let told = next(&mut opened.results).await;
+        let keys = vec![b"small".to_vec(), b"large".to_vec()];
+        assert_eq!((told.ticket, commits.ended(&told)), (0, Err(keys)));
+        assert_eq!(commits.retry_at(), None, "it is not tried again");
+        let told = next(&mut opened.results).await;
+        assert_eq!((told.ticket, commits.ended(&told)), (1, Ok(())));
+        assert!(commits.is_empty());
+        drop(opened.results);
+        tokio::task::spawn_blocking(move || opened.store.close()).await.expect("it closes");
     }
 
     #[tokio::test]

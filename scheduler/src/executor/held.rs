@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use idlewood_overlay::Time;
 
-use crate::bag::{ANSWER_WITHIN_MAX, BagHeader, Checkpoint, HELD_INTERVALS_MAX, TaskResult};
+use crate::bag::{ANSWER_WITHIN_MAX, BagHeader, Checkpoint, HELD_INTERVALS_MAX, Request, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::message::{Message, RESULTS_MAX};
@@ -14,6 +14,9 @@ use crate::pace::Pace;
 use crate::queue::{Entry, WORK_MOPS_MAX, WORK_MOPS_MIN};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
+
+/// Most checkpoints that tasks of a bag wait with here. Our choice: with as many intervals they are half of what a record may have.
+const HELD_CHECKPOINTS_MAX: usize = 4096;
 
 /// Words of machines that a submitter's link takes in a second: nine tenths of 1 Mb/s, the paper's, and 280 bytes each, as results
 /// of two tasks have.
@@ -139,6 +142,22 @@ impl Held {
         (*id, submitter.peer, *tasks, *declared) == (bag.id, bag.submitter.peer, bag.tasks, bag.declared)
             && *application_size_mops == bag.application_size_mops
             && (!declared || *task_mops == bag.task_mops)
+    }
+
+    /// Whether one message and one record can say what this machine accounts for with this request, too.
+    pub(super) fn has_room_for(&self, request: &Request) -> bool {
+        let of_attempts: usize = self.attempts.values().map(IntervalSet::intervals).sum();
+        let intervals = self.ranges().intervals().max(of_attempts) + request.ranges.intervals();
+        let checkpoints = self.checkpoints.len() + request.checkpoints.len();
+        intervals <= HELD_INTERVALS_MAX && checkpoints <= HELD_CHECKPOINTS_MAX
+    }
+
+    /// Forgets what waits beyond that, where some of it was dropped here and there: what its submitter is not told of it issues
+    /// again.
+    pub(super) fn keep_what_can_be_told(&mut self) {
+        if self.waiting.intervals() > HELD_INTERVALS_MAX {
+            self.waiting = self.waiting.ranges().take(HELD_INTERVALS_MAX).collect();
+        }
     }
 
     /// Everything this machine accounts for.

@@ -265,7 +265,7 @@ impl Machine {
             });
             self.executor.ended(task, outcome, &mut self.io, &self.config);
             let indices = IntervalSet::from(task.index..task.index + 1);
-            self.executor.acknowledged(PeerId([1; 32]), task.bag, &indices, &mut self.io, &self.config);
+            self.executor.acknowledged(PeerId([1; 32]), task.bag, 0, &indices, &mut self.io, &self.config);
             self.executor.dispatch(&mut self.io);
             let (released, size_mops, promised, left) = self.promised.get_mut(&task.bag).unwrap();
             *left -= 1;

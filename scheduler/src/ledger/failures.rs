@@ -46,13 +46,22 @@ pub(crate) const AVOID_MAX: Duration = Duration::from_secs(3600);
 
 /// Failed tries of one task that is not over.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Failures {
+pub(crate) struct Failures {
     /// Of those that count as its own.
-    pub(super) count: u32,
+    pub(crate) count: u32,
     /// Where its worker died.
-    crashed_on: Vec<PeerId>,
+    pub(crate) crashed_on: Vec<PeerId>,
     /// A failure of an earlier attempt was counted already.
-    pub(super) next_attempt: u32,
+    pub(crate) next_attempt: u32,
+    /// It was run again on demand: what any machine says of earlier attempts than this is of no account.
+    pub(crate) void_before: u32,
+}
+
+impl Failures {
+    fn record(&self, bag: BagId, index: u64) -> Record {
+        let Self { count, crashed_on, next_attempt, void_before } = self.clone();
+        Record::Failures { bag, index, count, crashed_on, next_attempt, void_before }
+    }
 }
 
 /// A machine on which the last task failed.
@@ -70,9 +79,9 @@ pub(super) fn doubled(first: Duration, times: u32, most: Duration) -> Duration {
 }
 
 impl Ledger {
-    pub(crate) fn restore_failures(&mut self, index: u64, count: u32, crashed_on: Vec<PeerId>, next_attempt: u32) {
+    pub(crate) fn restore_failures(&mut self, index: u64, failures: Failures) {
         if index < self.bag.tasks && !self.done.contains(index) && !self.failed.contains(index) {
-            self.failures.insert(index, Failures { count, crashed_on, next_attempt });
+            self.failures.insert(index, failures);
         }
     }
 
@@ -86,9 +95,16 @@ impl Ledger {
     }
 
     /// Whether a machine that speaks of this attempt may still list the task because it failed there, and was to be tried
-    /// again meanwhile: that is no new placement. Where there are copies only the machine that it crashed on does.
+    /// again meanwhile: that is no new placement. Where there are copies only the machine that it crashed on does, but
+    /// for what was run again since, which nobody has from before.
     pub(super) fn is_stale(failures: &Failures, executor: PeerId, attempt: u32, is_replicated: bool) -> bool {
-        attempt < failures.next_attempt && (!is_replicated || failures.crashed_on.contains(&executor))
+        let may_have_ended_there = !is_replicated || failures.crashed_on.contains(&executor);
+        attempt < failures.void_before || attempt < failures.next_attempt && may_have_ended_there
+    }
+
+    /// Whether this is how the task ended before it was run again on demand.
+    pub(super) fn is_void(&self, result: &TaskResult) -> bool {
+        self.failures.get(&result.index).is_some_and(|failures| result.attempt < failures.void_before)
     }
 
     /// What an executor says of an attempt that was issued before now is of no account any more.
@@ -110,17 +126,15 @@ impl Ledger {
 
     /// What is to be durable of a task's failures before its executor forgets the last one.
     pub(super) fn failures_change(&self, index: u64) -> Change {
-        let bag = self.bag.id;
         match self.failures.get(&index) {
-            None => Change::Delete(RecordKey::Failures(bag, index)),
-            Some(Failures { count, crashed_on, next_attempt }) => Change::Put(Record::Failures {
-                bag,
-                index,
-                count: *count,
-                crashed_on: crashed_on.clone(),
-                next_attempt: *next_attempt,
-            }),
+            None => Change::Delete(RecordKey::Failures(self.bag.id, index)),
+            Some(failures) => Change::Put(failures.record(self.bag.id, index)),
         }
+    }
+
+    /// Failed tries, and what was run again, of tasks that are not over.
+    pub(crate) fn failures(&self) -> impl Iterator<Item = Record> + '_ {
+        self.failures.iter().map(|(&index, failures)| failures.record(self.bag.id, index))
     }
 
     /// All that is stored of failures goes with the bag.
@@ -209,8 +223,8 @@ impl Ledger {
         }
     }
 
-    /// Runs those of these tasks again that are over, as if for the first time; how many. Opens a bag that was over; one
-    /// that was cancelled stays so.
+    /// Runs those of these tasks again that are over, as if for the first time: nothing that any machine has said of them so
+    /// far counts any more. How many. Opens a bag that was over; one that was cancelled stays so.
     pub(crate) fn rerun(&mut self, tasks: &IntervalSet, io: &mut Io) -> u64 {
         let again = self.failed.intersection(tasks).union(&self.done.intersection(tasks));
         if matches!(self.closed, Some((Closing::Cancelled, _))) || again.is_empty() {
@@ -220,13 +234,18 @@ impl Ledger {
         self.done.subtract(&again);
         self.closed = None;
         self.failing.clear();
-        // Whoever had it before may still list it, or say again how it ended.
-        again.indices().for_each(|index| self.not_before_next_attempt(index));
         self.attempt += 1;
         self.unissued.extend_with(&again);
         let bag: BagId = self.bag.id;
         let mut changes = vec![Change::Put(self.record(io))];
-        changes.extend(again.indices().map(|index| Change::Delete(RecordKey::Done(bag, index))));
+        for index in again.indices() {
+            // Messages are late and come twice, also while this machine restarts.
+            let void_before = self.attempt;
+            self.failures.insert(index, Failures { void_before, ..Failures::default() });
+            changes.extend([Change::Delete(RecordKey::Done(bag, index)), self.failures_change(index)]);
+        }
+        // What the journal says of placements may be older than the results that it now lacks.
+        changes.extend(self.placed.values().map(|placement| placement.change(bag)));
         io.persist(changes, Vec::new());
         again.len()
     }

@@ -58,6 +58,13 @@ pub(super) struct Placement {
     pub(super) withdrawn: bool,
 }
 
+impl Placement {
+    /// What is journalled of it.
+    pub(super) fn change(&self, bag: BagId) -> Change {
+        Change::Put(Record::Placed { bag, executor: self.executor.clone(), ranges: self.ranges.clone() })
+    }
+}
+
 impl Ledger {
     /// What was placed gets a full new term: a submitter that was away must not issue everything again.
     pub(crate) fn restore_placed(&mut self, executor: Contact, ranges: &IntervalSet, io: &mut Io, config: &Config) {
@@ -146,6 +153,13 @@ impl Ledger {
         let lease = Message::Lease { bag: self.bag.id, version: 0, submitter, term, drop, rest };
         io.send(executor.clone(), lease);
         None
+    }
+
+    /// This machine has to say what it holds: a renewal of what it said before is not enough.
+    pub(super) fn has_to_say(&mut self, executor: PeerId) {
+        if let Some(placement) = self.placed.get_mut(&executor) {
+            placement.withdrawn = true;
+        }
     }
 
     /// A task is no longer to be run anywhere. `executor` is who probably holds it, so that nobody else is asked.
@@ -272,9 +286,7 @@ impl Ledger {
         let again = IntervalSet::from(index..index + 1);
         if let Some(placement) = self.placed.get_mut(&executor.peer) {
             let held = placement.ranges.remove_index(index);
-            let (bag, ranges) = (self.bag.id, placement.ranges.clone());
-            let placed = Record::Placed { bag, executor: placement.executor.clone(), ranges };
-            io.persist(vec![Change::Put(placed)], Vec::new());
+            io.persist(vec![placement.change(self.bag.id)], Vec::new());
             if held {
                 self.lose(&again);
                 self.votes.lacking = true;
@@ -282,8 +294,9 @@ impl Ledger {
         }
         let again = self.without_copy(again);
         match until {
-            // The machine may have a copy again, as another attempt.
-            Some(_) if again.is_empty() && self.is_replicated() => self.next_attempt(&again, io),
+            // The machine may have a copy again, as another attempt: what came of this one is not to be taken for what comes
+            // of that one.
+            _ if again.is_empty() && self.is_replicated() => self.next_attempt(&again, io),
             _ if again.is_empty() => {}
             Some(until) => self.pause(&again, until, io),
             None => self.next_attempt(&again, io),

@@ -194,7 +194,6 @@ impl Ledger {
     pub(super) fn judge(&mut self, winner: &TaskResult, decider: PeerId, io: &mut Io) -> (Vec<Change>, Vec<Then>) {
         let votes = self.votes.by_task.remove(&winner.index).unwrap_or_default();
         self.votes.exempt.remove_index(winner.index);
-        let (bag, indices) = (self.bag.id, IntervalSet::from(winner.index..winner.index + 1));
         let is_disputed = votes.iter().any(|vote| !vote.says(winner));
         self.votes.disputed += u64::from(is_disputed);
         // Where nobody had a quorum nobody is right.
@@ -208,8 +207,7 @@ impl Ledger {
                 changes.extend(gone.map(|peer| Change::Delete(RecordKey::Reputation(peer))));
             }
             if vote.executor.peer != decider {
-                let ack = Message::ResultsAck { bag, indices: indices.clone() };
-                then.push(Then::Send(vote.executor.clone(), ack));
+                then.push(Then::Send(vote.executor.clone(), Message::ack(self.bag.id, &vote.result)));
             }
         }
         (changes, then)

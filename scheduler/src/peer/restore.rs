@@ -10,7 +10,7 @@ use crate::bag::BagHeader;
 use crate::config::Config;
 use crate::executor::Executor;
 use crate::io::Io;
-use crate::ledger::Ledger;
+use crate::ledger::{Failures, Ledger};
 use crate::record::{Change, Record};
 use crate::router::Router;
 
@@ -110,10 +110,12 @@ impl Peer {
             }
         }
         for record in records {
-            if let Record::Failures { bag, index, count, crashed_on, next_attempt } = record
+            if let Record::Failures { bag, index, count, crashed_on, next_attempt, void_before } = record
                 && let Some(ledger) = self.ledgers.get_mut(bag)
             {
-                ledger.restore_failures(*index, *count, crashed_on.clone(), *next_attempt);
+                let (count, next_attempt, void_before) = (*count, *next_attempt, *void_before);
+                let crashed_on = crashed_on.clone();
+                ledger.restore_failures(*index, Failures { count, crashed_on, next_attempt, void_before });
             }
         }
         for record in records {

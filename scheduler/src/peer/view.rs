@@ -71,7 +71,7 @@ impl Peer {
             Record::Placed { bag, executor, ranges }
         });
         let own = [Record::Incarnation(self.me().incarnation), ledger.record(&self.io)];
-        own.into_iter().chain(placed).chain(ledger.former()).collect()
+        own.into_iter().chain(placed).chain(ledger.former()).chain(ledger.failures()).collect()
     }
 
     /// The tasks that are held here and not over, by bag.

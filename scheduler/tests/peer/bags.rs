@@ -99,7 +99,7 @@ fn only_the_submitter_may_drop_work_or_acknowledge_it() {
     host.receive(66, lease(0, IntervalSet::from(0..100)));
     assert_eq!((host.peer.held()[0].waiting, host.stopped.len()), (4, 0));
     host.finish(host.started[0], true);
-    host.receive(66, Message::ResultsAck { bag: BAG, indices: IntervalSet::from(0..100) });
+    host.receive(66, Message::ResultsAck { bag: BAG, attempt: 0, indices: IntervalSet::from(0..100) });
     assert_eq!(host.peer.held()[0].unacknowledged, 1);
     host.receive(1, lease(0, IntervalSet::from(0..100)));
     assert_eq!(host.stopped.len(), 1);

@@ -49,7 +49,7 @@ fn who_has_begun_goes_back_after_the_vacate_time_with_its_checkpoint_or_stays() 
     let mut again = Host::restore(2, Config::default(), outbox.collect());
     again.pass(seconds(20.0));
     assert_eq!(handed_back(&again).first(), Some(&(0, 3)));
-    host.receive(1, Message::ResultsAck { bag: BAG, indices: IntervalSet::from(0..1) });
+    host.receive(1, Message::ResultsAck { bag: BAG, attempt: 3, indices: IntervalSet::from(0..1) });
     assert!(host.peer.held().is_empty());
 
     let mut host = suspended();

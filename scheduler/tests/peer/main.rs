@@ -1,9 +1,11 @@
 //! One peer, driven by hand: what it does at its edges, where a simulation seldom comes.
 
 mod admission;
+mod again;
 mod bags;
 mod checkpoints;
 mod going;
+mod late;
 mod pace;
 mod redistribution;
 mod reports;
@@ -18,8 +20,8 @@ use idlewood_overlay::{Body, Contact, GridId, Node, PeerId, Side, State, Time, W
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
     AGE_MAX, Asker, BagHeader, BagId, BlobId, Change, Checkpoint, Config, DeclineReason, Effect, Event, Finished,
-    MESSAGE_BYTES_MAX, Message, Notice, Path, Peer, Record, Replication, Request, Speaker, Submission, TaskId,
-    TaskOutcome, TaskResult,
+    MESSAGE_BYTES_MAX, Message, Notice, Path, Peer, Record, RecordKey, Replication, Request, Speaker, Submission,
+    TaskId, TaskOutcome, TaskResult,
 };
 
 const BAG: BagId = BagId([7; 32]);
@@ -51,6 +53,8 @@ struct Host {
     verdict: Option<Result<Duration, DeclineReason>>,
     notices: Vec<Notice>,
     persisted: Vec<Record>,
+    /// What is on its disk.
+    store: BTreeMap<RecordKey, Record>,
     /// Whose checkpoints were asked for, and what tasks that were started go on from.
     asked: Vec<(BagId, IntervalSet)>,
     going_on: BTreeMap<u64, Checkpoint>,
@@ -68,7 +72,7 @@ impl Host {
 
     fn restore(number: u8, config: Config, records: Vec<Record>) -> Self {
         let grid = GridId([9; 32]);
-        let peer = Peer::restore(config, grid, contact(number), 1, Time::ZERO, START, records).unwrap();
+        let peer = Peer::restore(config, grid, contact(number), 1, Time::ZERO, START, records.clone()).unwrap();
         let mut host = Self {
             peer,
             now: Time::ZERO,
@@ -80,6 +84,7 @@ impl Host {
             verdict: Some(Ok(Duration::ZERO)),
             notices: Vec::new(),
             persisted: Vec::new(),
+            store: records.iter().map(|record| (record.key(), record.clone())).collect(),
             asked: Vec::new(),
             going_on: BTreeMap::new(),
         };
@@ -95,10 +100,15 @@ impl Host {
             for effect in effects {
                 match effect {
                     Effect::Persist { ticket, changes } => {
-                        self.persisted.extend(changes.into_iter().filter_map(|change| match change {
-                            Change::Put(record) => Some(record),
-                            Change::Delete(_) => None,
-                        }));
+                        for change in changes {
+                            match change {
+                                Change::Put(record) => {
+                                    self.store.insert(record.key(), record.clone());
+                                    self.persisted.push(record);
+                                }
+                                Change::Delete(key) => drop(self.store.remove(&key)),
+                            }
+                        }
                         events.push_back(Event::Persisted(ticket));
                     }
                     Effect::Send { to, message } => self.sent.push((Contact::clone(&to), message)),
@@ -158,6 +168,12 @@ impl Host {
             exit_code: Some(0),
         });
         self.give(Event::TaskEnded { task, outcome });
+    }
+
+    /// It ends without warning, and is back at once with what was on its disk, but has not found the others yet.
+    fn restart(self, number: u8) -> Self {
+        let config = Config { expects_grid: true, ..Config::default() };
+        Self::restore(number, config, self.store.into_values().collect())
     }
 
     /// What runs succeeds.

@@ -85,7 +85,7 @@ fn results_that_others_follow_are_told_together_the_last_soon_and_failures_at_on
     assert_eq!(told(&host), [0; 0], "more follow");
     host.pass(seconds(20.1));
     assert_eq!(told(&host)[0], 10);
-    host.receive(1, Message::ResultsAck { bag: BAG, indices: IntervalSet::from(0..10) });
+    host.receive(1, Message::ResultsAck { bag: BAG, attempt: 0, indices: IntervalSet::from(0..10) });
     host.sent.clear();
     host.finish(host.started[10], true);
     assert_eq!(told(&host), [0; 0]);

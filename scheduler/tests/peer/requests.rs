@@ -112,7 +112,7 @@ fn a_request_is_executed_once() {
     let mut host = Host::new(2);
     host.receive(1, request(1, 0, 0..1));
     host.finish(host.started[0], true);
-    host.receive(1, Message::ResultsAck { bag: BAG, indices: IntervalSet::from(0..1) });
+    host.receive(1, Message::ResultsAck { bag: BAG, attempt: 0, indices: IntervalSet::from(0..1) });
     host.receive(1, request(1, 0, 0..1));
     assert_eq!(host.started.len(), 1);
 }
@@ -224,4 +224,57 @@ fn a_request_that_invents_a_bag_of_the_receiver_is_nothing() {
         "{:?}",
         host.persisted
     );
+}
+
+/// Bytes of the record of what is held. Stores take no more than 1 MiB, and what does not fit is never told to anybody.
+fn record_bytes(host: &Host) -> usize {
+    let held = host.store.values().find(|record| matches!(record, Record::Held { .. }));
+    held.expect("something is held").encode().len()
+}
+
+/// The request with this number, for these of two million tasks.
+fn wide(number: u64, attempt: u32, ranges: IntervalSet, checkpoints: Box<[(u64, Checkpoint)]>) -> Message {
+    forged(number, |request| {
+        (request.bag.tasks, request.bag.application_size_mops) = (2_000_000, 2e9);
+        (request.attempt, request.ranges, request.checkpoints) = (attempt, ranges, checkpoints);
+    })
+}
+
+/// So many single tasks from there on, with gaps between them.
+fn scattered(first: u64, tasks: u64) -> IntervalSet {
+    (0..tasks).map(|at| first + 2 * at..first + 2 * at + 1).collect()
+}
+
+#[test]
+fn what_is_held_stays_small_enough_to_be_written_whatever_its_submitter_drops() {
+    let mut host = Host::new(2);
+    host.receive(1, wide(1, 0, IntervalSet::from(0..2_000_000), Box::default()));
+    for part in 0..10 {
+        host.receive(1, lease(0, scattered(part * 100_000 + 1, 30_000)));
+        assert!(record_bytes(&host) < 1 << 19, "{} bytes", record_bytes(&host));
+    }
+    assert!(host.peer.held()[0].waiting > 4000);
+}
+
+#[test]
+fn what_is_held_stays_small_enough_to_be_written_whatever_attempts_it_is_wanted_with() {
+    let mut host = Host::new(2);
+    host.receive(1, wide(1, 0, IntervalSet::from(0..2_000_000), Box::default()));
+    for number in 1..=600 {
+        let ranges = scattered(600 * u64::from(number), 256);
+        host.receive(1, wide(1 + u64::from(number), number, ranges, Box::default()));
+    }
+    assert!(record_bytes(&host) < 1 << 19, "{} bytes", record_bytes(&host));
+}
+
+#[test]
+fn what_is_held_stays_small_enough_to_be_written_whatever_checkpoints_it_comes_with() {
+    let mut host = Host::new(2);
+    for number in 0..100 {
+        let tasks = 256 * number..256 * (number + 1);
+        let checkpoints = tasks.clone().map(|index| (index, checkpoints::KEPT)).collect();
+        host.receive(1, wide(1 + number, 0, IntervalSet::from(tasks), checkpoints));
+    }
+    assert!(host.peer.held()[0].waiting > 4000, "thousands are taken");
+    assert!(record_bytes(&host) < 1 << 19, "{} bytes", record_bytes(&host));
 }

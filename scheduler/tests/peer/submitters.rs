@@ -69,7 +69,7 @@ fn versions_rise_across_the_visits_of_a_bag() {
     host.pass(seconds(20.0));
     let last = host.holdings().last().unwrap().0;
     host.finish(host.started[0], true);
-    host.receive(1, Message::ResultsAck { bag: BAG, indices: IntervalSet::from(0..1) });
+    host.receive(1, Message::ResultsAck { bag: BAG, attempt: 0, indices: IntervalSet::from(0..1) });
     assert!(host.peer.held().is_empty());
     host.receive(1, request(2, 1, 5..6));
     assert!(host.holdings().last().unwrap().0 > last, "else it is taken for an old word");

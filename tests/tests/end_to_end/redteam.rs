@@ -149,7 +149,7 @@ fn a_hostile_machine_of_the_grid_keeps_no_bag_from_completing() {
         };
         let results = vec![TaskResult::of(1, 0, finished)];
         let results = Message::Results { bag: id, executor, results, signature: None };
-        let valid = Message::ResultsAck { bag: BagId([7; 32]), indices: ranges };
+        let valid = Message::ResultsAck { bag: BagId([7; 32]), attempt: 0, indices: ranges };
         let (decline, results, valid) = (decline.encode(), results.encode(), valid.encode());
         // Its own connection is held off, too, while so many of its address fail.
         let begin = Instant::now();

@@ -109,8 +109,10 @@ fn failures_survive_a_restart_and_are_durable_before_they_are_acknowledged() {
     let stored = store(&mut io);
     let mut later = super::super::tests::ledger(&io, 1);
     for record in stored.values() {
-        if let Record::Failures { index, count, crashed_on, next_attempt, .. } = record {
-            later.restore_failures(*index, *count, crashed_on.clone(), *next_attempt);
+        if let Record::Failures { index, count, crashed_on, next_attempt, void_before, .. } = record {
+            let (count, next_attempt, void_before) = (*count, *next_attempt, *void_before);
+            let crashed_on = crashed_on.clone();
+            later.restore_failures(*index, Failures { count, crashed_on, next_attempt, void_before });
         }
     }
     assert_eq!(later.failures, ledger.failures);
@@ -200,7 +202,7 @@ fn failed_tasks_are_tried_again_on_demand() {
     assert!(!ledger.is_closed());
     assert_accounted(&ledger);
     let stored = store(&mut io);
-    assert!(!stored.contains_key(&RecordKey::Done(ledger.bag.id, 1)) && stored.len() == 31, "{stored:?}");
+    assert!(!stored.contains_key(&RecordKey::Done(ledger.bag.id, 1)) && stored.len() == 41, "{stored:?}");
     let requests = ledger.requests(&io, &config);
     assert_eq!(requests.iter().map(|request| request.ranges.len()).sum::<u64>(), 10);
     let attempt = requests[0].attempt;

@@ -311,6 +311,30 @@ fn where_nobody_agrees_the_task_fails_and_nobody_is_blamed() {
     assert_eq!(machines.io.reputations.all(NOW).count(), 0);
 }
 
+/// Its machine may get another copy, whose result is not acknowledged with this one.
+#[test]
+fn a_copy_that_comes_back_goes_out_again_as_another_attempt() {
+    let mut machines = Machines::new(replication(3, 2, 0), &[TRUTH; 3]);
+    machines.ledger.issue(&machines.io, &machines.config);
+    for machine in 1..=3 {
+        machines.give(machine, &IntervalSet::from(0..TASKS));
+        machines.copies();
+    }
+    let held = machines.ledger.attempt;
+    let back = TaskResult { success: false, unfinished: true, attempt: held, ..machines.says(2, 3) };
+    machines.ledger.results(&contact(2), vec![back], &mut machines.io, &machines.config);
+    let acks = machines.io.effects.iter().filter_map(|effect| match effect {
+        Effect::Send { message: Message::ResultsAck { attempt, indices, .. }, .. } => Some((*attempt, indices.clone())),
+        _ => None,
+    });
+    assert_eq!(acks.collect::<Vec<_>>(), [(held, IntervalSet::from(3..4))]);
+    let known = || vec![Known { contact: contact(2), right: true }];
+    let copies = machines.ledger.copies_due(known, Machines::right, &machines.io, &machines.config);
+    let [(to, request)] = &copies[..] else { panic!("{copies:?}") };
+    assert_eq!((to.peer, &request.ranges), (contact(2).peer, &IntervalSet::from(3..4)));
+    assert!(request.attempt > held, "{} after {held}", request.attempt);
+}
+
 #[test]
 fn a_failure_is_a_vote_like_any_other() {
     let mut machines = Machines::new(replication(3, 2, 0), &[TRUTH; 3]);

@@ -1,0 +1,180 @@
+//! Tasks run again on demand: nothing that was said of them before counts, neither now nor after a restart.
+
+use super::*;
+
+/// An attempt that is later than all that was issued.
+const LATER: u32 = 99;
+
+/// The submitter of a bag that is on some machines, all of it on each. It has not found the grid yet, so that nothing is issued.
+fn submitter_of(tasks: u64, replication: Replication, executors: &[u8]) -> Host {
+    let bag = BagHeader { tasks, ..bag(1) };
+    let opened = Record::Bag { bag, released: START, retries_max: 0, attempt: 0, closed: None, replication };
+    let all = IntervalSet::from(0..tasks);
+    let placed = |&number: &u8| Record::Placed { bag: BAG, executor: contact(number), ranges: all.clone() };
+    let config = Config { expects_grid: true, ..Config::default() };
+    Host::restore(1, config, [opened].into_iter().chain(executors.iter().map(placed)).collect())
+}
+
+impl Host {
+    fn hear_holding(&mut self, from: u8, version: u64, attempt: u32, ranges: Range<u64>) {
+        let (ranges, finished) = (IntervalSet::from(ranges), IntervalSet::new());
+        self.receive(from, Message::Holding { bag: BAG, executor: speaker(from), version, attempt, ranges, finished });
+    }
+
+    fn hear_result(&mut self, from: u8, index: u64, attempt: u32, success: bool) {
+        let output = BlobId([1; 32]);
+        let (output_bytes, work_mops, exit_code) = (1, 1000.0, Some(u8::from(!success)));
+        let finished = Finished { success, crashed: false, output, output_bytes, work_mops, exit_code };
+        let results = vec![TaskResult::of(index, attempt, finished)];
+        self.receive(from, Message::Results { bag: BAG, executor: speaker(from), results, signature: None });
+    }
+
+    fn rerun(&mut self, tasks: Range<u64>) {
+        self.give(Event::Rerun { bag: BAG, tasks: IntervalSet::from(tasks) });
+    }
+
+    /// Tasks that are done, have failed, are on a machine, and are not.
+    fn count(&self) -> [u64; 4] {
+        let view = self.peer.bag(BAG).unwrap();
+        [view.done, view.failed, view.placed, view.unplaced]
+    }
+
+    /// Who has what, without machines that have nothing.
+    fn placed(&self) -> Vec<(u8, IntervalSet)> {
+        let placements = self.peer.placements(BAG).into_iter().filter(|(_, ranges)| !ranges.is_empty());
+        placements.map(|(contact, ranges)| (contact.peer.0[0], ranges)).collect()
+    }
+
+    /// Which tasks this machine was told that their results are journalled, or not wanted.
+    fn acknowledged(&self, number: u8) -> IntervalSet {
+        let mut all = IntervalSet::new();
+        for (to, message) in &self.sent {
+            if let Message::ResultsAck { indices, .. } = message
+                && to.peer == contact(number).peer
+            {
+                all.extend_with(indices);
+            }
+        }
+        all
+    }
+}
+
+#[test]
+fn what_was_held_before_a_rerun_is_not_placed_by_it_after_a_restart() {
+    let mut host = submitter_of(3, Replication::default(), &[2]);
+    (0..3).for_each(|index| host.hear_result(2, index, 0, true));
+    assert_eq!(host.count(), [3, 0, 0, 0]);
+    host.rerun(1..2);
+    let mut host = host.restart(1);
+    assert_eq!(host.count(), [2, 0, 0, 1]);
+    // It has forgotten all of it. These words were on their way for long.
+    host.hear_holding(2, 7, 0, 0..3);
+    host.receive(2, Message::Renewal { executor: speaker(2), bags: vec![(BAG, 7)] });
+    assert_eq!((host.count(), host.placed()), ([2, 0, 0, 1], Vec::new()));
+    // One that was given it since has it.
+    host.hear_holding(3, 1, LATER, 1..2);
+    assert_eq!((host.count(), host.placed()), ([2, 0, 1, 0], vec![(3, IntervalSet::from(1..2))]));
+}
+
+/// Another machine goes on as the submitter.
+#[test]
+fn what_counts_of_a_task_is_part_of_what_another_life_needs() {
+    let mut host = submitter_of(2, Replication::default(), &[2]);
+    host.hear_result(2, 0, 0, true);
+    host.rerun(0..1);
+    let config = Config { expects_grid: true, ..Config::default() };
+    let mut host = Host::restore(1, config, host.peer.records_of(BAG));
+    host.hear_holding(2, 7, 0, 0..2);
+    assert_eq!((host.count(), host.placed()), ([0, 0, 1, 1], vec![(2, IntervalSet::from(1..2))]));
+    host.hear_result(2, 0, 0, true);
+    assert_eq!(host.count(), [0, 0, 1, 1]);
+}
+
+/// The journal of the placement is older than the result.
+#[test]
+fn where_a_task_was_before_a_rerun_is_forgotten_in_the_journal_too() {
+    let mut host = submitter_of(3, Replication::default(), &[2]);
+    host.hear_result(2, 1, 0, true);
+    host.rerun(1..2);
+    let others: IntervalSet = [0..1, 2..3].into_iter().collect();
+    assert_eq!((host.count(), host.placed()), ([0, 0, 2, 1], vec![(2, others.clone())]));
+    let host = host.restart(1);
+    assert_eq!((host.count(), host.placed()), ([0, 0, 2, 1], vec![(2, others)]));
+}
+
+#[test]
+fn a_result_of_before_a_rerun_does_not_end_the_task() {
+    for restarts in [false, true] {
+        let mut host = submitter_of(2, Replication::default(), &[2]);
+        (0..2).for_each(|index| host.hear_result(2, index, 0, index == 0));
+        assert_eq!(host.count(), [1, 1, 0, 0]);
+        host.rerun(0..2);
+        if restarts {
+            host = host.restart(1);
+        }
+        host.sent.clear();
+        (0..2).for_each(|index| host.hear_result(2, index, 0, index == 0));
+        assert_eq!(host.count(), [0, 0, 0, 2], "restarts: {restarts}");
+        assert_eq!(host.acknowledged(2), IntervalSet::from(0..2), "it need not keep them");
+        host.hear_holding(3, 1, LATER, 0..2);
+        (0..2).for_each(|index| host.hear_result(3, index, LATER, true));
+        assert_eq!(host.count(), [2, 0, 0, 0], "restarts: {restarts}");
+    }
+}
+
+/// A machine that was never told that its result is journalled takes that for what it is asked for.
+#[test]
+fn who_has_only_an_old_result_of_a_task_that_is_run_again_loses_it() {
+    let mut host = submitter_of(1, Replication::default(), &[2]);
+    host.hear_result(2, 0, 0, true);
+    host.rerun(0..1);
+    host.hear_holding(2, 7, LATER, 0..1);
+    assert_eq!(host.count(), [0, 0, 1, 0]);
+    host.sent.clear();
+    host.hear_result(2, 0, 0, true);
+    assert_eq!((host.count(), host.acknowledged(2)), ([0, 0, 0, 1], IntervalSet::from(0..1)));
+    // What it had said before it heard of that is no new placement.
+    host.hear_holding(2, 8, 1, 0..1);
+    assert_eq!(host.count(), [0, 0, 0, 1]);
+}
+
+/// Two of three machines said that the task failed; it is run again.
+fn failed_and_run_again(restarts: bool) -> Host {
+    let replication = Replication { replicas: 3, quorum: 2, recheck: 0 };
+    let mut host = submitter_of(1, replication, &[2, 3, 4]);
+    host.hear_result(2, 0, 0, false);
+    assert_eq!(host.count(), [0, 0, 1, 0], "one vote decides nothing");
+    host.hear_result(3, 0, 0, false);
+    assert_eq!(host.count(), [0, 1, 0, 0]);
+    host.rerun(0..1);
+    assert_eq!(host.count(), [0, 0, 0, 1]);
+    if restarts { host.restart(1) } else { host }
+}
+
+#[test]
+fn copies_are_placed_by_no_words_of_before_a_rerun() {
+    for restarts in [false, true] {
+        let mut host = failed_and_run_again(restarts);
+        (2..5).for_each(|number| host.hear_holding(number, 7, 0, 0..1));
+        assert_eq!((host.count(), host.placed()), ([0, 0, 0, 1], Vec::new()), "restarts: {restarts}");
+    }
+}
+
+#[test]
+fn a_task_with_a_quorum_that_is_run_again_is_not_decided_by_old_votes() {
+    for restarts in [false, true] {
+        let mut host = failed_and_run_again(restarts);
+        // Whether they have it again or not.
+        host.hear_result(4, 0, 0, false);
+        (2..4).for_each(|number| host.hear_holding(number, 8, LATER, 0..1));
+        assert_eq!(host.count(), [0, 0, 1, 0], "restarts: {restarts}");
+        host.hear_result(2, 0, LATER, true);
+        host.hear_result(4, 0, 0, true);
+        host.hear_result(3, 0, 0, false);
+        assert_eq!(host.count(), [0, 0, 1, 0], "one vote that counts; restarts: {restarts}");
+        // That machine had nothing else. Nobody else comes, so that the next copy is run here.
+        host.pass(Config::default().placement_timeout + seconds(1.0));
+        host.finish_running();
+        assert_eq!(host.count(), [1, 0, 0, 0], "restarts: {restarts}");
+    }
+}
