@@ -25,6 +25,7 @@ mod shelf;
 mod submitters;
 #[cfg(test)]
 mod tests;
+mod vacating;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -471,40 +472,6 @@ impl Executor {
         }
     }
 
-    /// The owner wants another vacate time, which also counts for the present stay.
-    pub(crate) fn vacates_after(&mut self, after: Duration) {
-        let before = std::mem::replace(&mut self.vacate_after, after);
-        self.vacate_at = self.vacate_at.map(|at| at - before + after);
-    }
-
-    /// The owner is back: freeze, offer nothing.
-    pub(crate) fn suspend(&mut self, io: &mut Io) {
-        if std::mem::replace(&mut self.suspended, true) {
-            return;
-        }
-        self.vacate_at = Some(io.now + self.vacate_after);
-        for running in self.places.iter_mut().flatten() {
-            running.pause(io.now);
-        }
-        self.changed = true;
-        // This machine may be about to go.
-        self.tell_all(io.now);
-        io.effects.push(Effect::SuspendTasks);
-    }
-
-    /// The owner is away: go on.
-    pub(crate) fn resume(&mut self, io: &mut Io) {
-        if !std::mem::replace(&mut self.suspended, false) {
-            return;
-        }
-        self.vacate_at = None;
-        for running in self.places.iter_mut().flatten().filter(|running| !running.frozen) {
-            running.since = Some(io.now);
-        }
-        self.changed = true;
-        io.effects.push(Effect::ResumeTasks);
-    }
-
     /// This machine leaves, or may: what it holds and what is finished is told now, whatever the pace.
     pub(crate) fn tell_all(&mut self, now: Time) {
         for held in self.held.values_mut() {
@@ -622,98 +589,6 @@ impl Executor {
             }
             io.send(submitter, Message::Renewal { executor: (&io.me).into(), bags });
         }
-    }
-
-    /// These tasks, which wait here, began in an earlier life of this machine, and left checkpoints.
-    pub(crate) fn found_checkpoints(&mut self, bag: BagId, tasks: &IntervalSet) {
-        if let Some(held) = self.held.get_mut(&bag) {
-            held.kept.extend_with(&tasks.intersection(&held.waiting));
-        }
-    }
-
-    /// The vacate time ends now, if the owner is there, also for what is frozen for others: nobody lets that go on.
-    pub(crate) fn vacate(&mut self, io: &mut Io) {
-        if !self.suspended {
-            return;
-        }
-        self.vacate_at = Some(io.now);
-        for (place, running) in self.places.iter_mut().enumerate() {
-            let Some(running) = running.as_mut().filter(|running| running.frozen && !running.stopping) else {
-                continue;
-            };
-            let task = running.task;
-            if let Some(held) = self.held.get_mut(&task.bag) {
-                running.stopping = true;
-                held.running.remove_index(task.index);
-                held.waiting.insert_index(task.index);
-                held.kept.insert_index(task.index);
-                io.effects.push(Effect::StopTask { place: place as u32, task });
-            }
-        }
-    }
-
-    /// What came of [`Effect::KeepCheckpoints`]: who has one that travels goes back with it, and who has one that does not
-    /// stays with it. Nothing if the owner has left meanwhile.
-    pub(crate) fn kept_checkpoints(
-        &mut self,
-        bag: BagId,
-        checkpoints: &BTreeMap<u64, Option<Checkpoint>>,
-        io: &mut Io,
-        config: &Config,
-    ) {
-        let Some(held) = self.held.get_mut(&bag).filter(|_| self.suspended) else { return };
-        for (&index, checkpoint) in checkpoints {
-            let Some(checkpoint) = checkpoint else { continue };
-            let of_task = |running: &&mut Running| running.task == TaskId { bag, index } && !running.stopping;
-            let place = self.places.iter_mut().position(|place| place.as_mut().filter(of_task).is_some());
-            let attempt = match place.and_then(|place| self.places[place].as_mut()) {
-                Some(running) => {
-                    running.stopping = true;
-                    held.running.remove_index(index);
-                    running.attempt
-                }
-                None if held.waiting.remove_index(index) => held.attempt_of(index),
-                None => continue,
-            };
-            if let Some(place) = place {
-                io.effects.push(Effect::StopTask { place: place as u32, task: TaskId { bag, index } });
-            }
-            let result = TaskResult::unfinished(index, attempt, *checkpoint);
-            // As of a failure, only of what is placed here is it believed.
-            self.version += u64::from(!held.agreed);
-            let version = (!held.agreed).then_some(self.version);
-            held.finished(result, io.now, version, true, io, config);
-        }
-        let bound = held.bound();
-        let stays = |(index, kept): &(&u64, &Option<_>)| kept.is_none() && bound.contains(**index);
-        let stay: IntervalSet = checkpoints.iter().filter(stays).map(|(&index, _)| index..index + 1).collect();
-        if held.waiting != stay {
-            self.version += 1;
-            held.hand_back(stay, self.version, io, config);
-        }
-        self.forget_if_empty(bag);
-        self.order_stale = true;
-        self.changed = true;
-    }
-
-    /// After the vacate time unstarted tasks go back, and what has begun if it has a checkpoint that can go with it.
-    fn vacate_if_due(&mut self, io: &mut Io, config: &Config) {
-        if self.vacate_at.is_none_or(|at| at > io.now) {
-            return;
-        }
-        self.vacate_at = None;
-        for held in self.held.values_mut() {
-            let (bound, bag) = (held.bound(), held.bag.id);
-            let tasks = bound.union(&held.running);
-            if held.waiting != bound {
-                self.version += 1;
-                held.hand_back(bound, self.version, io, config);
-            }
-            if !tasks.is_empty() {
-                io.effects.push(Effect::KeepCheckpoints { bag, tasks });
-            }
-        }
-        self.order_stale = true;
     }
 
     /// Bags that have something to do now or in so much time, in the order of their ids.
