@@ -201,7 +201,7 @@ pub struct NetCounters {
     pub bytes_sent: u64,
     /// Bytes of frames received, counted alike.
     pub bytes_received: u64,
-    /// Messages that the receiver has acknowledged, and those that left with an answer to one of its own.
+    /// Messages that the receiver has acknowledged, and those that were written with an answer to one of its own.
     pub messages_sent: u64,
     /// Messages handed to the agent.
     pub messages_received: u64,

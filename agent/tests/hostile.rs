@@ -142,7 +142,7 @@ impl Stage {
     }
 
     fn name(&self, what: &str, bytes: usize) -> String {
-        format!("/idlewood/{}/{what}/1", hex::encode(&self.victim.gate.grid().0[..bytes]))
+        format!("/idlewood/{}/{what}", hex::encode(&self.victim.gate.grid().0[..bytes]))
     }
 
     /// A connection that was let in.
@@ -150,7 +150,7 @@ impl Stage {
         let address: Multiaddr = self.victim.contact.address.parse().unwrap();
         let options = DialOpts { role: Endpoint::Dialer, port_use: PortUse::New };
         let mut socket = tcp::tokio::Transport::default().dial(address, options).unwrap().await.unwrap();
-        agree(&mut socket, &self.name("admission", 32)).await;
+        agree(&mut socket, &self.name("admission/1", 32)).await;
         let encryption = noise::Config::new(&self.evil).unwrap();
         let (peer, mut io) = encryption.upgrade_outbound(socket, "/noise").await.unwrap();
         assert_eq!(identity::from_libp2p(&peer), Some(self.victim.contact.peer));
@@ -416,7 +416,7 @@ async fn frames_that_yamux_does_not_have_end_their_connection_alone() {
 async fn who_asks_for_other_protocols_is_told_that_there_are_none() {
     let mut stage = Stage::set().await;
     let mut evil = stage.connect().await;
-    for name in ["/kad/1.0.0", "/ipfs/bitswap/1.2.0", "/idlewood/0000000000000000/peer/1", "/idlewood/peer/2", "/"] {
+    for name in ["/kad/1.0.0", "/ipfs/bitswap/1.2.0", "/idlewood/0000000000000000/peer/2", "/idlewood/peer/2", "/"] {
         let stream = evil.open(FIN, &[line(MULTISTREAM), line(name)].concat()).await.unwrap();
         assert_eq!(evil.rest_of(stream).await, [line(MULTISTREAM), line("na")].concat(), "{name}");
     }
@@ -443,7 +443,7 @@ async fn who_asks_for_other_protocols_is_told_that_there_are_none() {
 async fn what_a_request_announces_costs_nothing() {
     let mut stage = Stage::set().await;
     let mut evil = stage.connect().await;
-    let begin = [line(MULTISTREAM), line(&stage.name("peer", 8))].concat();
+    let begin = [line(MULTISTREAM), line(&stage.name("peer/2", 8))].concat();
     // CBOR: a map of one, "Message", and a byte string of 4 GiB less one, or of 8 EiB.
     let lengths: [&[u8]; 2] = [b"\x5a\xff\xff\xff\xff", b"\x5b\x7f\xff\xff\xff\xff\xff\xff\xff"];
     let before = LIVE.load(Relaxed);
@@ -468,7 +468,7 @@ async fn what_a_request_announces_costs_nothing() {
 async fn answers_that_are_too_long_or_never_come_are_given_up() {
     let mut stage = Stage::set().await;
     let mut evil = stage.connect().await;
-    let (peer, protocol) = (stage.peer(), stage.name("peer", 8));
+    let (peer, protocol) = (stage.peer(), stage.name("peer/2", 8));
     // A chunk: how long all of it is, and how long the piece.
     let chunk =
         |total: u8, length: &[u8]| [&b"\xa1\x65Chunk\xa2\x65total"[..], &[total], b"\x65bytes", length].concat();

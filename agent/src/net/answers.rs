@@ -20,6 +20,9 @@ use super::{Counters, Item, Outbound};
 /// many messages in a row must not wait for long.
 const PATIENCE: Duration = Duration::from_millis(10);
 
+/// A message that left with an answer is written, and not known to be there. Nobody leaves sooner than so long after the last.
+const UNDERWAY: Duration = Duration::from_millis(100);
+
 /// Answers that wait, altogether and to one peer; the oldest leaves alone where there are more. Our choice: who gets many messages in
 /// a row has nothing to say to most of them.
 const WAITING_MAX: usize = 64;
@@ -40,12 +43,23 @@ pub(super) struct Answers {
     owed: VecDeque<Owed>,
     /// Messages that leave with an answer: their shares of the budget.
     leaving: HashMap<InboundRequestId, OwnedSemaphorePermit>,
+    /// When the last of them was written.
+    left: Option<Instant>,
+    /// This agent leaves: answers wait no more.
+    is_draining: bool,
 }
 
 impl Answers {
     /// When the next one leaves alone.
     pub(super) fn due(&self) -> Option<Instant> {
         self.owed.front().map(|owed| owed.due)
+    }
+
+    /// Until when messages may be on their way that nobody acknowledges.
+    pub(super) fn underway_until(&self, now: Instant) -> Instant {
+        let is_leaving = !self.leaving.is_empty();
+        let left = if is_leaving { Some(now) } else { self.left };
+        left.map_or(now, |left| left + UNDERWAY)
     }
 
     /// The oldest to this peer.
@@ -71,6 +85,9 @@ impl Answers {
 impl Task {
     /// A message of this peer was taken: it is answered with the next message to it, or in a moment.
     pub(super) fn owe(&mut self, to: PeerId, id: InboundRequestId, channel: ResponseChannel<Reply>) {
+        if self.answers.is_draining {
+            return self.respond(channel, Reply::Ack);
+        }
         let due = Instant::now() + PATIENCE;
         if let Some(oldest) = self.answers.push(Owed { to, due, id, channel }) {
             self.respond(oldest.channel, Reply::Ack);
@@ -87,8 +104,9 @@ impl Task {
         }
     }
 
-    /// Answers everything that waits.
+    /// Answers everything that waits, and from now on at once.
     pub(super) fn answer_all(&mut self) {
+        self.answers.is_draining = true;
         for owed in std::mem::take(&mut self.answers.owed) {
             self.respond(owed.channel, Reply::Ack);
         }
@@ -107,7 +125,10 @@ impl Task {
                 }
                 // Whoever asked has gone away since.
                 Err(Reply::Message(bytes)) => link.waiting.push_front(Item::Message(Outbound { bytes, permit })),
-                Err(_) => debug!("an answer comes back as another"),
+                Err(_) => {
+                    debug!("an answer comes back as another");
+                    Counters::add(&self.counters.dropped);
+                }
             }
         }
     }
@@ -115,6 +136,7 @@ impl Task {
     /// An answer has left.
     pub(super) fn answered(&mut self, id: InboundRequestId) {
         if self.answers.leaving.remove(&id).is_some() {
+            self.answers.left = Some(Instant::now());
             Counters::add(&self.counters.sent);
         }
     }

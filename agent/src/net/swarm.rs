@@ -36,7 +36,8 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest time for one request and its answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Requests under way to one peer; the rest waits in order. With 50 ms to the peer and back: 640 messages a second.
+/// Requests under way to one peer; the rest waits in order. With 50 ms to the peer and back: 640 messages a second; a
+/// few of the answers may wait some milliseconds more (`answers`).
 pub(super) const IN_FLIGHT_MAX: usize = 32;
 
 /// Streams of one connection: ours and the peer's, and some for chunks.

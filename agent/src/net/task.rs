@@ -148,15 +148,22 @@ impl Task {
 
     /// Delivers what is queued, then says goodbye.
     async fn drain(&mut self) {
+        // What is said from now on is acknowledged, so that it is known to be there.
+        self.answer_all();
         self.commands.close();
         while let Ok(command) = self.commands.try_recv() {
             self.on_command(command);
         }
-        self.answer_all();
         let deadline = Instant::now() + DRAIN;
-        while !self.in_flight.is_empty() || self.links.values().any(|link| !link.waiting.is_empty()) {
+        loop {
+            let now = Instant::now();
+            let is_busy = !self.in_flight.is_empty() || self.links.values().any(|link| !link.waiting.is_empty());
+            let until = if is_busy { deadline } else { self.answers.underway_until(now).min(deadline) };
+            if until <= now {
+                break;
+            }
             tokio::select! {
-                () = tokio::time::sleep_until(deadline) => break,
+                () = tokio::time::sleep_until(until) => {}
                 event = self.swarm.select_next_some() => self.on_swarm_event(event),
                 Some(served) = self.serving.reading.join_next() => self.on_served(served),
             }

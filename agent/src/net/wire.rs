@@ -68,7 +68,7 @@ pub(super) enum Reply {
 
 /// The protocol's name: grids cannot talk to each other by accident. The last number is the major version.
 pub(super) fn protocol(grid: idlewood_overlay::GridId) -> StreamProtocol {
-    StreamProtocol::try_from_owned(format!("/idlewood/{}/peer/1", hex::encode(&grid.0[..8])))
+    StreamProtocol::try_from_owned(format!("/idlewood/{}/peer/2", hex::encode(&grid.0[..8])))
         .expect("the name begins with a slash")
 }
 

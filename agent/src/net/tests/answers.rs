@@ -18,10 +18,14 @@ fn message(byte: u8) -> Vec<u8> {
 }
 
 /// A member that is connected with a node, and what it says of itself.
-async fn connected(node: &Node) -> (Swarm<request_response::Behaviour<Raw>>, Contact) {
+async fn connected(node: &mut Node) -> (Swarm<request_response::Behaviour<Raw>>, Contact) {
     let (mut swarm, peer) = raw_swarm();
-    swarm.dial(node.contact.address.parse::<Multiaddr>().unwrap()).unwrap();
-    while !matches!(swarm.select_next_some().await, SwarmEvent::ConnectionEstablished { .. }) {}
+    let to = identity::to_libp2p(node.contact.peer);
+    swarm.add_peer_address(to, node.contact.address.parse().unwrap());
+    // The node knows of the connection when it has answered.
+    swarm.behaviour_mut().send_request(&to, message(0));
+    assert_eq!(timeout(WAIT, answer(&mut swarm)).await.unwrap(), alone());
+    assert_eq!(node.message().await, (peer, vec![0]));
     (swarm, Contact { peer, incarnation: 0, address: "".into(), nonce: None })
 }
 
@@ -44,7 +48,7 @@ async fn answer(swarm: &mut Swarm<request_response::Behaviour<Raw>>) -> Vec<u8> 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_said_to_a_message_leaves_with_its_answer() {
     let mut node = Node::start().await;
-    let (mut swarm, contact) = connected(&node).await;
+    let (mut swarm, contact) = connected(&mut node).await;
     let to = identity::to_libp2p(node.contact.peer);
     // Whoever is kept from running for longer than an answer waits sends a request of its own.
     let mut tries = 1..=50_u8;
@@ -63,29 +67,30 @@ async fn what_is_said_to_a_message_leaves_with_its_answer() {
     };
     assert!(took_along);
     let net = node.net.clone();
-    until("the message to count as sent", || net.counters().messages_sent > 0).await;
+    let said = u64::from(tries.start() - 1);
+    until("all messages to count as sent", || net.counters().messages_sent == said).await;
     assert_eq!(net.counters().messages_dropped, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_to_which_nothing_is_said_is_answered_all_the_same() {
-    let node = Node::start().await;
-    let (mut swarm, _) = connected(&node).await;
+    let mut node = Node::start().await;
+    let (mut swarm, _) = connected(&mut node).await;
     let to = identity::to_libp2p(node.contact.peer);
-    // More than may wait, and one.
+    // More than may wait.
     for number in 0..20 {
         swarm.behaviour_mut().send_request(&to, message(number));
     }
     for _ in 0..20 {
         assert_eq!(timeout(WAIT, answer(&mut swarm)).await.unwrap(), alone());
     }
-    assert_eq!(node.net.counters().messages_received, 20);
+    assert_eq!(node.net.counters().messages_received, 21);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_in_an_answer_is_received() {
     let mut node = Node::start().await;
-    let (mut swarm, contact) = connected(&node).await;
+    let (mut swarm, contact) = connected(&mut node).await;
     let peer = contact.peer;
     tokio::spawn(async move {
         loop {
@@ -104,4 +109,61 @@ async fn a_message_in_an_answer_is_received() {
     // It is no answer to a request for a blob.
     let reply = timeout(WAIT, node.net.chunk(&contact, blake3::hash(b"x"), 0)).await.unwrap();
     assert_eq!(reply, Err(ChunkError::Protocol(peer)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_words_of_an_agent_arrive_though_they_leave_with_an_answer() {
+    for _ in 0..10 {
+        let (mut a, mut b) = (Node::start().await, Node::start().await);
+        b.net.send(&a.contact, b"hello".to_vec());
+        a.message().await;
+        // Until all is said that machines say of the grid, for whose answers a shutdown would wait.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        b.net.send(&a.contact, b"how are you?".to_vec());
+        assert_eq!(a.message().await.1, b"how are you?");
+        a.net.send(&b.contact, b"going".to_vec());
+        a.net.shutdown().await;
+        assert_eq!(b.message().await.1, b"going");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agents_that_leave_together_answer_each_other() {
+    let (a, mut b) = (Node::start().await, Node::start().await);
+    a.net.send(&b.contact, b"hello".to_vec());
+    b.message().await;
+    let (of_a, of_b) = (a.net.clone(), b.net.clone());
+    a.net.send(&b.contact, b"bye".to_vec());
+    b.net.send(&a.contact, b"bye".to_vec());
+    tokio::join!(a.net.shutdown(), b.net.shutdown());
+    for net in [of_a, of_b] {
+        let counters = net.counters();
+        let lost = (counters.messages_dropped, counters.messages_refused);
+        assert_eq!((counters.messages_sent + counters.messages_received, lost), (3, (0, 0)), "{counters:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_is_accounted_for_where_whoever_asked_goes_away() {
+    let mut node = Node::start().await;
+    for round in 1..=10_u8 {
+        let (mut swarm, mut contact) = connected(&mut node).await;
+        // Nobody listens there.
+        contact.address = "/ip4/127.0.0.1/tcp/1".into();
+        swarm.behaviour_mut().send_request(&identity::to_libp2p(node.contact.peer), message(round));
+        let received = node.message();
+        tokio::select! {
+            received = received => assert_eq!(received, (contact.peer, vec![round])),
+            _ = async { loop { swarm.select_next_some().await; } } => {}
+        }
+        drop(swarm);
+        node.net.send(&contact, vec![0]);
+        let net = node.net.clone();
+        until("the message to be accounted for", || {
+            let counters = net.counters();
+            counters.messages_sent + counters.messages_dropped == u64::from(round)
+        })
+        .await;
+        assert_eq!(node.unreachable().await, contact.peer);
+    }
 }
