@@ -8,6 +8,7 @@
 //! | 3, 4 | `bag wait` and what waits like it: some task failed; the bag was cancelled |
 //! | 130 | the user interrupted it |
 //! | 141 | whoever read the output went away (as if by SIGPIPE) |
+//! | 143 | SIGTERM ended it |
 //!
 //! Failures are one sentence on standard error: `error: ...`, or `{"error": ...}` with `--output json`.
 //!

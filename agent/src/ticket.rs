@@ -92,7 +92,7 @@ pub struct Ticket {
     pub identity: String,
     /// What it has of its grid: certificate, revocations. Nothing of a machine without one.
     pub membership: MembershipFiles,
-    /// Encoded records: the bag, who holds its tasks, and what is over.
+    /// Encoded records: the bag, who holds its tasks, what is over, and what has failed or is run again.
     pub records: Vec<ByteBuf>,
     /// Manifest, program, inputs, and results that are over.
     pub blobs: Vec<ByteBuf>,

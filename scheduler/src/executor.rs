@@ -363,7 +363,6 @@ impl Executor {
     fn give_up(&mut self, bag: BagId, drop: &IntervalSet, io: &mut Io) {
         let Some(held) = self.held.get_mut(&bag) else { return };
         held.waiting.subtract(drop);
-        held.keep_what_can_be_told();
         held.offered.subtract(drop);
         held.kept.subtract(drop);
         held.untold.subtract(drop);
@@ -376,6 +375,7 @@ impl Executor {
             }
             keep
         });
+        held.keep_what_can_be_told(io.now);
         for (place, running) in self.places.iter_mut().enumerate() {
             if let Some(running) = running
                 && running.task.bag == bag

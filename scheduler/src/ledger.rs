@@ -333,14 +333,20 @@ impl Ledger {
             } else if self.fetching.contains_key(&index) {
                 // Acknowledged when the output is here.
             } else if self.is_void(&result) {
+                let task = IntervalSet::from(index..index + 1);
                 let is_there = self.placed.get(&executor.peer).is_some_and(|known| known.ranges.contains(index));
-                if is_there {
-                    // Asked again, it took what it had for an answer, and may say so once more before it hears of this.
+                let has_voted = !self.votes.of(executor.peer, &task).is_empty();
+                if is_there && !has_voted {
+                    // Asked again, it took what it had for an answer, and may say so once more before it hears of this. Or
+                    // this came twice, and it runs the task anew: what comes of that counts.
                     self.not_before_next_attempt(index);
                     self.take_back(index, executor, None, io);
                     self.has_to_say(executor.peer);
+                    let former = self.part(executor.peer, &task);
+                    io.persist(vec![former], Vec::new());
                     retried.push(result);
                 } else {
+                    // Where its word that it has the task is still on its way, that is believed until the lease ends.
                     unwanted.push(result);
                 }
             } else if !result.success && !self.is_news(executor, &result) {

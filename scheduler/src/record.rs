@@ -103,7 +103,7 @@ pub enum Record {
         /// Which tasks.
         ranges: IntervalSet,
     },
-    /// Submitter: failed tries of a task that is not over.
+    /// Submitter: failed tries of a task that is not over, and whether it was run again on demand.
     Failures {
         /// Which bag.
         bag: BagId,

@@ -12,7 +12,7 @@
 //! would lead out of its directory is refused by name. Files are replaced atomically, so a second `get` while the bag
 //! runs leaves nothing half-written. `results.json` is written at the end, also where that comes early: Ctrl-C or SIGTERM,
 //! which do not wait for the task that is being fetched, an agent that goes away, a disk that is full. A task that is not in it
-//! may lack files.
+//! may lack files, or have some of what it came to before.
 //!
 //! Left out: fetching in parallel (loopback is fast enough) and links, which outputs cannot hold.
 

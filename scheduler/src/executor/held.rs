@@ -146,17 +146,23 @@ impl Held {
 
     /// Whether one message and one record can say what this machine accounts for with this request, too.
     pub(super) fn has_room_for(&self, request: &Request) -> bool {
-        let of_attempts: usize = self.attempts.values().map(IntervalSet::intervals).sum();
+        let unfinished = self.unfinished();
+        let of_attempts: usize = self.attempts_among(&unfinished).values().map(IntervalSet::intervals).sum();
         let intervals = self.ranges().intervals().max(of_attempts) + request.ranges.intervals();
-        let checkpoints = self.checkpoints.len() + request.checkpoints.len();
+        let checkpoints = self.checkpoints_among(&unfinished).len() + request.checkpoints.len();
         intervals <= HELD_INTERVALS_MAX && checkpoints <= HELD_CHECKPOINTS_MAX
     }
 
-    /// Forgets what waits beyond that, where some of it was dropped here and there: what its submitter is not told of it issues
-    /// again.
-    pub(super) fn keep_what_can_be_told(&mut self) {
-        if self.waiting.intervals() > HELD_INTERVALS_MAX {
-            self.waiting = self.waiting.ranges().take(HELD_INTERVALS_MAX).collect();
+    /// Forgets what waits beyond that, where some of it was dropped here and there, and says so: what its submitter is not told of
+    /// it issues again.
+    pub(super) fn keep_what_can_be_told(&mut self, now: Time) {
+        while let Some(excess @ 1..) = self.ranges().intervals().checked_sub(HELD_INTERVALS_MAX)
+            && !self.waiting.is_empty()
+        {
+            let left = self.waiting.intervals().saturating_sub(excess);
+            self.waiting = self.waiting.ranges().take(left).collect();
+            self.agreed = false;
+            self.holding_due = now;
         }
     }
 

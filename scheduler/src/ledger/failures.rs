@@ -8,6 +8,8 @@
 //! A machine on which tasks of the bag fail in a row, while elsewhere most of them succeed, is avoided for a while: it
 //! keeps none, and is told to offer nothing. It believes that only where all that it ran lately failed, whoever's it was.
 //!
+//! A task that was over and is run again on demand has all its tries again, and no word of an earlier attempt counts.
+//!
 //! Left out: tries are not sent to another machine than the last on purpose (a request goes where there is room), the
 //! pauses end with a restart, and so does the memory of machines that failed.
 
@@ -44,7 +46,7 @@ const ELSEWHERE_DONE: u64 = 3;
 const AVOID_FIRST: Duration = Duration::from_secs(60);
 pub(crate) const AVOID_MAX: Duration = Duration::from_secs(3600);
 
-/// Failed tries of one task that is not over.
+/// Failed tries of one task that is not over, and since which attempt they count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Failures {
     /// Of those that count as its own.
@@ -237,6 +239,9 @@ impl Ledger {
         self.attempt += 1;
         self.unissued.extend_with(&again);
         let bag: BagId = self.bag.id;
+        // What the journal says of placements may be older than the results that it is about to lack.
+        let placed: Vec<Change> = self.placed.values().map(|placement| placement.change(bag)).collect();
+        placed.into_iter().for_each(|change| io.persist(vec![change], Vec::new()));
         let mut changes = vec![Change::Put(self.record(io))];
         for index in again.indices() {
             // Messages are late and come twice, also while this machine restarts.
@@ -244,8 +249,6 @@ impl Ledger {
             self.failures.insert(index, Failures { void_before, ..Failures::default() });
             changes.extend([Change::Delete(RecordKey::Done(bag, index)), self.failures_change(index)]);
         }
-        // What the journal says of placements may be older than the results that it now lacks.
-        changes.extend(self.placed.values().map(|placement| placement.change(bag)));
         io.persist(changes, Vec::new());
         again.len()
     }

@@ -372,13 +372,12 @@ impl Ledger {
         }
         gained.subtract(mine);
         gained.subtract(&self.votes.of(executor, &gained));
-        for range in ranges.ranges() {
-            for (&index, failures) in self.failures.range(range) {
-                if Self::is_stale(failures, executor, attempt, self.is_replicated()) {
-                    gained.remove_index(index);
-                }
-            }
-        }
+        let tried = gained.ranges().flat_map(|range| self.failures.range(range));
+        let is_stale = |failures| Self::is_stale(failures, executor, attempt, self.is_replicated());
+        let stale: Vec<u64> = tried.filter(|(_, failures)| is_stale(failures)).map(|(&index, _)| index).collect();
+        stale.into_iter().for_each(|index| {
+            gained.remove_index(index);
+        });
         gained
     }
 

@@ -178,3 +178,41 @@ fn a_task_with_a_quorum_that_is_run_again_is_not_decided_by_old_votes() {
         assert_eq!(host.count(), [1, 0, 0, 0], "restarts: {restarts}");
     }
 }
+
+#[test]
+fn results_of_several_attempts_are_acknowledged_each_as_its_own() {
+    let mut host = submitter_of(10, Replication::default(), &[2]);
+    let (output, output_bytes, work_mops, exit_code) = (BlobId([1; 32]), 1, 1000.0, Some(0));
+    let finished = Finished { success: true, crashed: false, output, output_bytes, work_mops, exit_code };
+    let other = BagId([77; 32]);
+    for bag in [BAG, other] {
+        let results = [(1, 3), (2, 0), (4, 3)].map(|(index, attempt)| TaskResult::of(index, attempt, finished));
+        host.sent.clear();
+        host.receive(2, Message::Results { bag, executor: speaker(2), results: results.to_vec(), signature: None });
+        // Those that were taken are over now: the same once more are not wanted.
+        host.receive(2, Message::Results { bag, executor: speaker(2), results: results.to_vec(), signature: None });
+        let mut of: BTreeMap<u32, IntervalSet> = BTreeMap::new();
+        for (_, message) in &host.sent {
+            if let Message::ResultsAck { bag: acknowledged, attempt, indices } = message {
+                assert_eq!(*acknowledged, bag);
+                of.entry(*attempt).or_default().extend_with(indices);
+            }
+        }
+        let expected = [(0, [2].as_slice()), (3, [1, 4].as_slice())];
+        let set = |indices: &[u64]| indices.iter().map(|&index| index..index + 1).collect::<IntervalSet>();
+        assert_eq!(of, expected.into_iter().map(|(attempt, indices)| (attempt, set(indices))).collect());
+    }
+}
+
+#[test]
+fn an_old_result_that_comes_twice_costs_no_valid_one() {
+    let mut host = submitter_of(1, Replication::default(), &[2]);
+    host.hear_result(2, 0, 0, true);
+    host.rerun(0..1);
+    host.hear_holding(2, 7, LATER, 0..1);
+    assert_eq!(host.count(), [0, 0, 1, 0]);
+    host.hear_result(2, 0, 0, true);
+    // It ran the task anew all the while.
+    host.hear_result(2, 0, LATER, true);
+    assert_eq!(host.count(), [1, 0, 0, 0]);
+}

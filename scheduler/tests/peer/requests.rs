@@ -257,6 +257,44 @@ fn what_is_held_stays_small_enough_to_be_written_whatever_its_submitter_drops() 
 }
 
 #[test]
+fn what_a_machine_cannot_keep_it_tells_though_it_had_agreed_with_its_submitter() {
+    let mut host = Host::new(2);
+    host.receive(1, wide(1, 0, IntervalSet::from(0..2_000_000), Box::default()));
+    let version = host.holdings().last().unwrap().0;
+    host.receive(1, lease(version, IntervalSet::new()));
+    host.sent.clear();
+    host.receive(1, lease(version, scattered(1, 30_000)));
+    host.pass(seconds(1.0));
+    let (told, tasks) = *host.holdings().last().expect("it says what it holds");
+    assert!(told > version);
+    let held = &host.peer.held()[0];
+    assert_eq!(tasks, held.waiting + held.running);
+}
+
+#[test]
+fn room_for_a_bag_comes_back_as_its_tasks_end() {
+    for attempt in [0, 1] {
+        let mut host = Host::restore(2, Config { slots: 2, ..Config::default() }, Vec::new());
+        host.receive(1, wide(1, attempt, IntervalSet::from(0..1), Box::default()));
+        for number in 0..15 {
+            host.receive(1, wide(2 + number, attempt, scattered(10 + 512 * number, 256), Box::default()));
+        }
+        host.receive(1, wide(50, attempt, scattered(1_000_000, 10), Box::default()));
+        host.receive(1, lease(0, IntervalSet::new()));
+        // All but the first end, and are acknowledged.
+        while let Some(task) = host.peer.running().iter().map(|running| running.task).find(|task| task.index != 0) {
+            host.finish(task, true);
+            let indices = IntervalSet::from(task.index..task.index + 1);
+            host.receive(1, Message::ResultsAck { bag: BAG, attempt, indices });
+        }
+        assert_eq!(host.peer.held()[0].waiting, 0);
+        host.receive(1, wide(100, attempt, scattered(1_500_000, 256), Box::default()));
+        let held = &host.peer.held()[0];
+        assert_eq!(held.waiting + held.running, 257, "attempt {attempt}");
+    }
+}
+
+#[test]
 fn what_is_held_stays_small_enough_to_be_written_whatever_attempts_it_is_wanted_with() {
     let mut host = Host::new(2);
     host.receive(1, wide(1, 0, IntervalSet::from(0..2_000_000), Box::default()));
