@@ -215,11 +215,23 @@ const MEASURED: &str = "nodes,seed,case,quantity,value,key";
 const HEIGHTS: &str = "nodes,seed,depth,leaves,key";
 const TRAFFIC: &str = "nodes,seed,kind,messages_per_peer_s,bytes_per_peer_s,key";
 
-/// The tables that an experiment writes into, and their columns.
-fn tables_of(experiment: Experiment) -> Vec<(&'static str, &'static str)> {
-    let own = (experiment.name(), MEASURED);
+/// A table with what jobs have measured.
+struct Measured {
+    name: &'static str,
+    columns: &'static str,
+    /// The column of `overlay.csv` that says how many lines a job has here.
+    count: &'static str,
+}
+
+/// The tables that an experiment writes into.
+fn tables_of(experiment: Experiment) -> Vec<Measured> {
+    let own = Measured { name: experiment.name(), columns: MEASURED, count: "measured_lines" };
     match experiment {
-        Experiment::Steady => vec![own, ("heights", HEIGHTS), ("traffic", TRAFFIC)],
+        Experiment::Steady => vec![
+            own,
+            Measured { name: "heights", columns: HEIGHTS, count: "heights_lines" },
+            Measured { name: "traffic", columns: TRAFFIC, count: "traffic_lines" },
+        ],
         _ => vec![own],
     }
 }
@@ -237,16 +249,21 @@ impl Tables {
     fn open(of: &Reproduction, jobs: &[Job]) -> Result<Self, String> {
         let path = |name: &str| of.out.join(format!("{name}.csv"));
         let mut samples = BTreeMap::new();
-        for (name, heading) in Experiment::ALL.into_iter().flat_map(tables_of) {
-            samples.insert(name, Samples::open(path(name), heading)?);
+        for Measured { name, columns, .. } in Experiment::ALL.into_iter().flat_map(tables_of) {
+            samples.insert(name, Samples::open(path(name), columns)?);
         }
         let identities = jobs.iter().map(|job| (job.key.clone(), of.labels(job), job.seed));
         let mut tables = Self { jobs: Table::open(path("overlay"), identities.collect())?, samples };
-        for (job, line) in jobs.iter().zip(&mut tables.jobs.lines) {
-            // Whoever has removed a table has it made again.
-            let is_there = |(name, _): &(&str, &str)| !tables.samples[name].lines(&job.key).is_empty();
-            if !tables_of(job.experiment).iter().all(is_there) {
-                *line = None;
+        for (job, kept) in jobs.iter().zip(&mut tables.jobs.lines) {
+            // Whoever has removed a table, or some of its lines, has them made again.
+            let is_whole = |line: &Line| {
+                tables_of(job.experiment).iter().all(|Measured { name, count, .. }| {
+                    let told = line.values.iter().find(|(known, _)| known == count).map(|(_, lines)| *lines);
+                    told == Some(tables.samples[name].lines(&job.key).len() as f64)
+                })
+            };
+            if !kept.as_ref().is_some_and(is_whole) {
+                *kept = None;
             }
         }
         let keys = tables.keys();
@@ -284,22 +301,23 @@ impl Tables {
             values.push(("peak_rss_bytes".to_owned(), bytes as f64));
             values.push(("peak_rss_bytes_per_peer".to_owned(), bytes as f64 / f64::from(nodes) / grids as f64));
         }
-        let trace_hash = outcome.trace.to_hex().to_string();
-        self.jobs.lines[number] = Some(Line { key: key.clone(), labels: of.labels(job), seed, trace_hash, values });
         let mut rows: BTreeMap<&str, Vec<String>> = BTreeMap::from([
             (job.experiment.name(), measured.collect()),
             ("heights", heights.collect()),
             ("traffic", traffic.collect()),
         ]);
-        for (name, _) in tables_of(job.experiment) {
-            let samples = self.samples.get_mut(name).expect("there is one of each name");
-            samples.insert(key, rows.remove(name).unwrap_or_default());
+        for Measured { name, count, .. } in tables_of(job.experiment) {
+            let rows = rows.remove(name).unwrap_or_default();
+            values.push((count.to_owned(), rows.len() as f64));
+            self.samples.get_mut(name).expect("there is one of each name").insert(key, rows);
         }
+        let trace_hash = outcome.trace.to_hex().to_string();
+        self.jobs.lines[number] = Some(Line { key: key.clone(), labels: of.labels(job), seed, trace_hash, values });
         let keys = self.keys();
-        for (name, _) in tables_of(job.experiment) {
+        for Measured { name, .. } in tables_of(job.experiment) {
             self.samples[name].write(&keys)?;
         }
-        // The last: a line there says that the others are there, too.
+        // The last: a line there says that the others are there, too, and how many.
         self.jobs.write()
     }
 }

@@ -168,6 +168,37 @@ fn an_interrupted_run_goes_on_where_it_stopped() {
 }
 
 #[test]
+fn a_job_without_lines_in_some_table_is_not_run_again() {
+    let out = Directory::new("one-machine");
+    let arguments = "--nodes 1 --only steady --output json";
+    let first = json(&overlay(arguments, &out));
+    assert!(!out.0.join("traffic.csv").exists(), "a machine alone sends nothing");
+    let again = overlay(arguments, &out);
+    let stderr = String::from_utf8_lossy(&again.stderr);
+    assert!(stderr.contains("1 of 1 jobs were found in the directory"), "{stderr}");
+    assert_eq!(json(&again), first);
+}
+
+#[test]
+fn a_job_of_which_lines_were_cut_is_run_again() {
+    let out = Directory::new("cut");
+    let arguments = "--nodes 12 --seeds 2 --only steady,crash --output json";
+    let first = simulated(json(&overlay(arguments, &out)));
+    for table in ["crash.csv", "traffic.csv", "heights.csv"] {
+        let whole = out.read(table);
+        // All of the first seed, and some of the second.
+        let kept = whole.lines().count() - 1;
+        let cut: String = whole.split_inclusive('\n').take(kept).collect();
+        std::fs::write(out.0.join(table), cut).unwrap();
+        let again = overlay(arguments, &out);
+        let stderr = String::from_utf8_lossy(&again.stderr);
+        assert!(stderr.contains("3 of 4 jobs were found in the directory"), "{table}: {stderr}");
+        assert_eq!((out.read(table), simulated(json(&again))["complete"].clone()), (whole, first["complete"].clone()));
+    }
+    assert!(String::from_utf8_lossy(&overlay(arguments, &out).stderr).contains("4 of 4 jobs were found"));
+}
+
+#[test]
 fn a_page_shows_what_was_found_of_overlays() {
     let out = Directory::new("page");
     let arguments = "--nodes 12 --seed 3 --seeds 2 --only steady,crash --output json";
