@@ -159,7 +159,7 @@ pub struct Summary {
     pub peer_hours_per_cpu_hour: f64,
     /// The most memory a process that ran some of the jobs had; none where the system does not tell.
     pub peak_rss_bytes: Option<u64>,
-    /// The same, for each machine of the grids that ran, or were kept for another case, at the same time.
+    /// The same of that process, for each machine of the grids that ran in it, or were kept for another case, at the same time.
     pub peak_rss_bytes_per_peer: Option<f64>,
     /// Over the traces of all jobs, in their order.
     pub trace_hash: String,
@@ -550,11 +550,14 @@ impl Reproduction {
             let known = places.map(|place| (place.to_owned(), values(experiment, Some(place), "links_s")));
             known.filter_map(|(place, values)| Some((place, quantiles(&values)?))).collect()
         };
-        let of_lines = |name: &str| -> Vec<f64> {
-            let values = finished().flat_map(|(_, line)| &line.values);
-            values.filter(|(known, _)| known == name).map(|(_, value)| *value).collect()
+        let of_line = |line: &Line, name: &str| {
+            let mut values = line.values.iter();
+            values.find(|(known, _)| known == name).map(|(_, value)| *value)
         };
-        let sum = |name| of_lines(name).iter().sum::<f64>();
+        let sum = |name| finished().filter_map(|(_, line)| of_line(line, name)).sum::<f64>();
+        // What a run that was interrupted had left to do for another process has fewer grids, and is no measure of all.
+        let peaks = finished().filter_map(|(_, line)| Some((of_line(line, "peak_rss_bytes")?, line)));
+        let peak = peaks.max_by(|(one, _), (other, _)| one.total_cmp(other));
         let (events, cpu_s, time_up_s) = (sum("events") as u64, sum("cpu_s"), sum("time_up_s"));
         let mut hasher = blake3::Hasher::new();
         for (_, line) in finished() {
@@ -617,8 +620,8 @@ impl Reproduction {
             cpu_s,
             events_per_cpu_s: events as f64 / cpu_s.max(1e-9),
             peer_hours_per_cpu_hour: time_up_s / cpu_s.max(1e-9),
-            peak_rss_bytes: quantile_of(of_lines("peak_rss_bytes"), 1.0).map(|bytes| bytes as u64),
-            peak_rss_bytes_per_peer: quantile_of(of_lines("peak_rss_bytes_per_peer"), 1.0),
+            peak_rss_bytes: peak.map(|(bytes, _)| bytes as u64),
+            peak_rss_bytes_per_peer: peak.and_then(|(_, line)| of_line(line, "peak_rss_bytes_per_peer")),
             trace_hash: hasher.finalize().to_hex().to_string(),
         }
     }

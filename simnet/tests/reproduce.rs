@@ -198,6 +198,28 @@ fn a_job_of_which_lines_were_cut_is_run_again() {
     assert!(String::from_utf8_lossy(&overlay(arguments, &out).stderr).contains("4 of 4 jobs were found"));
 }
 
+/// A second process, which had little left to do, has less memory for fewer machines at a time.
+#[test]
+fn memory_for_each_machine_is_that_of_the_process_that_had_the_most() {
+    let out = Directory::new("memory");
+    let arguments = "--nodes 12 --seeds 2 --only steady --output json";
+    json(&overlay(arguments, &out));
+    let table = out.read("overlay.csv");
+    let mut rows: Vec<Vec<&str>> = table.lines().map(|line| line.split(',').collect()).collect();
+    let column = |name: &str| rows[0].iter().position(|known| *known == name).expect("a column");
+    let (peak, per_peer) = (column("peak_rss_bytes"), column("peak_rss_bytes_per_peer"));
+    for (row, values) in [(1, ["9000000", "250000"]), (2, ["6000000", "500000"])] {
+        [rows[row][peak], rows[row][per_peer]] = values;
+    }
+    let told: String = rows.iter().map(|row| row.join(",") + "\n").collect();
+    std::fs::write(out.0.join("overlay.csv"), told).unwrap();
+    let summary = json(&overlay(arguments, &out));
+    assert_eq!(
+        (&summary["peak_rss_bytes"], &summary["peak_rss_bytes_per_peer"]),
+        (&9_000_000.into(), &250_000.0.into())
+    );
+}
+
 #[test]
 fn a_page_shows_what_was_found_of_overlays() {
     let out = Directory::new("page");
