@@ -322,6 +322,41 @@ impl Tables {
     }
 }
 
+/// A line of the table of an experiment, read back from it.
+struct Reading<'a> {
+    experiment: Experiment,
+    case: &'a str,
+    quantity: &'a str,
+    value: f64,
+}
+
+impl<'a> Reading<'a> {
+    /// Of cells in the order of [`MEASURED`].
+    fn of(experiment: Experiment, cells: &[&'a str]) -> Option<Self> {
+        let &[_nodes, _seed, case, quantity, value, _key] = cells else { return None };
+        Some(Self { experiment, case, quantity, value: number(value) })
+    }
+}
+
+/// Messages of one kind, read back from `traffic.csv`.
+struct KindRate<'a> {
+    kind: &'a str,
+    rate: Rate,
+}
+
+impl<'a> KindRate<'a> {
+    /// Of cells in the order of [`TRAFFIC`].
+    fn of(cells: &[&'a str]) -> Option<Self> {
+        let &[_nodes, _seed, kind, messages, bytes, _key] = cells else { return None };
+        Some(Self { kind, rate: Rate { messages: number(messages), bytes: number(bytes) } })
+    }
+}
+
+/// Whatever is taken in from a table has numbers where numbers belong.
+fn number(cell: &str) -> f64 {
+    cell.parse().unwrap_or(f64::NAN)
+}
+
 /// The grid of one seed, for the cases that begin with it.
 #[derive(Default)]
 struct Nursery {
@@ -357,11 +392,11 @@ impl Reproduction {
                 "there is no case {name:?}: write one of 10, 50, 80, halves, strangers, crashes, announced"
             ));
         }
-        let jobs = self.jobs("");
-        if jobs.is_empty() {
+        let cases = self.experiment_cases();
+        if cases.is_empty() {
             return Err("none of these experiments has such a case".to_owned());
         }
-        if jobs.iter().any(|job| job.experiment == Experiment::Trace) {
+        if cases.iter().any(|(experiment, _)| *experiment == Experiment::Trace) {
             self.trace.iter().try_for_each(|trace| trace.validate(self.nodes))?;
         }
         if self.threads == Some(0) {
@@ -392,18 +427,20 @@ impl Reproduction {
         vec![("nodes", json!(self.nodes)), ("experiment", json!(job.experiment.name())), ("case", json!(job.case))]
     }
 
-    fn jobs(&self, build: &str) -> Vec<Job> {
+    /// The cases that are to be run with each seed.
+    fn experiment_cases(&self) -> Vec<(Experiment, &'static str)> {
         let suits = |experiment: &Experiment| match experiment {
             _ if !self.only.is_empty() => self.only.contains(experiment),
             Experiment::Trace => self.trace.is_some(),
             Experiment::PartitionHour => self.nodes <= PARTITION_HOUR_NODES_MAX,
             _ => true,
         };
-        let seeds = self.seed..=self.seed + (self.seeds - 1);
         let experiments = Experiment::ALL.into_iter().filter(suits);
         let cases = experiments.flat_map(|experiment| experiment.cases().iter().map(move |case| (experiment, *case)));
-        let cases = cases.filter(|(_, case)| self.cases.is_empty() || self.cases.iter().any(|name| name == case));
-        let cases: Vec<_> = cases.collect();
+        cases.filter(|(_, case)| self.cases.is_empty() || self.cases.iter().any(|name| name == case)).collect()
+    }
+
+    fn jobs(&self, build: &str) -> Vec<Job> {
         let replayed = self.trace.as_ref().map_or(String::new(), |Replay { availability, speedup, .. }| {
             blake3::hash(format!("{availability:?} {speedup}").as_bytes()).to_hex().to_string()
         });
@@ -413,6 +450,8 @@ impl Reproduction {
             let key = hex::encode(&blake3::hash(key.as_bytes()).as_bytes()[..8]);
             Job { experiment, case, seed, key }
         };
+        let cases = self.experiment_cases();
+        let seeds = self.seed..=self.seed + (self.seeds - 1);
         // By seed, so that few grids are kept at a time.
         seeds.flat_map(|seed| cases.iter().map(move |(experiment, case)| job(*experiment, case, seed))).collect()
     }
@@ -529,18 +568,18 @@ impl Reproduction {
     fn summary(&self, jobs: &[Job], tables: &Tables) -> Summary {
         let finished = || jobs.iter().zip(&tables.jobs.lines).filter_map(|(job, line)| Some((job, line.as_ref()?)));
         let lines = |name: &str, job: &Job| tables.samples[name].lines(&job.key);
-        // Whatever is read as a sample has a number in its last column.
-        let number = |cell: &str| cell.parse::<f64>().unwrap_or(f64::NAN);
-        let mut samples: Vec<(Experiment, &str, &str, f64)> = Vec::new();
+        let mut readings: Vec<Reading<'_>> = Vec::new();
         for (job, _) in finished() {
             let of_job = lines(job.experiment.name(), job);
-            samples.extend(of_job.iter().map(|cells| (job.experiment, cells[2], cells[3], number(cells[4]))));
+            readings.extend(of_job.iter().filter_map(|cells| Reading::of(job.experiment, cells)));
         }
         let values = |experiment: Experiment, case: Option<&str>, quantity: &str| -> Vec<f64> {
-            let fits = |sample: &&(Experiment, &str, &str, f64)| {
-                sample.0 == experiment && sample.2 == quantity && case.is_none_or(|case| case == sample.1)
+            let fits = |reading: &&Reading<'_>| {
+                reading.experiment == experiment
+                    && reading.quantity == quantity
+                    && case.is_none_or(|case| case == reading.case)
             };
-            samples.iter().filter(fits).map(|sample| sample.3).collect()
+            readings.iter().filter(fits).map(|reading| reading.value).collect()
         };
         let quantile = |experiment, quantity, share| quantile(&values(experiment, None, quantity), share);
         let most = |experiment, case, quantity| quantile_of(values(experiment, Some(case), quantity), 1.0);
@@ -567,12 +606,12 @@ impl Reproduction {
                 Err(_) => hasher.update(line.trace_hash.as_bytes()),
             };
         }
-        let unhealed = samples.iter().filter(|sample| sample.2 == "unhealed");
-        let growth = samples.iter().filter(|sample| sample.2 == "growth_s");
+        let unhealed = readings.iter().filter(|reading| reading.quantity == "unhealed");
+        let growth = readings.iter().filter(|reading| reading.quantity == "growth_s");
         let steady = finished().map(|(job, _)| job).filter(|job| job.experiment == Experiment::Steady);
         let traffic = steady.map(|job| {
-            let of_job = lines("traffic", job).into_iter();
-            of_job.map(|cells| (cells[2], number(cells[3]), number(cells[4]))).collect()
+            let of_job = lines("traffic", job);
+            of_job.iter().filter_map(|cells| KindRate::of(cells)).collect()
         });
         Summary {
             experiment: "overlay",
@@ -584,7 +623,7 @@ impl Reproduction {
             complete: tables.jobs.lines.iter().all(Option::is_some),
             height: most(Experiment::Steady, "", "height"),
             mean_depth: mean(Experiment::Steady, None, "mean_depth"),
-            growth_s: growth.map(|sample| sample.3).reduce(f64::max),
+            growth_s: growth.map(|reading| reading.value).reduce(f64::max),
             crash_repair_p50_s: quantile(Experiment::Crash, "links_s", 0.5),
             crash_repair_p99_s: quantile(Experiment::Crash, "links_s", 0.99),
             crash_repair_counts_p99_s: quantile(Experiment::Crash, "counts_s", 0.99),
@@ -656,15 +695,15 @@ fn quantiles(values: &[f64]) -> Option<Quantiles> {
 }
 
 /// Means over the seeds, each of which has messages and bytes by kind.
-fn traffic_by_kind<'a>(seeds: impl Iterator<Item = Vec<(&'a str, f64, f64)>>) -> BTreeMap<String, Traffic> {
+fn traffic_by_kind<'a>(seeds: impl Iterator<Item = Vec<KindRate<'a>>>) -> BTreeMap<String, Traffic> {
     let mut kinds: BTreeMap<String, Traffic> = BTreeMap::new();
     let mut worlds = 0.0;
     for rates in seeds {
         worlds += 1.0;
-        for (kind, messages, bytes) in rates {
+        for KindRate { kind, rate } in rates {
             let sum = kinds.entry(kind.to_owned()).or_default();
-            sum.messages += messages;
-            sum.bytes += bytes;
+            sum.messages += rate.messages;
+            sum.bytes += rate.bytes;
         }
     }
     for sum in kinds.values_mut() {
