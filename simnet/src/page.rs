@@ -88,7 +88,8 @@ struct Found {
     summary: Value,
 }
 
-/// Summaries in the order of the experiments.
+/// Summaries in the order of the experiments. `summary.json` is a name that many programs give: only one that says that it is of
+/// overlays is taken, and any other passed over.
 fn summaries(directory: &Path) -> Result<Vec<Found>, String> {
     let unreadable = |path: &Path, error: &dyn std::fmt::Display| format!("{} cannot be read: {error}", path.display());
     let mut directories = vec![directory.to_owned()];
@@ -106,9 +107,18 @@ fn summaries(directory: &Path) -> Result<Vec<Found>, String> {
             if !path.try_exists().map_err(|error| unreadable(&path, &error))? {
                 continue;
             }
-            let text = std::fs::read_to_string(&path).map_err(|error| unreadable(&path, &error))?;
-            let summary = serde_json::from_str(&text).map_err(|error| unreadable(&path, &error))?;
-            found.push(Found { name, experiment, path, summary });
+            // Whatever has that name elsewhere is none of ours.
+            let is_anyones = experiment.is_none();
+            if is_anyones && path.is_dir() {
+                continue;
+            }
+            let text = std::fs::read(&path).map_err(|error| unreadable(&path, &error))?;
+            match serde_json::from_slice::<Value>(&text) {
+                Ok(summary) if is_anyones && summary["experiment"] != name => {}
+                Ok(summary) => found.push(Found { name, experiment, path, summary }),
+                Err(_) if is_anyones => {}
+                Err(error) => return Err(unreadable(&path, &error)),
+            }
         }
     }
     Ok(found)
@@ -129,8 +139,11 @@ fn page(summaries: &[Found]) -> String {
         let (command, commit) = (text("command"), text("commit"));
         let (seed, seeds) = (summary["seed"].as_u64().unwrap_or(0), summary["seeds"].as_u64().unwrap_or(0));
         let last = seed.saturating_add(seeds.saturating_sub(1));
-        add(format_args!("<section id=\"{name}\">\n<h2>{name}</h2>\n<pre>{command}</pre>\n"));
-        add(format_args!("<p>Seeds {seed} to {last}, commit {commit}, from <code>{place}</code>.</p>\n"));
+        // Older programs wrote neither.
+        let command = if command.is_empty() { command } else { format!("<pre>{command}</pre>\n") };
+        let commit = if commit.is_empty() { commit } else { format!("commit {commit}, ") };
+        add(format_args!("<section id=\"{name}\">\n<h2>{name}</h2>\n{command}"));
+        add(format_args!("<p>Seeds {seed} to {last}, {commit}from <code>{place}</code>.</p>\n"));
         if summary["complete"] != Value::Bool(true) {
             let why = experiment.map_or("some jobs are missing", |_| "rows tell how many seeds they have");
             add(format_args!("<p class=\"open\">Not complete: {why}.</p>\n"));
@@ -223,5 +236,12 @@ mod tests {
         for part in ["<th>height</th><td>3</td>", "<th>by &lt;i&gt;, &lt;b&gt;&amp;: p50 s</th><td>0.500</td>"] {
             assert!(html.contains(part), "{part}");
         }
+    }
+
+    #[test]
+    fn what_an_older_program_did_not_write_leaves_no_gap() {
+        let summary = serde_json::json!({ "experiment": "overlay", "seed": 1, "seeds": 2, "height": 3 });
+        let html = page(&[Found { name: "overlay", experiment: None, path: PathBuf::from("a"), summary }]);
+        assert!(html.contains("<h2>overlay</h2>\n<p>Seeds 1 to 2, from <code>a</code>.</p>"), "{html}");
     }
 }

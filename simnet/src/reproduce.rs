@@ -159,7 +159,7 @@ pub struct Summary {
     pub peer_hours_per_cpu_hour: f64,
     /// The most memory a process that ran some of the jobs had; none where the system does not tell.
     pub peak_rss_bytes: Option<u64>,
-    /// The same, for each machine of the grids that ran, or were kept for another case, at the same time.
+    /// The same of that process, for each machine of the grids that ran in it, or were kept for another case, at the same time.
     pub peak_rss_bytes_per_peer: Option<f64>,
     /// Over the traces of all jobs, in their order.
     pub trace_hash: String,
@@ -215,11 +215,23 @@ const MEASURED: &str = "nodes,seed,case,quantity,value,key";
 const HEIGHTS: &str = "nodes,seed,depth,leaves,key";
 const TRAFFIC: &str = "nodes,seed,kind,messages_per_peer_s,bytes_per_peer_s,key";
 
-/// The tables that an experiment writes into, and their columns.
-fn tables_of(experiment: Experiment) -> Vec<(&'static str, &'static str)> {
-    let own = (experiment.name(), MEASURED);
+/// A table with what jobs have measured.
+struct Measured {
+    name: &'static str,
+    columns: &'static str,
+    /// The column of `overlay.csv` that says how many lines a job has here.
+    count: &'static str,
+}
+
+/// The tables that an experiment writes into.
+fn tables_of(experiment: Experiment) -> Vec<Measured> {
+    let own = Measured { name: experiment.name(), columns: MEASURED, count: "measured_lines" };
     match experiment {
-        Experiment::Steady => vec![own, ("heights", HEIGHTS), ("traffic", TRAFFIC)],
+        Experiment::Steady => vec![
+            own,
+            Measured { name: "heights", columns: HEIGHTS, count: "heights_lines" },
+            Measured { name: "traffic", columns: TRAFFIC, count: "traffic_lines" },
+        ],
         _ => vec![own],
     }
 }
@@ -237,16 +249,21 @@ impl Tables {
     fn open(of: &Reproduction, jobs: &[Job]) -> Result<Self, String> {
         let path = |name: &str| of.out.join(format!("{name}.csv"));
         let mut samples = BTreeMap::new();
-        for (name, heading) in Experiment::ALL.into_iter().flat_map(tables_of) {
-            samples.insert(name, Samples::open(path(name), heading)?);
+        for Measured { name, columns, .. } in Experiment::ALL.into_iter().flat_map(tables_of) {
+            samples.insert(name, Samples::open(path(name), columns)?);
         }
         let identities = jobs.iter().map(|job| (job.key.clone(), of.labels(job), job.seed));
         let mut tables = Self { jobs: Table::open(path("overlay"), identities.collect())?, samples };
-        for (job, line) in jobs.iter().zip(&mut tables.jobs.lines) {
-            // Whoever has removed a table has it made again.
-            let is_there = |(name, _): &(&str, &str)| !tables.samples[name].lines(&job.key).is_empty();
-            if !tables_of(job.experiment).iter().all(is_there) {
-                *line = None;
+        for (job, kept) in jobs.iter().zip(&mut tables.jobs.lines) {
+            // Whoever has removed a table, or some of its lines, has them made again.
+            let is_whole = |line: &Line| {
+                tables_of(job.experiment).iter().all(|Measured { name, count, .. }| {
+                    let told = line.values.iter().find(|(known, _)| known == count).map(|(_, lines)| *lines);
+                    told == Some(tables.samples[name].lines(&job.key).len() as f64)
+                })
+            };
+            if !kept.as_ref().is_some_and(is_whole) {
+                *kept = None;
             }
         }
         let keys = tables.keys();
@@ -284,24 +301,60 @@ impl Tables {
             values.push(("peak_rss_bytes".to_owned(), bytes as f64));
             values.push(("peak_rss_bytes_per_peer".to_owned(), bytes as f64 / f64::from(nodes) / grids as f64));
         }
-        let trace_hash = outcome.trace.to_hex().to_string();
-        self.jobs.lines[number] = Some(Line { key: key.clone(), labels: of.labels(job), seed, trace_hash, values });
         let mut rows: BTreeMap<&str, Vec<String>> = BTreeMap::from([
             (job.experiment.name(), measured.collect()),
             ("heights", heights.collect()),
             ("traffic", traffic.collect()),
         ]);
-        for (name, _) in tables_of(job.experiment) {
-            let samples = self.samples.get_mut(name).expect("there is one of each name");
-            samples.insert(key, rows.remove(name).unwrap_or_default());
+        for Measured { name, count, .. } in tables_of(job.experiment) {
+            let rows = rows.remove(name).unwrap_or_default();
+            values.push((count.to_owned(), rows.len() as f64));
+            self.samples.get_mut(name).expect("there is one of each name").insert(key, rows);
         }
+        let trace_hash = outcome.trace.to_hex().to_string();
+        self.jobs.lines[number] = Some(Line { key: key.clone(), labels: of.labels(job), seed, trace_hash, values });
         let keys = self.keys();
-        for (name, _) in tables_of(job.experiment) {
+        for Measured { name, .. } in tables_of(job.experiment) {
             self.samples[name].write(&keys)?;
         }
-        // The last: a line there says that the others are there, too.
+        // The last: a line there says that the others are there, too, and how many.
         self.jobs.write()
     }
+}
+
+/// A line of the table of an experiment, read back from it.
+struct Reading<'a> {
+    experiment: Experiment,
+    case: &'a str,
+    quantity: &'a str,
+    value: f64,
+}
+
+impl<'a> Reading<'a> {
+    /// Of cells in the order of [`MEASURED`].
+    fn of(experiment: Experiment, cells: &[&'a str]) -> Option<Self> {
+        let &[_nodes, _seed, case, quantity, value, _key] = cells else { return None };
+        Some(Self { experiment, case, quantity, value: number(value) })
+    }
+}
+
+/// Messages of one kind, read back from `traffic.csv`.
+struct KindRate<'a> {
+    kind: &'a str,
+    rate: Rate,
+}
+
+impl<'a> KindRate<'a> {
+    /// Of cells in the order of [`TRAFFIC`].
+    fn of(cells: &[&'a str]) -> Option<Self> {
+        let &[_nodes, _seed, kind, messages, bytes, _key] = cells else { return None };
+        Some(Self { kind, rate: Rate { messages: number(messages), bytes: number(bytes) } })
+    }
+}
+
+/// Whatever is taken in from a table has numbers where numbers belong.
+fn number(cell: &str) -> f64 {
+    cell.parse().unwrap_or(f64::NAN)
 }
 
 /// The grid of one seed, for the cases that begin with it.
@@ -339,11 +392,11 @@ impl Reproduction {
                 "there is no case {name:?}: write one of 10, 50, 80, halves, strangers, crashes, announced"
             ));
         }
-        let jobs = self.jobs("");
-        if jobs.is_empty() {
+        let cases = self.experiment_cases();
+        if cases.is_empty() {
             return Err("none of these experiments has such a case".to_owned());
         }
-        if jobs.iter().any(|job| job.experiment == Experiment::Trace) {
+        if cases.iter().any(|(experiment, _)| *experiment == Experiment::Trace) {
             self.trace.iter().try_for_each(|trace| trace.validate(self.nodes))?;
         }
         if self.threads == Some(0) {
@@ -374,18 +427,20 @@ impl Reproduction {
         vec![("nodes", json!(self.nodes)), ("experiment", json!(job.experiment.name())), ("case", json!(job.case))]
     }
 
-    fn jobs(&self, build: &str) -> Vec<Job> {
+    /// The cases that are to be run with each seed.
+    fn experiment_cases(&self) -> Vec<(Experiment, &'static str)> {
         let suits = |experiment: &Experiment| match experiment {
             _ if !self.only.is_empty() => self.only.contains(experiment),
             Experiment::Trace => self.trace.is_some(),
             Experiment::PartitionHour => self.nodes <= PARTITION_HOUR_NODES_MAX,
             _ => true,
         };
-        let seeds = self.seed..=self.seed + (self.seeds - 1);
         let experiments = Experiment::ALL.into_iter().filter(suits);
         let cases = experiments.flat_map(|experiment| experiment.cases().iter().map(move |case| (experiment, *case)));
-        let cases = cases.filter(|(_, case)| self.cases.is_empty() || self.cases.iter().any(|name| name == case));
-        let cases: Vec<_> = cases.collect();
+        cases.filter(|(_, case)| self.cases.is_empty() || self.cases.iter().any(|name| name == case)).collect()
+    }
+
+    fn jobs(&self, build: &str) -> Vec<Job> {
         let replayed = self.trace.as_ref().map_or(String::new(), |Replay { availability, speedup, .. }| {
             blake3::hash(format!("{availability:?} {speedup}").as_bytes()).to_hex().to_string()
         });
@@ -395,6 +450,8 @@ impl Reproduction {
             let key = hex::encode(&blake3::hash(key.as_bytes()).as_bytes()[..8]);
             Job { experiment, case, seed, key }
         };
+        let cases = self.experiment_cases();
+        let seeds = self.seed..=self.seed + (self.seeds - 1);
         // By seed, so that few grids are kept at a time.
         seeds.flat_map(|seed| cases.iter().map(move |(experiment, case)| job(*experiment, case, seed))).collect()
     }
@@ -511,18 +568,18 @@ impl Reproduction {
     fn summary(&self, jobs: &[Job], tables: &Tables) -> Summary {
         let finished = || jobs.iter().zip(&tables.jobs.lines).filter_map(|(job, line)| Some((job, line.as_ref()?)));
         let lines = |name: &str, job: &Job| tables.samples[name].lines(&job.key);
-        // Whatever is read as a sample has a number in its last column.
-        let number = |cell: &str| cell.parse::<f64>().unwrap_or(f64::NAN);
-        let mut samples: Vec<(Experiment, &str, &str, f64)> = Vec::new();
+        let mut readings: Vec<Reading<'_>> = Vec::new();
         for (job, _) in finished() {
             let of_job = lines(job.experiment.name(), job);
-            samples.extend(of_job.iter().map(|cells| (job.experiment, cells[2], cells[3], number(cells[4]))));
+            readings.extend(of_job.iter().filter_map(|cells| Reading::of(job.experiment, cells)));
         }
         let values = |experiment: Experiment, case: Option<&str>, quantity: &str| -> Vec<f64> {
-            let fits = |sample: &&(Experiment, &str, &str, f64)| {
-                sample.0 == experiment && sample.2 == quantity && case.is_none_or(|case| case == sample.1)
+            let fits = |reading: &&Reading<'_>| {
+                reading.experiment == experiment
+                    && reading.quantity == quantity
+                    && case.is_none_or(|case| case == reading.case)
             };
-            samples.iter().filter(fits).map(|sample| sample.3).collect()
+            readings.iter().filter(fits).map(|reading| reading.value).collect()
         };
         let quantile = |experiment, quantity, share| quantile(&values(experiment, None, quantity), share);
         let most = |experiment, case, quantity| quantile_of(values(experiment, Some(case), quantity), 1.0);
@@ -532,11 +589,14 @@ impl Reproduction {
             let known = places.map(|place| (place.to_owned(), values(experiment, Some(place), "links_s")));
             known.filter_map(|(place, values)| Some((place, quantiles(&values)?))).collect()
         };
-        let of_lines = |name: &str| -> Vec<f64> {
-            let values = finished().flat_map(|(_, line)| &line.values);
-            values.filter(|(known, _)| known == name).map(|(_, value)| *value).collect()
+        let of_line = |line: &Line, name: &str| {
+            let mut values = line.values.iter();
+            values.find(|(known, _)| known == name).map(|(_, value)| *value)
         };
-        let sum = |name| of_lines(name).iter().sum::<f64>();
+        let sum = |name| finished().filter_map(|(_, line)| of_line(line, name)).sum::<f64>();
+        // What a run that was interrupted had left to do for another process has fewer grids, and is no measure of all.
+        let peaks = finished().filter_map(|(_, line)| Some((of_line(line, "peak_rss_bytes")?, line)));
+        let peak = peaks.max_by(|(one, _), (other, _)| one.total_cmp(other));
         let (events, cpu_s, time_up_s) = (sum("events") as u64, sum("cpu_s"), sum("time_up_s"));
         let mut hasher = blake3::Hasher::new();
         for (_, line) in finished() {
@@ -546,12 +606,12 @@ impl Reproduction {
                 Err(_) => hasher.update(line.trace_hash.as_bytes()),
             };
         }
-        let unhealed = samples.iter().filter(|sample| sample.2 == "unhealed");
-        let growth = samples.iter().filter(|sample| sample.2 == "growth_s");
+        let unhealed = readings.iter().filter(|reading| reading.quantity == "unhealed");
+        let growth = readings.iter().filter(|reading| reading.quantity == "growth_s");
         let steady = finished().map(|(job, _)| job).filter(|job| job.experiment == Experiment::Steady);
         let traffic = steady.map(|job| {
-            let of_job = lines("traffic", job).into_iter();
-            of_job.map(|cells| (cells[2], number(cells[3]), number(cells[4]))).collect()
+            let of_job = lines("traffic", job);
+            of_job.iter().filter_map(|cells| KindRate::of(cells)).collect()
         });
         Summary {
             experiment: "overlay",
@@ -563,7 +623,7 @@ impl Reproduction {
             complete: tables.jobs.lines.iter().all(Option::is_some),
             height: most(Experiment::Steady, "", "height"),
             mean_depth: mean(Experiment::Steady, None, "mean_depth"),
-            growth_s: growth.map(|sample| sample.3).reduce(f64::max),
+            growth_s: growth.map(|reading| reading.value).reduce(f64::max),
             crash_repair_p50_s: quantile(Experiment::Crash, "links_s", 0.5),
             crash_repair_p99_s: quantile(Experiment::Crash, "links_s", 0.99),
             crash_repair_counts_p99_s: quantile(Experiment::Crash, "counts_s", 0.99),
@@ -599,8 +659,8 @@ impl Reproduction {
             cpu_s,
             events_per_cpu_s: events as f64 / cpu_s.max(1e-9),
             peer_hours_per_cpu_hour: time_up_s / cpu_s.max(1e-9),
-            peak_rss_bytes: quantile_of(of_lines("peak_rss_bytes"), 1.0).map(|bytes| bytes as u64),
-            peak_rss_bytes_per_peer: quantile_of(of_lines("peak_rss_bytes_per_peer"), 1.0),
+            peak_rss_bytes: peak.map(|(bytes, _)| bytes as u64),
+            peak_rss_bytes_per_peer: peak.and_then(|(_, line)| of_line(line, "peak_rss_bytes_per_peer")),
             trace_hash: hasher.finalize().to_hex().to_string(),
         }
     }
@@ -635,15 +695,15 @@ fn quantiles(values: &[f64]) -> Option<Quantiles> {
 }
 
 /// Means over the seeds, each of which has messages and bytes by kind.
-fn traffic_by_kind<'a>(seeds: impl Iterator<Item = Vec<(&'a str, f64, f64)>>) -> BTreeMap<String, Traffic> {
+fn traffic_by_kind<'a>(seeds: impl Iterator<Item = Vec<KindRate<'a>>>) -> BTreeMap<String, Traffic> {
     let mut kinds: BTreeMap<String, Traffic> = BTreeMap::new();
     let mut worlds = 0.0;
     for rates in seeds {
         worlds += 1.0;
-        for (kind, messages, bytes) in rates {
+        for KindRate { kind, rate } in rates {
             let sum = kinds.entry(kind.to_owned()).or_default();
-            sum.messages += messages;
-            sum.bytes += bytes;
+            sum.messages += rate.messages;
+            sum.bytes += rate.bytes;
         }
     }
     for sum in kinds.values_mut() {

@@ -138,12 +138,14 @@ pub fn bags(scenario: &Scenario) -> Vec<Bag> {
     let work_mops: f64 = bags.iter().map(|(_, bag)| bag.application_size_mops()).sum();
     // At a load, the time in which all machines could do it, over the load.
     let span_s = scenario.load.map(|load| work_mops / (capacity_mops(scenario) * load));
-    let logged = log.map(|log| log.as_slice()).unwrap_or_default();
-    let logged_span = logged.get(number.saturating_sub(1)).map_or(Duration::ZERO, |bag| bag.arrival);
+    let observed = log.map(|log| log.as_slice()).unwrap_or_default();
+    let observed_span = observed.get(number.saturating_sub(1)).map_or(Duration::ZERO, |bag| bag.arrival);
     for (number, (after, bag)) in bags.iter_mut().enumerate() {
-        let arrival_s = match (logged.get(number), span_s) {
-            (Some(logged), None) => logged.arrival.as_secs_f64(),
-            (Some(logged), Some(span_s)) => logged.arrival.as_secs_f64() / logged_span.as_secs_f64().max(1e-6) * span_s,
+        let arrival_s = match (observed.get(number), span_s) {
+            (Some(observed), None) => observed.arrival.as_secs_f64(),
+            (Some(observed), Some(span_s)) => {
+                observed.arrival.as_secs_f64() / observed_span.as_secs_f64().max(1e-6) * span_s
+            }
             (None, span_s) => {
                 let mean_s = span_s.map_or(interval_s, |span_s| span_s / number_of(scenario));
                 *after as f64 / INTERVAL as f64 * mean_s
@@ -221,8 +223,8 @@ pub fn capacity_mops(scenario: &Scenario) -> f64 {
 
 /// The true work of a task of bag `number`, in Mop; its bag's `task_mops` is the mean.
 pub fn work_mops(scenario: &Scenario, number: usize, bag: &Bag, index: u64) -> f64 {
-    let logged = observed_bag(scenario, bag.whole);
-    if let Some(run_s) = logged.and_then(|logged| logged.tasks_s.get((bag.first + index) as usize)) {
+    let observed = observed_bag(scenario, bag.whole);
+    if let Some(run_s) = observed.and_then(|observed| observed.tasks_s.get((bag.first + index) as usize)) {
         return (f64::from(*run_s) * REFERENCE_MOPS).max(TASK_MOPS_MIN);
     }
     if scenario.task_cv == 0.0 {
@@ -235,9 +237,9 @@ pub fn work_mops(scenario: &Scenario, number: usize, bag: &Bag, index: u64) -> f
 
 /// The size of the output of a task of this bag, in bytes.
 pub fn output_bytes(scenario: &Scenario, bag: &Bag, index: u64) -> u64 {
-    let logged = observed_bag(scenario, bag.whole);
-    let logged = logged.and_then(|logged| logged.outputs_bytes.get((bag.first + index) as usize));
-    logged.copied().unwrap_or(scenario.output_bytes)
+    let observed = observed_bag(scenario, bag.whole);
+    let bytes = observed.and_then(|observed| observed.outputs_bytes.get((bag.first + index) as usize));
+    bytes.copied().unwrap_or(scenario.output_bytes)
 }
 
 /// When machines are switched on for the first time, the first one at the beginning: ten a second until there are as

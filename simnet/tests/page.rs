@@ -128,6 +128,28 @@ fn what_cannot_be_read_is_not_left_out() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("inner/bound.json cannot be read"), "{output:?}");
 }
 
+#[test]
+fn a_summary_of_something_else_is_passed_over() {
+    let directory = Directory::with_summaries("others");
+    let overlay = json!({ "experiment": "overlay", "seed": 7, "seeds": 1, "complete": true, "height": 3 });
+    let texts = [
+        ("ours", overlay.to_string().into_bytes()),
+        ("coverage", br#"{ "experiment": "crawl", "height": 5 }"#.to_vec()),
+        ("list", b"[1, 2]".to_vec()),
+        ("torn", b"{ \"experiment\": \"over".to_vec()),
+        ("bytes", vec![0xff, 0xfe]),
+    ];
+    for (name, text) in texts {
+        let inner = directory.0.join(name);
+        std::fs::create_dir_all(&inner).expect("a new directory");
+        std::fs::write(inner.join("summary.json"), text).expect("writable");
+    }
+    std::fs::create_dir_all(directory.0.join("deep/summary.json")).expect("a new directory");
+    let (_, html) = report(&directory);
+    assert_eq!((html.matches("<h2>").count(), html.matches("<h2>overlay</h2>").count()), (3, 1), "{html}");
+    assert!(html.contains("<th>height</th><td>3</td>"), "{html}");
+}
+
 /// The browser, where one is installed.
 fn browser() -> Option<&'static str> {
     let runs = |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());

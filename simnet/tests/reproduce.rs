@@ -168,6 +168,59 @@ fn an_interrupted_run_goes_on_where_it_stopped() {
 }
 
 #[test]
+fn a_job_without_lines_in_some_table_is_not_run_again() {
+    let out = Directory::new("one-machine");
+    let arguments = "--nodes 1 --only steady --output json";
+    let first = json(&overlay(arguments, &out));
+    assert!(!out.0.join("traffic.csv").exists(), "a machine alone sends nothing");
+    let again = overlay(arguments, &out);
+    let stderr = String::from_utf8_lossy(&again.stderr);
+    assert!(stderr.contains("1 of 1 jobs were found in the directory"), "{stderr}");
+    assert_eq!(json(&again), first);
+}
+
+#[test]
+fn a_job_of_which_lines_were_cut_is_run_again() {
+    let out = Directory::new("cut");
+    let arguments = "--nodes 12 --seeds 2 --only steady,crash --output json";
+    let first = simulated(json(&overlay(arguments, &out)));
+    for table in ["crash.csv", "traffic.csv", "heights.csv"] {
+        let whole = out.read(table);
+        // All of the first seed, and some of the second.
+        let kept = whole.lines().count() - 1;
+        let cut: String = whole.split_inclusive('\n').take(kept).collect();
+        std::fs::write(out.0.join(table), cut).unwrap();
+        let again = overlay(arguments, &out);
+        let stderr = String::from_utf8_lossy(&again.stderr);
+        assert!(stderr.contains("3 of 4 jobs were found in the directory"), "{table}: {stderr}");
+        assert_eq!((out.read(table), simulated(json(&again))["complete"].clone()), (whole, first["complete"].clone()));
+    }
+    assert!(String::from_utf8_lossy(&overlay(arguments, &out).stderr).contains("4 of 4 jobs were found"));
+}
+
+/// A second process, which had little left to do, has less memory for fewer machines at a time.
+#[test]
+fn memory_for_each_machine_is_that_of_the_process_that_had_the_most() {
+    let out = Directory::new("memory");
+    let arguments = "--nodes 12 --seeds 2 --only steady --output json";
+    json(&overlay(arguments, &out));
+    let table = out.read("overlay.csv");
+    let mut rows: Vec<Vec<&str>> = table.lines().map(|line| line.split(',').collect()).collect();
+    let column = |name: &str| rows[0].iter().position(|known| *known == name).expect("a column");
+    let (peak, per_peer) = (column("peak_rss_bytes"), column("peak_rss_bytes_per_peer"));
+    for (row, values) in [(1, ["9000000", "250000"]), (2, ["6000000", "500000"])] {
+        [rows[row][peak], rows[row][per_peer]] = values;
+    }
+    let told: String = rows.iter().map(|row| row.join(",") + "\n").collect();
+    std::fs::write(out.0.join("overlay.csv"), told).unwrap();
+    let summary = json(&overlay(arguments, &out));
+    assert_eq!(
+        (&summary["peak_rss_bytes"], &summary["peak_rss_bytes_per_peer"]),
+        (&9_000_000.into(), &250_000.0.into())
+    );
+}
+
+#[test]
 fn a_page_shows_what_was_found_of_overlays() {
     let out = Directory::new("page");
     let arguments = "--nodes 12 --seed 3 --seeds 2 --only steady,crash --output json";

@@ -8,6 +8,7 @@ use super::shard::{Content, Letter, Shard};
 use super::trace::{Trace, tag};
 use crate::event_queue::HostIndex;
 use crate::host::host_index;
+use crate::network::Arrivals;
 use crate::overlay::Wire;
 use crate::size::size_of;
 
@@ -30,17 +31,15 @@ impl Shard {
         let machine = self.host_mut(host);
         Trace(&mut machine.trace).word(size.digest);
         let from = machine.id;
-        // What the network loses has left its sender.
         let is_tree = matches!(message, Message::Overlay(_));
         let left = machine.link.send(now, bytes, is_tree);
-        let arrivals = around.network.carry(&mut machine.network_rng, host, target);
+        let mut arrivals = around.network.carry(&mut machine.network_rng, host, target);
+        // What the network loses, or carries to nobody, waits and leaves like any other.
         if arrivals.first.is_none() {
             self.counts.messages_lost += 1;
-            return;
-        }
-        if target >= around.scenario.nodes {
+        } else if target >= around.scenario.nodes {
             self.counts.messages_in_vain += 1;
-            return;
+            arrivals = Arrivals { first: None, second: None };
         }
         let content = match around.wire {
             Wire::Sizes => Content::Value(message),
@@ -155,8 +154,8 @@ mod tests {
 
     /// One of two machines, each with a link of its own, has sent three messages in the same instant, which take its uplink 100 ms
     /// each: the surroundings and the shard with both.
-    fn three_sent(duplicate_percent: f64) -> (Arc<Surroundings>, Box<Shard>) {
-        let scenario = Scenario { nodes: 2, duplicate_percent, ..Scenario::default() };
+    fn three_sent(loss_percent: f64, duplicate_percent: f64) -> (Arc<Surroundings>, Box<Shard>) {
+        let scenario = Scenario { nodes: 2, loss_percent, duplicate_percent, ..Scenario::default() };
         let execution = Execution { threads: 1, ..Execution::usual(2) };
         let mut simulation = Simulation::with(scenario, execution).expect("a valid scenario");
         let lease = Message::Lease {
@@ -186,7 +185,7 @@ mod tests {
     #[test]
     fn a_message_that_would_have_come_twice_is_lost_once() {
         for (duplicate_percent, copies) in [(0.0, 1), (100.0, 2)] {
-            let (around, mut shard) = three_sent(duplicate_percent);
+            let (around, mut shard) = three_sent(0.0, duplicate_percent);
             shard.now = at(50);
             shard.crash(0, &around);
             assert_eq!(counted(shard, &around), (2, copies, 100), "the first had begun to leave");
@@ -195,15 +194,26 @@ mod tests {
 
     #[test]
     fn what_waits_in_an_uplink_goes_and_counts_where_its_machine_leaves_in_good_order() {
-        let (around, mut shard) = three_sent(0.0);
+        let (around, mut shard) = three_sent(0.0, 0.0);
         shard.now = at(50);
         shard.leave(0, &around);
         assert_eq!(counted(shard, &around), (0, 3, 300));
         // Crashed while the second leaves.
-        let (around, mut shard) = three_sent(0.0);
+        let (around, mut shard) = three_sent(0.0, 0.0);
         shard.process(&around, at(150));
         shard.now = at(150);
         shard.crash(0, &around);
         assert_eq!(counted(shard, &around), (1, 2, 200));
+    }
+
+    #[test]
+    fn what_the_network_loses_leaves_its_uplink_like_any_other_and_is_lost_once() {
+        for (crash, busy) in [(50, 100), (150, 200)] {
+            let (around, mut shard) = three_sent(99.999_999, 0.0);
+            shard.process(&around, at(crash));
+            shard.now = at(crash);
+            shard.crash(0, &around);
+            assert_eq!(counted(shard, &around), (3, 0, busy));
+        }
     }
 }

@@ -337,7 +337,8 @@ impl Shard {
     }
 
     /// Plans the way of a message of one of our machines, whose last byte leaves its uplink at `left`. One that waits in front of that
-    /// is lost with a machine that crashes meanwhile, before the network can double it.
+    /// is lost with a machine that crashes meanwhile, before the network can double it. What has no arrivals was counted when it was
+    /// sent, and only takes its time on the uplink.
     pub(super) fn carry(&mut self, source: HostIndex, left: Time, arrivals: Arrivals, to: HostIndex, letter: Letter) {
         let takes = self.host(source).link.up.takes(letter.bytes);
         if left <= self.now + takes {
@@ -426,9 +427,9 @@ impl Shard {
             What::Wake(_) => {}
             What::Letter(number) => drop(self.letters.take(number)),
             What::Occurrence(number) => {
-                if let Occurrence::Sent { letter, .. } = self.occurrences.take(number) {
+                if let Occurrence::Sent { letter, arrivals, .. } = self.occurrences.take(number) {
                     drop(self.letters.take(letter));
-                    self.counts.messages_lost += 1;
+                    self.counts.messages_lost += u64::from(arrivals.first.is_some());
                 }
             }
         }
@@ -462,7 +463,7 @@ impl Shard {
                     let left = machine.link.begin(now, letter.bytes);
                     self.depart(host, left, arrivals, to, letter);
                 } else {
-                    self.counts.messages_lost += 1;
+                    self.counts.messages_lost += u64::from(arrivals.first.is_some());
                 }
             }
             Occurrence::FetchAsked { fetch } => self.serve(host, fetch),
