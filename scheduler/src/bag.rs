@@ -129,7 +129,7 @@ pub struct TaskResult {
     #[serde(rename = "i", alias = "index")]
     pub index: u64,
     /// 0 for the first try.
-    #[serde(rename = "t", alias = "attempt", default, skip_serializing_if = "is_first")]
+    #[serde(rename = "t", alias = "attempt", default, skip_serializing_if = "is_zero")]
     pub attempt: u32,
     /// Whether its exit code is among those the bag declares as success.
     #[serde(rename = "s", alias = "success", default = "yes", skip_serializing_if = "is_yes")]
@@ -157,8 +157,8 @@ pub struct TaskResult {
     pub receipt: Option<Vec<u8>>,
 }
 
-pub(crate) fn is_first(attempt: &u32) -> bool {
-    *attempt == 0
+pub(crate) fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 fn yes() -> bool {

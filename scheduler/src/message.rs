@@ -8,7 +8,7 @@ use std::time::Duration;
 use idlewood_overlay::{ADDRESS_BYTES_MAX, Contact, Member, Node, PeerId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::bag::{BagId, DeclineReason, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request, TaskResult, is_first};
+use crate::bag::{BagId, DeclineReason, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request, TaskResult, is_zero};
 use crate::queue::{SLOTS_MAX, SPEED_MOPS_MIN};
 use crate::ranges::IntervalSet;
 use crate::summary::SPEED_SUM_MOPS_MAX;
@@ -242,7 +242,7 @@ pub enum Message {
         #[serde(rename = "b")]
         bag: BagId,
         /// Of which attempt.
-        #[serde(rename = "t", default, skip_serializing_if = "is_first")]
+        #[serde(rename = "t", default, skip_serializing_if = "is_zero")]
         attempt: u32,
         /// Which tasks.
         #[serde(rename = "i")]

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use idlewood_overlay::{Contact, PeerId, WallTime};
 use serde::{Deserialize, Serialize};
 
-use crate::bag::{BagHeader, BagId, Checkpoint, TaskResult, is_first};
+use crate::bag::{BagHeader, BagId, Checkpoint, TaskResult, is_zero};
 use crate::ledger::Replication;
 use crate::ranges::IntervalSet;
 use crate::reputation::Reputation;
@@ -116,7 +116,7 @@ pub enum Record {
         /// Failures of earlier attempts were counted.
         next_attempt: u32,
         /// Nothing that is said of earlier attempts counts, since the task was run again on demand; 0 where it was not.
-        #[serde(default, skip_serializing_if = "is_first")]
+        #[serde(default, skip_serializing_if = "is_zero")]
         void_before: u32,
     },
     /// Submitter: what a task that is not over goes on from.

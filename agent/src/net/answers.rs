@@ -1,7 +1,7 @@
 //! Answers to messages, which take along what is to be said to whoever waits for them.
 //!
-//! A message is a request, and what the tree says to it would be one more, the other way. Each costs a stream, which is most of what
-//! an agent with nothing to do costs. So an answer waits a moment for something to take along.
+//! A message is a request, and what the tree says to it would be one more, the other way, with a stream of its own. That is a fifth of
+//! what an agent with nothing to do costs, so an answer waits a moment for something to take along.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
