@@ -59,13 +59,13 @@ impl Path {
     }
 }
 
-/// How long neighbours may be silent.
+/// How long neighbours may be silent, in microseconds: asked for with every message, where the arithmetic of durations shows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Silence {
     /// Those next to us.
-    pub(crate) adjacent: Duration,
+    pub(crate) adjacent_us: i64,
     /// The others, and digests uncompared.
-    pub(crate) others: Duration,
+    pub(crate) others_us: i64,
 }
 
 /// Both sides, nearest first.
@@ -145,13 +145,12 @@ impl LeafSet {
         self.place(peer).map(|place| &self.entries[place])
     }
 
-    /// Changes what is known of a neighbour; who it is stays.
-    pub(crate) fn update(&mut self, peer: PeerId, change: impl FnOnce(&mut Neighbour)) {
-        if let Some(place) = self.place(peer) {
-            change(&mut self.entries[place]);
-            self.refresh_due(place);
-            self.refresh_next();
-        }
+    /// Changes what is known of a neighbour; who it is stays. False where it is none.
+    pub(crate) fn update(&mut self, peer: PeerId, change: impl FnOnce(&mut Neighbour)) -> bool {
+        let Some(place) = self.place(peer) else { return false };
+        change(&mut self.entries[place]);
+        self.refresh_due(place);
+        true
     }
 
     /// When the next one is to be spoken to.
@@ -165,17 +164,29 @@ impl LeafSet {
     }
 
     fn refresh_due(&mut self, place: usize) {
+        let was = self.due[place];
+        let due = self.due_of(place);
+        self.due[place] = due;
+        if due <= self.next {
+            self.next = due;
+        } else if was == self.next {
+            self.next = self.due.iter().copied().fold(Time::MAX, Time::min);
+        }
+    }
+
+    /// When the neighbour in this place is to be spoken to.
+    fn due_of(&self, place: usize) -> Time {
         let neighbour = &self.entries[place];
-        let is_adjacent = (place == 0 && self.below_len > 0) || place == self.below_len;
-        let pace = |silence: Duration| silence * u32::from(neighbour.pace_percent) / 100;
-        let exchange = neighbour.exchanged + pace(self.silence.others);
-        self.due[place] = if neighbour.probed {
-            Time::MAX
-        } else if is_adjacent {
-            exchange.min(neighbour.heard + pace(self.silence.adjacent))
-        } else {
-            exchange
+        if neighbour.probed {
+            return Time::MAX;
+        }
+        let after = |last: Time, silence_us: i64| {
+            let silence_us = silence_us.saturating_mul(neighbour.pace_percent.into()) / 100;
+            Time::from_micros(last.as_micros().saturating_add(silence_us))
         };
+        let exchange = after(neighbour.exchanged, self.silence.others_us);
+        let is_adjacent = (place == 0 && self.below_len > 0) || place == self.below_len;
+        if is_adjacent { exchange.min(after(neighbour.heard, self.silence.adjacent_us)) } else { exchange }
     }
 
     /// The peer on the other side of `peer`, where `peer` stands next to us.
@@ -280,17 +291,12 @@ impl LeafSet {
         digest
     }
 
-    fn refresh_next(&mut self) {
-        self.next = self.due.iter().copied().fold(Time::MAX, Time::min);
-    }
-
     /// After peers came or went.
     fn refresh(&mut self) {
         let tags = self.entries.iter().map(|neighbour| tag(&neighbour.contact().peer));
         self.tags = tags.collect();
-        self.due = vec![Time::MAX; self.entries.len()];
-        (0..self.entries.len()).for_each(|place| self.refresh_due(place));
-        self.refresh_next();
+        self.due = (0..self.entries.len()).map(|place| self.due_of(place)).collect();
+        self.next = self.due.iter().copied().fold(Time::MAX, Time::min);
         self.digest = None;
     }
 
@@ -312,7 +318,7 @@ mod tests {
     }
 
     fn empty(side_len: usize) -> LeafSet {
-        let silence = Silence { adjacent: Duration::from_secs(2), others: Duration::from_secs(30) };
+        let silence = Silence { adjacent_us: 2_000_000, others_us: 30_000_000 };
         LeafSet::new(PositionKey([100; 32]), side_len, silence)
     }
 

@@ -35,7 +35,7 @@ impl Overlay {
         let Some(known) = self.line.leaf_set.get(sender.peer) else {
             return self.hear_other(sender, is_ack || matches!(body, Body::Ping { .. }));
         };
-        let incarnation = known.contact().incarnation;
+        let (incarnation, is_probed) = (known.contact().incarnation, known.probed);
         if incarnation > sender.incarnation {
             let known = known.contact().clone();
             self.counters.stale_life += 1;
@@ -52,7 +52,7 @@ impl Overlay {
             // Reports go to it as the tree names it.
             self.tree.changed |= self.line.leaf_set.is_adjacent(sender.peer);
         }
-        if known_is_probed(&self.line.leaf_set, sender.peer) && !is_ack {
+        if is_probed && !is_ack {
             let answers = |probe: &Probe| probe.contact.incarnation <= sender.incarnation;
             if self.line.probes.get(sender.peer).is_some_and(answers) {
                 self.end_probe(sender.peer);
@@ -316,14 +316,12 @@ impl Overlay {
             self.slowness = if probe.tries == 1 { self.slowness.saturating_sub(1) } else { self.slowness };
             self.adopt(sender, &probe);
         }
-        if self.line.leaf_set.get(sender.peer).is_some() {
-            let now = self.now;
-            let is_set = set.is_some();
-            self.line.leaf_set.update(sender.peer, |neighbour| {
-                neighbour.exchanged = now;
-                neighbour.seen = if is_set { mine } else { neighbour.seen };
-            });
-        } else if !is_answer {
+        let (now, is_set) = (self.now, set.is_some());
+        let is_neighbour = self.line.leaf_set.update(sender.peer, |neighbour| {
+            neighbour.exchanged = now;
+            neighbour.seen = if is_set { mine } else { neighbour.seen };
+        });
+        if !is_neighbour && !is_answer {
             return;
         }
         set.iter().flatten().for_each(|contact| self.consider(contact));
@@ -336,11 +334,11 @@ impl Overlay {
         let was_lost = self.line.graveyard.forget(sender.peer);
         let is_bootstrap = self.line.graveyard.bootstrap_answered(sender, self.now);
         match self.line.leaf_set.get(sender.peer).map(|known| known.contact().incarnation == sender.incarnation) {
-            Some(true) => self.line.leaf_set.update(sender.peer, |known| {
+            Some(true) => {
                 if let Some(sample) = sample {
-                    known.path.sample(sample);
+                    self.line.leaf_set.update(sender.peer, |known| known.path.sample(sample));
                 }
-            }),
+            }
             Some(false) => self.insert(sender, sample),
             None if self.line.leaf_set.wants(&sender.key(self.grid)) => self.insert(sender, sample),
             None => {}
@@ -492,8 +490,4 @@ impl Overlay {
             }
         }
     }
-}
-
-fn known_is_probed(leaf_set: &crate::leaf_set::LeafSet, peer: PeerId) -> bool {
-    leaf_set.get(peer).is_some_and(|neighbour| neighbour.probed)
 }

@@ -25,6 +25,7 @@ use crate::link::{Refused, Slot, Uplink};
 use crate::lookup::Lookup;
 use crate::message::{PAYLOAD_BYTES_MAX, PayloadCodec, Refusal};
 use crate::probe::Probes;
+use crate::time::micros;
 use crate::{
     Body, Child, Config, Contact, Counters, Effect, Event, GridId, Member, Message, Node, Notice, PositionKey,
     RootInfo, Side, State, Time,
@@ -167,8 +168,8 @@ impl Overlay {
         let (config, me) = (config.into(), me.into());
         let key = me.key(grid);
         let silence = Silence {
-            adjacent: Duration::from_millis(config.heartbeat_ms) / 2,
-            others: Duration::from_millis(config.exchange_ms),
+            adjacent_us: micros(Duration::from_millis(config.heartbeat_ms) / 2),
+            others_us: micros(Duration::from_millis(config.exchange_ms)),
         };
         let line = Line {
             leaf_set: LeafSet::new(key, config.leaf_set_side_len, silence),

@@ -41,7 +41,7 @@ impl Time {
 }
 
 /// Microseconds of a duration, the largest representable one when it does not fit.
-fn micros(duration: Duration) -> i64 {
+pub(crate) fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
