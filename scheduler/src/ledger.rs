@@ -403,12 +403,6 @@ impl Ledger {
         self.avoid_if_due(executor, io, config);
     }
 
-    /// A try has failed: whether the task gets another.
-    fn counts_and_retries(&mut self, result: &TaskResult, executor: PeerId) -> bool {
-        self.note_end(executor, false);
-        self.may_retry(result, executor)
-    }
-
     /// The output of a result is here (or could not be had: its executor will offer it again). Of a task that came back before
     /// its end the driver may have made another `checkpoint` of it, which is what requests name.
     pub(crate) fn fetched(&mut self, index: u64, here: bool, checkpoint: Option<Checkpoint>, io: &mut Io) {
@@ -429,6 +423,7 @@ impl Ledger {
             return;
         }
         self.unfetched.remove(&index);
+        self.votes.withdraw(executor.peer, index);
         let lost = IntervalSet::from(index..index + 1);
         let term = Duration::ZERO;
         let rest = Duration::ZERO;

@@ -60,6 +60,11 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
+    /// Whether the task may be tried once more.
+    fn leave_a_try(&self, retries_max: u32) -> bool {
+        self.count <= retries_max && self.crashed_on.len() < CRASHED_ON_MAX
+    }
+
     fn record(&self, bag: BagId, index: u64) -> Record {
         let Self { count, crashed_on, next_attempt, void_before } = self.clone();
         Record::Failures { bag, index, count, crashed_on, next_attempt, void_before }
@@ -114,16 +119,25 @@ impl Ledger {
         self.failures.entry(index).or_default().next_attempt = self.attempt + 1;
     }
 
-    /// Counts one failed try; whether the task gets another.
-    pub(super) fn may_retry(&mut self, result: &TaskResult, executor: PeerId) -> bool {
+    /// Counts one failed try; whether the task gets another. The last one is said again until it is journalled, and counts
+    /// once.
+    pub(super) fn counts_and_retries(&mut self, result: &TaskResult, executor: PeerId) -> bool {
+        let (next_attempt, retries_max) = (self.attempt + 1, self.retries_max);
         let failures = self.failures.entry(result.index).or_default();
-        failures.next_attempt = self.attempt + 1;
+        if !failures.leave_a_try(retries_max) {
+            return false;
+        }
         if result.crashed && !failures.crashed_on.contains(&executor) {
             failures.crashed_on.push(executor);
         } else {
             failures.count += 1;
         }
-        failures.count <= self.retries_max && failures.crashed_on.len() < CRASHED_ON_MAX
+        let retries = failures.leave_a_try(retries_max);
+        if retries {
+            failures.next_attempt = next_attempt;
+        }
+        self.note_end(executor, false);
+        retries
     }
 
     /// What is to be durable of a task's failures before its executor forgets the last one.

@@ -18,7 +18,7 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, Node, PeerId, Time};
 
 use super::{Issue, Ledger};
-use crate::bag::{BagId, HELD_INTERVALS_MAX};
+use crate::bag::{BagId, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::message::Message;
@@ -449,8 +449,11 @@ impl Ledger {
             self.lose(&given);
             self.votes.lacking = true;
             let former = self.part(executor.peer, &given);
-            // Of what has another copy, none is needed.
-            let given = self.without_copy(given);
+            // Of what has another copy, none is needed. What is in more pieces than a request takes goes to anybody.
+            let mut given = self.without_copy(given);
+            let rest: IntervalSet = given.ranges().skip(REQUEST_INTERVALS_MAX).collect();
+            given.subtract(&rest);
+            self.unissued.extend_with(&rest);
             if given.is_empty() {
                 io.persist(vec![Change::Put(placed), former], Vec::new());
             } else {

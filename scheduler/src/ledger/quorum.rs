@@ -77,8 +77,10 @@ struct Vote {
 }
 
 impl Vote {
+    /// Whether this is the same. What a task had written when it was stopped differs by how fast its machine is.
     fn says(&self, result: &TaskResult) -> bool {
-        (self.result.success, self.result.output) == (result.success, result.output)
+        self.result.success == result.success
+            && (self.result.output == result.output || self.result.crashed && result.crashed)
     }
 }
 
@@ -116,6 +118,16 @@ impl Votes {
 
     fn sent_to(&self, peer: PeerId) -> u64 {
         self.sent.get(&peer).copied().unwrap_or(0)
+    }
+
+    /// The output that a machine voted for cannot be had from it: it may have another try.
+    pub(super) fn withdraw(&mut self, executor: PeerId, index: u64) {
+        if let Some(votes) = self.by_task.get_mut(&index) {
+            votes.retain(|vote| vote.executor.peer != executor);
+        }
+        if self.by_task.get(&index).is_some_and(Vec::is_empty) {
+            self.by_task.remove(&index);
+        }
     }
 
     /// Those of these tasks on which this machine has voted.
@@ -196,8 +208,9 @@ impl Ledger {
         self.votes.exempt.remove_index(winner.index);
         let is_disputed = votes.iter().any(|vote| !vote.says(winner));
         self.votes.disputed += u64::from(is_disputed);
-        // Where nobody had a quorum nobody is right.
-        let is_decided = votes.iter().any(|vote| vote.says(winner));
+        // Where nobody had a quorum nobody is right, not even who spoke last.
+        let alike = votes.iter().filter(|vote| vote.says(winner)).count();
+        let is_decided = alike == votes.len() || alike >= self.replication.quorum as usize;
         let (mut changes, mut then) = (Vec::new(), Vec::new());
         for vote in &votes {
             if is_decided && votes.len() > 1 {

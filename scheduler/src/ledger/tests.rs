@@ -2,6 +2,7 @@
 
 mod checkpoints;
 mod declined;
+mod honest;
 
 use std::collections::BTreeSet;
 
@@ -317,6 +318,34 @@ fn the_last_copy_that_is_lost_is_issued_again_and_the_first_result_ends_all() {
     ledger.results(&contact(2), vec![result(30, true)], &mut io, &config);
     ledger.fetched(30, true, None, &mut io);
     assert_eq!((ledger.view().placed, ledger.view().done), (9, 1));
+}
+
+/// What is to go to a machine that asked may be in more pieces than a request takes, since others have done what was between.
+#[test]
+fn an_offer_in_too_many_pieces_goes_where_a_request_goes() {
+    let config = Config::default();
+    let mut io = io();
+    let mut ledger = ledger(&io, 0);
+    let pieces = REQUEST_INTERVALS_MAX as u64 + 10;
+    ledger.bag.tasks = 2 * pieces;
+    ledger.unissued = IntervalSet::from(0..2 * pieces);
+    ledger.requests(&io, &config);
+    let all = IntervalSet::from(0..2 * pieces);
+    ledger.holding(said(1, 1, all.clone()), &mut io, &config);
+    for index in (1..2 * pieces).step_by(2) {
+        ledger.results(&contact(1), vec![result(index, true)], &mut io, &config);
+        ledger.fetched(index, true, None, &mut io);
+    }
+    ledger.offer(contact(1), &all, contact(2), &mut io, &config);
+    persist_all(&mut io);
+    let offered = io.effects.iter().find_map(|effect| match effect {
+        Effect::Send { to, message: Message::Request { request, .. } } if to.peer == contact(2).peer => Some(request),
+        _ => None,
+    });
+    assert_eq!(offered.map(|request| request.ranges.intervals()), Some(REQUEST_INTERVALS_MAX));
+    assert_eq!(ledger.unissued.len(), 10);
+    assert_eq!(ledger.requests(&io, &config).iter().map(|request| request.ranges.len()).sum::<u64>(), 10);
+    assert_eq!(ledger.done.len() + ledger.issued.iter().map(|issue| issue.ranges.len()).sum::<u64>(), 2 * pieces);
 }
 
 /// Bytes that a ledger takes, reckoned from what its parts hold. Nodes of trees are at least half full.

@@ -73,13 +73,13 @@ impl Peer {
 
     /// Lets those go on that had to wait for the repair of the tree. What waited too long its submitter issues again.
     pub(super) fn pass_cut_off(&mut self) {
+        let now = self.io.now;
+        self.cut_off.retain(|(until, _)| *until > now);
         if self.cut_off.is_empty() || self.overlay.hosts_router() && self.overlay.depth(Node::Router).is_none() {
             return;
         }
-        for (until, request) in std::mem::take(&mut self.cut_off) {
-            if until > self.io.now {
-                self.request(request, Node::Router, true);
-            }
+        for (_, request) in std::mem::take(&mut self.cut_off) {
+            self.request(request, Node::Router, true);
         }
     }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::super::Holding;
 use super::super::tests::{TASKS, assert_accounted, contact, io, ledger, persist_all, result, said};
+use super::super::{Holding, UNFETCHED_MAX};
 use super::*;
 use crate::io::Ticket;
 use crate::peer::Effect;
@@ -235,4 +235,49 @@ fn failed_tasks_are_tried_again_on_demand() {
             // Nothing is written of the placements any more.
             || matches!(key, RecordKey::Placed(..))
     }));
+}
+
+/// A failure that was the last one may have to wait for its output: it is acknowledged by nothing but its record.
+#[test]
+fn the_last_failure_is_taken_whenever_its_output_comes() {
+    for crashed in [false, true] {
+        let (mut ledger, mut io, config) = placed(0);
+        let mut machine = 1;
+        while crashed && machine < CRASHED_ON_MAX as u8 {
+            fail(&mut ledger, machine, 5, true, &mut io, &config);
+            machine += 1;
+            again(&mut ledger, machine, 5, 1, &mut io, &config);
+        }
+        let (acked, attempt, until) = (acks(&io), ledger.attempt, 3 + FAILED_IN_ROW);
+        for times in 1..until {
+            let result = TaskResult { attempt, crashed, ..result(5, false) };
+            ledger.results(&contact(machine), vec![result], &mut io, &config);
+            assert!(ledger.fetching.contains_key(&5), "said {times} times");
+            ledger.unfetched.clear();
+            ledger.fetched(5, times + 1 == until, None, &mut io);
+            persist_all(&mut io);
+            assert_eq!(acks(&io) - acked, usize::from(times + 1 == until));
+            // It has failed once, however often that was said.
+            assert_eq!(ledger.failing[&contact(machine).peer].in_row, 1);
+        }
+        assert_eq!(ledger.view().failed, 1);
+    }
+}
+
+/// Where its output is lost for good the task is run again, and has no more tries for it than it had.
+#[test]
+fn a_last_failure_without_output_is_run_again_and_is_the_last_again() {
+    let (mut ledger, mut io, config) = placed(0);
+    for round in 0..2 {
+        let attempt = ledger.attempt;
+        for _ in 0..UNFETCHED_MAX {
+            ledger.results(&contact(1), vec![TaskResult { attempt, ..result(5, false) }], &mut io, &config);
+            ledger.fetched(5, false, None, &mut io);
+        }
+        assert!(ledger.unissued.contains(5), "round {round}");
+        again(&mut ledger, 1, 5, round + 2, &mut io, &config);
+    }
+    fail(&mut ledger, 1, 5, false, &mut io, &config);
+    ledger.fetched(5, true, None, &mut io);
+    assert_eq!((ledger.view().failed, ledger.tries_failed), (1, 1));
 }

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::super::Holding;
+use super::super::failures::{CRASHED_ON_MAX, FAILED_IN_ROW};
 use super::super::tests::{TASKS, assert_accounted, contact, io, ledger, result, said};
+use super::super::{Holding, UNFETCHED_MAX};
 use super::*;
 use idlewood_overlay::WallTime;
 
@@ -108,8 +109,12 @@ impl Machines {
 
     /// A machine says what came of a task, and the submitter fetches what it wants.
     fn end(&mut self, machine: u8, index: u64) {
+        self.end_as(self.says(machine, index), machine);
+    }
+
+    fn end_as(&mut self, result: TaskResult, machine: u8) {
         self.ran += 1;
-        let result = self.says(machine, index);
+        let index = result.index;
         self.ledger.results(&contact(machine), vec![result], &mut self.io, &self.config);
         let is_fetched = self.io.effects.drain(..).any(|effect| matches!(effect, Effect::FetchOutput { .. }));
         if is_fetched {
@@ -291,24 +296,85 @@ fn machines_that_always_agreed_are_believed_but_for_some_tasks() {
     assert!(known.dissents > 0 && !known.is_clean(), "{known:?}");
 }
 
-#[test]
-fn where_nobody_agrees_the_task_fails_and_nobody_is_blamed() {
+/// How many machines were asked about a task that succeeds on none, or on some, each of which says something else.
+fn asked_in_vain(success: bool, crashed: bool) -> Machines {
     let say: Vec<u8> = (100..120).collect();
     let mut machines = Machines::new(replication(2, 2, 0), &say);
     machines.ledger.issue(&machines.io, &machines.config);
-    let mut ended = 0;
     for machine in 1..=20 {
         machines.held.insert(machine, IntervalSet::from(0..1));
         machines.ledger.votes.lacking = true;
         machines.ledger.unissued.insert_index(0);
-        machines.end(machine, 0);
-        ended += 1;
+        machines.speak(machine);
+        machines.end_as(TaskResult { success, crashed, ..machines.says(machine, 0) }, machine);
         if machines.ledger.view().failed == 1 {
             break;
         }
     }
-    assert_eq!(ended, VOTES_MAX);
-    assert_eq!(machines.io.reputations.all(NOW).count(), 0);
+    machines
+}
+
+#[test]
+fn where_nobody_agrees_the_task_fails_and_nobody_is_blamed() {
+    for success in [true, false] {
+        let machines = asked_in_vain(success, false);
+        assert_eq!(machines.ran, VOTES_MAX as u64);
+        assert_eq!(machines.io.reputations.all(NOW).count(), 0);
+    }
+}
+
+/// As one that takes too long does, wherever it was by then.
+#[test]
+fn a_task_that_crashes_everywhere_has_failed_whatever_it_wrote_until_then() {
+    let machines = asked_in_vain(false, true);
+    assert_eq!((machines.ledger.view().failed, machines.ran), (1, CRASHED_ON_MAX as u64 + 1));
+    let all = machines.io.reputations.all(NOW);
+    assert_eq!(all.map(|(_, reputation)| reputation.dissents).sum::<u32>(), 0);
+}
+
+/// It says so again and again until there is a decision.
+#[test]
+fn a_crash_that_is_a_vote_counts_once() {
+    let mut machines = Machines::new(replication(3, 2, 0), &[TRUTH; 4]);
+    machines.ledger.issue(&machines.io, &machines.config);
+    machines.give(4, &IntervalSet::from(0..TASKS));
+    for index in 1..7 {
+        machines.ledger.done.insert(index..index + 1);
+    }
+    let crash = TaskResult { crashed: true, ..result(0, false) };
+    for machine in 1..=3 {
+        machines.held.insert(machine, IntervalSet::from(0..1));
+        machines.ledger.unissued.insert_index(0);
+        machines.speak(machine);
+        machines.end_as(crash.clone(), machine);
+    }
+    assert_eq!(machines.ledger.votes.count(0), 1);
+    for _ in 0..2 * FAILED_IN_ROW {
+        machines.end_as(crash.clone(), 3);
+    }
+    assert_eq!(machines.ledger.tries_failed, 3);
+    assert!(machines.ledger.placed.contains_key(&contact(3).peer), "it is not avoided");
+}
+
+#[test]
+fn who_cannot_show_what_it_voted_for_may_try_again() {
+    let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 2]);
+    machines.ledger.issue(&machines.io, &machines.config);
+    machines.give(1, &IntervalSet::from(0..TASKS));
+    for (to, ranges) in machines.copies() {
+        machines.give(to, &ranges);
+    }
+    machines.end(1, 0);
+    for _ in 0..UNFETCHED_MAX {
+        let result = machines.says(2, 0);
+        machines.ledger.results(&contact(2), vec![result], &mut machines.io, &machines.config);
+        machines.ledger.fetched(0, false, None, &mut machines.io);
+    }
+    machines.held.entry(2).or_default().remove_index(0);
+    assert_eq!(machines.copies(), [(2, IntervalSet::from(0..1))]);
+    machines.give(2, &IntervalSet::from(0..1));
+    machines.end(2, 0);
+    assert_eq!(machines.ledger.view().done, 1);
 }
 
 /// Its machine may get another copy, whose result is not acknowledged with this one.
