@@ -163,6 +163,26 @@ impl BagView {
     }
 }
 
+/// What a result is to the ledger of its bag.
+enum Standing {
+    /// It is being written, or an output of its task is on its way: acknowledged, or said again, after that.
+    Pending,
+    /// Its task is over.
+    Over,
+    /// Of an attempt before the task was run again on demand.
+    Void,
+    /// A failure that was counted already, or of a task that its machine does not have.
+    Old,
+    /// Of a machine that never had the task.
+    Unasked,
+    /// It hands a copy back before its end, with a checkpoint that it could have made up.
+    MadeUp,
+    /// A failure which may have been the machine's, or chance.
+    Fails,
+    /// How the task ended, or a vote on that.
+    Ends,
+}
+
 impl Ledger {
     /// A bag just submitted; nothing is issued before [`Ledger::open`].
     pub(crate) fn new(bag: BagHeader, released: Time, retries_max: u32, replication: Replication, io: &Io) -> Self {
@@ -322,69 +342,32 @@ impl Ledger {
         let tasks = self.bag.tasks;
         for result in results.into_iter().filter(|result| result.is_valid(tasks)) {
             let index = result.index;
-            if io.is_recording(executor.peer, TaskId { bag: self.bag.id, index }) {
-                // Said once more because the store is slow; whoever was acknowledged now would forget it too early.
-                continue;
-            }
-            if self.is_closed() || self.done.contains(index) || self.failed.contains(index) {
-                self.duplicates += u64::from(!self.is_closed());
-                unwanted.push(result);
-            } else if self.fetching.contains_key(&index) {
-                // Acknowledged when the output is here.
-            } else if self.is_void(&result) {
-                let task = IntervalSet::from(index..index + 1);
-                let is_there = self.placed.get(&executor.peer).is_some_and(|known| known.ranges.contains(index));
-                let has_voted = !self.votes.of(executor.peer, &task).is_empty();
-                if is_there && !has_voted {
-                    // Asked again, it took what it had for an answer, and may say so once more before it hears of this. Or
-                    // this came twice, and it runs the task anew: what comes of that counts.
-                    self.not_before_next_attempt(index);
-                    self.take_back(index, executor, None, io);
-                    self.has_to_say(executor.peer);
-                    let former = self.part(executor.peer, &task);
-                    io.persist(vec![former], Vec::new());
-                    retried.push(result);
-                } else {
-                    // Where its word that it has the task is still on its way, that is believed until the lease ends.
+            match self.standing(executor, &result, io) {
+                Standing::Pending => {}
+                Standing::Over => {
+                    self.duplicates += u64::from(!self.is_closed());
                     unwanted.push(result);
                 }
-            } else if !result.success && !self.is_news(executor, &result) {
-                unwanted.push(result);
-            } else if !self.may_end(index, executor.peer, io) {
-                self.unasked += 1;
-            } else if self.is_replicated() && result.unfinished {
-                // Whoever hands it back could have made its checkpoint up.
-                self.take_back(index, executor, None, io);
-                // What it has said on the way here may still list the task.
-                self.has_to_say(executor.peer);
-                unwanted.push(result);
-            } else if !result.success
-                && !result.unfinished
-                && (result.crashed || !self.is_replicated())
-                && self.counts_and_retries(&result, executor.peer)
-            {
-                let until = Some(self.next_try(index, io));
-                self.take_back(index, executor, until, io);
-                if !result.crashed {
-                    // What is wrong may be in it.
-                    begins_anew.extend(self.forget_checkpoint(index));
+                Standing::Void if self.begins_anew_there(index, executor, io) => retried.push(result),
+                // Where its word that it has the task is still on its way, that is believed until the lease ends.
+                Standing::Void | Standing::Old => unwanted.push(result),
+                Standing::Unasked => self.unasked += 1,
+                Standing::MadeUp => {
+                    self.take_back(index, executor, None, io);
+                    // What it has said on the way here may still list the task.
+                    self.has_to_say(executor.peer);
+                    unwanted.push(result);
                 }
-                retried.push(result);
-            } else {
-                let decided = if self.is_replicated() {
-                    self.vote(executor, result, io)
-                } else {
-                    Some((result, executor.clone()))
-                };
-                let Some((result, from)) = decided else { continue };
-                io.effects.push(Effect::FetchOutput {
-                    task: TaskId { bag: self.bag.id, index },
-                    output: result.output,
-                    output_bytes: result.output_bytes,
-                    unfinished: result.unfinished,
-                    from: from.clone(),
-                });
-                self.fetching.insert(index, (result, from));
+                Standing::Fails if self.counts_and_retries(&result, executor.peer) => {
+                    let until = Some(self.next_try(index, io));
+                    self.take_back(index, executor, until, io);
+                    if !result.crashed {
+                        // What is wrong may be in it.
+                        begins_anew.extend(self.forget_checkpoint(index));
+                    }
+                    retried.push(result);
+                }
+                Standing::Fails | Standing::Ends => self.fetch_decided(executor, result, io),
             }
         }
         let bag = self.bag.id;
@@ -401,6 +384,64 @@ impl Ledger {
             io.persist(changes, acks.collect());
         }
         self.avoid_if_due(executor, io, config);
+    }
+
+    /// What a result is to this ledger; the first that holds.
+    fn standing(&self, executor: &Contact, result: &TaskResult, io: &Io) -> Standing {
+        let index = result.index;
+        if io.is_recording(executor.peer, TaskId { bag: self.bag.id, index }) {
+            // Said once more because the store is slow; whoever was acknowledged now would forget it too early.
+            Standing::Pending
+        } else if self.is_closed() || self.done.contains(index) || self.failed.contains(index) {
+            Standing::Over
+        } else if self.fetching.contains_key(&index) {
+            Standing::Pending
+        } else if self.is_void(result) {
+            Standing::Void
+        } else if !result.success && !self.is_news(executor, result) {
+            Standing::Old
+        } else if !self.may_end(index, executor.peer, io) {
+            Standing::Unasked
+        } else if self.is_replicated() && result.unfinished {
+            Standing::MadeUp
+        } else if !result.success && !result.unfinished && (result.crashed || !self.is_replicated()) {
+            Standing::Fails
+        } else {
+            Standing::Ends
+        }
+    }
+
+    /// A machine says how a task ended before it was run again. Where it has the task, it was asked again, took what it had for
+    /// an answer, and may say so once more before it hears of this; or this came twice, and it runs the task anew: what
+    /// comes of that counts. True then.
+    fn begins_anew_there(&mut self, index: u64, executor: &Contact, io: &mut Io) -> bool {
+        let task = IntervalSet::from(index..index + 1);
+        let is_there = self.placed.get(&executor.peer).is_some_and(|known| known.ranges.contains(index));
+        if !is_there || !self.votes.of(executor.peer, &task).is_empty() {
+            return false;
+        }
+        self.not_before_next_attempt(index);
+        self.take_back(index, executor, None, io);
+        self.has_to_say(executor.peer);
+        let former = self.part(executor.peer, &task);
+        io.persist(vec![former], Vec::new());
+        true
+    }
+
+    /// This is how a task ended, or one vote on it; what is decided is fetched.
+    fn fetch_decided(&mut self, executor: &Contact, result: TaskResult, io: &mut Io) {
+        let index = result.index;
+        let decided =
+            if self.is_replicated() { self.vote(executor, result, io) } else { Some((result, executor.clone())) };
+        let Some((result, from)) = decided else { return };
+        io.effects.push(Effect::FetchOutput {
+            task: TaskId { bag: self.bag.id, index },
+            output: result.output,
+            output_bytes: result.output_bytes,
+            unfinished: result.unfinished,
+            from: from.clone(),
+        });
+        self.fetching.insert(index, (result, from));
     }
 
     /// The output of a result is here (or could not be had: its executor will offer it again). Of a task that came back before
