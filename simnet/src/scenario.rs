@@ -249,6 +249,15 @@ pub struct Scenario {
         deserialize_with = "optional_from_text"
     )]
     pub checkpoint_interval: Option<Duration>,
+    /// Tries of tasks that fail at their end, each for itself and on any machine but those of `liars_percent`, in percent, at most
+    /// 100 together with `crashes_percent`. Each task has three further tries; where there is a quorum, failed tries of a task say
+    /// the same, and are votes. Default 0, as in the paper.
+    pub fails_percent: f64,
+    /// The same of tries at whose end the worker dies, which a task may bring about on two machines. Default 0, as in the paper.
+    pub crashes_percent: f64,
+    /// Fetches of outputs from other machines that come to nothing, each for itself, in percent, below 100: the output is offered
+    /// again. Default 0: only crashes and full links keep one from coming.
+    pub unfetched_percent: f64,
     /// Tasks of a usual bag per machine, at least 1. Default 10, the paper's.
     pub tasks_per_node: u64,
     /// Spread of the number of tasks, ± percent, at most 100. Default 20, the paper's.
@@ -350,6 +359,9 @@ impl Default for Scenario {
             user_declares_percent: 100.0,
             task_cv: 0.0,
             checkpoint_interval: None,
+            fails_percent: 0.0,
+            crashes_percent: 0.0,
+            unfetched_percent: 0.0,
             tasks_per_node: 10,
             tasks_spread_percent: 20,
             heavy_tailed: false,
@@ -437,6 +449,16 @@ impl Scenario {
         check(
             self.checkpoint_interval.is_none_or(at_least_a_second),
             "checkpoint_interval must be none or between 1s and 366d",
+        )?;
+        check((0.0..=100.0).contains(&self.fails_percent), "fails_percent must be between 0 and 100")?;
+        check((0.0..=100.0).contains(&self.crashes_percent), "crashes_percent must be between 0 and 100")?;
+        check(
+            self.fails_percent + self.crashes_percent <= 100.0,
+            "fails_percent and crashes_percent must be at most 100 together: a try that crashes is none that fails",
+        )?;
+        check(
+            (0.0..100.0).contains(&self.unfetched_percent),
+            "unfetched_percent must be at least 0 and below 100: an output that never comes is never there",
         )?;
         check(at_least_a_second(self.owner_away), "owner_away must be between 1s and 366d")?;
         check(
@@ -578,6 +600,11 @@ impl Scenario {
         self.owners == Owners::Load || self.owner_session.is_some()
     }
 
+    /// Whether tries of tasks ever fail.
+    pub fn has_failing_tries(&self) -> bool {
+        self.fails_percent > 0.0 || self.crashes_percent > 0.0
+    }
+
     /// How many machines run each task.
     pub fn replication(&self) -> Replication {
         Replication { replicas: self.replicas, quorum: self.quorum, recheck: self.recheck }
@@ -641,6 +668,11 @@ mod tests {
         refused(Scenario { nodes: 4, replicas: 8, ..Scenario::default() }, "replicas");
         refused(Scenario { bags: 1_000_000, ..Scenario::default() }, "bags by nodes by tasks-per-node are 1000000000");
         refused(Scenario { slots: 0, ..Scenario::default() }, "slots");
+        refused(Scenario { fails_percent: -1.0, ..Scenario::default() }, "fails_percent");
+        refused(Scenario { crashes_percent: f64::NAN, ..Scenario::default() }, "crashes_percent");
+        let (fails_percent, crashes_percent) = (60.0, 60.0);
+        refused(Scenario { fails_percent, crashes_percent, ..Scenario::default() }, "at most 100 together");
+        refused(Scenario { unfetched_percent: 100.0, ..Scenario::default() }, "unfetched_percent");
         refused(Scenario { load: Some(0.0), ..Scenario::default() }, "load");
         refused(Scenario { workload: Workload::Log, ..Scenario::default() }, "log_file");
         refused(Scenario { workload: Workload::Workflows, ..Scenario::default() }, "workflow_files");
