@@ -6,6 +6,7 @@ mod steps;
 
 use std::time::Duration;
 
+use idlewood_overlay::Time;
 use idlewood_simnet::condition::Pause;
 use idlewood_simnet::{Report, Scenario, Simulation};
 
@@ -68,7 +69,8 @@ fn nothing_is_lost_when_writes_are_slow_and_machines_crash_all_the_time() {
     for seed in 1..=3 {
         let churn = Some(Duration::from_secs(200));
         let (persist, downtime) = (Duration::from_millis(200), Duration::from_secs(60));
-        run(Scenario { churn, persist, downtime, ..restless(4, seed) });
+        let report = run(Scenario { churn, persist, downtime, ..restless(4, seed) });
+        assert!(report.crashes > 10 && report.started_executions > report.accepted_tasks, "{report:?}");
     }
 }
 
@@ -252,7 +254,22 @@ fn work_that_nobody_declared_is_measured() {
 
 #[test]
 fn several_slots() {
-    run(Scenario { slots: 4, ..restless(4, 1) });
+    let scenario = Scenario { slots: 4, tasks_per_node: 24, ..restless(4, 1) };
+    let mut simulation = Simulation::new(scenario).expect("a valid scenario");
+    let running = |simulation: &Simulation, host| {
+        let tasks = simulation.peer(host).map_or_else(Vec::new, idlewood_scheduler::Peer::running);
+        tasks.iter().filter(|task| !task.frozen).count()
+    };
+    let mut most = [0; 4];
+    while simulation.record().open_bags() > 0 && simulation.step(Time::MAX) {
+        for (most, host) in most.iter_mut().zip(0..) {
+            *most = running(&simulation, host).max(*most);
+        }
+    }
+    assert_eq!(most, [4; 4], "tasks at the same time on each machine");
+    let report = simulation.report();
+    assert_complete(&simulation, &report);
+    assert!(report.crashes > 0, "{report:?}");
 }
 
 #[test]
