@@ -172,7 +172,8 @@ pub struct Scenario {
     /// Machines whose owner does not let every bag run there, in percent, at most 100: each declines a share of all bags that is
     /// its own, from nearly none to nearly all. Default 0, as in the paper.
     pub choosy_percent: f64,
-    /// Machines that run each task, 1 to 8, and how many have to say the same, from 1 to as many. Default 1 and 1.
+    /// Machines that run each task, 1 to 8, and how many have to say the same, from 2 to as many, or 1 where one machine runs it.
+    /// Default 1 and 1.
     pub replicas: u32,
     /// See `replicas`.
     pub quorum: u32,

@@ -92,6 +92,10 @@ impl Scenario {
         check(self.bags <= 1_000_000, "bags must be at most 1000000")?;
         check(self.replication().is_valid(), "quorum must be between 1 and replicas, and these at most 8")?;
         check(
+            (self.replicas > 1) == (self.quorum > 1),
+            "quorum must be at least 2 where there are replicas: with a quorum of one each task runs once",
+        )?;
+        check(
             u64::from(self.replicas) <= u64::from(self.nodes),
             "replicas must be at most nodes: each runs on a machine of its own",
         )?;
@@ -226,7 +230,8 @@ mod tests {
         refused(Scenario { speed_mops_max: u64::MAX, ..Scenario::default() }, "speed_mops_max");
         refused(Scenario { output_bytes: u64::MAX, ..Scenario::default() }, "output_bytes");
         refused(Scenario { warm_up: Duration::MAX, ..Scenario::default() }, "warm_up");
-        refused(Scenario { nodes: 4, replicas: 8, ..Scenario::default() }, "replicas");
+        refused(Scenario { nodes: 4, replicas: 8, quorum: 8, ..Scenario::default() }, "replicas must be at most nodes");
+        refused(Scenario { replicas: 3, ..Scenario::default() }, "quorum must be at least 2");
         refused(Scenario { bags: 1_000_000, ..Scenario::default() }, "bags by nodes by tasks-per-node are 1000000000");
         refused(Scenario { slots: 0, ..Scenario::default() }, "slots");
         refused(Scenario { fails_percent: -1.0, ..Scenario::default() }, "fails_percent");
