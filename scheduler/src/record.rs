@@ -201,13 +201,6 @@ impl RecordKey {
         }
         bytes
     }
-
-    /// The prefix that the keys of all [`Record::Done`] of a bag share.
-    pub fn done_prefix(bag: BagId) -> Vec<u8> {
-        let mut bytes = vec![b'd'];
-        bytes.extend(bag.0);
-        bytes
-    }
 }
 
 /// Why stored bytes are not a record.

@@ -27,6 +27,15 @@ pub(crate) const EPOCH: WallTime = WallTime(1_767_225_600_000_000);
 /// machines, become durable at one.
 const EVENTS_AT_ONE_INSTANT_MAX: u32 = 1_000_000;
 
+/// How a try of a task ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Success,
+    Failure,
+    /// Its worker dies.
+    Crash,
+}
+
 /// A task that runs on a machine.
 #[derive(Debug)]
 pub(crate) struct Run {
@@ -75,6 +84,10 @@ pub(crate) struct Host {
     pub(crate) network_rng: SmallStream,
     /// For whom it joins through.
     pub(crate) contact_rng: SmallStream,
+    /// For how tries of tasks end here.
+    ending_rng: SmallStream,
+    /// For outputs that do not come.
+    fetch_rng: SmallStream,
     pub(crate) link: Link,
     pub(crate) store: Store,
     /// Outputs that are on their way here, or wait for that.
@@ -122,6 +135,8 @@ impl Host {
             seed: scenario.seed,
             network_rng: SmallStream::new(scenario.seed, "network", number),
             contact_rng: SmallStream::new(scenario.seed, "contact", number),
+            ending_rng: SmallStream::new(scenario.seed, "ending", number),
+            fetch_rng: SmallStream::new(scenario.seed, "fetch", number),
             link: Link::new(bandwidths_bytes_s(scenario, index), scenario.first_arrival()),
             store: Store::default(),
             outputs: Outputs::default(),
@@ -326,6 +341,26 @@ impl Host {
     pub(crate) fn finish(&mut self, place: u32, serial: u64) -> Option<Run> {
         self.runs.get(&place).filter(|run| run.serial == serial)?;
         self.runs.remove(&place)
+    }
+
+    /// How a try ends that has run for as long as it takes. Whoever makes results up does not run anything that could fail.
+    pub(crate) fn ending(&mut self, scenario: &Scenario) -> Ending {
+        if self.lies || !scenario.has_failing_tries() {
+            return Ending::Success;
+        }
+        let drawn = self.ending_rng.random::<f64>() * 100.0;
+        if drawn < scenario.crashes_percent {
+            Ending::Crash
+        } else if drawn < scenario.crashes_percent + scenario.fails_percent {
+            Ending::Failure
+        } else {
+            Ending::Success
+        }
+    }
+
+    /// Whether an output that another machine has does not come this time.
+    pub(crate) fn misses(&mut self, scenario: &Scenario) -> bool {
+        happens(&mut self.fetch_rng, scenario.unfetched_percent)
     }
 
     /// Stops what is at a place; whether it was this task.

@@ -9,6 +9,7 @@ use idlewood_overlay::Time;
 use idlewood_scheduler::{BagId, TaskId};
 
 use crate::event_queue::HostIndex;
+use crate::host::Ending;
 use crate::workload::Bag;
 
 /// What happened to one task.
@@ -16,8 +17,12 @@ use crate::workload::Bag;
 pub struct TaskRecord {
     /// Executions begun.
     pub started: u32,
-    /// Executions that ran to the end.
+    /// Executions that ran to the end and succeeded.
     pub finished: u32,
+    /// Executions that failed at their end; 255 where there were more.
+    pub failures: u8,
+    /// Executions at whose end the worker died; 255 where there were more.
+    pub crashes: u8,
     /// Its result is at the submitter, durable, with its output.
     pub delivered: bool,
     /// It is durably noted as failed for good.
@@ -37,12 +42,12 @@ pub struct BagRecord {
     pub closed: Option<Time>,
     /// When its last task was delivered or failed for good.
     pub completed: Option<Time>,
-    /// When its last task had run to its end for the first time, wherever that was and whoever knew of it.
+    /// When its last task had succeeded for the first time, wherever that was and whoever knew of it, or had failed for good.
     pub ended: Option<Time>,
     /// Its tasks by index.
     pub tasks: Vec<TaskRecord>,
     open: u64,
-    /// Tasks that never ran to their end.
+    /// Tasks that never succeeded, and have not failed for good.
     running: u64,
 }
 
@@ -129,15 +134,25 @@ impl Record {
         self.task(task).started += 1;
     }
 
-    /// An execution ran to its end.
-    pub fn finished(&mut self, task: TaskId, now: Time) {
+    /// An execution ran for as long as it takes.
+    pub(crate) fn run_ended(&mut self, task: TaskId, ending: Ending, now: Time) {
         let record = self.task(task);
-        record.finished += 1;
-        let is_first = record.finished == 1;
+        match ending {
+            Ending::Success => record.finished += 1,
+            Ending::Failure => record.failures = record.failures.saturating_add(1),
+            Ending::Crash => record.crashes = record.crashes.saturating_add(1),
+        }
+        if ending == Ending::Success && record.finished == 1 && !record.failed {
+            self.stops_running(task, now);
+        }
+    }
+
+    /// A task has succeeded for the first time, or failed for good without.
+    fn stops_running(&mut self, task: TaskId, now: Time) {
         let number = self.number(task.bag);
         let bag = &mut self.bags[number];
-        bag.running -= u64::from(is_first);
-        if is_first && bag.running == 0 {
+        bag.running -= 1;
+        if bag.running == 0 {
             bag.ended = Some(now);
         }
     }
@@ -159,6 +174,9 @@ impl Record {
             record.failed = false;
         } else {
             record.failed = !record.delivered;
+        }
+        if is_new && record.failed && record.finished == 0 {
+            self.stops_running(task, now);
         }
         let bag = &mut self.bags[number];
         if is_new {
@@ -220,9 +238,32 @@ mod tests {
         let mut record = Record::new(vec![bag(id, 2)]);
         let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
         for (index, seconds, ended) in [(0, 1, None), (0, 2, None), (1, 3, Some(at(3))), (1, 4, Some(at(3)))] {
-            record.finished(TaskId { bag: id, index }, at(seconds));
+            record.run_ended(TaskId { bag: id, index }, Ending::Success, at(seconds));
             assert_eq!(record.bags()[0].ended, ended);
         }
         assert_eq!(record.bags()[0].completed, None);
+    }
+
+    #[test]
+    fn failed_tries_are_no_runs_beyond_the_first_and_a_task_that_failed_for_good_has_ended() {
+        let id = BagId([7; 32]);
+        let mut record = Record::new(vec![bag(id, 2)]);
+        record.submitted(0, 3, Time::ZERO);
+        let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
+        let [one, other] = [0, 1].map(|index| TaskId { bag: id, index });
+        for (task, ending) in [(one, Ending::Failure), (other, Ending::Crash), (other, Ending::Crash)] {
+            record.run_ended(task, ending, at(1));
+        }
+        record.run_ended(one, Ending::Success, at(2));
+        record.journalled(one, 3, true, true, at(3));
+        assert_eq!((record.bags()[0].ended, record.bags()[0].completed), (None, None));
+        record.journalled(other, 3, false, true, at(4));
+        assert_eq!((record.bags()[0].ended, record.bags()[0].completed), (Some(at(4)), Some(at(4))));
+        // A late one changes nothing.
+        record.run_ended(other, Ending::Success, at(5));
+        assert_eq!(record.bags()[0].ended, Some(at(4)));
+        let seen = |task: &TaskRecord| (task.finished, task.failures, task.crashes, task.delivered, task.failed);
+        let tasks: Vec<_> = record.bags()[0].tasks.iter().map(seen).collect();
+        assert_eq!(tasks, [(1, 1, 0, true, false), (1, 0, 2, false, true)]);
     }
 }

@@ -154,12 +154,16 @@ pub struct Report {
     pub failed_tasks: u64,
     /// Accepted tasks that are neither completed nor failed when the run ends, for whatever reason.
     pub lost_tasks: u64,
-    /// Executions that ran to the end, beyond the first of each task.
+    /// Executions that ran to the end and succeeded, beyond the first of each task.
     pub duplicate_tasks: u64,
     /// Executions begun.
     pub started_executions: u64,
-    /// Executions that ran to the end.
+    /// Executions that ran to the end and succeeded.
     pub finished_executions: u64,
+    /// Executions that failed at their end; of no task more than 255 count.
+    pub failed_executions: u64,
+    /// Executions at whose end the worker died; of no task more than 255 count.
+    pub crashed_executions: u64,
     /// Largest (C − r)/w of a bag with the paper's w = n·a, in s/Mop, r when its user came with it; unfinished bags count with
     /// the time so far.
     pub max_stretch: f64,
@@ -234,6 +238,8 @@ impl Report {
             duplicate_tasks: count(&|task| u64::from(task.finished.saturating_sub(1))),
             started_executions: count(&|task| u64::from(task.started)),
             finished_executions: count(&|task| u64::from(task.finished)),
+            failed_executions: count(&|task| u64::from(task.failures)),
+            crashed_executions: count(&|task| u64::from(task.crashes)),
             max_stretch: stretches.iter().copied().fold(0.0, f64::max),
             mean_stretch: stretches.iter().fold(0.0, |sum, stretch| sum + stretch) / stretches.len().max(1) as f64,
             max_effective_stretch: effective.fold(0.0, f64::max),
@@ -254,6 +260,7 @@ impl fmt::Display for Report {
         line("tasks lost", self.lost_tasks.to_string())?;
         line("tasks of bags not accepted", self.unaccepted_tasks.to_string())?;
         line("tasks run twice", self.duplicate_tasks.to_string())?;
+        line("tries failed, crashed", format!("{}, {}", self.failed_executions, self.crashed_executions))?;
         line("maximum stretch", format!("{:.4e} s/Mop", self.max_stretch))?;
         line("mean stretch", format!("{:.4e} s/Mop", self.mean_stretch))?;
         line("maximum effective stretch", format!("{:.4e} s/Mop", self.max_effective_stretch))?;

@@ -88,7 +88,7 @@ pub(crate) struct RunArguments {
     #[arg(long, value_enum)]
     wire: Option<Travel>,
     /// Tell, too, what centralised schedulers with perfect information and the offline bound come to on the same machines, bags and
-    /// failures. Not where owners come and go, of whom those do not know. They take each bag for another user's, as ours do with
+    /// failures. Not where owners come and go or tries of tasks fail, of which those do not know. They take each bag for another user's, as ours do with
     /// per_submitter = "off" in the section policy.
     #[arg(long)]
     compare: bool,
@@ -195,6 +195,9 @@ pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
     let prepared = arguments.scenario().and_then(|scenario| {
         if arguments.compare && scenario.has_owners() {
             return Err("nobody else knows of owners: leave out --compare, or set owners = \"exponential\" and owner_session = \"none\"".to_owned());
+        }
+        if arguments.compare && scenario.has_failing_tries() {
+            return Err("nobody else knows of tries that fail: leave out --compare, or set fails_percent = 0.0 and crashes_percent = 0.0".to_owned());
         }
         let execution = arguments.execution(scenario.nodes);
         Simulation::with(scenario, execution)

@@ -6,6 +6,7 @@
 mod duration;
 mod inputs;
 mod policy;
+mod valid;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,6 +19,7 @@ pub use self::duration::parse_duration;
 use self::duration::{from_text, optional_from_text, optional_seconds, seconds};
 pub use self::inputs::Inputs;
 pub(crate) use self::inputs::loaded;
+pub(crate) use self::valid::{HORIZON_MAX, TASKS_MAX};
 use crate::network::Quality;
 use crate::random::ln;
 
@@ -170,7 +172,8 @@ pub struct Scenario {
     /// Machines whose owner does not let every bag run there, in percent, at most 100: each declines a share of all bags that is
     /// its own, from nearly none to nearly all. Default 0, as in the paper.
     pub choosy_percent: f64,
-    /// Machines that run each task, 1 to 8, and how many have to say the same, from 1 to as many. Default 1 and 1.
+    /// Machines that run each task, 1 to 8, and how many have to say the same, from 2 to as many, or 1 where one machine runs it.
+    /// Default 1 and 1.
     pub replicas: u32,
     /// See `replicas`.
     pub quorum: u32,
@@ -249,6 +252,15 @@ pub struct Scenario {
         deserialize_with = "optional_from_text"
     )]
     pub checkpoint_interval: Option<Duration>,
+    /// Tries of tasks that fail at their end, each for itself and on any machine but those of `liars_percent`, in percent, at most
+    /// 100 together with `crashes_percent`. Each task has three further tries; where there is a quorum, failed tries of a task say
+    /// the same, and are votes. Default 0, as in the paper.
+    pub fails_percent: f64,
+    /// The same of tries at whose end the worker dies, which a task may bring about on two machines. Default 0, as in the paper.
+    pub crashes_percent: f64,
+    /// Fetches of outputs from other machines that come to nothing, each for itself, in percent, below 100: the output is offered
+    /// again. Default 0: only crashes and full links keep one from coming.
+    pub unfetched_percent: f64,
     /// Tasks of a usual bag per machine, at least 1. Default 10, the paper's.
     pub tasks_per_node: u64,
     /// Spread of the number of tasks, ± percent, at most 100. Default 20, the paper's.
@@ -350,6 +362,9 @@ impl Default for Scenario {
             user_declares_percent: 100.0,
             task_cv: 0.0,
             checkpoint_interval: None,
+            fails_percent: 0.0,
+            crashes_percent: 0.0,
+            unfetched_percent: 0.0,
             tasks_per_node: 10,
             tasks_spread_percent: 20,
             heavy_tailed: false,
@@ -373,163 +388,7 @@ impl Default for Scenario {
     }
 }
 
-/// The longest that a run may be, and anything in it.
-pub(crate) const HORIZON_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
-/// Most tasks of a run: each takes twelve bytes of the record.
-pub(crate) const TASKS_MAX: u64 = 500_000_000;
-
 impl Scenario {
-    /// Refuses nonsense.
-    ///
-    /// # Errors
-    /// A sentence that says what to write instead.
-    pub fn validate(&self) -> Result<(), String> {
-        let check = |valid: bool, sentence: &str| if valid { Ok(()) } else { Err(sentence.to_owned()) };
-        let second = Duration::from_secs(1);
-        let year = HORIZON_MAX;
-        check((1..=1_000_000).contains(&self.nodes), "nodes must be between 1 and 1000000")?;
-        check(self.bags <= 1_000_000, "bags must be at most 1000000")?;
-        check(
-            self.churn.is_none_or(|session| (second..=year).contains(&session)),
-            "churn must be none or a mean session between 1s and 366d",
-        )?;
-        check(self.downtime <= year, "downtime must be at most 366d")?;
-        check((0.0..=100.0).contains(&self.leave_percent), "leave_percent must be between 0 and 100")?;
-        check((0.0..=100.0).contains(&self.steady_percent), "steady_percent must be between 0 and 100")?;
-        check((0.0..=100.0).contains(&self.liars_percent), "liars_percent must be between 0 and 100")?;
-        check((0.0..=100.0).contains(&self.choosy_percent), "choosy_percent must be between 0 and 100")?;
-        check(self.replication().is_valid(), "quorum must be between 1 and replicas, and these at most 8")?;
-        check((0.0..100.0).contains(&self.loss_percent), "loss must be at least 0 and below 100 percent")?;
-        check(self.latency_ms <= 60_000, "latency-ms must be at most 60000")?;
-        check(self.jitter_percent <= 100, "jitter_percent must be at most 100")?;
-        check((0.0..=100.0).contains(&self.duplicate_percent), "duplicate_percent must be between 0 and 100")?;
-        check((0.0..=100.0).contains(&self.reorder_percent), "reorder_percent must be between 0 and 100")?;
-        check(self.reorder_ms <= 60_000, "reorder_ms must be at most 60000")?;
-        check(self.bandwidth_bytes_s >= 1, "bandwidth_bytes_s must be at least 1")?;
-        check(self.overhead_bytes <= 10_000, "overhead_bytes must be at most 10000")?;
-        check(self.fetches_max >= 1, "fetches_max must be at least 1")?;
-        check((1..=1_000_000).contains(&self.tasks_per_node), "tasks-per-node must be between 1 and 1000000")?;
-        check(self.tasks_spread_percent <= 100, "tasks_spread_percent must be at most 100")?;
-        check(
-            self.task_mops_min >= 1e-3 && self.task_mops_max >= self.task_mops_min && self.task_mops_max <= 1e9,
-            "task_mops_min must be at least 0.001, and task_mops_max at least that and at most 1e9",
-        )?;
-        check(
-            self.speed_mops_min >= 1
-                && self.speed_mops_max >= self.speed_mops_min
-                && self.speed_mops_max <= 1_000_000_000
-                && self.speed_mops_step >= 1,
-            "speed_mops_min must be at least 1, speed_mops_max at least that and at most 1000000000, speed_mops_step at least 1",
-        )?;
-        check(self.output_bytes <= 1 << 40, "output_bytes must be at most 1099511627776")?;
-        check(self.bag_interval <= year, "bag_interval must be at most 366d")?;
-        check(self.warm_up <= year, "warm_up must be at most 366d")?;
-        check(self.persist <= year, "persist must be at most 366d")?;
-        check(
-            u64::from(self.replicas) <= u64::from(self.nodes),
-            "replicas must be at most nodes: each runs on a machine of its own",
-        )?;
-        let at_least_a_second = |time: Duration| (second..=year).contains(&time);
-        check(
-            self.owner_session.is_none_or(at_least_a_second),
-            "owner_session must be none or a mean time between 1s and 366d",
-        )?;
-        check(
-            self.checkpoint_interval.is_none_or(at_least_a_second),
-            "checkpoint_interval must be none or between 1s and 366d",
-        )?;
-        check(at_least_a_second(self.owner_away), "owner_away must be between 1s and 366d")?;
-        check(
-            self.sessions != Sessions::Trace || self.sessions_file.is_some(),
-            "sessions_file must name a trace where sessions are those of a trace",
-        )?;
-        check(
-            self.latencies != Latencies::Matrix || self.latency_file.is_some(),
-            "latency_file must name a matrix where latencies are those of a matrix",
-        )?;
-        check(
-            self.workload != Workload::Log || self.log_file.is_some(),
-            "log_file must name a log where the workload is that of a log",
-        )?;
-        check(
-            self.workload != Workload::Workflows || !self.workflow_files.is_empty(),
-            "workflow_files must name at least one workflow where the workload is that of workflows",
-        )?;
-        check(
-            self.workload != Workload::Distributions || self.tasks_file.is_some() && self.lengths_file.is_some(),
-            "tasks_file and lengths_file must name distributions where the workload is that of distributions",
-        )?;
-        check(
-            self.owners != Owners::Load || self.owner_file.is_some(),
-            "owner_file must name loads of processors where owners are there by load",
-        )?;
-        check(self.owner_percent <= 100, "owner_percent must be at most 100")?;
-        check(
-            self.cores != Equipment::Survey || self.cores_file.is_some(),
-            "cores_file must name a survey where cores are those of a survey",
-        )?;
-        check(
-            self.bandwidths != Equipment::Survey || self.bandwidths_file.is_some(),
-            "bandwidths_file must name an index where bandwidths are those of a survey",
-        )?;
-        let is_distributed = self.workload == Workload::Distributions;
-        for (is_named, is_read, file, instead) in [
-            (self.sessions_file.is_some(), self.sessions == Sessions::Trace, "sessions_file", "sessions = \"trace\""),
-            (self.owner_file.is_some(), self.owners == Owners::Load, "owner_file", "owners = \"load\""),
-            (
-                self.latency_file.is_some(),
-                self.latencies == Latencies::Matrix,
-                "latency_file",
-                "latencies = \"matrix\"",
-            ),
-            (self.cores_file.is_some(), self.cores == Equipment::Survey, "cores_file", "cores = \"survey\""),
-            (
-                self.bandwidths_file.is_some(),
-                self.bandwidths == Equipment::Survey,
-                "bandwidths_file",
-                "bandwidths = \"survey\"",
-            ),
-            (self.log_file.is_some(), self.workload == Workload::Log, "log_file", "workload = \"log\""),
-            (
-                !self.workflow_files.is_empty(),
-                self.workload == Workload::Workflows,
-                "workflow_files",
-                "workload = \"workflows\"",
-            ),
-            (self.tasks_file.is_some(), is_distributed, "tasks_file", "workload = \"distributions\""),
-            (self.lengths_file.is_some(), is_distributed, "lengths_file", "workload = \"distributions\""),
-            (self.intervals_file.is_some(), is_distributed, "intervals_file", "workload = \"distributions\""),
-        ] {
-            check(
-                !is_named || is_read,
-                &format!("{file} is read only with {instead}: set that, or leave the file out"),
-            )?;
-        }
-        check(
-            self.load.is_none_or(|load| (1e-6..=10.0).contains(&load)),
-            "load must be none or between 0.000001 and 10",
-        )?;
-        check((0.0..=100.0).contains(&self.user_percent), "user_percent must be between 0 and 100")?;
-        check((1..=10_000).contains(&self.user_splits_into), "user_splits_into must be between 1 and 10000")?;
-        check(
-            self.user_declares_percent > 0.0 && self.user_declares_percent <= 1e4,
-            "user_declares_percent must be above 0 and at most 10000",
-        )?;
-        check((0.0..=10.0).contains(&self.task_cv), "task_cv must be between 0 and 10")?;
-        check(
-            self.speed_mops_median >= 1.0 && self.speed_mops_median <= 1e9,
-            "speed_mops_median must be between 1 and 1e9",
-        )?;
-        check((1..=1024).contains(&self.slots), "slots must be between 1 and 1024")?;
-        let tasks = u64::from(self.bags).saturating_mul(u64::from(self.nodes)).saturating_mul(self.tasks_per_node);
-        check(
-            self.workload != Workload::Paper || tasks <= TASKS_MAX,
-            &format!("bags by nodes by tasks-per-node are {tasks} tasks: give fewer, at most {TASKS_MAX} in all"),
-        )?;
-        check((second..=year).contains(&self.horizon), "horizon must be between 1s and 366d")?;
-        self.peer.validate()
-    }
-
     /// Reads a scenario, and the files that it names; those are found from where it is.
     ///
     /// # Errors
@@ -578,6 +437,11 @@ impl Scenario {
         self.owners == Owners::Load || self.owner_session.is_some()
     }
 
+    /// Whether tries of tasks ever fail.
+    pub fn has_failing_tries(&self) -> bool {
+        self.fails_percent > 0.0 || self.crashes_percent > 0.0
+    }
+
     /// How many machines run each task.
     pub fn replication(&self) -> Replication {
         Replication { replicas: self.replicas, quorum: self.quorum, recheck: self.recheck }
@@ -623,37 +487,6 @@ impl Scenario {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_default_is_valid_and_nonsense_is_refused_by_name() {
-        assert_eq!(Scenario::default().validate(), Ok(()));
-        let refused = |scenario: Scenario, name: &str| {
-            let sentence = scenario.validate().unwrap_err();
-            assert!(sentence.contains(name), "{sentence}");
-        };
-        refused(Scenario { nodes: 0, ..Scenario::default() }, "nodes");
-        refused(Scenario { loss_percent: 100.0, ..Scenario::default() }, "loss");
-        refused(Scenario { loss_percent: f64::NAN, ..Scenario::default() }, "loss");
-        refused(Scenario { churn: Some(Duration::from_millis(3)), ..Scenario::default() }, "churn");
-        refused(Scenario { speed_mops_max: u64::MAX, ..Scenario::default() }, "speed_mops_max");
-        refused(Scenario { output_bytes: u64::MAX, ..Scenario::default() }, "output_bytes");
-        refused(Scenario { warm_up: Duration::MAX, ..Scenario::default() }, "warm_up");
-        refused(Scenario { nodes: 4, replicas: 8, ..Scenario::default() }, "replicas");
-        refused(Scenario { bags: 1_000_000, ..Scenario::default() }, "bags by nodes by tasks-per-node are 1000000000");
-        refused(Scenario { slots: 0, ..Scenario::default() }, "slots");
-        refused(Scenario { load: Some(0.0), ..Scenario::default() }, "load");
-        refused(Scenario { workload: Workload::Log, ..Scenario::default() }, "log_file");
-        refused(Scenario { workload: Workload::Workflows, ..Scenario::default() }, "workflow_files");
-        let tasks_file = Some(PathBuf::from("tasks"));
-        refused(Scenario { workload: Workload::Distributions, tasks_file, ..Scenario::default() }, "lengths_file");
-        refused(Scenario { owners: Owners::Load, ..Scenario::default() }, "owner_file");
-        refused(Scenario { owner_percent: 101, ..Scenario::default() }, "owner_percent");
-        refused(Scenario { cores: Equipment::Survey, ..Scenario::default() }, "cores_file");
-        let file = || Some(PathBuf::from("trace.txt"));
-        refused(Scenario { sessions_file: file(), ..Scenario::default() }, "sessions_file is read only with");
-        refused(Scenario { log_file: file(), ..Scenario::default() }, "log_file is read only with workload");
-        refused(Scenario { bandwidths: Equipment::Survey, ..Scenario::default() }, "bandwidths_file");
-    }
 
     /// Whatever is set, is set in the file of defaults, to its default.
     #[test]

@@ -41,7 +41,7 @@ use crate::workload::{self, Bag, USER};
 const CONTACTS: usize = 3;
 /// A submission that found nobody to take it, or whose machine crashed first, is tried again after so long.
 const SUBMIT_RETRY: Duration = Duration::from_secs(1);
-/// Failed tries a simulated task may have. Simulated tasks do not fail.
+/// Failed tries a simulated task may have before its last: our choice, an agent gives any number of them.
 const RETRIES_MAX: u32 = 3;
 /// Events between two calls of the progress function, at least.
 const PROGRESS_EVENTS: u64 = 1 << 14;

@@ -93,6 +93,17 @@ fn any_number_of_threads_gives_the_same_report() {
     }
 }
 
+#[test]
+fn tries_that_fail_and_outputs_that_do_not_come_are_the_same_on_any_number_of_threads() {
+    let failing = Scenario { fails_percent: 20.0, crashes_percent: 10.0, unfetched_percent: 20.0, ..turbulent(6) };
+    let one = run_with(failing.clone(), 1, Wire::Sizes);
+    assert!(
+        one.failed_executions > 3 && one.crashed_executions > 3 && one.crashes > 3,
+        "nothing could differ: {one:?}"
+    );
+    assert_eq!(one, run_with(failing, 2, Wire::Bytes));
+}
+
 /// Machines that restart at once, holding nothing any more.
 fn restarting() -> Scenario {
     Scenario {

@@ -6,6 +6,7 @@ mod steps;
 
 use std::time::Duration;
 
+use idlewood_overlay::Time;
 use idlewood_simnet::condition::Pause;
 use idlewood_simnet::{Report, Scenario, Simulation};
 
@@ -68,8 +69,105 @@ fn nothing_is_lost_when_writes_are_slow_and_machines_crash_all_the_time() {
     for seed in 1..=3 {
         let churn = Some(Duration::from_secs(200));
         let (persist, downtime) = (Duration::from_millis(200), Duration::from_secs(60));
-        run(Scenario { churn, persist, downtime, ..restless(4, seed) });
+        let report = run(Scenario { churn, persist, downtime, ..restless(4, seed) });
+        assert!(report.crashes > 10 && report.started_executions > report.accepted_tasks, "{report:?}");
     }
+}
+
+/// Every task that failed for good had all its tries, as far as the simulator saw them end: three machines on which its worker died,
+/// or the first try and three further ones, where the first crash on a machine is no try.
+#[track_caller]
+fn assert_tries_used_up(simulation: &Simulation, report: &Report) {
+    for task in simulation.record().accepted_tasks().filter(|task| task.failed) {
+        let (failures, crashes) = (u32::from(task.failures), u32::from(task.crashes));
+        let tries = 4 + u32::from(crashes > 0);
+        assert!(crashes >= 3 || failures + crashes >= tries, "{task:?} failed too early: {report:?}");
+    }
+}
+
+/// As [`run`], where tries fail: each task is delivered or had all its tries.
+fn run_failing(scenario: Scenario) -> (Simulation, Report) {
+    let mut simulation = Simulation::new(scenario).expect("a valid scenario");
+    let report = simulation.run(|_| ());
+    assert_eq!(report.lost_tasks, 0, "lost: {report:?}");
+    assert_eq!(report.bags_closed, u64::from(report.scenario.bags), "open: {report:?}");
+    assert_eq!(report.completed_tasks + report.failed_tasks, report.accepted_tasks, "{report:?}");
+    assert_eq!(simulation.record().without_output, 0, "journalled before its output was there: {report:?}");
+    (simulation, report)
+}
+
+#[test]
+fn tasks_that_fail_and_crash_have_all_their_tries_under_churn_and_loss() {
+    let (mut crashes, mut failed, mut crashed) = (0, 0, 0);
+    for seed in 1..=6 {
+        let (fails_percent, crashes_percent) = if seed % 2 == 0 { (35.0, 10.0) } else { (5.0, 40.0) };
+        let (simulation, report) = run_failing(Scenario { fails_percent, crashes_percent, ..restless(8, seed) });
+        assert_tries_used_up(&simulation, &report);
+        assert!(report.failed_tasks < report.accepted_tasks / 2, "{report:?}");
+        crashes += report.crashes;
+        failed += report.failed_tasks;
+        crashed += report.crashed_executions;
+    }
+    assert!(crashes > 50 && failed > 10 && crashed > 100, "{crashes}, {failed}, {crashed}");
+}
+
+/// Where no machine goes down and no message is lost, the simulator sees what the submitter sees.
+#[test]
+fn a_task_has_exactly_its_tries_where_nothing_else_goes_wrong() {
+    let mut failed = 0;
+    for seed in 1..=3 {
+        let (simulation, report) = run_failing(Scenario { fails_percent: 50.0, ..small(8, seed) });
+        for task in simulation.record().accepted_tasks() {
+            let is_right = if task.failed { task.failures == 4 && task.finished == 0 } else { task.failures < 4 };
+            assert!(is_right, "{task:?}: {report:?}");
+        }
+        assert_eq!(report.duplicate_tasks, 0, "{report:?}");
+        failed += report.failed_tasks;
+    }
+    assert!(failed > 5, "{failed}");
+}
+
+#[test]
+fn bags_of_which_every_try_fails_or_crashes_close() {
+    for (fails_percent, crashes_percent) in [(100.0, 0.0), (0.0, 100.0), (50.0, 50.0)] {
+        let (simulation, report) = run_failing(Scenario { fails_percent, crashes_percent, ..restless(6, 2) });
+        assert_tries_used_up(&simulation, &report);
+        assert!(report.failed_tasks == report.accepted_tasks && report.crashes > 5, "{report:?}");
+    }
+}
+
+#[test]
+fn outputs_that_do_not_come_at_first_are_fetched_again_or_made_again() {
+    let mut again = 0;
+    for seed in 1..=4 {
+        let report = run(Scenario { unfetched_percent: 50.0, ..restless(8, seed) });
+        again += report.duplicate_tasks;
+        let scenario =
+            Scenario { unfetched_percent: 40.0, fails_percent: 30.0, crashes_percent: 10.0, ..restless(8, seed) };
+        let (simulation, report) = run_failing(scenario);
+        assert_tries_used_up(&simulation, &report);
+        assert!(report.failed_executions > 20, "{report:?}");
+    }
+    assert!(again > 0, "no output was given up");
+}
+
+/// Failed tries of a bag with a quorum are votes, but for crashes on the first two machines.
+#[test]
+fn a_quorum_of_failed_tries_fails_a_task_under_churn() {
+    let mut failed = 0;
+    for seed in 1..=4 {
+        let (fails_percent, crashes_percent, churn) = (25.0, 15.0, Some(Duration::from_secs(1200)));
+        let scenario = Scenario { fails_percent, crashes_percent, churn, replicas: 3, quorum: 2, ..restless(12, seed) };
+        let (simulation, report) = run_failing(scenario);
+        for task in simulation.record().accepted_tasks() {
+            let (failures, crashes) = (u32::from(task.failures), u32::from(task.crashes));
+            let is_right = if task.failed { failures + crashes.saturating_sub(2) >= 2 } else { task.finished >= 2 };
+            assert!(is_right, "{task:?}: {report:?}");
+        }
+        assert!(report.crashes > 5, "{report:?}");
+        failed += report.failed_tasks;
+    }
+    assert!(failed > 5, "{failed}");
 }
 
 /// The paper's failures: machines restart at once and hold nothing any more.
@@ -156,7 +254,22 @@ fn work_that_nobody_declared_is_measured() {
 
 #[test]
 fn several_slots() {
-    run(Scenario { slots: 4, ..restless(4, 1) });
+    let scenario = Scenario { slots: 4, tasks_per_node: 24, ..restless(4, 1) };
+    let mut simulation = Simulation::new(scenario).expect("a valid scenario");
+    let running = |simulation: &Simulation, host| {
+        let tasks = simulation.peer(host).map_or_else(Vec::new, idlewood_scheduler::Peer::running);
+        tasks.iter().filter(|task| !task.frozen).count()
+    };
+    let mut most = [0; 4];
+    while simulation.record().open_bags() > 0 && simulation.step(Time::MAX) {
+        for (most, host) in most.iter_mut().zip(0..) {
+            *most = running(&simulation, host).max(*most);
+        }
+    }
+    assert_eq!(most, [4; 4], "tasks at the same time on each machine");
+    let report = simulation.report();
+    assert_complete(&simulation, &report);
+    assert!(report.crashes > 0, "{report:?}");
 }
 
 #[test]

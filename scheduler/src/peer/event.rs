@@ -264,7 +264,9 @@ pub enum SubmitError {
     )]
     Work,
     /// No such numbers of replicas.
-    #[error("a task has between 1 and {REPLICAS_MAX} replicas, and a quorum between 1 and that")]
+    #[error(
+        "a task has up to {REPLICAS_MAX} replicas and a quorum from 2 to as many, or one replica with a quorum of one"
+    )]
     Replication,
     /// The same manifest again.
     #[error("this very bag was submitted before")]

@@ -30,6 +30,21 @@ fn a_bag_of_unknown_work_is_measured_first() {
 }
 
 #[test]
+fn replicas_without_a_quorum_and_a_quorum_without_replicas_are_refused() {
+    let host = Host::new(1);
+    let check = |replicas, quorum| {
+        let replication = Replication { replicas, quorum, recheck: 0 };
+        host.peer.check(&Submission { replication, ..submission(3, 1000.0) })
+    };
+    for (replicas, quorum) in [(1, 1), (2, 2), (3, 2), (8, 8)] {
+        assert_eq!(check(replicas, quorum), Ok(()), "{quorum} of {replicas}");
+    }
+    for (replicas, quorum) in [(0, 0), (1, 0), (1, 2), (2, 1), (8, 1), (3, 4), (9, 2)] {
+        assert_eq!(check(replicas, quorum), Err(SubmitError::Replication), "{quorum} of {replicas}");
+    }
+}
+
+#[test]
 fn what_was_measured_makes_a_bag_that_others_take() {
     // Dividing the most by the number of tasks, and multiplying again, may round up.
     for tasks in [27, 229_581_046_562] {

@@ -21,7 +21,7 @@ use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
     AGE_MAX, Asker, BagHeader, BagId, BlobId, Change, Checkpoint, Config, DeclineReason, Effect, Event, Finished,
     MESSAGE_BYTES_MAX, Message, Notice, Path, Peer, Record, RecordKey, Replication, Request, Speaker, Submission,
-    TaskId, TaskOutcome, TaskResult,
+    SubmitError, TaskId, TaskOutcome, TaskResult,
 };
 
 const BAG: BagId = BagId([7; 32]);

@@ -65,11 +65,6 @@ impl Watch {
         watch
     }
 
-    /// The membership changed: takes the new truth and looks at every machine again.
-    pub fn membership_changed(&mut self, world: &World) {
-        *self = Self::new(world);
-    }
-
     /// Looks at a machine again, which has handled an event.
     pub fn update(&mut self, world: &World, host: HostIndex) {
         let Some(truth) = self.tree.truth(host) else { return };

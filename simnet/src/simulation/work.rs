@@ -9,7 +9,7 @@ use super::Surroundings;
 use super::shard::{Fetch, LOCAL_DELAY, Occurrence, Shard};
 use super::world::News;
 use crate::event_queue::HostIndex;
-use crate::host::host_index;
+use crate::host::{Ending, host_index};
 use crate::outputs::Wanted;
 
 /// How long a fetch may take beyond the time that it and what goes before it need: our choice, an agent's patience.
@@ -37,11 +37,12 @@ impl Shard {
         let machine = self.host_mut(host);
         let Some(run) = machine.finish(place, serial) else { return };
         let liar = machine.lies.then_some(host);
+        let ending = machine.ending(&around.scenario);
         machine.store.produce(run.task);
-        self.tell(host, News::Finished(run.task));
+        self.tell(host, News::Ended { task: run.task, ending });
         let outcome = TaskOutcome::Finished(Finished {
-            success: true,
-            crashed: false,
+            success: ending == Ending::Success,
+            crashed: ending == Ending::Crash,
             output: output_of(run.task, liar),
             output_bytes: around.output_bytes(run.task),
             work_mops: run.work_mops,
@@ -76,6 +77,11 @@ impl Shard {
             let target = host_index(from);
             let travel = around.network.latency(&mut machine.network_rng, host, target);
             let late = Occurrence::FetchEnds { life, serial, task, here: false };
+            if machine.misses(&around.scenario) {
+                // It hears that there is nothing.
+                self.cause(host, now + 2 * travel, host, late);
+                continue;
+            }
             self.cause(host, now + FETCH_TIMEOUT + ahead, host, late);
             if target < around.scenario.nodes {
                 let fetch = Fetch { to: host, life, serial, task, bytes };

@@ -11,6 +11,7 @@ use idlewood_scheduler::{BagId, TaskId};
 use rand::RngExt;
 
 use crate::event_queue::HostIndex;
+use crate::host::Ending;
 use crate::random::SmallStream;
 use crate::record::Record;
 
@@ -33,7 +34,11 @@ pub(super) enum News {
     Accepted(BagId),
     Closed(BagId),
     Started(TaskId),
-    Finished(TaskId),
+    /// A task has run for as long as it takes.
+    Ended {
+        task: TaskId,
+        ending: Ending,
+    },
     /// A result is durable in the journal of the machine.
     Journalled {
         task: TaskId,
@@ -137,7 +142,7 @@ impl World {
                 News::Accepted(bag) => self.record.accepted(bag, at),
                 News::Closed(bag) => self.record.closed(bag, at),
                 News::Started(task) => self.record.started(task),
-                News::Finished(task) => self.record.finished(task, at),
+                News::Ended { task, ending } => self.record.run_ended(task, ending, at),
                 News::Journalled { task, success, has_output } => {
                     self.record.journalled(task, host, success, has_output, at);
                 }

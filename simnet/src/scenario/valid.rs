@@ -1,0 +1,255 @@
+//! What a scenario may say: each number within what the simulator can do, each file where something reads it.
+//!
+//! A sentence begins with the name of the field, or with that of its flag, so that [`Scenario::parse`] finds its line.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::{Equipment, Latencies, Owners, Scenario, Sessions, Workload};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// The longest that a run may be, and anything in it.
+pub(crate) const HORIZON_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+/// Most tasks of a run: each takes twelve bytes of the record.
+pub(crate) const TASKS_MAX: u64 = 500_000_000;
+const PERCENT: RangeInclusive<f64> = 0.0..=100.0;
+
+fn check(valid: bool, sentence: &str) -> Result<(), String> {
+    if valid { Ok(()) } else { Err(sentence.to_owned()) }
+}
+
+fn is_at_least_a_second(time: Duration) -> bool {
+    (SECOND..=HORIZON_MAX).contains(&time)
+}
+
+impl Scenario {
+    /// Refuses nonsense.
+    ///
+    /// # Errors
+    /// A sentence that says what to write instead.
+    pub fn validate(&self) -> Result<(), String> {
+        self.check_machines()?;
+        self.check_presence()?;
+        self.check_links()?;
+        self.check_bags()?;
+        self.check_user()?;
+        self.check_misfortunes()?;
+        self.check_files_are_there()?;
+        self.check_files_are_read()?;
+        self.peer.validate()
+    }
+
+    /// The grid, and what its machines are like.
+    fn check_machines(&self) -> Result<(), String> {
+        check((1..=1_000_000).contains(&self.nodes), "nodes must be between 1 and 1000000")?;
+        check(PERCENT.contains(&self.liars_percent), "liars_percent must be between 0 and 100")?;
+        check(PERCENT.contains(&self.choosy_percent), "choosy_percent must be between 0 and 100")?;
+        check(
+            self.speed_mops_min >= 1
+                && self.speed_mops_max >= self.speed_mops_min
+                && self.speed_mops_max <= 1_000_000_000
+                && self.speed_mops_step >= 1,
+            "speed_mops_min must be at least 1, speed_mops_max at least that and at most 1000000000, speed_mops_step at least 1",
+        )?;
+        check(
+            self.speed_mops_median >= 1.0 && self.speed_mops_median <= 1e9,
+            "speed_mops_median must be between 1 and 1e9",
+        )?;
+        check((1..=1024).contains(&self.slots), "slots must be between 1 and 1024")?;
+        check(self.persist <= HORIZON_MAX, "persist must be at most 366d")?;
+        check(self.warm_up <= HORIZON_MAX, "warm_up must be at most 366d")?;
+        check(is_at_least_a_second(self.horizon), "horizon must be between 1s and 366d")
+    }
+
+    /// Who is there when.
+    fn check_presence(&self) -> Result<(), String> {
+        check(self.churn.is_none_or(is_at_least_a_second), "churn must be none or a mean session between 1s and 366d")?;
+        check(self.downtime <= HORIZON_MAX, "downtime must be at most 366d")?;
+        check(PERCENT.contains(&self.leave_percent), "leave_percent must be between 0 and 100")?;
+        check(PERCENT.contains(&self.steady_percent), "steady_percent must be between 0 and 100")?;
+        check(
+            self.owner_session.is_none_or(is_at_least_a_second),
+            "owner_session must be none or a mean time between 1s and 366d",
+        )?;
+        check(is_at_least_a_second(self.owner_away), "owner_away must be between 1s and 366d")?;
+        check(self.owner_percent <= 100, "owner_percent must be at most 100")
+    }
+
+    fn check_links(&self) -> Result<(), String> {
+        check((0.0..100.0).contains(&self.loss_percent), "loss must be at least 0 and below 100 percent")?;
+        check(self.latency_ms <= 60_000, "latency-ms must be at most 60000")?;
+        check(self.jitter_percent <= 100, "jitter_percent must be at most 100")?;
+        check(PERCENT.contains(&self.duplicate_percent), "duplicate_percent must be between 0 and 100")?;
+        check(PERCENT.contains(&self.reorder_percent), "reorder_percent must be between 0 and 100")?;
+        check(self.reorder_ms <= 60_000, "reorder_ms must be at most 60000")?;
+        check(self.bandwidth_bytes_s >= 1, "bandwidth_bytes_s must be at least 1")?;
+        check(self.overhead_bytes <= 10_000, "overhead_bytes must be at most 10000")?;
+        check(self.fetches_max >= 1, "fetches_max must be at least 1")
+    }
+
+    /// What bags are like, and how many machines run each task.
+    fn check_bags(&self) -> Result<(), String> {
+        check(self.bags <= 1_000_000, "bags must be at most 1000000")?;
+        check(self.replication().is_valid(), "quorum must be between 1 and replicas, and these at most 8")?;
+        check(
+            (self.replicas > 1) == (self.quorum > 1),
+            "quorum must be at least 2 where there are replicas: with a quorum of one each task runs once",
+        )?;
+        check(
+            u64::from(self.replicas) <= u64::from(self.nodes),
+            "replicas must be at most nodes: each runs on a machine of its own",
+        )?;
+        check((1..=1_000_000).contains(&self.tasks_per_node), "tasks-per-node must be between 1 and 1000000")?;
+        check(self.tasks_spread_percent <= 100, "tasks_spread_percent must be at most 100")?;
+        check(
+            self.task_mops_min >= 1e-3 && self.task_mops_max >= self.task_mops_min && self.task_mops_max <= 1e9,
+            "task_mops_min must be at least 0.001, and task_mops_max at least that and at most 1e9",
+        )?;
+        check((0.0..=10.0).contains(&self.task_cv), "task_cv must be between 0 and 10")?;
+        check(self.output_bytes <= 1 << 40, "output_bytes must be at most 1099511627776")?;
+        check(self.bag_interval <= HORIZON_MAX, "bag_interval must be at most 366d")?;
+        check(
+            self.load.is_none_or(|load| (1e-6..=10.0).contains(&load)),
+            "load must be none or between 0.000001 and 10",
+        )?;
+        let tasks = u64::from(self.bags).saturating_mul(u64::from(self.nodes)).saturating_mul(self.tasks_per_node);
+        check(
+            self.workload != Workload::Paper || tasks <= TASKS_MAX,
+            &format!("bags by nodes by tasks-per-node are {tasks} tasks: give fewer, at most {TASKS_MAX} in all"),
+        )
+    }
+
+    /// The one who has a share of all bags.
+    fn check_user(&self) -> Result<(), String> {
+        check(PERCENT.contains(&self.user_percent), "user_percent must be between 0 and 100")?;
+        check((1..=10_000).contains(&self.user_splits_into), "user_splits_into must be between 1 and 10000")?;
+        check(
+            self.user_declares_percent > 0.0 && self.user_declares_percent <= 1e4,
+            "user_declares_percent must be above 0 and at most 10000",
+        )
+    }
+
+    /// What befalls tasks and their outputs.
+    fn check_misfortunes(&self) -> Result<(), String> {
+        check(
+            self.checkpoint_interval.is_none_or(is_at_least_a_second),
+            "checkpoint_interval must be none or between 1s and 366d",
+        )?;
+        check(PERCENT.contains(&self.fails_percent), "fails_percent must be between 0 and 100")?;
+        check(PERCENT.contains(&self.crashes_percent), "crashes_percent must be between 0 and 100")?;
+        check(
+            self.fails_percent + self.crashes_percent <= 100.0,
+            "fails_percent and crashes_percent must be at most 100 together: a try that crashes is none that fails",
+        )?;
+        check(
+            (0.0..100.0).contains(&self.unfetched_percent),
+            "unfetched_percent must be at least 0 and below 100: an output that never comes is never there",
+        )
+    }
+
+    /// What is to come from a file has one.
+    fn check_files_are_there(&self) -> Result<(), String> {
+        check(
+            self.sessions != Sessions::Trace || self.sessions_file.is_some(),
+            "sessions_file must name a trace where sessions are those of a trace",
+        )?;
+        check(
+            self.latencies != Latencies::Matrix || self.latency_file.is_some(),
+            "latency_file must name a matrix where latencies are those of a matrix",
+        )?;
+        check(
+            self.workload != Workload::Log || self.log_file.is_some(),
+            "log_file must name a log where the workload is that of a log",
+        )?;
+        check(
+            self.workload != Workload::Workflows || !self.workflow_files.is_empty(),
+            "workflow_files must name at least one workflow where the workload is that of workflows",
+        )?;
+        check(
+            self.workload != Workload::Distributions || self.tasks_file.is_some() && self.lengths_file.is_some(),
+            "tasks_file and lengths_file must name distributions where the workload is that of distributions",
+        )?;
+        check(
+            self.owners != Owners::Load || self.owner_file.is_some(),
+            "owner_file must name loads of processors where owners are there by load",
+        )?;
+        check(
+            self.cores != Equipment::Survey || self.cores_file.is_some(),
+            "cores_file must name a survey where cores are those of a survey",
+        )?;
+        check(
+            self.bandwidths != Equipment::Survey || self.bandwidths_file.is_some(),
+            "bandwidths_file must name an index where bandwidths are those of a survey",
+        )
+    }
+
+    /// No file is named that nobody reads.
+    fn check_files_are_read(&self) -> Result<(), String> {
+        let is_matrix = self.latencies == Latencies::Matrix;
+        let are_surveyed = self.bandwidths == Equipment::Survey;
+        let are_workflows = self.workload == Workload::Workflows;
+        let is_distributed = self.workload == Workload::Distributions;
+        for (is_named, is_read, file, instead) in [
+            (self.sessions_file.is_some(), self.sessions == Sessions::Trace, "sessions_file", "sessions = \"trace\""),
+            (self.owner_file.is_some(), self.owners == Owners::Load, "owner_file", "owners = \"load\""),
+            (self.latency_file.is_some(), is_matrix, "latency_file", "latencies = \"matrix\""),
+            (self.cores_file.is_some(), self.cores == Equipment::Survey, "cores_file", "cores = \"survey\""),
+            (self.bandwidths_file.is_some(), are_surveyed, "bandwidths_file", "bandwidths = \"survey\""),
+            (self.log_file.is_some(), self.workload == Workload::Log, "log_file", "workload = \"log\""),
+            (!self.workflow_files.is_empty(), are_workflows, "workflow_files", "workload = \"workflows\""),
+            (self.tasks_file.is_some(), is_distributed, "tasks_file", "workload = \"distributions\""),
+            (self.lengths_file.is_some(), is_distributed, "lengths_file", "workload = \"distributions\""),
+            (self.intervals_file.is_some(), is_distributed, "intervals_file", "workload = \"distributions\""),
+        ] {
+            check(
+                !is_named || is_read,
+                &format!("{file} is read only with {instead}: set that, or leave the file out"),
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    #[test]
+    fn the_default_is_valid_and_nonsense_is_refused_by_name() {
+        assert_eq!(Scenario::default().validate(), Ok(()));
+        let refused = |scenario: Scenario, name: &str| {
+            let sentence = scenario.validate().unwrap_err();
+            assert!(sentence.contains(name), "{sentence}");
+        };
+        refused(Scenario { nodes: 0, ..Scenario::default() }, "nodes");
+        refused(Scenario { loss_percent: 100.0, ..Scenario::default() }, "loss");
+        refused(Scenario { loss_percent: f64::NAN, ..Scenario::default() }, "loss");
+        refused(Scenario { churn: Some(Duration::from_millis(3)), ..Scenario::default() }, "churn");
+        refused(Scenario { speed_mops_max: u64::MAX, ..Scenario::default() }, "speed_mops_max");
+        refused(Scenario { output_bytes: u64::MAX, ..Scenario::default() }, "output_bytes");
+        refused(Scenario { warm_up: Duration::MAX, ..Scenario::default() }, "warm_up");
+        refused(Scenario { nodes: 4, replicas: 8, quorum: 8, ..Scenario::default() }, "replicas must be at most nodes");
+        refused(Scenario { replicas: 3, ..Scenario::default() }, "quorum must be at least 2");
+        refused(Scenario { bags: 1_000_000, ..Scenario::default() }, "bags by nodes by tasks-per-node are 1000000000");
+        refused(Scenario { slots: 0, ..Scenario::default() }, "slots");
+        refused(Scenario { fails_percent: -1.0, ..Scenario::default() }, "fails_percent");
+        refused(Scenario { crashes_percent: f64::NAN, ..Scenario::default() }, "crashes_percent");
+        let (fails_percent, crashes_percent) = (60.0, 60.0);
+        refused(Scenario { fails_percent, crashes_percent, ..Scenario::default() }, "at most 100 together");
+        refused(Scenario { unfetched_percent: 100.0, ..Scenario::default() }, "unfetched_percent");
+        refused(Scenario { load: Some(0.0), ..Scenario::default() }, "load");
+        refused(Scenario { workload: Workload::Log, ..Scenario::default() }, "log_file");
+        refused(Scenario { workload: Workload::Workflows, ..Scenario::default() }, "workflow_files");
+        let tasks_file = Some(PathBuf::from("tasks"));
+        refused(Scenario { workload: Workload::Distributions, tasks_file, ..Scenario::default() }, "lengths_file");
+        refused(Scenario { owners: Owners::Load, ..Scenario::default() }, "owner_file");
+        refused(Scenario { owner_percent: 101, ..Scenario::default() }, "owner_percent");
+        refused(Scenario { cores: Equipment::Survey, ..Scenario::default() }, "cores_file");
+        let file = || Some(PathBuf::from("trace.txt"));
+        refused(Scenario { sessions_file: file(), ..Scenario::default() }, "sessions_file is read only with");
+        refused(Scenario { log_file: file(), ..Scenario::default() }, "log_file is read only with workload");
+        refused(Scenario { bandwidths: Equipment::Survey, ..Scenario::default() }, "bandwidths_file");
+    }
+}
