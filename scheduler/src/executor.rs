@@ -305,9 +305,6 @@ impl Executor {
         if is_first {
             self.weigh(id);
         }
-        if self.suspended && self.vacate_at.is_none() {
-            self.vacate_at = Some(io.now + self.vacate_after);
-        }
         self.order_stale = true;
         self.changed = true;
     }

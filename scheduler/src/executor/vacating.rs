@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use idlewood_overlay::Time;
+
+use super::held::Held;
 use super::{Executor, Running};
 use crate::bag::{BagId, Checkpoint, TaskId, TaskResult};
 use crate::config::Config;
@@ -108,13 +111,21 @@ impl Executor {
         let bound = held.bound();
         let stays = |(index, kept): &(&u64, &Option<_>)| kept.is_none() && bound.contains(**index);
         let stay: IntervalSet = checkpoints.iter().filter(stays).map(|(&index, _)| index..index + 1).collect();
-        if held.waiting != stay {
+        if held.waiting != stay || !held.offered.is_empty() {
             self.version += 1;
             held.hand_back(stay, self.version, io, config);
         }
         self.forget_if_empty(bag);
         self.order_stale = true;
         self.changed = true;
+    }
+
+    /// Whatever is to begin while the owner is there has a vacate time that ends, also what comes when one has ended: new tasks,
+    /// those that could not be started, those that were stopped, those that were offered in vain.
+    pub(super) fn vacate_in_time(&mut self, now: Time) {
+        if self.suspended && self.vacate_at.is_none() && self.held.values().any(Held::has_unbound) {
+            self.vacate_at = Some(now + self.vacate_after);
+        }
     }
 
     /// After the vacate time unstarted tasks go back, and what has begun if it has a checkpoint that can go with it.
@@ -126,7 +137,7 @@ impl Executor {
         for held in self.held.values_mut() {
             let (bound, bag) = (held.bound(), held.bag.id);
             let tasks = bound.union(&held.running);
-            if held.waiting != bound {
+            if held.has_unbound() {
                 self.version += 1;
                 held.hand_back(bound, self.version, io, config);
             }

@@ -76,6 +76,41 @@ fn a_suspended_machine_hands_back_and_forgets_again_and_again() {
     assert!(host.started.is_empty());
 }
 
+/// Whoever stands still with it renews its lease for ever: nobody else would get it.
+#[test]
+fn what_comes_back_to_wait_after_the_vacate_time_goes_back_too() {
+    let stay = Config::default().vacate_after + seconds(1.0);
+    for outcome in [TaskOutcome::NotStarted { retry_after: seconds(1.0) }, TaskOutcome::Stopped] {
+        let mut host = Host::new(2);
+        host.receive(1, request(1, 0, 0..2));
+        host.receive(1, lease(0, IntervalSet::new()));
+        host.give(Event::OwnerReturned);
+        host.pass(stay);
+        assert_eq!((host.peer.held()[0].waiting, host.peer.held()[0].running), (0, 1));
+        host.give(Event::TaskEnded { task: host.started[0], outcome });
+        assert_eq!(host.peer.held()[0].waiting, 1);
+        host.pass(stay);
+        assert_eq!(host.holdings().last().unwrap().1, 0, "handed back");
+    }
+}
+
+#[test]
+fn what_is_offered_when_the_vacate_time_ends_goes_back_too() {
+    // All that waits is offered, long before that time ends or shortly.
+    for before in [seconds(1.0), Config::default().vacate_after - seconds(1.0)] {
+        let mut host = Host::new(2);
+        host.receive(1, request(1, 0, 0..3));
+        host.receive(1, lease(0, IntervalSet::new()));
+        host.give(Event::OwnerReturned);
+        host.pass(before);
+        let asker = Asker { contact: contact(3), speed_mops: 1000.0, slots: 1, stretch: 0.0 };
+        host.receive(3, Message::Ask { asker, node: Node::Leaf, climbing: false, climbed: 0 });
+        assert_eq!(host.peer.held()[0].waiting, 0, "offered");
+        host.pass(Config::default().vacate_after - before + seconds(1.0));
+        assert_eq!(host.holdings().last().unwrap().1, 1, "but for the one that has begun");
+    }
+}
+
 #[test]
 fn a_frozen_machine_goes_on_renewing() {
     let mut host = Host::new(2);
