@@ -128,7 +128,7 @@ impl Peer {
                     ledger.fetched(task.index, here, checkpoint, &mut self.io);
                 }
             }
-            Event::OwnerReturned => self.executor.suspend(&mut self.io),
+            Event::OwnerReturned { stands_still } => self.executor.suspend(stands_still, &mut self.io),
             Event::OwnerLeft => self.executor.resume(&mut self.io),
             Event::Leave => {
                 self.executor.tell_all(now);

@@ -525,7 +525,7 @@ impl Host {
                     self.give(Event::Submitted(submission));
                 }
             }
-            7 => self.give(Event::OwnerReturned),
+            7 => self.give(Event::OwnerReturned { stands_still: true }),
             8 => self.give(Event::OwnerLeft),
             9 => self.give(Event::ConnectionLost(source.peer())),
             10 => self.give(Event::Bootstrap(source.contact())),

@@ -195,13 +195,8 @@ pub(super) fn lay_out(path: &Path, packed: &[u8], aside: &Path) -> anyhow::Resul
 }
 
 impl Driver {
-    /// Packs the checkpoints of those of these tasks that do not run: what a task does after that would be lost.
-    pub(super) fn keep_checkpoints(&mut self, bag: BagId, mut tasks: IntervalSet) {
-        if !self.owner.stands_still() {
-            for running in self.peer.running().iter().filter(|running| running.task.bag == bag && !running.preempted) {
-                tasks.remove_index(running.task.index);
-            }
-        }
+    /// Packs the checkpoints of these tasks, which stand still: what a task does after that would be lost.
+    pub(super) fn keep_checkpoints(&mut self, bag: BagId, tasks: IntervalSet) {
         let (homes, blobs) = (self.supplies.homes.clone(), self.supplies.blobs.clone());
         let bytes_max = self.owner.settings.get().limits.checkpoint.0;
         let pack = move || {

@@ -1,4 +1,5 @@
-//! The owner comes back: everything is frozen at once, and after the vacate time goes where it can go on.
+//! The owner comes back: everything is frozen at once, and after the vacate time goes where it can go on. A machine that cannot
+//! take new tasks, since it has no room for results or is to finish, hands back likewise, but what has begun runs on to its end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,18 +21,24 @@ impl Executor {
         self.vacate_at = self.vacate_at.map(|at| at - before + after);
     }
 
-    /// The owner is back: freeze, offer nothing.
-    pub(crate) fn suspend(&mut self, io: &mut Io) {
-        if std::mem::replace(&mut self.suspended, true) {
+    /// The owner is back, or there is another reason to offer nothing: freeze where everything stands still.
+    pub(crate) fn suspend(&mut self, stands_still: bool, io: &mut Io) {
+        let was_suspended = std::mem::replace(&mut self.suspended, true);
+        if was_suspended && self.stands_still == stands_still {
             return;
         }
-        self.vacate_at = Some(io.now + self.vacate_after);
-        for running in self.places.iter_mut().flatten() {
-            running.pause(io.now);
-        }
+        // What has begun has a vacate time from when it stands still.
+        self.vacate_at.get_or_insert(io.now + self.vacate_after);
         self.changed = true;
         // This machine may be about to go.
         self.tell_all(io.now);
+        if !stands_still {
+            return self.go_on(io);
+        }
+        self.stands_still = true;
+        for running in self.places.iter_mut().flatten() {
+            running.pause(io.now);
+        }
         io.effects.push(Effect::SuspendTasks);
     }
 
@@ -41,10 +48,18 @@ impl Executor {
             return;
         }
         self.vacate_at = None;
+        self.changed = true;
+        self.go_on(io);
+    }
+
+    /// What stands still goes on, but for what is frozen for others.
+    fn go_on(&mut self, io: &mut Io) {
+        if !std::mem::replace(&mut self.stands_still, false) {
+            return;
+        }
         for running in self.places.iter_mut().flatten().filter(|running| !running.frozen) {
             running.since = Some(io.now);
         }
-        self.changed = true;
         io.effects.push(Effect::ResumeTasks);
     }
 
@@ -136,7 +151,10 @@ impl Executor {
         self.vacate_at = None;
         for held in self.held.values_mut() {
             let (bound, bag) = (held.bound(), held.bag.id);
-            let tasks = bound.union(&held.running);
+            let stands_still =
+                |running: &&Running| running.task.bag == bag && running.since.is_none() && !running.stopping;
+            let begun = self.places.iter().flatten().filter(stands_still).map(|running| running.task.index);
+            let tasks = bound.union(&begun.map(|index| index..index + 1).collect());
             if held.has_unbound() {
                 self.version += 1;
                 held.hand_back(bound, self.version, io, config);

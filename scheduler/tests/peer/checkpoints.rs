@@ -22,7 +22,7 @@ fn who_has_begun_goes_back_after_the_vacate_time_with_its_checkpoint_or_stays() 
     let suspended = || {
         let mut host = Host::new(2);
         host.receive(1, request(1, 3, 0..3));
-        host.give(Event::OwnerReturned);
+        host.give(Event::OwnerReturned { stands_still: true });
         host.pass(Config::default().vacate_after + seconds(1.0));
         assert_eq!(host.asked, [(BAG, IntervalSet::from(0..1))], "what has not begun is back already");
         assert_eq!(host.holdings().last().unwrap().1, 1);
@@ -66,7 +66,7 @@ fn what_began_in_an_earlier_life_is_not_given_away_without_its_checkpoint() {
         let held = Record::Held { bag: bag(1), released, attempt: 0, attempts: None, ranges, checkpoints };
         let mut host = Host::restore(2, Config::default(), vec![held]);
         host.receive(1, lease(0, IntervalSet::new()));
-        host.give(Event::OwnerReturned);
+        host.give(Event::OwnerReturned { stands_still: true });
         host.give(Event::CheckpointsFound { bag: BAG, tasks: IntervalSet::from(2..4) });
         host
     };

@@ -104,7 +104,7 @@ impl Trace<'_> {
             }
             Event::Vacate => self.letter(b'v'),
             Event::VacatesAfter(_) => self.letter(b'V'),
-            Event::OwnerReturned => self.letter(b'o'),
+            Event::OwnerReturned { .. } => self.letter(b'o'),
             Event::OwnerLeft => self.letter(b'a'),
             Event::Leave => self.letter(b'l'),
             Event::Return => self.letter(b'R'),
