@@ -119,6 +119,8 @@ pub(crate) struct Executor {
     suspended: bool,
     /// What has begun stands still, too.
     stands_still: bool,
+    /// Counts how often tasks went on, to tell the present stop from those before.
+    stop: u64,
     /// When unstarted tasks are handed back, while suspended.
     vacate_at: Option<Time>,
     /// How long after that begins that is.
@@ -190,6 +192,7 @@ impl Executor {
             order_stale: false,
             suspended: false,
             stands_still: false,
+            stop: 0,
             vacate_at: None,
             vacate_after: config.vacate_after,
             failed_in_row: 0,

@@ -118,8 +118,8 @@ impl Peer {
                 self.executor.ended(task, outcome, &mut self.io, &self.config);
             }
             Event::CheckpointsFound { bag, tasks } => self.executor.found_checkpoints(bag, &tasks),
-            Event::CheckpointsKept { bag, checkpoints } => {
-                self.executor.kept_checkpoints(bag, &checkpoints, &mut self.io, &self.config);
+            Event::CheckpointsKept { stop, bag, checkpoints } => {
+                self.executor.kept_checkpoints(stop, bag, &checkpoints, &mut self.io, &self.config);
             }
             Event::Vacate => self.executor.vacate(&mut self.io),
             Event::VacatesAfter(after) => self.executor.vacates_after(after),

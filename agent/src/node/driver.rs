@@ -139,6 +139,7 @@ pub(super) enum Done {
     },
     /// What tasks that do not run can go on from elsewhere.
     CheckpointsKept {
+        stop: u64,
         bag: BagId,
         kept: checkpoints::Kept,
     },
@@ -388,7 +389,7 @@ impl Driver {
             Effect::StartTask { place, task, attempt, bag, checkpoint } => {
                 self.start_task(place as usize, task, attempt, bag, checkpoint);
             }
-            Effect::KeepCheckpoints { bag, tasks } => self.keep_checkpoints(bag, tasks),
+            Effect::KeepCheckpoints { stop, bag, tasks } => self.keep_checkpoints(stop, bag, tasks),
             Effect::StopTask { place, .. } => self.stop_task(place as usize),
             Effect::FreezeTask { place, task } => self.freeze_task(place as usize, task),
             Effect::ThawTask { place, task } => self.thaw_task(place as usize, task),
@@ -511,7 +512,7 @@ impl Driver {
             Done::RerunReady { bag, tasks, needs, reply } => self.rerun_ready(bag, tasks.as_ref(), needs, reply),
             Done::ManifestRead { bag, manifest: Some(manifest) } => self.manifest_read(bag, manifest),
             Done::ReadAgain { bag, manifest } => self.read_again(bag, manifest),
-            Done::CheckpointsKept { bag, kept } => self.checkpoints_kept(bag, kept),
+            Done::CheckpointsKept { stop, bag, kept } => self.checkpoints_kept(stop, bag, kept),
             Done::Reclaimed { stop, took } => self.reclaimed(stop, took),
             Done::Bootstrapped(Some(contact)) => self.feed(Event::Bootstrap(contact)),
             Done::ManifestRead { manifest: None, .. } | Done::Bootstrapped(None) | Done::Discarded => {}

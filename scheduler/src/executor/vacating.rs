@@ -27,8 +27,10 @@ impl Executor {
         if was_suspended && self.stands_still == stands_still {
             return;
         }
-        // What has begun has a vacate time from when it stands still.
-        self.vacate_at.get_or_insert(io.now + self.vacate_after);
+        // What has begun has a vacate time from when it stands still. Where it goes on instead, what still waits with a checkpoint has
+        // had its own, and what was packed of it is not taken any more.
+        let after = if was_suspended && !stands_still { Duration::ZERO } else { self.vacate_after };
+        self.vacate_at.get_or_insert(io.now + after);
         self.changed = true;
         // This machine may be about to go.
         self.tell_all(io.now);
@@ -52,8 +54,14 @@ impl Executor {
         self.go_on(io);
     }
 
+    /// Whether no task went on since what is kept was asked for with this number.
+    pub(crate) fn is_stopped_since(&self, stop: u64) -> bool {
+        self.suspended && self.stop == stop
+    }
+
     /// What stands still goes on, but for what is frozen for others.
     fn go_on(&mut self, io: &mut Io) {
+        self.stop += 1;
         if !std::mem::replace(&mut self.stands_still, false) {
             return;
         }
@@ -92,15 +100,20 @@ impl Executor {
     }
 
     /// What came of [`Effect::KeepCheckpoints`]: who has one that travels goes back with it, and who has one that does not
-    /// stays with it. Nothing if the owner has left meanwhile.
+    /// stays with it. Nothing if tasks went on meanwhile, also where they stand still again: what was packed is older than what
+    /// they have now, or half of each.
     pub(crate) fn kept_checkpoints(
         &mut self,
+        stop: u64,
         bag: BagId,
         checkpoints: &BTreeMap<u64, Option<Checkpoint>>,
         io: &mut Io,
         config: &Config,
     ) {
-        let Some(held) = self.held.get_mut(&bag).filter(|_| self.suspended) else { return };
+        if !self.is_stopped_since(stop) {
+            return;
+        }
+        let Some(held) = self.held.get_mut(&bag) else { return };
         for (&index, checkpoint) in checkpoints {
             let Some(checkpoint) = checkpoint else { continue };
             let of_task = |running: &&mut Running| running.task == TaskId { bag, index } && !running.stopping;
@@ -160,7 +173,7 @@ impl Executor {
                 held.hand_back(bound, self.version, io, config);
             }
             if !tasks.is_empty() {
-                io.effects.push(Effect::KeepCheckpoints { bag, tasks });
+                io.effects.push(Effect::KeepCheckpoints { stop: self.stop, bag, tasks });
             }
         }
         self.order_stale = true;

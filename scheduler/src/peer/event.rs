@@ -115,8 +115,10 @@ pub enum Event {
         /// Which tasks.
         tasks: IntervalSet,
     },
-    /// The answer to [`Effect::KeepCheckpoints`]; those that have none are not named.
+    /// The answer to [`Effect::KeepCheckpoints`]; those that have none are not named. Ignored if tasks went on meanwhile.
     CheckpointsKept {
+        /// As the effect says it.
+        stop: u64,
         /// Of which bag.
         bag: BagId,
         /// What is durable on this machine for each task; `None`: it has a checkpoint that cannot travel.
@@ -212,6 +214,8 @@ pub enum Effect {
     /// Keep, durably, what these tasks go on from, none of which runs; [`Event::CheckpointsKept`] follows unless there is
     /// nothing to tell.
     KeepCheckpoints {
+        /// Which stop of this machine it is: what tasks keep after they went on is not what was asked for.
+        stop: u64,
         /// Of which bag.
         bag: BagId,
         /// Which tasks: they have begun, and are on no machine but this.

@@ -21,7 +21,7 @@ fn who_finishes_hands_back_what_is_frozen_for_others_or_it_would_stay_for_ever()
     assert_eq!(host.stopped, frozen);
     assert!(host.asked.contains(&(BAG, IntervalSet::from(0..1))), "{:?}", host.asked);
     host.give(Event::TaskEnded { task: frozen[0], outcome: TaskOutcome::Stopped });
-    host.give(Event::CheckpointsKept { bag: BAG, checkpoints: BTreeMap::from([(0, Some(KEPT))]) });
+    host.keep(0, Some(KEPT));
     assert_eq!(handed_back(&host), [(0, 2)]);
     assert_eq!(host.peer.running().len(), 1, "what runs goes on to its end");
 }

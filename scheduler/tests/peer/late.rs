@@ -65,7 +65,7 @@ fn the_acknowledgement_of_a_checkpoint_is_none_of_the_result() {
     let [mut submitter, mut executor] = begun(0);
     executor.give(Event::OwnerReturned { stands_still: true });
     executor.pass(Config::default().vacate_after + seconds(1.0));
-    executor.give(Event::CheckpointsKept { bag: BAG, checkpoints: BTreeMap::from([(0, Some(checkpoints::KEPT))]) });
+    executor.keep(0, Some(checkpoints::KEPT));
     executor.give(Event::TaskEnded { task: executor.started[0], outcome: TaskOutcome::Stopped });
     executor.give(Event::OwnerLeft);
     let old = acknowledgements(&mut submitter, &mut executor, 20);

@@ -136,7 +136,7 @@ impl Trace<'_> {
             Effect::StopTask { place, task } => about(b'3', *place, task),
             Effect::FreezeTask { place, task } => about(b'8', *place, task),
             Effect::ThawTask { place, task } => about(b'9', *place, task),
-            Effect::KeepCheckpoints { bag, tasks } => {
+            Effect::KeepCheckpoints { bag, tasks, .. } => {
                 self.letter(b'K');
                 self.bag(*bag);
                 self.word(tasks.len());
