@@ -111,6 +111,10 @@ pub(super) enum Done {
         task: TaskId,
         kept: Option<Fetched>,
     },
+    /// There was no room for an output.
+    NoRoom {
+        wanted: Wanted,
+    },
     Accepted {
         result: Result<Box<Accepted>, super::Refusal>,
         reply: Reply<api::Bag>,
@@ -315,6 +319,7 @@ impl Driver {
             _ = wakes.look.tick() => {
                 self.look_at_owner();
                 self.notice_absence();
+                self.fetch_outputs();
             }
             // An idle agent is not woken for it.
             _ = wakes.relieve.tick(), if self.runs.are_long() => self.relieve_runs(),
@@ -507,6 +512,7 @@ impl Driver {
             Done::Authorised { bag, manifest } => self.authorised(bag, manifest),
             Done::MeasureAgain => self.measure_again(job),
             Done::OutputKept { task, kept } => self.output_kept(task, kept),
+            Done::NoRoom { wanted } => self.no_room_for(wanted),
             Done::Accepted { result, reply } => self.accepted(result, reply),
             Done::AcceptLost => self.accepting -= 1,
             Done::RerunReady { bag, tasks, needs, reply } => self.rerun_ready(bag, tasks.as_ref(), needs, reply),
