@@ -115,10 +115,15 @@ pub(crate) struct Executor {
     /// Bags by deadline; stale when `order_stale`.
     order: Vec<BagId>,
     order_stale: bool,
+    /// No task begins: the owner is there, or this machine can take none.
     suspended: bool,
+    /// What has begun stands still, too.
+    stands_still: bool,
+    /// Counts how often tasks went on, to tell the present stop from those before.
+    stop: u64,
     /// When unstarted tasks are handed back, while suspended.
     vacate_at: Option<Time>,
-    /// How long after the owner's return that is.
+    /// How long after that begins that is.
     vacate_after: Duration,
     /// Tasks that failed here since the last one that did not.
     failed_in_row: u32,
@@ -186,6 +191,8 @@ impl Executor {
             order: Vec::new(),
             order_stale: false,
             suspended: false,
+            stands_still: false,
+            stop: 0,
             vacate_at: None,
             vacate_after: config.vacate_after,
             failed_in_row: 0,
@@ -304,9 +311,6 @@ impl Executor {
         io.persist_held(id, changes, then);
         if is_first {
             self.weigh(id);
-        }
-        if self.suspended && self.vacate_at.is_none() {
-            self.vacate_at = Some(io.now + self.vacate_after);
         }
         self.order_stale = true;
         self.changed = true;

@@ -118,8 +118,8 @@ impl Peer {
                 self.executor.ended(task, outcome, &mut self.io, &self.config);
             }
             Event::CheckpointsFound { bag, tasks } => self.executor.found_checkpoints(bag, &tasks),
-            Event::CheckpointsKept { bag, checkpoints } => {
-                self.executor.kept_checkpoints(bag, &checkpoints, &mut self.io, &self.config);
+            Event::CheckpointsKept { stop, bag, checkpoints } => {
+                self.executor.kept_checkpoints(stop, bag, &checkpoints, &mut self.io, &self.config);
             }
             Event::Vacate => self.executor.vacate(&mut self.io),
             Event::VacatesAfter(after) => self.executor.vacates_after(after),
@@ -128,7 +128,7 @@ impl Peer {
                     ledger.fetched(task.index, here, checkpoint, &mut self.io);
                 }
             }
-            Event::OwnerReturned => self.executor.suspend(&mut self.io),
+            Event::OwnerReturned { stands_still } => self.executor.suspend(stands_still, &mut self.io),
             Event::OwnerLeft => self.executor.resume(&mut self.io),
             Event::Leave => {
                 self.executor.tell_all(now);

@@ -365,7 +365,7 @@ struct Host {
     /// Bags that are being looked at.
     authorising: VecDeque<BagId>,
     /// Bags whose tasks are asked for what they go on from.
-    packing: VecDeque<BagId>,
+    packing: VecDeque<(u64, BagId)>,
 }
 
 fn config() -> Config {
@@ -429,7 +429,7 @@ impl Host {
                 Effect::FetchOutput { task, .. } => self.fetches.push_back(task),
                 Effect::MeasureTask { bag } => self.measures.push_back(bag),
                 Effect::Authorise { bag } => self.authorising.push_back(bag.id),
-                Effect::KeepCheckpoints { bag, .. } => self.packing.push_back(bag),
+                Effect::KeepCheckpoints { stop, bag, .. } => self.packing.push_back((stop, bag)),
                 Effect::Notify(_) | Effect::SuspendTasks | Effect::ResumeTasks => {}
             }
         }
@@ -484,9 +484,9 @@ impl Host {
         self.authorise();
         match source.below(16) {
             14 => {
-                if let Some(bag) = self.packing.pop_front() {
+                if let Some((stop, bag)) = self.packing.pop_front() {
                     let checkpoints = source.checkpoints();
-                    self.give(Event::CheckpointsKept { bag, checkpoints });
+                    self.give(Event::CheckpointsKept { stop, bag, checkpoints });
                 }
             }
             15 => self.give(Event::Vacate),
@@ -525,7 +525,7 @@ impl Host {
                     self.give(Event::Submitted(submission));
                 }
             }
-            7 => self.give(Event::OwnerReturned),
+            7 => self.give(Event::OwnerReturned { stands_still: source.flag() }),
             8 => self.give(Event::OwnerLeft),
             9 => self.give(Event::ConnectionLost(source.peer())),
             10 => self.give(Event::Bootstrap(source.contact())),

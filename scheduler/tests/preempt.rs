@@ -392,7 +392,7 @@ fn the_owner_freezes_everything_and_gives_back_only_what_ran() {
     machine.pass(seconds(10.0));
     machine.receive(2, 1, 10.0, 1e5);
     machine.pass(seconds(5.0));
-    machine.give(Event::OwnerReturned);
+    machine.give(Event::OwnerReturned { stands_still: true });
     machine.receive(3, 1, 1.0, 1e3);
     machine.pass(seconds(50.0));
     assert!(machine.peer.running().iter().all(|task| task.frozen));
@@ -518,7 +518,7 @@ proptest! {
                 Happening::Pass(time_s) => machine.pass(seconds(time_s)),
                 Happening::Owner => {
                     owner = !owner;
-                    machine.give(if owner { Event::OwnerReturned } else { Event::OwnerLeft });
+                    machine.give(if owner { Event::OwnerReturned { stands_still: true } } else { Event::OwnerLeft });
                 }
                 Happening::Drop { bag, index } => {
                     let task = TaskId { bag: bag_id(bag), index };

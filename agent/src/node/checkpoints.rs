@@ -195,13 +195,8 @@ pub(super) fn lay_out(path: &Path, packed: &[u8], aside: &Path) -> anyhow::Resul
 }
 
 impl Driver {
-    /// Packs the checkpoints of those of these tasks that do not run: what a task does after that would be lost.
-    pub(super) fn keep_checkpoints(&mut self, bag: BagId, mut tasks: IntervalSet) {
-        if !self.owner.stands_still() {
-            for running in self.peer.running().iter().filter(|running| running.task.bag == bag && !running.preempted) {
-                tasks.remove_index(running.task.index);
-            }
-        }
+    /// Packs the checkpoints of these tasks, which stand still: what a task does after that would be lost.
+    pub(super) fn keep_checkpoints(&mut self, stop: u64, bag: BagId, tasks: IntervalSet) {
         let (homes, blobs) = (self.supplies.homes.clone(), self.supplies.blobs.clone());
         let bytes_max = self.owner.settings.get().limits.checkpoint.0;
         let pack = move || {
@@ -209,23 +204,23 @@ impl Driver {
                 tracing::warn!(%bag, %error, "tasks go back without their checkpoints");
                 Kept::new()
             });
-            Done::CheckpointsKept { bag, kept }
+            Done::CheckpointsKept { stop, bag, kept }
         };
         self.packing += 1;
-        self.jobs.spawn_blocking(pack, Done::CheckpointsKept { bag, kept: Kept::new() });
+        self.jobs.spawn_blocking(pack, Done::CheckpointsKept { stop, bag, kept: Kept::new() });
     }
 
-    /// Tells the peer, which hands the tasks back unless the owner has left meanwhile.
-    pub(super) fn checkpoints_kept(&mut self, bag: BagId, kept: Kept) {
+    /// Tells the peer, which hands the tasks back unless some went on meanwhile.
+    pub(super) fn checkpoints_kept(&mut self, stop: u64, bag: BagId, kept: Kept) {
         self.packing -= 1;
-        if self.peer.is_suspended() {
+        if self.peer.is_stopped_since(stop) {
             // Should the task come back, it goes on from what it comes with, and not from what is here.
             kept.iter()
                 .filter(|(_, kept)| kept.is_some())
                 .for_each(|(&index, _)| self.set_aside(TaskId { bag, index }));
         }
         let checkpoints = kept.iter().map(|(&index, kept)| (index, kept.as_ref().map(|(checkpoint, _)| *checkpoint)));
-        self.feed(Event::CheckpointsKept { bag, checkpoints: checkpoints.collect() });
+        self.feed(Event::CheckpointsKept { stop, bag, checkpoints: checkpoints.collect() });
         // By now the peer's records pin them, or nobody wants them.
         drop(kept);
     }

@@ -111,6 +111,10 @@ pub(super) enum Done {
         task: TaskId,
         kept: Option<Fetched>,
     },
+    /// There was no room for an output.
+    NoRoom {
+        wanted: Wanted,
+    },
     Accepted {
         result: Result<Box<Accepted>, super::Refusal>,
         reply: Reply<api::Bag>,
@@ -139,6 +143,7 @@ pub(super) enum Done {
     },
     /// What tasks that do not run can go on from elsewhere.
     CheckpointsKept {
+        stop: u64,
         bag: BagId,
         kept: checkpoints::Kept,
     },
@@ -314,6 +319,7 @@ impl Driver {
             _ = wakes.look.tick() => {
                 self.look_at_owner();
                 self.notice_absence();
+                self.fetch_outputs();
             }
             // An idle agent is not woken for it.
             _ = wakes.relieve.tick(), if self.runs.are_long() => self.relieve_runs(),
@@ -388,7 +394,7 @@ impl Driver {
             Effect::StartTask { place, task, attempt, bag, checkpoint } => {
                 self.start_task(place as usize, task, attempt, bag, checkpoint);
             }
-            Effect::KeepCheckpoints { bag, tasks } => self.keep_checkpoints(bag, tasks),
+            Effect::KeepCheckpoints { stop, bag, tasks } => self.keep_checkpoints(stop, bag, tasks),
             Effect::StopTask { place, .. } => self.stop_task(place as usize),
             Effect::FreezeTask { place, task } => self.freeze_task(place as usize, task),
             Effect::ThawTask { place, task } => self.thaw_task(place as usize, task),
@@ -506,12 +512,13 @@ impl Driver {
             Done::Authorised { bag, manifest } => self.authorised(bag, manifest),
             Done::MeasureAgain => self.measure_again(job),
             Done::OutputKept { task, kept } => self.output_kept(task, kept),
+            Done::NoRoom { wanted } => self.no_room_for(wanted),
             Done::Accepted { result, reply } => self.accepted(result, reply),
             Done::AcceptLost => self.accepting -= 1,
             Done::RerunReady { bag, tasks, needs, reply } => self.rerun_ready(bag, tasks.as_ref(), needs, reply),
             Done::ManifestRead { bag, manifest: Some(manifest) } => self.manifest_read(bag, manifest),
             Done::ReadAgain { bag, manifest } => self.read_again(bag, manifest),
-            Done::CheckpointsKept { bag, kept } => self.checkpoints_kept(bag, kept),
+            Done::CheckpointsKept { stop, bag, kept } => self.checkpoints_kept(stop, bag, kept),
             Done::Reclaimed { stop, took } => self.reclaimed(stop, took),
             Done::Bootstrapped(Some(contact)) => self.feed(Event::Bootstrap(contact)),
             Done::ManifestRead { manifest: None, .. } | Done::Bootstrapped(None) | Done::Discarded => {}

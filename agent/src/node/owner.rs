@@ -233,10 +233,8 @@ impl Driver {
         }
         let reason = judgement.reason.as_ref().map_or("none", |reason| reason.code());
         tracing::info!(reason, cpu_percent = judgement.cpu_percent, takes_work = judgement.takes_work, "owner's state");
-        if self.owner.takes_work != judgement.takes_work {
-            self.owner.takes_work = judgement.takes_work;
-            self.feed(if judgement.takes_work { Event::OwnerLeft } else { Event::OwnerReturned });
-        }
+        self.owner.takes_work = judgement.takes_work;
+        self.feed(if judgement.takes_work { Event::OwnerLeft } else { Event::OwnerReturned { stands_still } });
         self.keep_to_limits();
     }
 

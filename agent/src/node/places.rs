@@ -24,6 +24,7 @@ pub(super) enum Place {
     /// A worker has it, or had it: its output is being kept.
     Running {
         task: TaskId,
+        attempt: u32,
     },
     /// Frozen for another bag before it had begun.
     Waiting {
@@ -36,9 +37,14 @@ impl Place {
     pub(super) fn task(&self) -> Option<TaskId> {
         match self {
             Self::Free => None,
-            Self::Preparing { task, .. } | Self::Running { task } => Some(*task),
+            Self::Preparing { task, .. } | Self::Running { task, .. } => Some(*task),
             Self::Waiting { given } => Some(given.task),
         }
+    }
+
+    /// Whether workers run this attempt of a task for it: what is still there of another says nothing of this one.
+    pub(super) fn runs(&self, task: TaskId, attempt: u32) -> bool {
+        matches!(self, Self::Running { task: there, attempt: of } if (*there, *of) == (task, attempt))
     }
 }
 
@@ -112,7 +118,7 @@ impl Driver {
         error: PrepareError,
         prepared: Option<Box<Prepared>>,
     ) {
-        self.places[place] = Place::Running { task };
+        self.places[place] = Place::Running { task, attempt };
         let (blobs, speed_mops) = (self.supplies.blobs.clone(), self.config.speed_mops);
         let collect = move || {
             drop(prepared);
@@ -138,7 +144,7 @@ impl Driver {
                 job.abort();
                 *task
             }
-            &Place::Running { task } => match self.stop_in_run(task) {
+            &Place::Running { task, attempt } => match self.stop_in_run(task, attempt) {
                 Some(given) => {
                     self.discard(Some(given.prepared));
                     task
@@ -158,8 +164,9 @@ impl Driver {
 
     /// A bag came ahead of this task's: it stops where it is and keeps its worker. One that has not begun will not begin.
     pub(super) fn freeze_task(&mut self, place: usize, task: TaskId) {
-        if matches!(&self.places[place], Place::Running { task: there } if *there == task)
-            && let Some(given) = self.freeze_in_run(task)
+        if let Place::Running { task: there, attempt } = self.places[place]
+            && there == task
+            && let Some(given) = self.freeze_in_run(task, attempt)
         {
             self.places[place] = Place::Waiting { given };
         }
@@ -169,8 +176,10 @@ impl Driver {
         match std::mem::replace(&mut self.places[place], Place::Free) {
             Place::Waiting { given } if given.task == task => self.give(place, given),
             other => {
+                if let Place::Running { task, attempt } = other {
+                    self.thaw_in_run(task, attempt);
+                }
                 self.places[place] = other;
-                self.thaw_in_run(task);
             }
         }
     }

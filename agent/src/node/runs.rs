@@ -56,6 +56,17 @@ struct Run {
     frozen: Option<TaskId>,
 }
 
+/// What the peer finds that starts a task.
+#[derive(Debug)]
+enum Claim {
+    /// It is over already.
+    Over(Collected),
+    /// A worker has it, or had it and its output is being kept.
+    Given,
+    /// Nobody has it, but perhaps a run has another attempt of it, which must not be taken for this one.
+    No { stale: Option<usize> },
+}
+
 /// What tasks of a bag have in common, and what is known of them.
 #[derive(Debug)]
 struct Kit {
@@ -128,12 +139,80 @@ impl Runs {
         }
     }
 
-    /// Which worker has the task, and whether as the first of its run.
-    fn find(&self, task: TaskId) -> Option<(usize, bool)> {
-        self.runs.iter().enumerate().find_map(|(slot, run)| {
-            let position = run.jobs.iter().position(|given| given.task == task)?;
-            Some((slot, position == 0))
-        })
+    /// Which worker has this attempt of a task.
+    fn find(&self, task: TaskId, attempt: u32) -> Option<usize> {
+        self.runs.iter().position(|run| run.jobs.iter().any(|given| (given.task, given.attempt) == (task, attempt)))
+    }
+
+    /// The peer starts a task.
+    fn claim(&mut self, task: TaskId, attempt: u32) -> Claim {
+        if let Some((of, collected)) = self.finished.remove(&task)
+            && of == attempt
+        {
+            return Claim::Over(collected);
+        }
+        let is_collecting = self.collecting.remove(&task) == Some(attempt);
+        if is_collecting || self.find(task, attempt).is_some() {
+            return Claim::Given;
+        }
+        let of_another = |run: &Run| run.jobs.iter().any(|given| given.task == task);
+        Claim::No { stale: self.runs.iter().position(of_another) }
+    }
+
+    /// What came of a task, and at which of these places the peer has started it; else that is kept until it does.
+    fn over(
+        &mut self,
+        places: &[Place],
+        task: TaskId,
+        attempt: u32,
+        collected: Collected,
+    ) -> Option<(usize, Collected)> {
+        if self.collecting.get(&task) == Some(&attempt) {
+            self.collecting.remove(&task);
+        }
+        if let Some(place) = places.iter().position(|place| place.runs(task, attempt)) {
+            return Some((place, collected));
+        }
+        let is_held = self.kits.get(&task.bag).is_some_and(|kit| kit.held.contains(task.index));
+        // Where the peer has started it, it has started another attempt.
+        let is_ahead = is_held && !places.iter().any(|place| place.task() == Some(task));
+        if is_ahead && matches!(collected.outcome, TaskOutcome::Finished(_)) {
+            self.finished.insert(task, (attempt, collected));
+        }
+        None
+    }
+
+    /// What is held of a bag changes: what came of tasks that are not is forgotten. Those tasks.
+    fn note_held(&mut self, bag: BagId, held: Option<&IntervalSet>) -> IntervalSet {
+        let Some(kit) = self.kits.get_mut(&bag) else {
+            match held {
+                Some(held) => self.held.insert(bag, held.clone()),
+                None => self.held.remove(&bag),
+            };
+            return IntervalSet::new();
+        };
+        let none = IntervalSet::new();
+        let after = held.unwrap_or(&none);
+        let gone = kit.held.difference(after);
+        if after.len() > kit.held.len() {
+            // Tasks have come; some perhaps again.
+            kit.next = 0;
+        }
+        kit.held.clone_from(after);
+        if held.is_none() {
+            self.kits.remove(&bag);
+        }
+        if let Some(index) = gone.first().filter(|_| gone.len() == 1) {
+            // Most often one is over, and all others need not be looked at.
+            let task = TaskId { bag, index };
+            self.finished.remove(&task);
+            self.collecting.remove(&task);
+        } else if !gone.is_empty() {
+            let is_held = |task: &TaskId| task.bag != bag || !gone.contains(task.index);
+            self.finished.retain(|task, _| is_held(task));
+            self.collecting.retain(|task, _| is_held(task));
+        }
+        gone
     }
 
     /// What the bag's tasks have in common, from one that was prepared.
@@ -192,42 +271,41 @@ impl Runs {
 }
 
 impl Driver {
-    fn is_claimed(&self, task: TaskId) -> bool {
-        self.places.iter().any(|place| place.task() == Some(task))
+    /// Where the peer has started it.
+    fn place_of(&self, given: &Given) -> Option<usize> {
+        self.places.iter().position(|place| place.runs(given.task, given.attempt))
+    }
+
+    fn is_claimed(&self, given: &Given) -> bool {
+        self.place_of(given).is_some()
     }
 
     /// The peer starts a task that is ahead already. Whether it was.
     pub(super) fn claim(&mut self, place: usize, task: TaskId, attempt: u32) -> bool {
-        if let Some((of, collected)) = self.runs.finished.remove(&task)
-            && of == attempt
-        {
-            self.places[place] = Place::Free;
-            let Collected { outcome, pin } = collected;
-            self.follow_ups.push_back(Event::TaskEnded { task, outcome });
-            self.pins.extend(pin);
-            return true;
+        match self.runs.claim(task, attempt) {
+            Claim::Over(Collected { outcome, pin }) => {
+                self.places[place] = Place::Free;
+                self.follow_ups.push_back(Event::TaskEnded { task, outcome });
+                self.pins.extend(pin);
+                true
+            }
+            Claim::Given => {
+                self.places[place] = Place::Running { task, attempt };
+                true
+            }
+            Claim::No { stale } => {
+                if let Some(slot) = stale {
+                    self.give_back(slot);
+                }
+                false
+            }
         }
-        let found = self.runs.find(task).map(|(slot, _)| slot);
-        let same =
-            |slot: usize| self.runs.runs[slot].jobs.iter().any(|given| given.task == task && given.attempt == attempt);
-        let is_collecting = self.runs.collecting.get(&task) == Some(&attempt);
-        if found.is_some_and(same) || is_collecting {
-            self.runs.collecting.remove(&task);
-            self.places[place] = Place::Running { task };
-            return true;
-        }
-        if let Some(slot) = found {
-            // Of an earlier attempt: it must not be taken for this one.
-            self.give_back(slot);
-        }
-        false
     }
 
     /// Gives a task that the peer has started to a worker, ahead of all that it has not.
     pub(super) fn give(&mut self, place: usize, given: Given) {
-        let task = given.task;
         self.runs.learn(&given);
-        self.places[place] = Place::Running { task };
+        self.places[place] = Place::Running { task: given.task, attempt: given.attempt };
         let runs = &self.runs.runs;
         let free = (0..runs.len()).filter(|&slot| runs[slot].frozen.is_none());
         // Its own, unless that is taken.
@@ -249,7 +327,7 @@ impl Driver {
 
     /// How many of a run the peer has started.
     fn claimed_in(&self, slot: usize) -> usize {
-        self.runs.runs[slot].jobs.iter().filter(|given| self.is_claimed(given.task)).count()
+        self.runs.runs[slot].jobs.iter().filter(|given| self.is_claimed(given)).count()
     }
 
     fn append(&mut self, slot: usize, mut given: Given) {
@@ -265,7 +343,7 @@ impl Driver {
                 }
                 run.jobs.push_back(given);
             }
-            Err(error) => match self.places.iter().position(|place| place.task() == Some(given.task)) {
+            Err(error) => match self.place_of(&given) {
                 Some(place) => self.not_given(place, given, error.into()),
                 None => self.discard(Some(given.prepared)),
             },
@@ -282,14 +360,13 @@ impl Driver {
         for given in &back {
             self.runs.not_ahead(given.task);
         }
-        back.into_iter().filter(|given| self.is_claimed(given.task)).collect()
+        back.into_iter().filter(|given| self.is_claimed(given)).collect()
     }
 
     /// Takes from a run everything that the peer has not started: what has begun, too.
     fn give_back(&mut self, slot: usize) {
         let claimed = self.take_back(slot);
-        let begun = self.runs.runs[slot].jobs.front().map(|given| given.task);
-        if begun.is_some_and(|task| !self.is_claimed(task)) {
+        if self.runs.runs[slot].jobs.front().is_some_and(|begun| !self.is_claimed(begun)) {
             self.workers.stop(slot);
         }
         for given in claimed {
@@ -304,10 +381,11 @@ impl Driver {
             // The end of what has begun comes as an event.
             self.workers.stop(slot);
         }
-        for Given { task, prepared, .. } in waiting {
-            if let Some(place) = self.places.iter().position(|place| place.task() == Some(task)) {
+        for given in waiting {
+            if let Some(place) = self.place_of(&given) {
                 self.places[place] = Place::Free;
             }
+            let Given { task, prepared, .. } = given;
             self.discard(Some(prepared));
             self.feed(Event::TaskEnded { task, outcome: TaskOutcome::Stopped });
         }
@@ -358,7 +436,7 @@ impl Driver {
             && run.frozen.is_none()
             && self.owner.takes_work
             && self.runs.length(bag) > 1
-            && self.places.iter().any(|place| matches!(place, Place::Running { task } if task.bag == bag))
+            && self.places.iter().any(|place| matches!(place, Place::Running { task, .. } if task.bag == bag))
             && let Some(given) = self.runs.next_ahead(bag, &self.places)
         {
             self.append_ahead(slot, given);
@@ -368,32 +446,26 @@ impl Driver {
 
     /// The output of a task is being kept. Whether the peer has started it decides who hears of that.
     pub(super) fn note_collecting(&mut self, task: TaskId, attempt: u32) {
-        if !self.is_claimed(task) {
+        if !self.places.iter().any(|place| place.task() == Some(task)) {
             self.runs.collecting.insert(task, attempt);
         }
     }
 
     /// What came of a task: the peer hears of it if it has started it, and else when it does.
     pub(super) fn over(&mut self, task: TaskId, attempt: u32, collected: Collected) {
-        if let Some(place) = self.places.iter().position(|place| place.task() == Some(task)) {
-            self.places[place] = Place::Free;
-            let Collected { outcome, pin } = collected;
-            self.feed(Event::TaskEnded { task, outcome });
-            // By now the peer's record pins the output, or nobody wants it.
-            drop(pin);
-            self.note_busy();
+        let Some((place, Collected { outcome, pin })) = self.runs.over(&self.places, task, attempt, collected) else {
             return;
-        }
-        self.runs.collecting.remove(&task);
-        let is_held = self.runs.kits.get(&task.bag).is_some_and(|kit| kit.held.contains(task.index));
-        if is_held && matches!(collected.outcome, TaskOutcome::Finished(_)) {
-            self.runs.finished.insert(task, (attempt, collected));
-        }
+        };
+        self.places[place] = Place::Free;
+        self.feed(Event::TaskEnded { task, outcome });
+        // By now the peer's record pins the output, or nobody wants it.
+        drop(pin);
+        self.note_busy();
     }
 
     /// Ends a task that has begun; of one that has not, what it is.
-    pub(super) fn stop_in_run(&mut self, task: TaskId) -> Option<Given> {
-        let (slot, _) = self.runs.find(task)?;
+    pub(super) fn stop_in_run(&mut self, task: TaskId, attempt: u32) -> Option<Given> {
+        let slot = self.runs.find(task, attempt)?;
         let (wanted, others) = self.take_out(slot, task);
         if wanted.is_none() {
             self.workers.stop(slot);
@@ -403,8 +475,8 @@ impl Driver {
     }
 
     /// Freezes a task that has begun; of one that has not, what it is.
-    pub(super) fn freeze_in_run(&mut self, task: TaskId) -> Option<Given> {
-        let (slot, _) = self.runs.find(task)?;
+    pub(super) fn freeze_in_run(&mut self, task: TaskId, attempt: u32) -> Option<Given> {
+        let slot = self.runs.find(task, attempt)?;
         let (wanted, others) = self.take_out(slot, task);
         if wanted.is_none() {
             self.workers.freeze_slot(slot);
@@ -414,8 +486,8 @@ impl Driver {
         wanted
     }
 
-    pub(super) fn thaw_in_run(&mut self, task: TaskId) {
-        if let Some((slot, _)) = self.runs.find(task) {
+    pub(super) fn thaw_in_run(&mut self, task: TaskId, attempt: u32) {
+        if let Some(slot) = self.runs.find(task, attempt) {
             self.workers.thaw_slot(slot);
             let run = &mut self.runs.runs[slot];
             (run.frozen, run.moved) = (None, Instant::now());
@@ -432,7 +504,7 @@ impl Driver {
 
     fn give_anew(&mut self, claimed: Vec<Given>) {
         for given in claimed {
-            if let Some(place) = self.places.iter().position(|place| place.task() == Some(given.task)) {
+            if let Some(place) = self.place_of(&given) {
                 self.give(place, given);
             }
         }
@@ -460,36 +532,14 @@ impl Driver {
     /// The peer's record of what it holds of a bag changes: what it no longer holds is not run, and its results are
     /// forgotten.
     pub(super) fn note_held(&mut self, bag: BagId, held: Option<&IntervalSet>) {
-        let Some(kit) = self.runs.kits.get_mut(&bag) else {
-            match held {
-                Some(held) => self.runs.held.insert(bag, held.clone()),
-                None => self.runs.held.remove(&bag),
-            };
-            return;
-        };
-        let (before, after) = (kit.held.len(), held.map_or(0, IntervalSet::len));
-        match held {
-            Some(held) => {
-                kit.held.clone_from(held);
-                if after > before {
-                    // Tasks have come; some perhaps again.
-                    kit.next = 0;
-                }
-            }
-            None => {
-                self.runs.kits.remove(&bag);
-            }
-        }
-        // One fewer, or none any more, is a task that is over, and it is not ahead.
-        if after + 1 >= before && held.is_some() {
+        let gone = self.runs.note_held(bag, held);
+        if gone.is_empty() {
             return;
         }
-        let is_held = |task: &TaskId| task.bag != bag || held.is_some_and(|held| held.contains(task.index));
-        self.runs.finished.retain(|task, _| is_held(task));
-        self.runs.collecting.retain(|task, _| is_held(task));
         for slot in 0..self.runs.runs.len() {
+            let is_gone = |given: &Given| gone.contains(given.task.index) && given.task.bag == bag;
             let jobs = &self.runs.runs[slot].jobs;
-            if jobs.iter().any(|given| !is_held(&given.task) && !self.is_claimed(given.task)) {
+            if jobs.iter().any(|given| is_gone(given) && !self.is_claimed(given)) {
                 self.give_back(slot);
             }
         }
@@ -498,7 +548,122 @@ impl Driver {
 
 #[cfg(test)]
 mod tests {
+    use idlewood_scheduler::{BlobId, Finished};
+
     use super::*;
+    use crate::node::task::tests::prepared;
+
+    const BAG: BagId = BagId([1; 32]);
+
+    fn task(index: u64) -> TaskId {
+        TaskId { bag: BAG, index }
+    }
+
+    fn given(index: u64, attempt: u32) -> Given {
+        Given { task: task(index), attempt, prepared: Box::new(prepared(1)), number: index }
+    }
+
+    /// What came of an attempt, which its work tells.
+    fn collected(attempt: u32) -> Collected {
+        let (success, crashed, output, output_bytes, exit_code) = (true, false, BlobId([2; 32]), 1, Some(0));
+        let work_mops = f64::from(attempt);
+        let finished = Finished { success, crashed, output, output_bytes, work_mops, exit_code };
+        Collected { outcome: TaskOutcome::Finished(finished), pin: None }
+    }
+
+    /// Tasks 0 to 9 are held. Of attempt 1, 0 to 2 are with workers, of 3 the output is being kept, and 4 is over.
+    fn ahead() -> Runs {
+        let mut runs = Runs::new(2);
+        let (example, held) = (Arc::new(prepared(1)), IntervalSet::from(0..10));
+        runs.kits.insert(BAG, Kit { example, attempt: 1, span: None, held, next: 5 });
+        runs.runs[0].jobs = [given(0, 1), given(1, 1)].into();
+        runs.runs[1].jobs = [given(2, 1)].into();
+        runs.collecting.insert(task(3), 1);
+        runs.finished.insert(task(4), (1, collected(1)));
+        runs
+    }
+
+    #[test]
+    fn what_is_ahead_is_claimed_as_the_attempt_that_it_is() {
+        for (index, attempt, expected) in [
+            (0, 1, "given"),
+            (1, 1, "given"),
+            (2, 1, "given"),
+            (3, 1, "given"),
+            (4, 1, "over"),
+            (5, 1, "no, stale: None"),
+            (0, 2, "no, stale: Some(0)"),
+            (1, 0, "no, stale: Some(0)"),
+            (2, 2, "no, stale: Some(1)"),
+            (3, 2, "no, stale: None"),
+            (4, 2, "no, stale: None"),
+        ] {
+            let mut runs = ahead();
+            let claim = match runs.claim(task(index), attempt) {
+                Claim::Over(Collected { outcome, .. }) => {
+                    assert_eq!(outcome, collected(attempt).outcome);
+                    "over".to_owned()
+                }
+                Claim::Given => "given".to_owned(),
+                Claim::No { stale } => format!("no, stale: {stale:?}"),
+            };
+            assert_eq!(claim, expected, "task {index}, attempt {attempt}");
+            assert!(!runs.finished.contains_key(&task(index)) && !runs.collecting.contains_key(&task(index)));
+        }
+    }
+
+    /// The peer would sign the one as the other, and the run of the other would be nobody's.
+    #[test]
+    fn what_came_of_an_attempt_is_told_where_that_attempt_runs() {
+        let running = |index, attempt| Place::Running { task: task(index), attempt };
+        let waiting = |index, attempt| Place::Waiting { given: given(index, attempt) };
+        for (place, told, kept) in [
+            (running(3, 1), true, false),
+            (running(3, 2), false, false),
+            (waiting(3, 2), false, false),
+            (running(4, 1), false, true),
+            (Place::Free, false, true),
+        ] {
+            let (mut runs, what) = (ahead(), format!("{place:?}"));
+            let over = runs.over(&[Place::Free, place], task(3), 1, collected(1));
+            assert_eq!(over.map(|(place, _)| place), told.then_some(1), "{what}");
+            assert_eq!(runs.finished.get(&task(3)).map(|(attempt, _)| *attempt), kept.then_some(1), "{what}");
+            assert!(!runs.collecting.contains_key(&task(3)), "{what}");
+        }
+        let mut runs = ahead();
+        assert!(runs.over(&[], task(20), 1, collected(1)).is_none());
+        assert!(runs.over(&[], task(5), 1, Collected::not_started()).is_none());
+        assert_eq!(runs.finished.len(), 1, "neither what is not held nor what did not run");
+        runs.collecting.insert(task(3), 2);
+        assert!(runs.over(&[], task(3), 1, collected(1)).is_none());
+        assert_eq!(runs.collecting[&task(3)], 2, "the other one is still to come");
+    }
+
+    #[test]
+    fn what_is_not_held_any_more_is_not_ahead() {
+        for (held, gone, rest) in [
+            (Some(0..10), 0..0, 2),
+            (Some(0..3), 3..10, 0),
+            (Some(0..4), 4..10, 1),
+            // As many come as go.
+            (Some(4..14), 0..4, 1),
+            (Some(0..9), 9..10, 2),
+            (None, 0..10, 0),
+        ] {
+            let mut runs = ahead();
+            let after = held.clone().map(IntervalSet::from);
+            assert_eq!(runs.note_held(BAG, after.as_ref()), IntervalSet::from(gone), "{held:?}");
+            assert_eq!(runs.collecting.len() + runs.finished.len(), rest, "{held:?}");
+            assert_eq!(runs.kits.contains_key(&BAG), held.is_some());
+        }
+        // A single one of them.
+        for index in [3, 4] {
+            let mut runs = ahead();
+            let held = IntervalSet::from(0..10).difference(&IntervalSet::from(index..index + 1));
+            assert_eq!(runs.note_held(BAG, Some(&held)), IntervalSet::from(index..index + 1));
+            assert_eq!(runs.collecting.len() + runs.finished.len(), 1, "{index}");
+        }
+    }
 
     #[test]
     fn time_in_which_all_stand_still_makes_no_task_slow() {

@@ -300,6 +300,11 @@ impl Held {
         self.waiting.intersection(&self.kept)
     }
 
+    /// Whether something has not begun and is nowhere bound.
+    pub(super) fn has_unbound(&self) -> bool {
+        !self.offered.is_empty() || !self.waiting.is_empty() && self.waiting != self.bound()
+    }
+
     /// How long to wait before a word is repeated for the first time: the way to and fro, or, where many machines speak to
     /// one submitter, what its link may take for one word of each; else repetitions would fill a link that is behind.
     pub(super) fn first_wait(&self, config: &Config) -> Duration {

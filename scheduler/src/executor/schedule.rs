@@ -35,10 +35,11 @@ enum Go {
 }
 
 impl Executor {
-    /// Fills free slots by earliest deadline, and freezes what runs for what comes ahead of it.
+    /// Fills free slots by earliest deadline, and freezes what runs for what comes ahead of it. While the owner is there nothing
+    /// begins.
     pub(crate) fn dispatch(&mut self, io: &mut Io) {
-        if self.is_suspended() {
-            return;
+        if self.suspended {
+            return self.vacate_in_time(io.now);
         }
         if std::mem::take(&mut self.order_stale) {
             self.reorder(io.now);

@@ -1,8 +1,12 @@
-//! The owner comes back: everything is frozen at once, and after the vacate time goes where it can go on.
+//! The owner comes back: everything is frozen at once, and after the vacate time goes where it can go on. A machine that cannot
+//! take new tasks, since it has no room for results or is to finish, hands back likewise, but what has begun runs on to its end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use idlewood_overlay::Time;
+
+use super::held::Held;
 use super::{Executor, Running};
 use crate::bag::{BagId, Checkpoint, TaskId, TaskResult};
 use crate::config::Config;
@@ -17,18 +21,26 @@ impl Executor {
         self.vacate_at = self.vacate_at.map(|at| at - before + after);
     }
 
-    /// The owner is back: freeze, offer nothing.
-    pub(crate) fn suspend(&mut self, io: &mut Io) {
-        if std::mem::replace(&mut self.suspended, true) {
+    /// The owner is back, or there is another reason to offer nothing: freeze where everything stands still.
+    pub(crate) fn suspend(&mut self, stands_still: bool, io: &mut Io) {
+        let was_suspended = std::mem::replace(&mut self.suspended, true);
+        if was_suspended && self.stands_still == stands_still {
             return;
         }
-        self.vacate_at = Some(io.now + self.vacate_after);
-        for running in self.places.iter_mut().flatten() {
-            running.pause(io.now);
-        }
+        // What has begun has a vacate time from when it stands still. Where it goes on instead, what still waits with a checkpoint has
+        // had its own, and what was packed of it is not taken any more.
+        let after = if was_suspended && !stands_still { Duration::ZERO } else { self.vacate_after };
+        self.vacate_at.get_or_insert(io.now + after);
         self.changed = true;
         // This machine may be about to go.
         self.tell_all(io.now);
+        if !stands_still {
+            return self.go_on(io);
+        }
+        self.stands_still = true;
+        for running in self.places.iter_mut().flatten() {
+            running.pause(io.now);
+        }
         io.effects.push(Effect::SuspendTasks);
     }
 
@@ -38,10 +50,24 @@ impl Executor {
             return;
         }
         self.vacate_at = None;
+        self.changed = true;
+        self.go_on(io);
+    }
+
+    /// Whether no task went on since what is kept was asked for with this number.
+    pub(crate) fn is_stopped_since(&self, stop: u64) -> bool {
+        self.suspended && self.stop == stop
+    }
+
+    /// What stands still goes on, but for what is frozen for others.
+    fn go_on(&mut self, io: &mut Io) {
+        self.stop += 1;
+        if !std::mem::replace(&mut self.stands_still, false) {
+            return;
+        }
         for running in self.places.iter_mut().flatten().filter(|running| !running.frozen) {
             running.since = Some(io.now);
         }
-        self.changed = true;
         io.effects.push(Effect::ResumeTasks);
     }
 
@@ -74,15 +100,20 @@ impl Executor {
     }
 
     /// What came of [`Effect::KeepCheckpoints`]: who has one that travels goes back with it, and who has one that does not
-    /// stays with it. Nothing if the owner has left meanwhile.
+    /// stays with it. Nothing if tasks went on meanwhile, also where they stand still again: what was packed is older than what
+    /// they have now, or half of each.
     pub(crate) fn kept_checkpoints(
         &mut self,
+        stop: u64,
         bag: BagId,
         checkpoints: &BTreeMap<u64, Option<Checkpoint>>,
         io: &mut Io,
         config: &Config,
     ) {
-        let Some(held) = self.held.get_mut(&bag).filter(|_| self.suspended) else { return };
+        if !self.is_stopped_since(stop) {
+            return;
+        }
+        let Some(held) = self.held.get_mut(&bag) else { return };
         for (&index, checkpoint) in checkpoints {
             let Some(checkpoint) = checkpoint else { continue };
             let of_task = |running: &&mut Running| running.task == TaskId { bag, index } && !running.stopping;
@@ -108,13 +139,21 @@ impl Executor {
         let bound = held.bound();
         let stays = |(index, kept): &(&u64, &Option<_>)| kept.is_none() && bound.contains(**index);
         let stay: IntervalSet = checkpoints.iter().filter(stays).map(|(&index, _)| index..index + 1).collect();
-        if held.waiting != stay {
+        if held.waiting != stay || !held.offered.is_empty() {
             self.version += 1;
             held.hand_back(stay, self.version, io, config);
         }
         self.forget_if_empty(bag);
         self.order_stale = true;
         self.changed = true;
+    }
+
+    /// Whatever is to begin while the owner is there has a vacate time that ends, also what comes when one has ended: new tasks,
+    /// those that could not be started, those that were stopped, those that were offered in vain.
+    pub(super) fn vacate_in_time(&mut self, now: Time) {
+        if self.suspended && self.vacate_at.is_none() && self.held.values().any(Held::has_unbound) {
+            self.vacate_at = Some(now + self.vacate_after);
+        }
     }
 
     /// After the vacate time unstarted tasks go back, and what has begun if it has a checkpoint that can go with it.
@@ -125,13 +164,16 @@ impl Executor {
         self.vacate_at = None;
         for held in self.held.values_mut() {
             let (bound, bag) = (held.bound(), held.bag.id);
-            let tasks = bound.union(&held.running);
-            if held.waiting != bound {
+            let stands_still =
+                |running: &&Running| running.task.bag == bag && running.since.is_none() && !running.stopping;
+            let begun = self.places.iter().flatten().filter(stands_still).map(|running| running.task.index);
+            let tasks = bound.union(&begun.map(|index| index..index + 1).collect());
+            if held.has_unbound() {
                 self.version += 1;
                 held.hand_back(bound, self.version, io, config);
             }
             if !tasks.is_empty() {
-                io.effects.push(Effect::KeepCheckpoints { bag, tasks });
+                io.effects.push(Effect::KeepCheckpoints { stop: self.stop, bag, tasks });
             }
         }
         self.order_stale = true;

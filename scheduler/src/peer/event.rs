@@ -115,8 +115,10 @@ pub enum Event {
         /// Which tasks.
         tasks: IntervalSet,
     },
-    /// The answer to [`Effect::KeepCheckpoints`]; those that have none are not named.
+    /// The answer to [`Effect::KeepCheckpoints`]; those that have none are not named. Ignored if tasks went on meanwhile.
     CheckpointsKept {
+        /// As the effect says it.
+        stop: u64,
         /// Of which bag.
         bag: BagId,
         /// What is durable on this machine for each task; `None`: it has a checkpoint that cannot travel.
@@ -132,11 +134,15 @@ pub enum Event {
         /// not the output itself.
         checkpoint: Option<Checkpoint>,
     },
-    /// The owner of the machine is back.
-    OwnerReturned,
-    /// The owner of the machine is away.
+    /// No task begins from now on: the owner of the machine is back, there is no room for results, or it is to finish. Said
+    /// again where only the other changes.
+    OwnerReturned {
+        /// Whether what has begun stands still, too, and does not go on to its end.
+        stands_still: bool,
+    },
+    /// The owner of the machine is away: tasks begin, and go on.
     OwnerLeft,
-    /// What has not begun, or is frozen for others, goes back at once, if the owner is there, and not after the vacate time.
+    /// What has not begun, or is frozen for others, goes back at once, if no task begins here, and not after the vacate time.
     Vacate,
     /// From now on that is so long after the owner's return.
     VacatesAfter(Duration),
@@ -205,17 +211,19 @@ pub enum Effect {
         /// Which task.
         task: TaskId,
     },
-    /// Keep, durably, what those of these tasks that do not run go on from; [`Event::CheckpointsKept`] follows unless there
-    /// is nothing to tell.
+    /// Keep, durably, what these tasks go on from, none of which runs; [`Event::CheckpointsKept`] follows unless there is
+    /// nothing to tell.
     KeepCheckpoints {
+        /// Which stop of this machine it is: what tasks keep after they went on is not what was asked for.
+        stop: u64,
         /// Of which bag.
         bag: BagId,
         /// Which tasks: they have begun, and are on no machine but this.
         tasks: IntervalSet,
     },
-    /// Freeze all tasks at once: the owner is back. Nothing is started, frozen or thawed until [`Effect::ResumeTasks`].
+    /// Freeze all tasks at once: the owner is back. Nothing is started or thawed until [`Effect::ResumeTasks`].
     SuspendTasks,
-    /// Let them go on, but for those that [`Effect::FreezeTask`] froze.
+    /// Let them go on, whether others begin or not, but for those that [`Effect::FreezeTask`] froze.
     ResumeTasks,
     /// Run the first task of a bag for a while to see how long it takes; [`Event::Measured`] follows.
     MeasureTask {

@@ -99,8 +99,8 @@ impl Peer {
         self.executor.resting_until().filter(|&until| until > self.io.now)
     }
 
-    /// Whether the owner has the machine.
-    pub fn is_suspended(&self) -> bool {
-        self.executor.is_suspended()
+    /// Whether no task went on since [`Effect::KeepCheckpoints`] was ordered with this number.
+    pub fn is_stopped_since(&self, stop: u64) -> bool {
+        self.executor.is_stopped_since(stop)
     }
 }

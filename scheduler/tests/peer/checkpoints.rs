@@ -18,11 +18,10 @@ pub(super) fn handed_back(host: &Host) -> Vec<(u64, u32)> {
 
 #[test]
 fn who_has_begun_goes_back_after_the_vacate_time_with_its_checkpoint_or_stays() {
-    let kept = |kept| Event::CheckpointsKept { bag: BAG, checkpoints: BTreeMap::from([(0, kept)]) };
     let suspended = || {
         let mut host = Host::new(2);
         host.receive(1, request(1, 3, 0..3));
-        host.give(Event::OwnerReturned);
+        host.give(Event::OwnerReturned { stands_still: true });
         host.pass(Config::default().vacate_after + seconds(1.0));
         assert_eq!(host.asked, [(BAG, IntervalSet::from(0..1))], "what has not begun is back already");
         assert_eq!(host.holdings().last().unwrap().1, 1);
@@ -30,13 +29,13 @@ fn who_has_begun_goes_back_after_the_vacate_time_with_its_checkpoint_or_stays() 
         host
     };
     let mut host = suspended();
-    host.give(kept(None));
+    host.keep(0, None);
     assert_eq!(
         (host.stopped.len(), host.peer.held()[0].running),
         (0, 1),
         "it stays with a checkpoint that is too large"
     );
-    host.give(kept(Some(KEPT)));
+    host.keep(0, Some(KEPT));
     assert_eq!(host.stopped, [TaskId { bag: BAG, index: 0 }]);
     assert_eq!(handed_back(&host), [(0, 3)]);
     let first =
@@ -54,8 +53,48 @@ fn who_has_begun_goes_back_after_the_vacate_time_with_its_checkpoint_or_stays() 
 
     let mut host = suspended();
     host.give(Event::OwnerLeft);
-    host.give(kept(Some(KEPT)));
+    host.keep(0, Some(KEPT));
     assert_eq!((host.stopped.len(), handed_back(&host).len()), (0, 0), "it goes on where it is");
+}
+
+/// The task has written to its checkpoint since; on the next machine it would go on from the half of one, and nobody would know.
+#[test]
+fn what_was_packed_before_tasks_went_on_is_not_handed_back() {
+    let still = |stands_still| Event::OwnerReturned { stands_still };
+    // The owner leaves, or is away and there is no room for results: what has begun goes on.
+    for goes_on in [Event::OwnerLeft, still(false)] {
+        let mut host = Host::new(2);
+        host.receive(1, request(1, 3, 0..3));
+        host.receive(1, lease(0, IntervalSet::new()));
+        host.give(still(true));
+        host.pass(Config::default().vacate_after + seconds(1.0));
+        let before = host.stop;
+        host.give(goes_on);
+        host.keep(0, Some(KEPT));
+        host.give(still(true));
+        host.keep(0, Some(KEPT));
+        assert_eq!((host.stopped.len(), handed_back(&host).len()), (0, 0), "it is older than what the task has");
+        host.asked.clear();
+        host.pass(Config::default().vacate_after + seconds(1.0));
+        assert!(host.asked.contains(&(BAG, IntervalSet::from(0..1))) && host.stop > before);
+        host.keep(0, Some(KEPT));
+        assert_eq!(handed_back(&host), [(0, 3)]);
+    }
+}
+
+/// Nothing of it has changed: neither what waits nor what is frozen for others goes on with what runs.
+#[test]
+fn what_stands_still_only_later_makes_nothing_old() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 3, 0..3));
+    host.receive(1, lease(0, IntervalSet::new()));
+    host.give(Event::CheckpointsFound { bag: BAG, tasks: IntervalSet::from(1..2) });
+    host.give(Event::OwnerReturned { stands_still: false });
+    host.pass(Config::default().vacate_after + seconds(1.0));
+    assert_eq!(host.asked, [(BAG, IntervalSet::from(1..2))]);
+    host.give(Event::OwnerReturned { stands_still: true });
+    host.keep(1, Some(KEPT));
+    assert_eq!(handed_back(&host), [(1, 3)]);
 }
 
 #[test]
@@ -66,7 +105,7 @@ fn what_began_in_an_earlier_life_is_not_given_away_without_its_checkpoint() {
         let held = Record::Held { bag: bag(1), released, attempt: 0, attempts: None, ranges, checkpoints };
         let mut host = Host::restore(2, Config::default(), vec![held]);
         host.receive(1, lease(0, IntervalSet::new()));
-        host.give(Event::OwnerReturned);
+        host.give(Event::OwnerReturned { stands_still: true });
         host.give(Event::CheckpointsFound { bag: BAG, tasks: IntervalSet::from(2..4) });
         host
     };
@@ -85,7 +124,7 @@ fn what_began_in_an_earlier_life_is_not_given_away_without_its_checkpoint() {
     assert_eq!(host.asked, [(BAG, IntervalSet::from(0..1).union(&IntervalSet::from(2..4)))]);
     assert_eq!(host.holdings().last().unwrap().1, 3);
     // Of one there is none after all, and it has nothing to lose.
-    host.give(Event::CheckpointsKept { bag: BAG, checkpoints: BTreeMap::from([(3, Some(KEPT))]) });
+    host.keep(3, Some(KEPT));
     assert_eq!(handed_back(&host), [(3, 0)]);
     assert_eq!(host.holdings().last().unwrap().1, 2, "the one that had begun, and the one to be taken");
 }

@@ -13,7 +13,7 @@ fn who_finishes_hands_back_what_is_frozen_for_others_or_it_would_stay_for_ever()
     let frozen = host.peer.running().into_iter().filter(|running| running.preempted).map(|running| running.task);
     let frozen: Vec<TaskId> = frozen.collect();
     assert_eq!(frozen, [TaskId { bag: BAG, index: 0 }]);
-    host.give(Event::OwnerReturned);
+    host.give(Event::OwnerReturned { stands_still: false });
     // Also when the vacate time has passed.
     host.pass(Config::default().vacate_after + seconds(1.0));
     host.asked.clear();
@@ -21,7 +21,7 @@ fn who_finishes_hands_back_what_is_frozen_for_others_or_it_would_stay_for_ever()
     assert_eq!(host.stopped, frozen);
     assert!(host.asked.contains(&(BAG, IntervalSet::from(0..1))), "{:?}", host.asked);
     host.give(Event::TaskEnded { task: frozen[0], outcome: TaskOutcome::Stopped });
-    host.give(Event::CheckpointsKept { bag: BAG, checkpoints: BTreeMap::from([(0, Some(KEPT))]) });
+    host.keep(0, Some(KEPT));
     assert_eq!(handed_back(&host), [(0, 2)]);
     assert_eq!(host.peer.running().len(), 1, "what runs goes on to its end");
 }
@@ -32,7 +32,7 @@ fn who_finishes_hands_back_at_once_what_does_not_run() {
     host.receive(1, request(1, 0, 0..3));
     host.give(Event::Vacate);
     assert_eq!(host.peer.held()[0].waiting, 2, "the owner is away");
-    host.give(Event::OwnerReturned);
+    host.give(Event::OwnerReturned { stands_still: true });
     host.give(Event::Vacate);
     assert_eq!((host.peer.held()[0].waiting, host.peer.held()[0].running), (0, 1));
 }
@@ -42,7 +42,7 @@ fn another_vacate_time_counts_also_for_the_present_stay() {
     let waiting = |host: &Host| host.peer.held()[0].waiting;
     let mut host = Host::new(2);
     host.receive(1, request(1, 0, 0..5));
-    host.give(Event::OwnerReturned);
+    host.give(Event::OwnerReturned { stands_still: true });
     host.pass(seconds(20.0));
     host.give(Event::VacatesAfter(seconds(30.0)));
     host.pass(seconds(9.0));
@@ -55,7 +55,7 @@ fn another_vacate_time_counts_also_for_the_present_stay() {
     host.give(Event::VacatesAfter(seconds(5.0)));
     host.pass(seconds(60.0));
     assert_eq!(waiting(&host), 4, "nobody is there");
-    host.give(Event::OwnerReturned);
+    host.give(Event::OwnerReturned { stands_still: true });
     host.pass(seconds(6.0));
     assert_eq!(waiting(&host), 0);
 }
@@ -63,7 +63,7 @@ fn another_vacate_time_counts_also_for_the_present_stay() {
 #[test]
 fn a_suspended_machine_hands_back_and_forgets_again_and_again() {
     let mut host = Host::new(2);
-    host.give(Event::OwnerReturned);
+    host.give(Event::OwnerReturned { stands_still: true });
     for number in 1..3 {
         host.receive(1, request(number, 0, 0..5));
         assert_eq!(host.peer.held()[0].waiting, 5);
@@ -76,11 +76,86 @@ fn a_suspended_machine_hands_back_and_forgets_again_and_again() {
     assert!(host.started.is_empty());
 }
 
+/// Whoever stands still with it renews its lease for ever: nobody else would get it.
+#[test]
+fn what_comes_back_to_wait_after_the_vacate_time_goes_back_too() {
+    let stay = Config::default().vacate_after + seconds(1.0);
+    for outcome in [TaskOutcome::NotStarted { retry_after: seconds(1.0) }, TaskOutcome::Stopped] {
+        let mut host = Host::new(2);
+        host.receive(1, request(1, 0, 0..2));
+        host.receive(1, lease(0, IntervalSet::new()));
+        host.give(Event::OwnerReturned { stands_still: true });
+        host.pass(stay);
+        assert_eq!((host.peer.held()[0].waiting, host.peer.held()[0].running), (0, 1));
+        host.give(Event::TaskEnded { task: host.started[0], outcome });
+        assert_eq!(host.peer.held()[0].waiting, 1);
+        host.pass(stay);
+        assert_eq!(host.holdings().last().unwrap().1, 0, "handed back");
+    }
+}
+
+#[test]
+fn what_runs_on_while_nothing_begins_is_not_frozen_and_its_time_counts() {
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..3));
+    host.receive(1, lease(0, IntervalSet::new()));
+    let look = |host: &Host| host.peer.running().iter().map(|it| (it.frozen, it.active)).collect::<Vec<_>>();
+    let mut ran = Duration::ZERO;
+    let no_room = Event::OwnerReturned { stands_still: false };
+    let owner = Event::OwnerReturned { stands_still: true };
+    for (event, frozen) in
+        [(&no_room, false), (&owner, true), (&no_room, false), (&Event::OwnerLeft, false), (&owner, true)]
+    {
+        host.give(event.clone());
+        host.give(event.clone());
+        host.pass(seconds(10.0));
+        host.give(Event::DeadlineReached);
+        ran += if frozen { Duration::ZERO } else { seconds(10.0) };
+        assert_eq!(look(&host), [(frozen, ran)], "{event:?}");
+    }
+    assert_eq!(host.started.len(), 1);
+}
+
+/// What runs on has nothing to hand back yet; it has when it stands still, for as long as everything else.
+#[test]
+fn what_ran_on_when_the_vacate_time_ended_has_its_own_when_it_stands_still() {
+    let stay = Config::default().vacate_after + seconds(1.0);
+    let mut host = Host::new(2);
+    host.receive(1, request(1, 0, 0..3));
+    host.receive(1, lease(0, IntervalSet::new()));
+    host.give(Event::OwnerReturned { stands_still: false });
+    host.pass(stay);
+    assert_eq!((host.peer.held()[0].waiting, host.peer.held()[0].running), (0, 1));
+    assert!(host.asked.is_empty(), "{:?}", host.asked);
+    host.give(Event::OwnerReturned { stands_still: true });
+    host.pass(Config::default().vacate_after - seconds(1.0));
+    assert!(host.asked.is_empty(), "{:?}", host.asked);
+    host.pass(seconds(2.0));
+    assert_eq!(host.asked, [(BAG, IntervalSet::from(0..1))]);
+}
+
+#[test]
+fn what_is_offered_when_the_vacate_time_ends_goes_back_too() {
+    // All that waits is offered, long before that time ends or shortly.
+    for before in [seconds(1.0), Config::default().vacate_after - seconds(1.0)] {
+        let mut host = Host::new(2);
+        host.receive(1, request(1, 0, 0..3));
+        host.receive(1, lease(0, IntervalSet::new()));
+        host.give(Event::OwnerReturned { stands_still: true });
+        host.pass(before);
+        let asker = Asker { contact: contact(3), speed_mops: 1000.0, slots: 1, stretch: 0.0 };
+        host.receive(3, Message::Ask { asker, node: Node::Leaf, climbing: false, climbed: 0 });
+        assert_eq!(host.peer.held()[0].waiting, 0, "offered");
+        host.pass(Config::default().vacate_after - before + seconds(1.0));
+        assert_eq!(host.holdings().last().unwrap().1, 1, "but for the one that has begun");
+    }
+}
+
 #[test]
 fn a_frozen_machine_goes_on_renewing() {
     let mut host = Host::new(2);
     host.receive(1, request(1, 0, 0..5));
-    host.give(Event::OwnerReturned);
+    host.give(Event::OwnerReturned { stands_still: true });
     let before = host.words().len();
     host.receive(1, lease(host.holdings()[before - 1].0, IntervalSet::new()));
     host.pass(seconds(50.0));

@@ -5,7 +5,7 @@ use super::*;
 /// A submitter whose machine does nothing itself, and one that has begun its only task.
 fn begun(retries_max: u32) -> [Host; 2] {
     let [mut submitter, mut executor] = pair();
-    submitter.give(Event::OwnerReturned);
+    submitter.give(Event::OwnerReturned { stands_still: true });
     talk(&mut submitter, &mut executor, 5);
     submitter.give(Event::Submitted(Submission { retries_max, ..submission(1, 100_000.0) }));
     talk(&mut submitter, &mut executor, 5);
@@ -63,9 +63,9 @@ fn the_answer_to_a_late_word_of_a_failed_try_is_none_of_the_next() {
 #[test]
 fn the_acknowledgement_of_a_checkpoint_is_none_of_the_result() {
     let [mut submitter, mut executor] = begun(0);
-    executor.give(Event::OwnerReturned);
+    executor.give(Event::OwnerReturned { stands_still: true });
     executor.pass(Config::default().vacate_after + seconds(1.0));
-    executor.give(Event::CheckpointsKept { bag: BAG, checkpoints: BTreeMap::from([(0, Some(checkpoints::KEPT))]) });
+    executor.keep(0, Some(checkpoints::KEPT));
     executor.give(Event::TaskEnded { task: executor.started[0], outcome: TaskOutcome::Stopped });
     executor.give(Event::OwnerLeft);
     let old = acknowledgements(&mut submitter, &mut executor, 20);

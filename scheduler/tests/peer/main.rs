@@ -57,6 +57,8 @@ struct Host {
     store: BTreeMap<RecordKey, Record>,
     /// Whose checkpoints were asked for, and what tasks that were started go on from.
     asked: Vec<(BagId, IntervalSet)>,
+    /// Of which stop they were asked for last.
+    stop: u64,
     going_on: BTreeMap<u64, Checkpoint>,
 }
 
@@ -86,6 +88,7 @@ impl Host {
             persisted: Vec::new(),
             store: records.iter().map(|record| (record.key(), record.clone())).collect(),
             asked: Vec::new(),
+            stop: 0,
             going_on: BTreeMap::new(),
         };
         host.give(Event::DeadlineReached);
@@ -116,7 +119,10 @@ impl Host {
                         self.started.push(task);
                         self.going_on.extend(checkpoint.map(|checkpoint| (task.index, checkpoint)));
                     }
-                    Effect::KeepCheckpoints { bag, tasks } => self.asked.push((bag, tasks)),
+                    Effect::KeepCheckpoints { stop, bag, tasks } => {
+                        self.stop = stop;
+                        self.asked.push((bag, tasks));
+                    }
                     Effect::StopTask { task, .. } => self.stopped.push(task),
                     Effect::MeasureTask { bag } => self.measured.push(bag),
                     Effect::Authorise { bag } => {
@@ -168,6 +174,12 @@ impl Host {
             exit_code: Some(0),
         });
         self.give(Event::TaskEnded { task, outcome });
+    }
+
+    /// What was asked for is packed.
+    fn keep(&mut self, index: u64, checkpoint: Option<Checkpoint>) {
+        let checkpoints = BTreeMap::from([(index, checkpoint)]);
+        self.give(Event::CheckpointsKept { stop: self.stop, bag: BAG, checkpoints });
     }
 
     /// It ends without warning, and is back at once with what was on its disk, but has not found the others yet.

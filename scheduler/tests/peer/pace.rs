@@ -100,7 +100,7 @@ fn results_that_others_follow_are_told_together_the_last_soon_and_failures_at_on
     host.receive(1, unhurried(1, 0..2, 500));
     host.finish(host.started[0], true);
     assert_eq!(told(&host), [0; 0]);
-    host.give(Event::OwnerReturned);
+    host.give(Event::OwnerReturned { stands_still: true });
     assert_eq!(told(&host), [1], "what waits does not wait for its owner to leave");
     host.finish(host.started[1], true);
     assert_eq!(told(&host), [1, 1], "nor does the last");
@@ -216,7 +216,7 @@ fn the_last_results_of_very_many_machines_come_as_evenly_as_a_link_takes_them() 
 fn a_task_that_its_owner_froze_for_long_has_had_its_turn() {
     let mut host = Host::new(2);
     host.receive(1, unhurried(1, 0..1, 100_000));
-    host.give(Event::OwnerReturned);
+    host.give(Event::OwnerReturned { stands_still: true });
     host.pass(seconds(400.0));
     host.give(Event::OwnerLeft);
     host.finish(host.started[0], true);

@@ -147,7 +147,7 @@ fn what_a_router_has_split_is_not_taken_by_its_leaf_once_the_router_has_moved() 
     let [mut host, mut router] = pair();
     assert!(router.peer.overlay_view().hosts_router());
     // All of it goes to the other machine.
-    router.give(Event::OwnerReturned);
+    router.give(Event::OwnerReturned { stands_still: true });
     talk(&mut host, &mut router, 20);
     let Message::Request { request, .. } = request(1, 0, 0..10) else { unreachable!() };
     let message = Message::Request { request, node: Node::Router, climbing: false };

@@ -520,7 +520,7 @@ impl Shard {
         if let Some(after) = next {
             self.cause(host, now + after, host, Occurrence::Owner { life, here: !here });
         }
-        self.give(host, if here { Event::OwnerReturned } else { Event::OwnerLeft }, around);
+        self.give(host, if here { Event::OwnerReturned { stands_still: true } } else { Event::OwnerLeft }, around);
         self.counts.reclaims += u64::from(here);
     }
 

@@ -104,7 +104,7 @@ impl Trace<'_> {
             }
             Event::Vacate => self.letter(b'v'),
             Event::VacatesAfter(_) => self.letter(b'V'),
-            Event::OwnerReturned => self.letter(b'o'),
+            Event::OwnerReturned { .. } => self.letter(b'o'),
             Event::OwnerLeft => self.letter(b'a'),
             Event::Leave => self.letter(b'l'),
             Event::Return => self.letter(b'R'),
@@ -136,7 +136,7 @@ impl Trace<'_> {
             Effect::StopTask { place, task } => about(b'3', *place, task),
             Effect::FreezeTask { place, task } => about(b'8', *place, task),
             Effect::ThawTask { place, task } => about(b'9', *place, task),
-            Effect::KeepCheckpoints { bag, tasks } => {
+            Effect::KeepCheckpoints { bag, tasks, .. } => {
                 self.letter(b'K');
                 self.bag(*bag);
                 self.word(tasks.len());

@@ -156,6 +156,7 @@ fn an_agent_that_finishes_completes_what_runs_and_keeps_the_rest() {
     wait_for("a task to run", || agent.ask(&["status"])["activity"] == "working");
     let status = agent.ask(&["finish"]);
     assert_eq!((&status["reason_code"], &status["finishing"]), (&"finishing".into(), &true.into()), "{status}");
+    assert_eq!(status["running"][0]["frozen"], false, "it runs on: {status}");
     agent.wait_until_it_ends();
     grid.run(0);
     let agent = &grid.agents[0];

@@ -42,7 +42,7 @@ impl Driver {
             return Ok(());
         }
         self.keep_to_claimed();
-        let is_claimed = |given: &Given| self.is_claimed(given.task);
+        let is_claimed = |given: &Given| self.is_claimed(given);
         // What is not claimed now is being killed.
         if self.runs.memory_bytes_with(slot, given, is_claimed) <= cap.0 {
             return Ok(());
@@ -75,7 +75,7 @@ impl Driver {
 
     /// Most memory that each worker may take for what the peer has started.
     fn claimed_bytes(&self) -> Vec<u64> {
-        self.runs.runs.iter().map(|run| run.memory_bytes(|given| self.is_claimed(given.task))).collect()
+        self.runs.runs.iter().map(|run| run.memory_bytes(|given| self.is_claimed(given))).collect()
     }
 
     /// Gives a worker a task that the peer has not started, where the owner's limit of memory leaves room for it. Whether

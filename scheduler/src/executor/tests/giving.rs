@@ -98,7 +98,7 @@ fn what_is_offered_does_not_begin_until_it_is_refused_and_is_forgotten_when_it_i
     executor.tick(&mut io, &config);
     assert_eq!((offered(&executor), all(&executor)), (0, 15 - ranges.len()));
     // Where the owner is back, all of it may go.
-    executor.suspend(&mut io);
+    executor.suspend(true, &mut io);
     let waiting: u64 = executor.held().iter().map(|held| held.waiting).sum();
     assert!(executor.summary(io.now).longest_wait_s > 0);
     all_durable(&mut io);
