@@ -13,7 +13,7 @@ use idlewood_scheduler::PerSubmitter;
 use idlewood_simnet::experiment::compare;
 use idlewood_simnet::overlay::Wire;
 use idlewood_simnet::scenario::{DEFAULTS, Equipment, Latencies, Sessions, Workload, parse_duration};
-use idlewood_simnet::{Cost, Execution, Meter, Report, Scenario, Simulation};
+use idlewood_simnet::{Cost, Execution, Meter, Report, Scenario, Simulation, baseline};
 
 use crate::experiment_command::{INTERRUPTED, interruption};
 use crate::{Output, ProgressLine};
@@ -88,8 +88,9 @@ pub(crate) struct RunArguments {
     #[arg(long, value_enum)]
     wire: Option<Travel>,
     /// Tell, too, what centralised schedulers with perfect information and the offline bound come to on the same machines, bags and
-    /// failures. Not where owners come and go, of whom those do not know. They take each bag for another user's, as ours do with
-    /// per_submitter = "off" in the section policy.
+    /// failures. Not where owners come and go or decline bags, where tasks run several times, and where submitters do not say how
+    /// much work a task is: of that those do not know. They take each bag for another user's, as ours do with per_submitter = "off" in
+    /// the section policy.
     #[arg(long)]
     compare: bool,
     /// How the result is printed; json: one object on the last line.
@@ -193,8 +194,8 @@ pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
     }
     let meter = Meter::start();
     let prepared = arguments.scenario().and_then(|scenario| {
-        if arguments.compare && scenario.has_owners() {
-            return Err("nobody else knows of owners: leave out --compare, or set owners = \"exponential\" and owner_session = \"none\"".to_owned());
+        if arguments.compare {
+            baseline::check(&scenario)?;
         }
         let execution = arguments.execution(scenario.nodes);
         Simulation::with(scenario, execution)

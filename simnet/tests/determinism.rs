@@ -212,6 +212,25 @@ fn a_run_is_compared_with_the_others_where_that_is_asked_for() {
 }
 
 #[test]
+fn what_the_others_do_not_know_of_is_not_compared() {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("incomparable.toml");
+    for (text, instead) in [
+        ("owner_session = \"30m\"\n", "owner_session = \"none\""),
+        ("choosy_percent = 10.0\n", "choosy_percent = 0.0"),
+        ("replicas = 3\nquorum = 2\n", "replicas = 1 and quorum = 1"),
+        ("declared = false\n", "declared = true"),
+    ] {
+        std::fs::write(&path, format!("nodes = 4\nbags = 1\ntasks_per_node = 1\n{text}")).expect("a file");
+        let run = |flags: &str| simnet(&format!("run --scenario {} --output json{flags}", path.display()));
+        assert!(run("").status.success(), "{text}");
+        let output = run(" --compare");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{text}: {stderr}");
+        assert!(stderr.contains("leave out --compare") && stderr.contains(instead), "{text}: {stderr}");
+    }
+}
+
+#[test]
 fn bad_usage_is_told_in_a_sentence() {
     for (arguments, sentence) in [
         ("run --nodes 0", "nodes must be between 1 and 1000000"),
