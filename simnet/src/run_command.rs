@@ -212,17 +212,26 @@ pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
         Err(sentence) => return failure(&sentence),
     };
     match simulate(simulation, meter, &interrupted, arguments) {
-        Ok((_, true)) => {
-            eprintln!("interrupted: this is how far it came");
+        Ok((report, true)) => {
+            eprintln!("interrupted: this is how far it came{}", open_tasks(&report));
             ExitCode::from(INTERRUPTED)
         }
         Ok((report, _)) if report.lost_tasks > 0 => failure(&format!("{} tasks were lost", report.lost_tasks)),
         Ok((report, _)) if report.unaccepted_tasks > 0 => {
             failure(&format!("{} tasks are of bags that no machine has accepted", report.unaccepted_tasks))
         }
-        Ok(_) => ExitCode::SUCCESS,
+        Ok((report, _)) => {
+            if report.open_tasks > 0 {
+                eprintln!("the horizon ended it{}: a longer --horizon has them done", open_tasks(&report));
+            }
+            ExitCode::SUCCESS
+        }
         Err(error) => failure(&format!("{error:#}")),
     }
+}
+
+fn open_tasks(report: &Report) -> String {
+    if report.open_tasks > 0 { format!(", {} tasks are not done yet", report.open_tasks) } else { String::new() }
 }
 
 fn failure(sentence: &str) -> ExitCode {
