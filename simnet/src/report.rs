@@ -157,7 +157,7 @@ pub struct Report {
     pub lost_tasks: u64,
     /// The other accepted tasks that are neither completed nor failed when the run ends.
     pub open_tasks: u64,
-    /// Executions that ran to the end, beyond the first of each task.
+    /// Executions that ran to the end, beyond the copies of each task that were asked for (`replicas`, usually one).
     pub duplicate_tasks: u64,
     /// Executions begun.
     pub started_executions: u64,
@@ -239,7 +239,7 @@ impl Report {
             failed_tasks,
             lost_tasks,
             open_tasks: accepted_tasks - completed_tasks - failed_tasks - lost_tasks,
-            duplicate_tasks: count(&|task| u64::from(task.finished.saturating_sub(1))),
+            duplicate_tasks: count(&|task| u64::from(task.finished.saturating_sub(scenario.replicas))),
             started_executions: count(&|task| u64::from(task.started)),
             finished_executions: count(&|task| u64::from(task.finished)),
             max_stretch: stretches.iter().copied().fold(0.0, f64::max),
@@ -301,13 +301,14 @@ mod tests {
     use super::*;
     use crate::workload::Bag;
 
+    fn bag(number: u8) -> Bag {
+        let (id, arrival) = (BagId([number; 32]), Time::ZERO);
+        Bag { id, arrival, tasks: 3, task_mops: 4.0, declared_mops: 4.0, is_users: false, whole: 0, first: 0 }
+    }
+
     /// Two bags of three tasks, of each of which one is done, and one that nobody has accepted.
     #[test]
     fn a_task_is_lost_where_its_bag_is_over_and_open_where_it_is_not() {
-        let bag = |number: u8| {
-            let (id, arrival) = (BagId([number; 32]), Time::ZERO);
-            Bag { id, arrival, tasks: 3, task_mops: 4.0, declared_mops: 4.0, is_users: false, whole: 0, first: 0 }
-        };
         let mut record = Record::new([1, 2, 3].map(bag).to_vec());
         for number in [1, 2] {
             let id = BagId([number; 32]);
@@ -322,5 +323,21 @@ mod tests {
         assert_eq!(of(|_| false), (0, 4));
         assert_eq!(of(|bag| bag.bag.id == BagId([2; 32])), (2, 2));
         assert_eq!(of(|_| true), (4, 0));
+    }
+
+    #[test]
+    fn copies_that_were_asked_for_are_no_duplicates() {
+        let mut record = Record::new(vec![bag(1)]);
+        let id = BagId([1; 32]);
+        record.submitted(0, 0, Time::ZERO);
+        record.accepted(id, Time::ZERO);
+        for (index, runs) in [(0, 1), (1, 3), (2, 5)] {
+            (0..runs).for_each(|_| record.finished(TaskId { bag: id, index }, Time::ZERO));
+        }
+        let of = |replicas| {
+            let scenario = Scenario { replicas, ..Scenario::default() };
+            Report::of(&scenario, &record, Time::ZERO, |_| false).duplicate_tasks
+        };
+        assert_eq!([1, 2, 3].map(of), [6, 4, 2]);
     }
 }
