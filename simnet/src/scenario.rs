@@ -259,9 +259,9 @@ pub struct Scenario {
     /// Mean time between two bags. Default 10 s, the paper's.
     #[serde(rename(serialize = "bag_interval_s"), serialize_with = "seconds", deserialize_with = "from_text")]
     pub bag_interval: Duration,
-    /// Shortest task, in Mop, above 0. Default 30,000, the paper's.
+    /// Shortest task, in Mop, above 0. Default 30,000: our choice, the paper leaves it open.
     pub task_mops_min: f64,
-    /// Longest task, in Mop. Default 240,000, the paper's.
+    /// Longest task, in Mop. Default 240,000: our choice, the paper leaves it open.
     pub task_mops_max: f64,
     /// Whether submitters say how much work a task is, or have it measured. Default true, as in the paper.
     pub declared: bool,
