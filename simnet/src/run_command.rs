@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 use idlewood_scheduler::PerSubmitter;
 use idlewood_simnet::experiment::compare;
 use idlewood_simnet::overlay::Wire;
-use idlewood_simnet::scenario::{DEFAULTS, Equipment, Latencies, Sessions, Workload, parse_duration};
+use idlewood_simnet::scenario::{DEFAULTS, Equipment, Latencies, Sessions, Workload, papers_scheme, parse_duration};
 use idlewood_simnet::{Cost, Execution, Meter, Report, Scenario, Simulation, baseline};
 
 use crate::experiment_command::{INTERRUPTED, interruption};
@@ -71,7 +71,7 @@ pub(crate) struct RunArguments {
     /// Deadlines follow from the paper's application size w = n·a instead of the effective one.
     #[arg(long)]
     paper_size: bool,
-    /// The paper's case: --no-preemption and --paper-size.
+    /// The paper's scheme: --no-preemption, --paper-size, each bag for itself, and no redistribution, levelling, idle slots or patience.
     #[arg(long)]
     paper: bool,
     /// The order of each queue goes on minimising stretches behind the bottleneck.
@@ -167,8 +167,11 @@ impl RunArguments {
         scenario.queue_lost |= self.queue_lost;
         scenario.heavy_tailed |= self.heavy_tailed;
         scenario.peer.lexicographic |= self.lexicographic;
-        scenario.peer.preemptive &= !(self.no_preemption || self.paper);
-        scenario.peer.effective_size &= !(self.paper_size || self.paper);
+        scenario.peer.preemptive &= !self.no_preemption;
+        scenario.peer.effective_size &= !self.paper_size;
+        if self.paper {
+            papers_scheme(&mut scenario.peer);
+        }
         Ok(scenario)
     }
 

@@ -18,6 +18,7 @@ pub use self::duration::parse_duration;
 use self::duration::{from_text, optional_from_text, optional_seconds, seconds};
 pub use self::inputs::Inputs;
 pub(crate) use self::inputs::loaded;
+pub use self::policy::papers_scheme;
 use crate::network::Quality;
 use crate::random::ln;
 
@@ -689,5 +690,15 @@ mod tests {
             let error = Scenario::parse(text).unwrap_err();
             assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         }
+    }
+
+    /// All that is called the paper's, and the file, are the same.
+    #[test]
+    fn the_paper_s_scenario_has_the_paper_s_scheme() {
+        let mut peer = idlewood_scheduler::Config::default();
+        papers_scheme(&mut peer);
+        let scenario = Scenario::parse(include_str!("../scenarios/paper.toml")).unwrap();
+        assert_eq!(scenario.peer, peer);
+        assert_ne!(peer, idlewood_scheduler::Config::default());
     }
 }

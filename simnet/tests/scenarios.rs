@@ -63,6 +63,11 @@ fn flags_win_over_the_file() {
     let scenario = &json["scenario"];
     assert_eq!((scenario["nodes"].as_u64(), scenario["churn_s"].as_f64()), (Some(4), None));
     assert_eq!((&scenario["queue_lost"], &scenario["policy"]["preemptive"]), (&true.into(), &false.into()));
+    // What is called the paper's is the same in the file and as a flag.
+    let flags = ["--nodes", "4", "--bags", "1", "--tasks-per-node", "1", "--output", "json"];
+    let output = simnet(&[&["run", "--paper"], flags.as_slice()].concat());
+    let paper: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    assert_eq!(paper["scenario"]["policy"], scenario["policy"]);
     let printed = simnet(&["run", "--print-scenario"]);
     assert_eq!(String::from_utf8_lossy(&printed.stdout), DEFAULTS);
 }
