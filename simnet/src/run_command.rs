@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 use idlewood_scheduler::PerSubmitter;
 use idlewood_simnet::experiment::compare;
 use idlewood_simnet::overlay::Wire;
-use idlewood_simnet::scenario::{DEFAULTS, Equipment, Latencies, Sessions, Workload, papers_scheme, parse_duration};
+use idlewood_simnet::scenario::{DEFAULTS, papers_scheme, parse_duration};
 use idlewood_simnet::{Cost, Execution, Meter, Report, Scenario, Simulation, baseline};
 
 use crate::experiment_command::{INTERRUPTED, interruption};
@@ -133,29 +133,29 @@ impl RunArguments {
         fn set<T: Copy>(field: &mut T, flag: Option<T>) {
             *field = flag.unwrap_or(*field);
         }
-        let churn = self.churn.map_or(scenario.churn, |churn| churn.0);
-        let failing = (scenario.sessions != Sessions::Exponential || churn.is_some(), "churn");
-        let exponential = (scenario.sessions == Sessions::Exponential, "sessions = \"exponential\"");
-        let constant = (scenario.latencies == Latencies::Constant, "latencies = \"constant\"");
-        let cores = (scenario.cores == Equipment::Paper, "cores = \"paper\"");
-        let generated = (scenario.workload == Workload::Paper, "workload = \"paper\"");
-        for (flag, is_given, (is_read, instead)) in [
-            ("--churn", self.churn.is_some(), exponential),
-            ("--downtime", self.downtime.is_some(), exponential),
-            ("--downtime", self.downtime.is_some(), failing),
-            ("--queue-lost", self.queue_lost, failing),
-            ("--latency-ms", self.latency_ms.is_some(), constant),
-            ("--slots", self.slots.is_some(), cores),
-            ("--tasks-per-node", self.tasks_per_node.is_some(), generated),
-            ("--heavy-tailed", self.heavy_tailed, generated),
+        let in_file = scenario.check_read();
+        set(&mut scenario.churn, self.churn.map(|churn| churn.0));
+        // Only what is wrong with and without the flag: it may have a setting of the file read, or not read any more.
+        if let (Some(path), Err(_), Err(sentence)) = (&self.scenario, in_file, scenario.check_read()) {
+            return Err(format!("{}: {sentence}", path.display()));
+        }
+        for (flag, is_given) in [
+            ("churn", self.churn.is_some()),
+            ("downtime", self.downtime.is_some()),
+            ("queue-lost", self.queue_lost),
+            ("latency-ms", self.latency_ms.is_some()),
+            ("slots", self.slots.is_some()),
+            ("tasks-per-node", self.tasks_per_node.is_some()),
+            ("heavy-tailed", self.heavy_tailed),
         ] {
-            if is_given && !is_read {
-                return Err(format!("{flag} would change nothing in this scenario: leave that out, or set {instead}"));
+            if let Some(instead) = scenario.unread(&flag.replace('-', "_")).filter(|_| is_given) {
+                return Err(format!(
+                    "--{flag} would change nothing in this scenario: leave that out, or set {instead}"
+                ));
             }
         }
         set(&mut scenario.nodes, self.nodes);
         set(&mut scenario.bags, self.bags);
-        set(&mut scenario.churn, self.churn.map(|churn| churn.0));
         set(&mut scenario.downtime, self.downtime);
         set(&mut scenario.seed, self.seed);
         set(&mut scenario.loss_percent, self.loss);

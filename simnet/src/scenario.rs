@@ -6,6 +6,7 @@
 mod duration;
 mod inputs;
 mod policy;
+mod unread;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,6 +20,7 @@ use self::duration::{from_text, optional_from_text, optional_seconds, seconds};
 pub use self::inputs::Inputs;
 pub(crate) use self::inputs::loaded;
 pub use self::policy::papers_scheme;
+use crate::input::shortened;
 use crate::network::Quality;
 use crate::random::ln;
 
@@ -563,8 +565,14 @@ impl Scenario {
     /// # Errors
     /// What is wrong, in which line, and what may stand there.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let scenario: Self = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
-        scenario.validate().map_err(|sentence| {
+        let scenario: Self = toml::from_str(text).map_err(|error| {
+            // It quotes the line.
+            let lines: Vec<String> =
+                error.to_string().trim_end().lines().map(|line| shortened(line.to_owned())).collect();
+            lines.join("\n")
+        })?;
+        let valid = scenario.validate().map_err(|sentence| sentence.replace("summary_patience", "patience"));
+        valid.map_err(|sentence| {
             // The sentence begins with the field's name, or with that of its flag.
             let field = sentence.split(' ').next().unwrap_or_default().replace('-', "_");
             let is_field = |line: &str| line.split_once('=').is_some_and(|(name, _)| name.trim().starts_with(&field));
@@ -686,10 +694,14 @@ mod tests {
             ("nodes = 5\n\nloss_percent = 120.0\n", ["line 3", "loss must be at least 0 and below 100 percent"]),
             ("[policy]\nfrozen = 1\n", ["line 2", "unknown field `frozen`, expected one of `preemptive`"]),
             ("nodes = -1\n", ["line 1", "expected u32"]),
+            ("[policy]\npatience = \"61s\"\n", ["line 2: ", ": patience must be at most 60 s"]),
         ] {
             let error = Scenario::parse(text).unwrap_err();
             assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         }
+        let long = format!("nodes = 5\nbags = \"{}\"\n", "x".repeat(100_000));
+        let error = Scenario::parse(&long).unwrap_err();
+        assert!(error.contains("line 2") && error.contains("expected u32") && error.len() < 2_000, "{error}");
     }
 
     /// All that is called the paper's, and the file, are the same.

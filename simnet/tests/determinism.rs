@@ -263,6 +263,10 @@ fn flags_that_would_change_nothing_are_refused() {
     )
     .expect("a file");
     let scenario = format!("--scenario {}", scenario.display());
+    let unread = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unread.toml");
+    std::fs::write(&unread, "queue_lost = true\n").expect("a file");
+    let unread = format!("--scenario {}", unread.display());
+    assert!(simnet(&format!("run {unread} --nodes 2 --bags 1 --tasks-per-node 1 --churn 4h")).status.success());
     for (before, flags, instead) in [
         (scenario.as_str(), "--churn 10m", "exponential"),
         (&scenario, "--slots 3", "paper"),
@@ -270,6 +274,12 @@ fn flags_that_would_change_nothing_are_refused() {
         (&scenario, "--heavy-tailed", "paper"),
         ("", "--downtime 5m", "churn"),
         ("--churn none", "--queue-lost", "churn"),
+        (
+            &unread,
+            "--nodes 2",
+            "unread.toml: queue_lost would change nothing in this scenario: leave that out, or set churn",
+        ),
+        (&unread, "--churn none", "unread.toml: queue_lost"),
     ] {
         let output = simnet(&format!("run {before} {flags}"));
         let error = String::from_utf8_lossy(&output.stderr);
