@@ -2,9 +2,9 @@
 //!
 //! Two forms are read, plain or compressed by gzip, and told apart by their content:
 //!
-//! - **Failure Trace Archive, tabbed** (`event_trace.tab`): a heading line, then `event_id component_id node_id
-//!   platform_id node_name event_type event_start_time event_stop_time event_end_reason`, separated by tabs (then a name
-//!   may have spaces, or be empty) or spaces. Type 1 is available, 0 unavailable; times are seconds since 1970. A machine is
+//! - **Failure Trace Archive, tabbed** (`event_trace.tab`): a heading line (several where files were put together), then `event_id
+//!   component_id node_id platform_id node_name event_type event_start_time event_stop_time event_end_reason`, separated by tabs (then a
+//!   name may have spaces, or be empty) or spaces. Type 1 is available, 0 unavailable; times are seconds since 1970. A machine is
 //!   up where it has a row of type 1. One that has only rows of type 0 is up except then; where a row of each type cover the
 //!   same moment, it is down.
 //! - **Spot instances** (JSON): `{name: {"gap_seconds": s, "data": [instances up at each tick]}}`, or one such value
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::input::{self, Malformed, malformed};
+use crate::input::{self, Malformed, Named, malformed};
 
 /// Machines of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,6 +124,8 @@ fn merged(mut intervals: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 
 /// Values of a row.
 const FIELDS: usize = 9;
+/// What a heading begins with.
+const HEADING: [&str; 2] = ["event_id", "component_id"];
 
 /// Of a row. Names in one that is separated by tabs may have spaces, or be empty.
 fn fields(line: &str) -> Vec<&str> {
@@ -142,10 +144,10 @@ struct Rows {
 fn tabbed(text: &str) -> Result<Vec<Machine>, Malformed> {
     let mut rows: BTreeMap<u64, Rows> = BTreeMap::new();
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line));
-    let is_row = |line: &str| !line.trim().is_empty() && !line.starts_with('#') && !line.starts_with("event_id");
+    let is_row = |line: &str| !line.trim().is_empty() && !line.starts_with('#');
     for (number, line) in lines.filter(|(_, line)| is_row(line)) {
         let fields = fields(line);
-        let [_, _, node, _, _, kind, start, stop, ..] = fields[..] else {
+        let [id, component, node, _, _, kind, start, stop, _] = fields[..] else {
             return malformed(
                 number,
                 format!(
@@ -154,6 +156,9 @@ fn tabbed(text: &str) -> Result<Vec<Machine>, Malformed> {
                 ),
             );
         };
+        if [id, component] == HEADING {
+            continue;
+        }
         let node = whole(number, "node_id", node)?;
         let (start, stop) = (time(number, "event_start_time", start)?, time(number, "event_stop_time", stop)?);
         if stop < start {
@@ -231,12 +236,26 @@ const GAP_SECONDS_MAX: u64 = 365 * 24 * 3600;
 /// Most machines of one series.
 const INSTANCES_MAX: u32 = 1_024;
 
+/// Whether this is a series, or would be if nothing were wrong with it: it begins with what a series has, and no name has.
+fn is_series(text: &str) -> bool {
+    let first = text.trim_start().trim_start_matches('{').trim_start();
+    let is = |name: &str, value: &str| {
+        let behind = first.strip_prefix(name).map(str::trim_start).and_then(|rest| rest.strip_prefix(':'));
+        behind.is_some_and(|behind| behind.trim_start().starts_with(value))
+    };
+    // What comes behind it is looked at when it is read.
+    let values = || serde_json::Deserializer::from_str(text).into_iter::<serde_json::Value>().next();
+    is("\"gap_seconds\"", "")
+        || is("\"metadata\"", "")
+        || is("\"data\"", "[")
+        || values().is_some_and(|value| value.is_ok_and(|value| value["data"].is_array()))
+}
+
 /// One series, or many by their names.
 fn spot(text: &str) -> Result<Vec<Machine>, Malformed> {
-    let is_one = serde_json::from_str(text).is_ok_and(|value: serde_json::Value| value["data"].is_array());
     let expected = "{name: {\"gap_seconds\": seconds, \"data\": [instances up at each tick]}}";
-    let all: BTreeMap<String, Series> = if is_one {
-        BTreeMap::from([("data".to_owned(), input::json(text, expected)?)])
+    let Named(all): Named<Series> = if is_series(text) {
+        Named(BTreeMap::from([("data".to_owned(), input::json(text, expected)?)]))
     } else {
         input::json(text, expected)?
     };
@@ -345,6 +364,8 @@ mod tests {
         for text in [
             r#"{"a": {"gap_seconds": 10, "metadata": {"gap_seconds": 10}, "data": [0, 2, 1, 0, 1]}}"#,
             r#"{"metadata": {"gap_seconds": 10}, "data": [0, 2, 1, 0, 1]}"#,
+            r#"{"name": "a", "data": [0, 2, 1, 0, 1], "gap_seconds": 10}"#,
+            r#"{"data": {"data": [0, 2, 1, 0, 1], "gap_seconds": 10}}"#,
         ] {
             let trace = Availability::parse(text).unwrap();
             let [one, two] = trace.machines() else { panic!("{trace:?}") };
@@ -375,6 +396,15 @@ mod tests {
             ),
             ("{\"a\": 1}".to_owned(), "line 1: invalid type: integer `1`"),
             ("{\"a\": ".to_owned(), "line 1: "),
+            (good.replace("\t8000", ""), "line 1: 8 fields where 9 are expected"),
+            (good.replace("\t8000", "\t8000\tx y\t1\t2"), "line 1: 13 fields where 9 are expected"),
+            (format!("{HEADING}{good}event_idx foo\n"), "line 3: 2 fields where 9 are expected"),
+            ("{\"gap_seconds\": 60, \"data\": [0, 1]}\ntext\n".to_owned(), "line 2: trailing characters"),
+            ("{\"gap_seconds\": 60,\n\"data\": [0, 1".to_owned(), "line 2: EOF while parsing"),
+            (
+                "{\"a\": {\"gap_seconds\": 9, \"data\": [1]},\n\"a\": {\"gap_seconds\": 9, \"data\": [0]}}".to_owned(),
+                "line 2: a is in it twice",
+            ),
         ] {
             let error = Availability::parse(&text).unwrap_err().to_string();
             assert!(error.contains(sentence), "{error} for {text}");

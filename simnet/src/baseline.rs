@@ -4,7 +4,8 @@
 //! An [`Instance`] holds what a scenario means to a scheduler: the same machines with the same speeds and slots, the
 //! same bags at the same moments, the same machines down at the same moments. The centralised schedulers
 //! ([`schedule`]) know all of it at once and for free: no latency, no messages, no transfer of outputs, a centre
-//! that never fails; only how far a task's true work is from what its bag declares they do not know. They lose only what runs on a machine that goes down; all that waits is at the centre.
+//! that never fails; only how far a task's true work is from what its bag declares they do not know. They lose only what runs on a
+//! machine that goes down, and of that only what is after the last checkpoint if it goes on there; all that waits is at the centre.
 //!
 //! - [`Policy::MinCent`] is the paper's: at every arrival the smallest maximum stretch over all bags, then the
 //!   earliest deadline at that stretch first; without preemption.
@@ -13,7 +14,8 @@
 //! - [`offline_bound`] is the smallest maximum stretch of a clairvoyant preemptive schedule on one machine with the
 //!   speed of all.
 //!
-//! Left out: owners who come back without the machine going down.
+//! Left out is what [`check`] refuses: owners who come back without the machine going down or who decline bags, tasks that run
+//! several times, and tasks that have to be measured.
 
 mod central;
 mod offline;
@@ -28,6 +30,27 @@ use crate::churn::Churn;
 use crate::network::Network;
 use crate::scenario::{Scenario, Workload};
 use crate::workload::{self, Bag, speed_mops};
+
+/// Refuses a scenario with something in it that changes what is compared, and that nobody here knows of.
+///
+/// # Errors
+/// A sentence that says what it is, and how to leave it out.
+pub fn check(scenario: &Scenario) -> Result<(), String> {
+    let sentence = if scenario.has_owners() {
+        "nobody else knows of owners: leave out --compare, or set owners = \"exponential\" and owner_session = \"none\""
+    } else if scenario.choosy_percent > 0.0 {
+        "nobody else knows of owners who decline bags: leave out --compare, or set choosy_percent = 0.0"
+    } else if scenario.has_failing_tries() {
+        "nobody else knows of tries that fail: leave out --compare, or set fails_percent = 0.0 and crashes_percent = 0.0"
+    } else if scenario.replicas > 1 {
+        "the others run each task once: leave out --compare, or set replicas = 1 and quorum = 1"
+    } else if !scenario.declared {
+        "the others plan by what bags declare of their tasks: leave out --compare, or set declared = true"
+    } else {
+        return Ok(());
+    };
+    Err(sentence.to_owned())
+}
 
 /// A time during which a machine is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +81,8 @@ pub struct Instance {
     pub bags: Vec<Bag>,
     /// What the tasks of each bag truly are, in Mop, which no scheduler knows; empty where all are as declared.
     pub true_mops: Vec<Vec<f64>>,
+    /// Time between two checkpoints of a task, in µs, which its machine has after a failure; none where that loses them.
+    pub checkpoint_us: Option<i64>,
     /// Nothing that happens later counts.
     pub horizon: Time,
 }
@@ -92,7 +117,9 @@ impl Instance {
         let is_recorded = matches!(scenario.workload, Workload::Log | Workload::Workflows);
         let is_varied = scenario.task_cv > 0.0 || is_recorded;
         let true_mops = if is_varied { bags.iter().enumerate().map(true_mops).collect() } else { Vec::new() };
-        Self { machines: workload::starts(scenario).map(machine).collect(), bags, true_mops, horizon }
+        let checkpoint_us = scenario.checkpoint_interval.filter(|_| !scenario.queue_lost);
+        let checkpoint_us = checkpoint_us.map(|interval| interval.as_micros() as i64);
+        Self { machines: workload::starts(scenario).map(machine).collect(), bags, true_mops, checkpoint_us, horizon }
     }
 
     /// What a task truly is, in Mop.

@@ -110,7 +110,13 @@ pub(crate) fn reproduce(experiment: Experiment, arguments: ExperimentArguments) 
             if plan.experiment == Experiment::Submitters && !rows.clone().any(is_compared) {
                 eprintln!("nothing is compared with the honest user: --only has left out the cases honest and off");
             }
-            let lost_tasks: f64 = rows.filter_map(|row| row["lost_tasks"].as_f64()).sum();
+            // Runs that are only watched have no lost tasks, and open ones by intention.
+            let ended = || rows.clone().filter(|row| row["lost_tasks"].is_number());
+            let sum = |name: &str| ended().filter_map(|row| row[name].as_f64()).sum::<f64>();
+            let (lost_tasks, open_tasks) = (sum("lost_tasks"), sum("open_tasks"));
+            if open_tasks > 0.0 {
+                eprintln!("{open_tasks} tasks were not done when the time of their runs was up");
+            }
             if lost_tasks > 0.0 { fail(&format!("{lost_tasks} tasks were lost"), 1) } else { printed }
         }
         Err(sentence) => fail(&sentence, 2),
@@ -149,7 +155,7 @@ fn fail(sentence: &str, code: u8) -> ExitCode {
 /// What people want to see first; the rest is in the files.
 fn text(plan: &Plan, summary: &Value) -> String {
     let mut text = format!("{}\ncommit {}; files in {}\n", plan.command(), Plan::commit(), plan.out.display());
-    const SHOWN: [&str; 13] = [
+    const SHOWN: [&str; 14] = [
         "ratio_mincent",
         "ratio_mincent_plus",
         "ratio_fcfs",
@@ -160,6 +166,7 @@ fn text(plan: &Plan, summary: &Value) -> String {
         "others_max_stretch_by_honest",
         "root_share",
         "lost_tasks",
+        "open_tasks",
         "update_time_p50_s",
         "update_time_max_s",
         "link_peak_percent",

@@ -1,13 +1,17 @@
 //! Files that scenarios name: reading them, and what is wrong with them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read;
+use std::marker::PhantomData;
 use std::path::Path;
 
-use serde::de::DeserializeOwned;
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, Error, MapAccess, Visitor};
 
 /// Letters at the beginning and at the end of what is said of a file. Our choice: some lines of a terminal.
 const QUOTED_MAX: usize = 200;
+/// Most bytes of a file, decompressed: our choice, ten times what any that is published has, and little enough to be held.
+const BYTES_MAX: u64 = 1 << 30;
 
 /// What is wrong with a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,23 +36,26 @@ impl Malformed {
         Self::new(None, sentence.into())
     }
 
-    /// Without the middle of a sentence that quotes what is no field at all, a whole file perhaps.
     fn new(line: Option<usize>, sentence: String) -> Self {
-        let letters: Vec<char> = sentence.chars().collect();
-        let sentence = match letters.len().checked_sub(2 * QUOTED_MAX) {
-            Some(1..) => {
-                let (start, end) = (&letters[..QUOTED_MAX], &letters[letters.len() - QUOTED_MAX..]);
-                format!("{}…{}", start.iter().collect::<String>(), end.iter().collect::<String>())
-            }
-            _ => sentence,
-        };
-        Self { line, sentence }
+        Self { line, sentence: shortened(sentence) }
     }
 
     /// With the file's name in front.
     fn in_file(&self, path: &Path) -> String {
         let (name, sentence) = (path.display(), &self.sentence);
         self.line.map_or_else(|| format!("{name}: {sentence}"), |line| format!("{name}:{line}: {sentence}"))
+    }
+}
+
+/// Without the middle of a sentence that quotes what is no field at all, a whole file perhaps.
+pub(crate) fn shortened(sentence: String) -> String {
+    let letters: Vec<char> = sentence.chars().collect();
+    match letters.len().checked_sub(2 * QUOTED_MAX) {
+        Some(1..) => {
+            let (start, end) = (&letters[..QUOTED_MAX], &letters[letters.len() - QUOTED_MAX..]);
+            format!("{}…{}", start.iter().collect::<String>(), end.iter().collect::<String>())
+        }
+        _ => sentence,
     }
 }
 
@@ -64,8 +71,10 @@ pub(crate) fn malformed<T>(line: usize, sentence: impl Into<String>) -> Result<T
 /// A sentence with the file, the line where there is one, and what is expected there.
 pub(crate) fn read<T>(path: &Path, expected: &str, parse: fn(&str) -> Result<T, Malformed>) -> Result<T, String> {
     let name = path.display();
-    let bytes = std::fs::read(path).map_err(|error| format!("{name} cannot be read: {error}"))?;
-    let bytes = decompress(bytes).map_err(|error| format!("{name} cannot be decompressed: {error}"))?;
+    let unreadable = |error| format!("{name} cannot be read: {error}");
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    let bytes = bounded(file, BYTES_MAX).map_err(unreadable)?;
+    let bytes = decompress(bytes, BYTES_MAX).map_err(|error| format!("{name} cannot be decompressed: {error}"))?;
     // Comments of old logs are in other encodings, of which no letter is a zero.
     if bytes.contains(&0) {
         return Err(format!("{name} is not text: {expected}"));
@@ -74,14 +83,22 @@ pub(crate) fn read<T>(path: &Path, expected: &str, parse: fn(&str) -> Result<T, 
     parse(text.strip_prefix('\u{feff}').unwrap_or(&text)).map_err(|malformed| malformed.in_file(path))
 }
 
+/// All of it, unless that is more than so many bytes.
+fn bounded(from: impl Read, bytes_max: u64) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(std::io::Error::other(format!("it is more than {bytes_max} bytes: give a part of it")));
+    }
+    Ok(bytes)
+}
+
 /// Undoes gzip where the bytes begin like it.
-fn decompress(bytes: Vec<u8>) -> std::io::Result<Vec<u8>> {
+fn decompress(bytes: Vec<u8>, bytes_max: u64) -> std::io::Result<Vec<u8>> {
     if !bytes.starts_with(&[0x1f, 0x8b]) {
         return Ok(bytes);
     }
-    let mut text = Vec::new();
-    flate2::read::MultiGzDecoder::new(bytes.as_slice()).read_to_end(&mut text)?;
-    Ok(text)
+    bounded(flate2::read::MultiGzDecoder::new(bytes.as_slice()), bytes_max)
 }
 
 /// Lines that are not empty, trimmed, with their numbers from 1.
@@ -97,13 +114,61 @@ pub(crate) fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
 pub(crate) fn json<T: DeserializeOwned>(text: &str, expected: &str) -> Result<T, Malformed> {
     serde_json::from_str(text).map_err(|error| {
         let sentence = format!("{error}; expected is {expected}");
-        Malformed { line: Some(error.line()).filter(|line| *line > 0), sentence }
+        Malformed::new(Some(error.line()).filter(|line| *line > 0), sentence)
     })
+}
+
+/// Values by their names, each of which is there once.
+pub(crate) struct Named<T>(pub(crate) BTreeMap<String, T>);
+
+impl<T> Default for Named<T> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Named<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Names<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Names<T> {
+            type Value = Named<T>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("names and their values")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Named<T>, A::Error> {
+                let mut all = BTreeMap::new();
+                while let Some(name) = map.next_key::<String>()? {
+                    if all.contains_key(&name) {
+                        return Err(A::Error::custom(format!("{name} is in it twice")));
+                    }
+                    let value = map.next_value()?;
+                    all.insert(name, value);
+                }
+                Ok(Named(all))
+            }
+        }
+        deserializer.deserialize_map(Names(PhantomData))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_too_large_is_not_decompressed_to_its_end() {
+        use std::io::Write;
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(&[b'1'; 1000]).unwrap();
+        let compressed = encoder.finish().unwrap();
+        assert!(compressed.len() < 100);
+        assert_eq!(decompress(compressed.clone(), 1000).unwrap(), [b'1'; 1000]);
+        let error = decompress([compressed.as_slice(), &compressed].concat(), 1000).unwrap_err().to_string();
+        assert_eq!(error, "it is more than 1000 bytes: give a part of it");
+        assert!(bounded([b'1'; 5].as_slice(), 4).is_err() && bounded([b'1'; 5].as_slice(), 5).is_ok());
+    }
 
     #[test]
     fn what_is_no_field_at_all_is_not_quoted_whole() {

@@ -48,13 +48,10 @@ impl Matrix {
     /// # Errors
     /// What is wrong, and in which line.
     pub fn parse(text: &str) -> Result<Self, Malformed> {
-        let lines: Vec<(usize, &str)> = input::lines(text).collect();
-        let side = lines.len();
-        if side < 2 {
-            return Err(Malformed::whole("a matrix has at least two rows"));
-        }
-        let mut one_way_us = Vec::with_capacity(side * side);
-        for (number, line) in lines {
+        let mut one_way_us = Vec::new();
+        // By the first row, since others may be missing.
+        let (mut side, mut rows) = (0, 0);
+        for (number, line) in input::lines(text) {
             let before = one_way_us.len();
             for field in line.split_whitespace() {
                 match field.parse::<f64>() {
@@ -65,9 +62,23 @@ impl Matrix {
                 }
             }
             let found = one_way_us.len() - before;
-            if found != side {
-                return malformed(number, format!("{found} values in a matrix of {side} rows"));
+            rows += 1;
+            if rows == 1 {
+                side = found;
             }
+            if found != side {
+                return malformed(number, format!("{found} values where the first row has {side}"));
+            }
+            if rows > side {
+                return malformed(number, format!("row {rows} of a matrix whose rows have {side} values"));
+            }
+        }
+        if side < 2 {
+            return Err(Malformed::whole("a matrix has at least two rows"));
+        }
+        if rows < side {
+            let sentence = format!("it ends after {rows} rows where {side} are expected, as many as each has values");
+            return Err(Malformed::whole(sentence));
         }
         Ok(Self { side, one_way_us })
     }
@@ -151,7 +162,11 @@ mod tests {
         // What is less than the least is the least.
         assert_eq!(all.into_iter().collect::<Vec<_>>(), [4_000, 10_000, 50_000]);
         for (text, sentence) in [
-            ("0 1\n1 0 2\n", "line 2: 3 values in a matrix of 2 rows"),
+            ("0 1\n1 0 2\n", "line 2: 3 values where the first row has 2"),
+            ("0 1 2\n1 0 2\n2 2", "line 3: 2 values where the first row has 3"),
+            ("0 1 2\n1 0 2\n", "it ends after 2 rows where 3 are expected"),
+            ("0 1\n1 0\n\n1 2\n", "line 4: row 3 of a matrix whose rows have 2 values"),
+            ("", "at least two rows"),
             ("0 x\n1 0\n", "line 1: x is not a time"),
             ("0 -1\n1 0\n", "line 1: -1 is not a time"),
             ("0\n", "at least two rows"),

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::experiment::{Experiment, LABELS, figures, replace};
 
 /// Quantities of the tables, in their order, where a row has them; all others are in the summaries.
-const QUANTITIES: [&str; 37] = [
+const QUANTITIES: [&str; 38] = [
     "user_stretch_by_honest",
     "user_small_stretch_by_honest",
     "user_large_stretch_by_honest",
@@ -28,6 +28,7 @@ const QUANTITIES: [&str; 37] = [
     "root_share",
     "unfinished_bags",
     "lost_tasks",
+    "open_tasks",
     "duplicate_tasks",
     "crashes",
     "preemptions",

@@ -1,5 +1,6 @@
 //! How busy real machines were: the processor's load every five minutes of a day, as CoMon has measured it on PlanetLab.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -27,18 +28,27 @@ impl ProcessorLoad {
         )
     }
 
-    /// Parses a day: a line for each machine, its number and then as many values as the others have.
+    /// Parses a day: a line for each machine, its own number and then as many values as the others have.
     ///
     /// # Errors
     /// What is wrong, and in which line.
     pub fn parse(text: &str) -> Result<Self, Malformed> {
         let mut machines: Vec<Vec<u8>> = Vec::new();
+        let mut names = BTreeSet::new();
         for (number, line) in input::lines(text).filter(|(_, line)| !line.starts_with('#')) {
             let percent = |field: &str| match field.parse::<u8>() {
                 Ok(percent) if percent <= 100 => Ok(percent),
                 _ => malformed(number, format!("{field} is not a load from 0 to 100 percent")),
             };
-            let loads: Vec<u8> = line.split_whitespace().skip(1).map(percent).collect::<Result<_, _>>()?;
+            let mut fields = line.split_whitespace();
+            let name = fields.next().unwrap_or_default();
+            let Ok(machine) = name.parse::<u64>() else {
+                return malformed(number, format!("{name} is not a machine's number"));
+            };
+            if !names.insert(machine) {
+                return malformed(number, format!("machine {machine} has a line before this one"));
+            }
+            let loads: Vec<u8> = fields.map(percent).collect::<Result<_, _>>()?;
             let expected = machines.first().map_or(loads.len(), Vec::len);
             if loads.is_empty() || loads.len() != expected {
                 return malformed(
@@ -123,6 +133,8 @@ mod tests {
             ("0 101\n", "line 1: 101 is not a load"),
             ("0 ten\n", "line 1: ten is not a load"),
             ("# nothing\n", "there is no machine in it"),
+            ("0 3 4\nfoo 3 4\n", "line 2: foo is not a machine's number"),
+            ("7 3 4\n8 3 4\n7 3 4\n", "line 3: machine 7 has a line before this one"),
         ] {
             let error = ProcessorLoad::parse(text).unwrap_err().to_string();
             assert!(error.contains(sentence), "{error} for {text}");

@@ -152,9 +152,12 @@ pub struct Report {
     pub completed_tasks: u64,
     /// Tasks that failed for good.
     pub failed_tasks: u64,
-    /// Accepted tasks that are neither completed nor failed when the run ends, for whatever reason.
+    /// Accepted tasks that are neither completed nor failed, and never will be: of bags that are closed at their submitter, or
+    /// that it does not know any more, or all where nothing happens any more.
     pub lost_tasks: u64,
-    /// Executions that ran to the end and succeeded, beyond the first of each task.
+    /// The other accepted tasks that are neither completed nor failed when the run ends.
+    pub open_tasks: u64,
+    /// Executions that ran to the end and succeeded, beyond the copies of each task that were asked for (`replicas`, usually one).
     pub duplicate_tasks: u64,
     /// Executions begun.
     pub started_executions: u64,
@@ -211,13 +214,17 @@ pub struct Report {
 }
 
 impl Report {
-    /// What the record tells of a run that ends now; the rest is the simulation's to say.
-    pub(crate) fn of(scenario: &Scenario, record: &Record, end: Time) -> Self {
+    /// What the record tells of a run that ends now; the rest is the simulation's to say. `is_over`: nobody will run any more of
+    /// an accepted bag, whatever happens later.
+    pub(crate) fn of(scenario: &Scenario, record: &Record, end: Time, is_over: impl Fn(&BagRecord) -> bool) -> Self {
         let bags = record.bags();
         let count = |of: &dyn Fn(&TaskRecord) -> u64| record.accepted_tasks().map(of).sum::<u64>();
         let accepted_tasks = count(&|_| 1);
         let completed_tasks = count(&|task| u64::from(task.delivered));
         let failed_tasks = count(&|task| u64::from(task.failed));
+        let is_open = |task: &&TaskRecord| !task.delivered && !task.failed;
+        let over = bags.iter().filter(|bag| bag.accepted.is_some() && is_over(bag));
+        let lost_tasks = over.map(|bag| bag.tasks.iter().filter(is_open).count() as u64).sum();
         let stretches: Vec<f64> = bags.iter().filter_map(|bag| bag.stretch(end)).collect();
         // The same with w' = a·max(n, N): what is left of the paper's stretch is the time over the larger size.
         let width = |tasks: u64| tasks as f64 / tasks.max(u64::from(scenario.nodes)) as f64;
@@ -234,8 +241,9 @@ impl Report {
             unaccepted_tasks: unaccepted.map(|bag| bag.bag.tasks).sum(),
             completed_tasks,
             failed_tasks,
-            lost_tasks: accepted_tasks - completed_tasks - failed_tasks,
-            duplicate_tasks: count(&|task| u64::from(task.finished.saturating_sub(1))),
+            lost_tasks,
+            open_tasks: accepted_tasks - completed_tasks - failed_tasks - lost_tasks,
+            duplicate_tasks: count(&|task| u64::from(task.finished.saturating_sub(scenario.replicas))),
             started_executions: count(&|task| u64::from(task.started)),
             finished_executions: count(&|task| u64::from(task.finished)),
             failed_executions: count(&|task| u64::from(task.failures)),
@@ -258,6 +266,7 @@ impl fmt::Display for Report {
         line("tasks failed", self.failed_tasks.to_string())?;
         line("tasks with a false result", self.false_tasks.to_string())?;
         line("tasks lost", self.lost_tasks.to_string())?;
+        line("tasks not done yet", self.open_tasks.to_string())?;
         line("tasks of bags not accepted", self.unaccepted_tasks.to_string())?;
         line("tasks run twice", self.duplicate_tasks.to_string())?;
         line("tries failed, crashed", format!("{}, {}", self.failed_executions, self.crashed_executions))?;
@@ -289,5 +298,53 @@ impl fmt::Display for Report {
         }
         line("events", self.events.to_string())?;
         line("trace hash", self.trace_hash.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use idlewood_scheduler::{BagId, TaskId};
+
+    use super::*;
+    use crate::workload::Bag;
+
+    fn bag(number: u8) -> Bag {
+        let (id, arrival) = (BagId([number; 32]), Time::ZERO);
+        Bag { id, arrival, tasks: 3, task_mops: 4.0, declared_mops: 4.0, is_users: false, whole: 0, first: 0 }
+    }
+
+    /// Two bags of three tasks, of each of which one is done, and one that nobody has accepted.
+    #[test]
+    fn a_task_is_lost_where_its_bag_is_over_and_open_where_it_is_not() {
+        let mut record = Record::new([1, 2, 3].map(bag).to_vec());
+        for number in [1, 2] {
+            let id = BagId([number; 32]);
+            record.submitted(usize::from(number) - 1, 0, Time::ZERO);
+            record.accepted(id, Time::ZERO);
+            record.journalled(TaskId { bag: id, index: 1 }, 0, true, true, Time::ZERO);
+        }
+        let of = |is_over: fn(&BagRecord) -> bool| {
+            let report = Report::of(&Scenario::default(), &record, Time::ZERO, is_over);
+            (report.lost_tasks, report.open_tasks)
+        };
+        assert_eq!(of(|_| false), (0, 4));
+        assert_eq!(of(|bag| bag.bag.id == BagId([2; 32])), (2, 2));
+        assert_eq!(of(|_| true), (4, 0));
+    }
+
+    #[test]
+    fn copies_that_were_asked_for_are_no_duplicates() {
+        let mut record = Record::new(vec![bag(1)]);
+        let id = BagId([1; 32]);
+        record.submitted(0, 0, Time::ZERO);
+        record.accepted(id, Time::ZERO);
+        for (index, runs) in [(0, 1), (1, 3), (2, 5)] {
+            (0..runs).for_each(|_| record.finished(TaskId { bag: id, index }, Time::ZERO));
+        }
+        let of = |replicas| {
+            let scenario = Scenario { replicas, ..Scenario::default() };
+            Report::of(&scenario, &record, Time::ZERO, |_| false).duplicate_tasks
+        };
+        assert_eq!([1, 2, 3].map(of), [6, 4, 2]);
     }
 }

@@ -12,8 +12,8 @@ use clap::{Args, ValueEnum};
 use idlewood_scheduler::PerSubmitter;
 use idlewood_simnet::experiment::compare;
 use idlewood_simnet::overlay::Wire;
-use idlewood_simnet::scenario::{DEFAULTS, Equipment, Latencies, Sessions, Workload, parse_duration};
-use idlewood_simnet::{Cost, Execution, Meter, Report, Scenario, Simulation};
+use idlewood_simnet::scenario::{DEFAULTS, papers_scheme, parse_duration};
+use idlewood_simnet::{Cost, Execution, Meter, Report, Scenario, Simulation, baseline};
 
 use crate::experiment_command::{INTERRUPTED, interruption};
 use crate::{Output, ProgressLine};
@@ -71,7 +71,7 @@ pub(crate) struct RunArguments {
     /// Deadlines follow from the paper's application size w = n·a instead of the effective one.
     #[arg(long)]
     paper_size: bool,
-    /// The paper's case: --no-preemption and --paper-size.
+    /// The paper's scheme: --no-preemption, --paper-size, each bag for itself, and no redistribution, levelling, idle slots or patience.
     #[arg(long)]
     paper: bool,
     /// The order of each queue goes on minimising stretches behind the bottleneck.
@@ -88,8 +88,9 @@ pub(crate) struct RunArguments {
     #[arg(long, value_enum)]
     wire: Option<Travel>,
     /// Tell, too, what centralised schedulers with perfect information and the offline bound come to on the same machines, bags and
-    /// failures. Not where owners come and go or tries of tasks fail, of which those do not know. They take each bag for another user's, as ours do with
-    /// per_submitter = "off" in the section policy.
+    /// failures. Not where owners come and go or decline bags, where tries of tasks fail or tasks run several times, and where submitters do not say how
+    /// much work a task is: of that those do not know. They take each bag for another user's, as ours do with per_submitter = "off" in
+    /// the section policy.
     #[arg(long)]
     compare: bool,
     /// How the result is printed; json: one object on the last line.
@@ -132,29 +133,29 @@ impl RunArguments {
         fn set<T: Copy>(field: &mut T, flag: Option<T>) {
             *field = flag.unwrap_or(*field);
         }
-        let churn = self.churn.map_or(scenario.churn, |churn| churn.0);
-        let failing = (scenario.sessions != Sessions::Exponential || churn.is_some(), "churn");
-        let exponential = (scenario.sessions == Sessions::Exponential, "sessions = \"exponential\"");
-        let constant = (scenario.latencies == Latencies::Constant, "latencies = \"constant\"");
-        let cores = (scenario.cores == Equipment::Paper, "cores = \"paper\"");
-        let generated = (scenario.workload == Workload::Paper, "workload = \"paper\"");
-        for (flag, is_given, (is_read, instead)) in [
-            ("--churn", self.churn.is_some(), exponential),
-            ("--downtime", self.downtime.is_some(), exponential),
-            ("--downtime", self.downtime.is_some(), failing),
-            ("--queue-lost", self.queue_lost, failing),
-            ("--latency-ms", self.latency_ms.is_some(), constant),
-            ("--slots", self.slots.is_some(), cores),
-            ("--tasks-per-node", self.tasks_per_node.is_some(), generated),
-            ("--heavy-tailed", self.heavy_tailed, generated),
+        let in_file = scenario.check_read();
+        set(&mut scenario.churn, self.churn.map(|churn| churn.0));
+        // Only what is wrong with and without the flag: it may have a setting of the file read, or not read any more.
+        if let (Some(path), Err(_), Err(sentence)) = (&self.scenario, in_file, scenario.check_read()) {
+            return Err(format!("{}: {sentence}", path.display()));
+        }
+        for (flag, is_given) in [
+            ("churn", self.churn.is_some()),
+            ("downtime", self.downtime.is_some()),
+            ("queue-lost", self.queue_lost),
+            ("latency-ms", self.latency_ms.is_some()),
+            ("slots", self.slots.is_some()),
+            ("tasks-per-node", self.tasks_per_node.is_some()),
+            ("heavy-tailed", self.heavy_tailed),
         ] {
-            if is_given && !is_read {
-                return Err(format!("{flag} would change nothing in this scenario: leave that out, or set {instead}"));
+            if let Some(instead) = scenario.unread(&flag.replace('-', "_")).filter(|_| is_given) {
+                return Err(format!(
+                    "--{flag} would change nothing in this scenario: leave that out, or set {instead}"
+                ));
             }
         }
         set(&mut scenario.nodes, self.nodes);
         set(&mut scenario.bags, self.bags);
-        set(&mut scenario.churn, self.churn.map(|churn| churn.0));
         set(&mut scenario.downtime, self.downtime);
         set(&mut scenario.seed, self.seed);
         set(&mut scenario.loss_percent, self.loss);
@@ -166,8 +167,11 @@ impl RunArguments {
         scenario.queue_lost |= self.queue_lost;
         scenario.heavy_tailed |= self.heavy_tailed;
         scenario.peer.lexicographic |= self.lexicographic;
-        scenario.peer.preemptive &= !(self.no_preemption || self.paper);
-        scenario.peer.effective_size &= !(self.paper_size || self.paper);
+        scenario.peer.preemptive &= !self.no_preemption;
+        scenario.peer.effective_size &= !self.paper_size;
+        if self.paper {
+            papers_scheme(&mut scenario.peer);
+        }
         Ok(scenario)
     }
 
@@ -193,11 +197,8 @@ pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
     }
     let meter = Meter::start();
     let prepared = arguments.scenario().and_then(|scenario| {
-        if arguments.compare && scenario.has_owners() {
-            return Err("nobody else knows of owners: leave out --compare, or set owners = \"exponential\" and owner_session = \"none\"".to_owned());
-        }
-        if arguments.compare && scenario.has_failing_tries() {
-            return Err("nobody else knows of tries that fail: leave out --compare, or set fails_percent = 0.0 and crashes_percent = 0.0".to_owned());
+        if arguments.compare {
+            baseline::check(&scenario)?;
         }
         let execution = arguments.execution(scenario.nodes);
         Simulation::with(scenario, execution)
@@ -214,17 +215,26 @@ pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
         Err(sentence) => return failure(&sentence),
     };
     match simulate(simulation, meter, &interrupted, arguments) {
-        Ok((_, true)) => {
-            eprintln!("interrupted: this is how far it came");
+        Ok((report, true)) => {
+            eprintln!("interrupted: this is how far it came{}", open_tasks(&report));
             ExitCode::from(INTERRUPTED)
         }
         Ok((report, _)) if report.lost_tasks > 0 => failure(&format!("{} tasks were lost", report.lost_tasks)),
         Ok((report, _)) if report.unaccepted_tasks > 0 => {
             failure(&format!("{} tasks are of bags that no machine has accepted", report.unaccepted_tasks))
         }
-        Ok(_) => ExitCode::SUCCESS,
+        Ok((report, _)) => {
+            if report.open_tasks > 0 {
+                eprintln!("the horizon ended it{}: a longer --horizon has them done", open_tasks(&report));
+            }
+            ExitCode::SUCCESS
+        }
         Err(error) => failure(&format!("{error:#}")),
     }
+}
+
+fn open_tasks(report: &Report) -> String {
+    if report.open_tasks > 0 { format!(", {} tasks are not done yet", report.open_tasks) } else { String::new() }
 }
 
 fn failure(sentence: &str) -> ExitCode {

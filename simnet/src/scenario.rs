@@ -6,6 +6,7 @@
 mod duration;
 mod inputs;
 mod policy;
+mod unread;
 mod valid;
 
 use std::path::{Path, PathBuf};
@@ -19,7 +20,9 @@ pub use self::duration::parse_duration;
 use self::duration::{from_text, optional_from_text, optional_seconds, seconds};
 pub use self::inputs::Inputs;
 pub(crate) use self::inputs::loaded;
+pub use self::policy::papers_scheme;
 pub(crate) use self::valid::{HORIZON_MAX, TASKS_MAX};
+use crate::input::shortened;
 use crate::network::Quality;
 use crate::random::ln;
 
@@ -271,9 +274,9 @@ pub struct Scenario {
     /// Mean time between two bags. Default 10 s, the paper's.
     #[serde(rename(serialize = "bag_interval_s"), serialize_with = "seconds", deserialize_with = "from_text")]
     pub bag_interval: Duration,
-    /// Shortest task, in Mop, above 0. Default 30,000, the paper's.
+    /// Shortest task, in Mop, above 0. Default 30,000: our choice, the paper leaves it open.
     pub task_mops_min: f64,
-    /// Longest task, in Mop. Default 240,000, the paper's.
+    /// Longest task, in Mop. Default 240,000: our choice, the paper leaves it open.
     pub task_mops_max: f64,
     /// Whether submitters say how much work a task is, or have it measured. Default true, as in the paper.
     pub declared: bool,
@@ -421,8 +424,14 @@ impl Scenario {
     /// # Errors
     /// What is wrong, in which line, and what may stand there.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let scenario: Self = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
-        scenario.validate().map_err(|sentence| {
+        let scenario: Self = toml::from_str(text).map_err(|error| {
+            // It quotes the line.
+            let lines: Vec<String> =
+                error.to_string().trim_end().lines().map(|line| shortened(line.to_owned())).collect();
+            lines.join("\n")
+        })?;
+        let valid = scenario.validate().map_err(|sentence| sentence.replace("summary_patience", "patience"));
+        valid.map_err(|sentence| {
             // The sentence begins with the field's name, or with that of its flag.
             let field = sentence.split(' ').next().unwrap_or_default().replace('-', "_");
             let is_field = |line: &str| line.split_once('=').is_some_and(|(name, _)| name.trim().starts_with(&field));
@@ -518,9 +527,23 @@ mod tests {
             ("nodes = 5\n\nloss_percent = 120.0\n", ["line 3", "loss must be at least 0 and below 100 percent"]),
             ("[policy]\nfrozen = 1\n", ["line 2", "unknown field `frozen`, expected one of `preemptive`"]),
             ("nodes = -1\n", ["line 1", "expected u32"]),
+            ("[policy]\npatience = \"61s\"\n", ["line 2: ", ": patience must be at most 60 s"]),
         ] {
             let error = Scenario::parse(text).unwrap_err();
             assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         }
+        let long = format!("nodes = 5\nbags = \"{}\"\n", "x".repeat(100_000));
+        let error = Scenario::parse(&long).unwrap_err();
+        assert!(error.contains("line 2") && error.contains("expected u32") && error.len() < 2_000, "{error}");
+    }
+
+    /// All that is called the paper's, and the file, are the same.
+    #[test]
+    fn the_paper_s_scenario_has_the_paper_s_scheme() {
+        let mut peer = idlewood_scheduler::Config::default();
+        papers_scheme(&mut peer);
+        let scenario = Scenario::parse(include_str!("../scenarios/paper.toml")).unwrap();
+        assert_eq!(scenario.peer, peer);
+        assert_ne!(peer, idlewood_scheduler::Config::default());
     }
 }

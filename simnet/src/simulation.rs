@@ -32,7 +32,7 @@ use crate::host::Host;
 use crate::network::Network;
 use crate::overlay::Wire;
 use crate::random::{SmallStream, digest};
-use crate::record::Record;
+use crate::record::{BagRecord, Record};
 use crate::report::{LinkUse, MessageCount, Report};
 use crate::scenario::Scenario;
 use crate::workload::{self, Bag, USER};
@@ -446,7 +446,7 @@ impl Simulation {
     pub fn report(&self) -> Report {
         let mut counts = Counts::default();
         self.shards.iter().for_each(|shard| counts.add(&shard.counts));
-        let report = Report::of(&self.around.scenario, &self.world.record, self.now);
+        let report = Report::of(&self.around.scenario, &self.world.record, self.now, |bag| self.is_over_for_good(bag));
         let messages: MessageCount = counts.messages.iter().copied().sum();
         let sim_s = self.now.as_secs_f64();
         Report {
@@ -472,6 +472,15 @@ impl Simulation {
             trace_hash: self.trace_hash(),
             ..report
         }
+    }
+
+    /// Whether nobody will run any more of a bag that was accepted.
+    fn is_over_for_good(&self, bag: &BagRecord) -> bool {
+        let submitter = bag.submitted.and_then(|(host, _)| self.peer(host));
+        // What it knows while it is down is on its disk.
+        let is_forgotten = submitter.is_some_and(|submitter| submitter.bag(bag.bag.id).is_none());
+        let nothing_happens = self.next_on_machines().is_none() && self.world.next().is_none();
+        bag.closed.is_some() || is_forgotten || nothing_happens
     }
 
     fn hosts(&self) -> impl Iterator<Item = &Host> {

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::distribution::Distribution;
-use crate::input::{self, Malformed, malformed};
+use crate::input::{self, Malformed, Named, malformed};
 
 /// How many computers have how many cores.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +19,29 @@ const CORES_MAX: u32 = 1_024;
 const CATEGORY: &str = "Physical CPUs";
 /// What a line is called of computers that have not said.
 const UNSPECIFIED: &str = "Unspecified";
+/// What a heading begins with.
+const HEADING: &str = "date";
+
+/// Of a line, separated by commas; one in quotation marks may have commas itself.
+fn fields(line: &str) -> Vec<&str> {
+    let mut is_quoted = false;
+    let ends = |letter: char| {
+        is_quoted ^= letter == '"';
+        letter == ',' && !is_quoted
+    };
+    line.split(ends).map(|field| field.trim().trim_matches('"')).collect()
+}
+
+/// Whether it is a year, a month and a day, as in 2026-04-01.
+fn is_date(text: &str) -> bool {
+    let is_number = |part: &str, digits: usize, most: u32| {
+        let number =
+            part.parse().ok().filter(|_| part.len() == digits && part.bytes().all(|byte| byte.is_ascii_digit()));
+        number.is_some_and(|number: u32| (1..=most).contains(&number))
+    };
+    let parts: Vec<&str> = text.split('-').collect();
+    matches!(parts[..], [year, month, day] if is_number(year, 4, 9_999) && is_number(month, 2, 12) && is_number(day, 2, 31))
+}
 
 impl Cores {
     /// Reads a survey, plain or compressed by gzip.
@@ -30,7 +53,7 @@ impl Cores {
     }
 
     /// Parses a survey: of its last month the lines of physical processors, such as `2026-04-01,Physical CPUs,8 cpus,0.01,0.27`.
-    /// Others are passed over.
+    /// Those of anything else are passed over, and the first one where it is a heading.
     ///
     /// # Errors
     /// What is wrong, and in which line.
@@ -38,17 +61,21 @@ impl Cores {
         // By date.
         let mut months: BTreeMap<&str, BTreeMap<u32, f64>> = BTreeMap::new();
         for (number, line) in input::lines(text) {
-            let fields: Vec<&str> = line.split(',').collect();
-            if fields.get(1) != Some(&CATEGORY) {
-                continue;
-            }
-            let &[date, _, name, _, share] = fields.as_slice() else {
+            let fields = fields(line);
+            let &[date, category, name, _, share] = fields.as_slice() else {
                 return malformed(
                     number,
                     format!("{} fields where 5 are expected: date,category,name,change,share", fields.len()),
                 );
             };
-            if name == UNSPECIFIED {
+            if number == 1 && date == HEADING {
+                continue;
+            }
+            // They are compared as they are written.
+            if !is_date(date) {
+                return malformed(number, format!("{date} is not a date such as 2026-04-01"));
+            }
+            if category != CATEGORY || name == UNSPECIFIED {
                 continue;
             }
             let cores = name.split(' ').next().and_then(|cores| cores.parse().ok());
@@ -88,9 +115,9 @@ pub struct Bandwidths {
 #[derive(Deserialize)]
 struct Index {
     #[serde(default)]
-    countries: BTreeMap<String, Place>,
+    countries: Named<Place>,
     #[serde(default)]
-    cities: BTreeMap<String, Place>,
+    cities: Named<Place>,
 }
 
 #[derive(Deserialize)]
@@ -135,7 +162,7 @@ impl Bandwidths {
     pub fn parse(text: &str) -> Result<Self, Malformed> {
         let expected = "{\"countries\": {name: {\"up_mbits\": …, \"down_mbits\": …}}, \"cities\": the same}";
         let index: Index = input::json(text, expected)?;
-        let places = if index.cities.is_empty() { index.countries } else { index.cities };
+        let Named(places) = if index.cities.0.is_empty() { index.countries } else { index.cities };
         if places.is_empty() {
             return Err(Malformed::whole("there is no country and no city in it"));
         }
@@ -182,6 +209,12 @@ mod tests {
             (format!("{line}1 cpu,,1.5\n"), "line 1: 1.5 is not a share"),
             (format!("{line}1 cpu,,0.5\n"), "of 2026-04-01 come to 0.5 and not to 1"),
             ("date,category,name,change,share\n".to_owned(), "it has no line of Physical CPUs"),
+            (format!("{line}1 cpu,,1.0\ngarbage line\n"), "line 2: 1 fields where 5 are expected"),
+            (format!("{line}1 cpu,,1.0\n2026-04-01,RAM,8 G"), "line 2: 3 fields where 5 are expected"),
+            (format!("{line}1 cpu,,1.0\n2026-04-01,RAM,\"8 GB,,1.0\n"), "line 2: 3 fields where 5 are expected"),
+            (format!("{line}1 cpu,,1.0\n04/01/2026,RAM,8 GB,,1.0\n"), "line 2: 04/01/2026 is not a date"),
+            (format!("{line}1 cpu,,1.0\n2026-13-01,RAM,8 GB,,1.0\n"), "line 2: 2026-13-01 is not a date"),
+            (format!("{line}1 cpu,,1.0\ndate,category,name,change,share\n"), "line 2: date is not a date such as"),
         ] {
             let error = Cores::parse(&text).unwrap_err().to_string();
             assert!(error.contains(sentence), "{error} for {text}");
@@ -201,6 +234,10 @@ mod tests {
             (r#"{"cities": {"b": {"up_mbits": 1, "down_mbits": "fast"}}}"#, "b: a bandwidth is not a number above 0"),
             (r#"{"cities": {"a": {"up_mbits": 0, "down_mbits": 2}}}"#, "a: a bandwidth is not a number above 0"),
             ("{\"cities\":\n{\"a\": {\"up_mbits\": 1}}}", "line 2: missing field `down_mbits`"),
+            (
+                "{\"cities\": {\"a\": {\"up_mbits\": 1, \"down_mbits\": 2},\n\"a\": {\"up_mbits\": 3, \"down_mbits\": 4}}}",
+                "line 2: a is in it twice",
+            ),
         ] {
             let error = Bandwidths::parse(text).unwrap_err().to_string();
             assert!(error.contains(sentence), "{error} for {text}");

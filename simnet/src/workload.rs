@@ -508,8 +508,9 @@ mod tests {
     fn machines_may_be_as_a_survey_found_them() {
         let survey = Equipment::Survey;
         let mut scenario = Scenario { cores: survey, bandwidths: survey, ..Scenario::default() };
-        scenario.inputs.cores =
-            Some(Arc::new(Cores::parse("x,Physical CPUs,4 cpus,,0.25\nx,Physical CPUs,8 cpus,,0.75\n").unwrap()));
+        scenario.inputs.cores = Some(Arc::new(
+            Cores::parse("2026-04-01,Physical CPUs,4 cpus,,0.25\n2026-04-01,Physical CPUs,8 cpus,,0.75\n").unwrap(),
+        ));
         let text = r#"{"cities": {"a": {"up_mbits": 1, "down_mbits": 2}, "b": {"up_mbits": 3, "down_mbits": 9}}}"#;
         scenario.inputs.bandwidths = Some(Arc::new(Bandwidths::parse(text).unwrap()));
         let all = || 0..2_000;

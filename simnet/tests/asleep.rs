@@ -33,7 +33,7 @@ fn in_mid_bag(seed: u64) -> (Simulation, HostIndex) {
 #[track_caller]
 fn assert_complete(mut simulation: Simulation) -> (u64, u64) {
     let report = simulation.run(|_| ());
-    assert_eq!((report.lost_tasks, report.bags_closed), (0, 1), "{report:?}");
+    assert_eq!((report.lost_tasks, report.open_tasks, report.bags_closed), (0, 0, 1), "{report:?}");
     assert_eq!(report.completed_tasks, report.accepted_tasks, "{report:?}");
     let (submitter, _) = simulation.record().bags()[0].submitted.expect("it was submitted");
     let reissued = simulation.peer(submitter).expect("it is up").bags().map(|bag| bag.reissued).sum::<u64>();

@@ -54,6 +54,27 @@ fn machines_are_up_in_the_instance_exactly_when_they_are_in_the_simulation() {
     assert!(downs > 100, "machines were hardly ever down");
 }
 
+/// What a failure leaves of a task is the same for all.
+#[test]
+fn checkpoints_are_worth_something_to_the_others_where_failures_leave_them() {
+    let scenario = Scenario {
+        nodes: 6,
+        bags: 4,
+        tasks_per_node: 2,
+        task_mops_min: 4e6,
+        task_mops_max: 8e6,
+        churn: Some(Duration::from_secs(3600)),
+        downtime: Duration::from_secs(60),
+        ..Scenario::default()
+    };
+    let checkpoint_interval = Some(Duration::from_secs(60));
+    let of = |scenario: Scenario| worst(&Instance::of(&scenario), Policy::MinCent);
+    let without = of(scenario.clone());
+    let with = of(Scenario { checkpoint_interval, ..scenario.clone() });
+    assert!(with < 0.8 * without, "{with} with them, {without} without");
+    assert_eq!(of(Scenario { checkpoint_interval, queue_lost: true, ..scenario }), without);
+}
+
 #[test]
 fn a_bag_is_the_same_work_in_a_log_and_in_a_workflow() {
     let bound = |workload| {

@@ -10,7 +10,7 @@ fn run(change: impl FnOnce(&mut Scenario)) -> Report {
         Scenario { nodes: 30, bags: 6, tasks_per_node: 3, choosy_percent: 60.0, seed: 5, ..Scenario::default() };
     change(&mut scenario);
     let report = Simulation::new(scenario).expect("a valid scenario").run(|_| ());
-    assert_eq!((report.lost_tasks, report.failed_tasks), (0, 0), "{report}");
+    assert_eq!((report.lost_tasks, report.open_tasks, report.failed_tasks), (0, 0, 0), "{report}");
     assert_eq!(report.bags_closed, report.bags_accepted, "{report}");
     assert_eq!(report.completed_tasks, report.accepted_tasks, "{report}");
     report

@@ -168,7 +168,7 @@ fn two_processes_agree() {
     }
     assert_eq!(json, other);
     assert_eq!(json["trace_hash"], run(restless(7)).trace_hash, "the library and the program differ");
-    assert_eq!(json["lost_tasks"], 0);
+    assert_eq!([&json["lost_tasks"], &json["open_tasks"]], [0, 0]);
     assert_eq!(json["completed_tasks"], json["accepted_tasks"]);
     for field in ["duplicate_tasks", "max_stretch", "events"] {
         assert!(json[field].is_number(), "{field}");
@@ -176,11 +176,15 @@ fn two_processes_agree() {
 }
 
 #[test]
-fn a_run_that_the_horizon_ends_says_so_and_fails() {
+fn a_run_that_the_horizon_ends_says_what_is_open() {
     let output = simnet("run --nodes 2 --bags 1 --horizon 60s --output json");
-    assert_eq!(output.status.code(), Some(1));
-    let json = last_line(&output);
-    assert!(json["lost_tasks"].as_u64() > Some(0) && json["bags_closed"] == 0, "{json}");
+    let (json, stderr) = (last_line(&output), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{stderr}");
+    let (accepted, open) = (json["accepted_tasks"].as_u64().unwrap(), json["open_tasks"].as_u64().unwrap());
+    assert!(open > 0 && json["completed_tasks"].as_u64() == Some(accepted - open), "{json}");
+    assert_eq!([&json["lost_tasks"], &json["bags_closed"]], [0, 0]);
+    assert!(stderr.contains(&format!("the horizon ended it, {open} tasks are not done yet")), "{stderr}");
+    assert!(!stderr.contains("error"), "{stderr}");
 }
 
 #[test]
@@ -223,6 +227,25 @@ fn a_run_is_compared_with_the_others_where_that_is_asked_for() {
 }
 
 #[test]
+fn what_the_others_do_not_know_of_is_not_compared() {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("incomparable.toml");
+    for (text, instead) in [
+        ("owner_session = \"30m\"\n", "owner_session = \"none\""),
+        ("choosy_percent = 10.0\n", "choosy_percent = 0.0"),
+        ("replicas = 3\nquorum = 2\n", "replicas = 1 and quorum = 1"),
+        ("declared = false\n", "declared = true"),
+    ] {
+        std::fs::write(&path, format!("nodes = 4\nbags = 1\ntasks_per_node = 1\n{text}")).expect("a file");
+        let run = |flags: &str| simnet(&format!("run --scenario {} --output json{flags}", path.display()));
+        assert!(run("").status.success(), "{text}");
+        let output = run(" --compare");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{text}: {stderr}");
+        assert!(stderr.contains("leave out --compare") && stderr.contains(instead), "{text}: {stderr}");
+    }
+}
+
+#[test]
 fn bad_usage_is_told_in_a_sentence() {
     for (arguments, sentence) in [
         ("run --nodes 0", "nodes must be between 1 and 1000000"),
@@ -251,6 +274,10 @@ fn flags_that_would_change_nothing_are_refused() {
     )
     .expect("a file");
     let scenario = format!("--scenario {}", scenario.display());
+    let unread = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unread.toml");
+    std::fs::write(&unread, "queue_lost = true\n").expect("a file");
+    let unread = format!("--scenario {}", unread.display());
+    assert!(simnet(&format!("run {unread} --nodes 2 --bags 1 --tasks-per-node 1 --churn 4h")).status.success());
     for (before, flags, instead) in [
         (scenario.as_str(), "--churn 10m", "exponential"),
         (&scenario, "--slots 3", "paper"),
@@ -258,6 +285,12 @@ fn flags_that_would_change_nothing_are_refused() {
         (&scenario, "--heavy-tailed", "paper"),
         ("", "--downtime 5m", "churn"),
         ("--churn none", "--queue-lost", "churn"),
+        (
+            &unread,
+            "--nodes 2",
+            "unread.toml: queue_lost would change nothing in this scenario: leave that out, or set churn",
+        ),
+        (&unread, "--churn none", "unread.toml: queue_lost"),
     ] {
         let output = simnet(&format!("run {before} {flags}"));
         let error = String::from_utf8_lossy(&output.stderr);

@@ -94,6 +94,7 @@ fn fairness_end_to_end() {
         assert!(number(row, "ratio_offline") >= 1.0 - 1e-6, "no schedule beats the bound: {row}");
         assert!(number(row, "ratio_mincent") < 2.0, "{row}");
         assert_eq!((number(row, "seeds"), number(row, "lost_tasks"), number(row, "unfinished_bags")), (2.0, 0.0, 0.0));
+        assert_eq!(number(row, "open_tasks"), 0.0);
         assert!((0.0..=1.0).contains(&number(row, "root_share")));
         let ([low, high], mean) =
             ([0, 1].map(|end| row["ratio_mincent_ci95"][end].as_f64().unwrap()), number(row, "ratio_mincent"));
@@ -134,6 +135,7 @@ fn a_cheat_is_compared_with_the_same_user_being_honest() {
     let lines = table(&out, "submitters.csv");
     for row in rows(&summary) {
         assert_eq!((number(row, "lost_tasks"), number(row, "unfinished_bags")), (0.0, 0.0));
+        assert_eq!(number(row, "open_tasks"), 0.0);
         let of = |user: &str, variant: &str, name: &str| -> Vec<f64> {
             let percent = row["user_percent"].to_string();
             let wanted = [("user_percent", percent.as_str()), ("user", user), ("variant", variant)];
@@ -269,20 +271,40 @@ fn what_was_put_aside_is_taken_back() {
 }
 
 #[test]
-fn lost_tasks_are_an_exit_code_after_all_results() {
+fn what_the_horizon_cut_off_is_open_and_not_lost() {
     // Of bags whose submitter stays away until the end.
-    let out = Directory::new("lost");
+    let out = Directory::new("open");
     let arguments = "desktops --nodes 2 --bags 10 --seeds 10 --only desktop,log_uniform,load=0.95,paper --output json";
+    let output = reproduce(arguments, &out);
+    let summary = json(&output);
+    let [lost_tasks, open_tasks, unfinished_bags] =
+        ["lost_tasks", "open_tasks", "unfinished_bags"].map(|name| number(&rows(&summary)[0], name));
+    assert!(open_tasks >= unfinished_bags && unfinished_bags > 0.0 && summary["complete"] == true, "{summary}");
+    assert_eq!((lost_tasks, output.status.code()), (0.0, Some(0)), "{summary}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains(&format!("{open_tasks} tasks were not done")) && !stderr.contains("error"), "{stderr}");
+}
+
+#[test]
+fn lost_tasks_are_an_exit_code_after_all_results() {
+    let out = Directory::new("lost");
+    let arguments = "desktops --nodes 2 --bags 2 --seeds 1 --only stay,log_uniform,load=0.95,paper --output json";
+    json(&reproduce(arguments, &out));
+    // Peers that lose none are no test of that: a line that was taken over has some.
+    let table = out.read("desktops.csv");
+    let (heading, line) = table.trim_end().split_once('\n').expect("a heading and a line");
+    let lost = heading.split(',').position(|name| name == "lost_tasks").expect("a column");
+    let fields = line.split(',').enumerate().map(|(column, field)| if column == lost { "3" } else { field });
+    let line = fields.collect::<Vec<_>>().join(",");
+    std::fs::write(out.0.join("desktops.csv"), format!("{heading}\n{line}\n")).expect("writable");
     let output = reproduce(arguments, &out);
     let stdout = String::from_utf8(output.stdout.clone()).expect("text");
     let summary: Value = serde_json::from_str(stdout.lines().next_back().expect("a line")).expect("one JSON object");
-    let lost_tasks = number(&rows(&summary)[0], "lost_tasks");
-    assert!(lost_tasks > 0.0 && summary["complete"] == true, "{summary}");
-    assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains(&format!("{lost_tasks} tasks were lost")), "{output:?}");
+    assert_eq!((number(&rows(&summary)[0], "lost_tasks"), output.status.code()), (3.0, Some(1)), "{summary}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("error: 3 tasks were lost"), "{output:?}");
     assert!(
         out.read("desktops.json").contains("\"complete\": true")
-            && out.0.join("desktops_desktop_log_uniform.svg").exists()
+            && out.0.join("desktops_stay_log_uniform.svg").exists()
     );
 }
 

@@ -17,7 +17,8 @@ fn run(replicas: u32, quorum: u32, change: impl FnOnce(&mut Scenario)) -> Report
     };
     change(&mut scenario);
     let report = Simulation::new(scenario).expect("a valid scenario").run(|_| ());
-    assert_eq!((report.lost_tasks, report.bags_closed), (0, report.scenario.bags.into()), "{report}");
+    let bags = u64::from(report.scenario.bags);
+    assert_eq!((report.lost_tasks, report.open_tasks, report.bags_closed), (0, 0, bags), "{report}");
     report
 }
 

@@ -2,6 +2,9 @@
 //!
 //! What waits is counted, never listed: a decision takes the time of the number of bags, a task that of a heap of the
 //! slots. Where several slots are free the fastest is first.
+//!
+//! Where tasks have checkpoints, what a machine took away with it goes on from the last one if it begins on that machine again, as in
+//! the simulation; so it begins there if it can, and elsewhere, anew, only when nothing else of its bag waits.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -32,11 +35,32 @@ struct Run {
     index: u64,
     /// Time that it still takes, in µs, when it goes on (or went on) at `since`.
     left_us: i64,
+    /// The same if it is what its bag declares: that is all that the centre knows.
+    declared_us: i64,
+    /// What `left_us` was at its beginning.
+    takes_us: i64,
     since: Time,
+}
+
+impl Run {
+    /// It stops.
+    fn pause(self, now: Time) -> Self {
+        let ran_us = now.as_micros() - self.since.as_micros();
+        Self { left_us: (self.left_us - ran_us).max(1), declared_us: (self.declared_us - ran_us).max(1), ..self }
+    }
+}
+
+/// A task that its machine took away with it.
+#[derive(Clone, Copy, Debug)]
+struct Lost {
+    index: u64,
+    /// Where it has a checkpoint, and what it has done by then, in µs.
+    kept: Option<(usize, i64)>,
 }
 
 #[derive(Debug)]
 struct Slot {
+    machine: usize,
     speed_mops: f64,
     running: Option<Run>,
     frozen: Vec<Run>,
@@ -74,8 +98,8 @@ struct Centre<'a> {
     up_mops: f64,
     begun_sessions: Vec<usize>,
     queue: Vec<Queued>,
-    /// Tasks of each bag that were lost, by index.
-    lost: Vec<Vec<u64>>,
+    /// Tasks of each bag that were lost.
+    lost: Vec<Vec<Lost>>,
     /// Bags as last ordered; none before `head` waits.
     order: Vec<usize>,
     head: usize,
@@ -107,7 +131,7 @@ impl<'a> Centre<'a> {
         for (machine, description) in instance.machines.iter().enumerate() {
             for _ in 0..description.slots {
                 let speed_mops = description.speed_mops;
-                centre.slots.push(Slot { speed_mops, running: None, frozen: Vec::new(), serial: 0 });
+                centre.slots.push(Slot { machine, speed_mops, running: None, frozen: Vec::new(), serial: 0 });
             }
             centre.first_slots.push(centre.slots.len());
             if let Some(session) = description.sessions.first() {
@@ -153,7 +177,7 @@ impl<'a> Centre<'a> {
             Policy::MinCentPlus { .. } => description.tasks.max(self.up),
             Policy::MinCent | Policy::Fcfs => description.tasks,
         };
-        let size = width as f64 * description.task_mops;
+        let size = width as f64 * description.declared_mops;
         self.queue[bag] = Queued { size, waiting: description.tasks, ..Queued::default() };
         self.replan();
     }
@@ -183,10 +207,14 @@ impl<'a> Centre<'a> {
             let slot = &mut self.slots[index];
             slot.serial += 1;
             let key = (Reverse(slot.speed_mops.to_bits()), index);
-            for run in slot.running.take().into_iter().chain(slot.frozen.drain(..)) {
+            let running = slot.running.take().map(|run| run.pause(self.now));
+            for run in running.into_iter().chain(slot.frozen.drain(..)) {
+                let done_us = run.takes_us - run.left_us;
+                let kept_us = self.instance.checkpoint_us.map_or(0, |interval_us| done_us - done_us % interval_us);
+                let kept = (kept_us > 0).then_some((machine, kept_us));
                 self.queue[run.bag].begun -= 1;
                 self.queue[run.bag].waiting += 1;
-                self.lost[run.bag].push(run.index);
+                self.lost[run.bag].push(Lost { index: run.index, kept });
                 is_lost = true;
             }
             self.idle.remove(&key);
@@ -264,17 +292,34 @@ impl<'a> Centre<'a> {
     }
 
     fn begin(&mut self, index: usize, bag: usize) {
-        let queued = &mut self.queue[bag];
-        queued.waiting -= 1;
-        queued.begun += 1;
-        let task = self.lost[bag].pop().unwrap_or_else(|| {
-            queued.next += 1;
-            queued.next - 1
-        });
+        let Slot { machine, speed_mops, .. } = self.slots[index];
+        self.queue[bag].waiting -= 1;
+        self.queue[bag].begun += 1;
+        let Lost { index: task, kept } = self.next_task(bag, machine);
+        let kept_us = kept.filter(|kept| kept.0 == machine).map_or(0, |kept| kept.1);
         // The same rounding as on a simulated machine.
-        let seconds = self.instance.task_mops(bag, task) / self.slots[index].speed_mops;
-        let left_us = ((seconds * 1e6).round() as i64).max(1);
-        self.go_on(index, Run { bag, index: task, left_us, since: self.now });
+        let takes_us = |work_mops: f64| ((work_mops / speed_mops * 1e6).round() as i64).max(1);
+        let declared_us = (takes_us(self.instance.bags[bag].declared_mops) - kept_us).max(1);
+        let takes_us = takes_us(self.instance.task_mops(bag, task));
+        let left_us = (takes_us - kept_us).max(1);
+        self.go_on(index, Run { bag, index: task, left_us, declared_us, takes_us, since: self.now });
+    }
+
+    /// Which task of a bag begins on a machine: one with a checkpoint there, one that was lost and has none, the next that never
+    /// began, and only then one with a checkpoint elsewhere.
+    fn next_task(&mut self, bag: usize, machine: usize) -> Lost {
+        let lost = &mut self.lost[bag];
+        let has_kept = |meant: fn(&Lost, usize) -> bool| lost.iter().rposition(|lost| meant(lost, machine));
+        let here = has_kept(|lost, machine| lost.kept.is_some_and(|kept| kept.0 == machine));
+        if let Some(place) = here.or_else(|| has_kept(|lost, _| lost.kept.is_none())) {
+            return lost.remove(place);
+        }
+        let next = self.queue[bag].next;
+        if next == self.instance.bags[bag].tasks {
+            return lost.pop().expect("a task that waits never began or was lost");
+        }
+        self.queue[bag].next += 1;
+        Lost { index: next, kept: None }
     }
 
     fn thaw(&mut self, index: usize, number: usize) {
@@ -294,10 +339,7 @@ impl<'a> Centre<'a> {
         let now = self.now;
         let slot = &mut self.slots[index];
         slot.serial += 1;
-        if let Some(run) = slot.running.take() {
-            let left_us = (run.left_us - (now.as_micros() - run.since.as_micros())).max(1);
-            slot.frozen.push(Run { left_us, ..run });
-        }
+        slot.frozen.extend(slot.running.take().map(|run| run.pause(now)));
     }
 
     // ---- the order ----
@@ -329,14 +371,15 @@ impl<'a> Centre<'a> {
         for slot in &self.slots {
             let mut add = |bag: usize, left_us: i64| begun_mops[bag] += left_us as f64 / 1e6 * slot.speed_mops;
             if let Some(run) = &slot.running {
-                add(run.bag, run.left_us - (self.now.as_micros() - run.since.as_micros()));
+                // One that takes longer than its bag declares is about to end, for all that is known.
+                add(run.bag, (run.declared_us - (self.now.as_micros() - run.since.as_micros())).max(0));
             }
-            slot.frozen.iter().for_each(|run| add(run.bag, run.left_us));
+            slot.frozen.iter().for_each(|run| add(run.bag, run.declared_us));
         }
         let ahead_mops = if is_preemptive { 0.0 } else { begun_mops.iter().sum() };
         let job = |&bag: &usize| {
             let Queued { size, waiting, .. } = self.queue[bag];
-            let waiting_mops = waiting as f64 * self.instance.bags[bag].task_mops;
+            let waiting_mops = waiting as f64 * self.instance.bags[bag].declared_mops;
             let left_mops = waiting_mops + if is_preemptive { begun_mops[bag] } else { 0.0 };
             Job { bag, release_s: self.instance.bags[bag].arrival.as_secs_f64(), size, left_mops }
         };

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::Experiment;
 use super::table::Labels;
 use crate::baseline::Measure;
-use crate::scenario::{Scenario, Sessions, Workload};
+use crate::scenario::{Scenario, Sessions, Workload, papers_scheme};
 
 /// The paper's mean time between two failures of a machine (§7.1).
 const FAILURE_INTERVAL: Duration = Duration::from_secs(4 * 3600);
@@ -185,16 +185,7 @@ type Variant = (&'static str, fn(&mut idlewood_scheduler::Config));
 const OURS: Variant = ("ours", |_| {});
 
 /// What is compared on every load of desktops.
-const RIVALS: [Variant; 2] = [
-    OURS,
-    ("paper", |config| {
-        config.effective_size = false;
-        config.preemptive = false;
-        config.redistribution = false;
-        config.idle_slots = false;
-        config.summary_patience = Duration::ZERO;
-    }),
-];
+const RIVALS: [Variant; 2] = [OURS, ("paper", papers_scheme)];
 
 /// Without levelling, and without any handing on of work.
 const REDISTRIBUTIONS: [Variant; 2] = [

@@ -225,8 +225,13 @@ fn totals(report: &crate::Report, to_the_end: bool, cpu_s: f64, values: &mut Val
     let machine_hours = nodes * report.sim_s / 3600.0;
     let mut push = |name: &str, value: f64| values.push((name.to_owned(), value));
     push("accepted_tasks", report.accepted_tasks as f64);
-    // What is not done at the end of a run that is cut off is not lost.
-    push(if to_the_end { "lost_tasks" } else { "open_tasks" }, report.lost_tasks as f64);
+    if to_the_end {
+        push("lost_tasks", report.lost_tasks as f64);
+        push("open_tasks", report.open_tasks as f64);
+    } else {
+        // What is not done at the end of a run that is cut off is not told apart.
+        push("open_tasks", (report.lost_tasks + report.open_tasks) as f64);
+    }
     push("duplicate_tasks", report.duplicate_tasks as f64);
     push("crashes", report.crashes as f64);
     push("preemptions", report.preemptions as f64);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use idlewood_scheduler::Config;
 use idlewood_scheduler::{ClimbingRule, PerSubmitter};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -50,6 +51,21 @@ impl Policy {
             patience: peer.summary_patience,
         }
     }
+}
+
+/// Makes the peers' settings those of the paper's scheme, without what is ours: its size, no preemption, no work handed on, each bag
+/// for itself, no place for the few tasks of a bag but that of its deadline, and no news that wait.
+///
+/// That is what `simnet run --paper`, `scenarios/paper.toml` and the variant `paper` of `desktops` have. Not the paper's: what its
+/// reports are packed in, and that both children of a router share its limit.
+pub fn papers_scheme(peer: &mut Config) {
+    peer.effective_size = false;
+    peer.preemptive = false;
+    peer.redistribution = false;
+    peer.levelling = false;
+    peer.idle_slots = false;
+    peer.per_submitter = PerSubmitter::Off;
+    peer.summary_patience = Duration::ZERO;
 }
 
 pub(super) fn serialize<S: Serializer>(peer: &idlewood_scheduler::Config, serializer: S) -> Result<S::Ok, S::Error> {

@@ -19,7 +19,13 @@ fn instance(speeds: &[f64], bags: Vec<Bag>) -> Instance {
     let horizon = at(1e7);
     let sessions = vec![Session { from: Time::ZERO, to: horizon }];
     let machine = |&speed_mops: &f64| Machine { speed_mops, slots: 1, sessions: sessions.clone() };
-    Instance { machines: speeds.iter().map(machine).collect(), bags, true_mops: Vec::new(), horizon }
+    Instance {
+        machines: speeds.iter().map(machine).collect(),
+        bags,
+        true_mops: Vec::new(),
+        checkpoint_us: None,
+        horizon,
+    }
 }
 
 fn seconds(completed: &[Option<Time>]) -> Vec<f64> {
@@ -110,6 +116,59 @@ fn what_is_not_complete_by_the_horizon_counts_with_the_time_so_far() {
     assert_eq!(instance.stretches(&completed, Measure::Application), [20.0 / 200.0, 25.0 / 1000.0]);
 }
 
+#[test]
+fn what_bags_declare_is_what_is_planned_by_and_what_they_are_is_how_long_they_take() {
+    // As in the first test, but the short one declares ten times what it is: by that it is due no sooner than the long one.
+    let mut instance = instance(&[10.0], vec![bag(0.0, 4, 100.0), bag(5.0, 1, 100.0)]);
+    instance.bags[1].declared_mops = 1000.0;
+    assert_eq!(seconds(&schedule(&instance, Policy::MinCent)), [40.0, 50.0]);
+    assert_eq!(seconds(&schedule(&instance, PLUS)), [40.0, 50.0]);
+    // A long one that declares a tenth comes ahead of the short one, and takes as long as it does.
+    let mut instance = self::instance(&[10.0], vec![bag(0.0, 1, 100.0), bag(5.0, 2, 100.0), bag(5.0, 1, 100.0)]);
+    instance.bags[1].declared_mops = 10.0;
+    assert_eq!(seconds(&schedule(&instance, Policy::MinCent)), [10.0, 30.0, 40.0]);
+}
+
+/// The centre does not know that a task that runs is longer than its bag declares.
+#[test]
+fn what_is_left_of_a_task_that_runs_is_not_known() {
+    let declared = vec![bag(0.0, 1, 100.0), bag(9.0, 3, 100.0), bag(9.0, 2, 90.0)];
+    let order = |true_mops: f64| {
+        let mut instance = instance(&[10.0], declared.clone());
+        instance.true_mops = vec![vec![true_mops], vec![100.0; 3], vec![90.0; 2]];
+        let completed = seconds(&schedule(&instance, Policy::MinCent));
+        [completed[1] - true_mops / 10.0, completed[2] - true_mops / 10.0]
+    };
+    assert_eq!(order(100.0), order(5_000.0));
+}
+
+#[test]
+fn a_task_goes_on_from_its_last_checkpoint_on_its_machine_and_begins_anew_elsewhere() {
+    let sessions = vec![Session { from: at(0.0), to: at(25.0) }, Session { from: at(30.0), to: at(1e7) }];
+    let mut instance = instance(&[10.0], vec![bag(0.0, 1, 300.0)]);
+    instance.machines[0].sessions = sessions.clone();
+    instance.checkpoint_us = Some(10_000_000);
+    for policy in [Policy::Fcfs, Policy::MinCent, PLUS] {
+        // 20 of 25 s are kept, and 10 s are left after 5 s down.
+        assert_eq!(seconds(&schedule(&instance, policy)), [40.0], "{policy:?}");
+    }
+    // Twice: the first 20 s count again after 12 more, of which 10 are kept.
+    instance.machines[0].sessions[1].to = at(42.0);
+    instance.machines[0].sessions.push(Session { from: at(50.0), to: at(1e7) });
+    instance.bags[0] = bag(0.0, 1, 400.0);
+    assert_eq!(seconds(&schedule(&instance, Policy::MinCent)), [60.0]);
+    // A slower machine is free: the task begins there, for 60 s.
+    let mut instance = self::instance(&[10.0, 5.0], vec![bag(0.0, 1, 300.0)]);
+    instance.machines[0].sessions = sessions.clone();
+    instance.checkpoint_us = Some(10_000_000);
+    assert_eq!(seconds(&schedule(&instance, Policy::MinCent)), [85.0]);
+    // Another task waits for that one: its checkpoint is where it goes on.
+    let mut instance = self::instance(&[10.0, 5.0], vec![bag(0.0, 2, 300.0), bag(1.0, 1, 50.0)]);
+    instance.machines[0].sessions = sessions;
+    instance.checkpoint_us = Some(10_000_000);
+    assert_eq!(seconds(&schedule(&instance, Policy::Fcfs)), [60.0, 45.0]);
+}
+
 /// Each task in its order to the slot where it starts first, the fastest of those.
 fn list_schedule(speeds: &[f64], bags: &[Bag]) -> Vec<f64> {
     let mut free = vec![0.0; speeds.len()];
@@ -159,6 +218,7 @@ fn instances() -> impl Strategy<Value = Instance> {
             machines: machines.into_iter().map(machine).collect(),
             bags,
             true_mops: Vec::new(),
+            checkpoint_us: None,
             horizon: at(1e7),
         }
     })
