@@ -73,6 +73,12 @@ fn series<'a>(name: &str, rows: impl Iterator<Item = &'a Value>, x: &str, y: &st
     Series { name: name.to_owned(), points, is_line: true, is_published: false }
 }
 
+/// A series for each size of grids.
+fn by_size(name: &str, rows: &Rows<'_>, x: &str, y: &str) -> Vec<Series> {
+    let of_size = |nodes| series(&format!("{name}, {nodes} machines"), rows.with("nodes", nodes), x, y);
+    rows.values("nodes").into_iter().map(of_size).collect()
+}
+
 fn published(name: &str, points: &[(f64, f64)]) -> Series {
     let points = points.iter().map(|&(x, y)| Point { x, y, interval: None }).collect();
     Series { name: name.to_owned(), points, is_line: false, is_published: true }
@@ -160,6 +166,8 @@ pub(super) fn quantile_name(share: f64) -> String {
 
 fn table1_time(rows: &Rows<'_>) -> (String, Figure) {
     let theirs: Vec<(f64, f64)> = TABLE1_PUBLISHED.iter().map(|row| (row.0, row.1)).collect();
+    let mut all = by_size("idlewood", rows, "update_limit_bytes_s", "update_time_max_s");
+    all.push(published("paper", &theirs));
     let figure = Figure {
         title: "Largest update time by update limit".to_owned(),
         caption: "Largest time for a leaf's change to reach the root, against the limit of reports on each link. The \
@@ -167,10 +175,7 @@ fn table1_time(rows: &Rows<'_>) -> (String, Figure) {
             .to_owned(),
         x: axis("update limit, B/s", Scale::Log),
         y: axis("largest update time, s", Scale::Log),
-        series: vec![
-            series("idlewood", rows.0.iter(), "update_limit_bytes_s", "update_time_max_s"),
-            published("paper", &theirs),
-        ],
+        series: all,
     };
     ("table1_time".to_owned(), figure)
 }
@@ -178,6 +183,9 @@ fn table1_time(rows: &Rows<'_>) -> (String, Figure) {
 fn table1_links(rows: &Rows<'_>) -> (String, Figure) {
     let means: Vec<(f64, f64)> = TABLE1_PUBLISHED.iter().map(|row| (row.0, row.2)).collect();
     let peaks: Vec<(f64, f64)> = TABLE1_PUBLISHED.iter().map(|row| (row.0, row.3)).collect();
+    let mut all = by_size("idlewood, mean", rows, "update_limit_bytes_s", "link_mean_percent");
+    all.extend(by_size("idlewood, peak", rows, "update_limit_bytes_s", "link_peak_percent"));
+    all.extend([published("paper, mean", &means), published("paper, peak", &peaks)]);
     let figure = Figure {
         title: "Use of links of 1 Mb/s by update limit".to_owned(),
         caption: "Mean over machines and time, and the busiest second of the busiest machine. The paper's values are \
@@ -185,12 +193,7 @@ fn table1_links(rows: &Rows<'_>) -> (String, Figure) {
             .to_owned(),
         x: axis("update limit, B/s", Scale::Log),
         y: axis("use of links, %", Scale::Log),
-        series: vec![
-            series("idlewood, mean", rows.0.iter(), "update_limit_bytes_s", "link_mean_percent"),
-            series("idlewood, peak", rows.0.iter(), "update_limit_bytes_s", "link_peak_percent"),
-            published("paper, mean", &means),
-            published("paper, peak", &peaks),
-        ],
+        series: all,
     };
     ("table1_links".to_owned(), figure)
 }
@@ -288,5 +291,33 @@ fn desktops_of(rows: &Rows<'_>, machines: &str, sizes: &str) -> Figure {
         x: axis("scheduler", Scale::Categories(variants)),
         y: axis("maximum stretch / MinCent's", Scale::Log),
         series: all,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn no_line_goes_from_one_size_to_another() {
+        let limits = [2_500, 40_000];
+        let row = |nodes: u32, limit: u32| {
+            json!({
+                "nodes": nodes, "update_limit_bytes_s": limit, "update_time_max_s": 1.0, "link_mean_percent": 2.0,
+                "link_peak_percent": 3.0,
+            })
+        };
+        let rows: Vec<Value> = [5, 9].into_iter().flat_map(|nodes| limits.map(|limit| row(nodes, limit))).collect();
+        for (name, figure) in figures(Experiment::Table1, &json!({ "rows": rows })) {
+            let ours: Vec<&Series> = figure.series.iter().filter(|series| !series.is_published).collect();
+            assert!(ours.len() == 2 || ours.len() == 4, "{name}: {ours:?}");
+            for series in ours {
+                let xs: Vec<f64> = series.points.iter().map(|point| point.x).collect();
+                assert_eq!(xs, limits.map(f64::from), "{name}: {}", series.name);
+                assert!(series.name.ends_with("5 machines") || series.name.ends_with("9 machines"), "{}", series.name);
+            }
+        }
     }
 }
