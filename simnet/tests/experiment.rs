@@ -234,6 +234,26 @@ fn what_was_found_is_not_run_again_and_nothing_else_is_mixed_in() {
 }
 
 #[test]
+fn what_is_no_text_is_run_again() {
+    let out = Directory::new("bytes");
+    let arguments = "fairness --nodes 4 --bags 2 --seeds 2 --only none,bag_interval_s=10 --output json";
+    let first = json(&reproduce(arguments, &out));
+    let path = out.0.join("fairness.csv");
+    let mut bytes = std::fs::read(&path).expect("a table");
+    // Within the name of the last line's key.
+    let end = bytes.len() - 3;
+    bytes[end] = 0xff;
+    std::fs::write(&path, bytes).expect("writable");
+    let again = reproduce(arguments, &out);
+    assert_eq!(simulated(json(&again)), simulated(first));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("1 of 2 runs were found"), "{again:?}");
+    assert_eq!((table(&out, "fairness.csv").len(), table(&out, "fairness-before.csv").len()), (2, 1));
+    // Nor does what was put aside.
+    std::fs::write(out.0.join("fairness-before.csv"), [0xff, b'\n']).expect("writable");
+    assert!(String::from_utf8_lossy(&reproduce(arguments, &out).stderr).contains("2 of 2 runs were found"));
+}
+
+#[test]
 fn what_was_put_aside_is_taken_back() {
     let out = Directory::new("aside");
     let run = |rest: &str| {

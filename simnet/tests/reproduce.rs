@@ -196,6 +196,14 @@ fn a_job_of_which_lines_were_cut_is_run_again() {
         assert_eq!((out.read(table), simulated(json(&again))["complete"].clone()), (whole, first["complete"].clone()));
     }
     assert!(String::from_utf8_lossy(&overlay(arguments, &out).stderr).contains("4 of 4 jobs were found"));
+    let (path, whole) = (out.0.join("crash.csv"), out.read("crash.csv"));
+    let mut bytes = whole.clone().into_bytes();
+    let end = bytes.len() - 3;
+    bytes[end] = 0xff;
+    std::fs::write(path, bytes).unwrap();
+    let again = overlay(arguments, &out);
+    assert!(String::from_utf8_lossy(&again.stderr).contains("3 of 4 jobs were found"), "{again:?}");
+    assert_eq!(out.read("crash.csv"), whole);
 }
 
 /// A second process, which had little left to do, has less memory for fewer machines at a time.

@@ -186,10 +186,10 @@ impl Samples {
     }
 }
 
-/// A file's text; none where there is no file.
+/// A file's text; none where there is no file. What is no text makes a line that cannot be read, and none of the others.
 fn read(path: &Path) -> Result<String, String> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(text),
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
         Err(error) => Err(format!("{} cannot be read: {error}", path.display())),
     }
