@@ -30,7 +30,7 @@ fn table(directory: &Directory, name: &str) -> Vec<Vec<(String, String)>> {
 
 /// What the machine that it ran on decides.
 fn is_measured(name: &str) -> bool {
-    ["cpu_s", "peak_rss", "rss_bytes", "key"].iter().any(|start| name.starts_with(start))
+    ["cpu_s", "peak_rss", "rss_bytes", "check", "key"].iter().any(|start| name.starts_with(start))
 }
 
 /// What does not depend on the machine that it ran on.
@@ -251,6 +251,29 @@ fn what_is_no_text_is_run_again() {
     // Nor does what was put aside.
     std::fs::write(out.0.join("fairness-before.csv"), [0xff, b'\n']).expect("writable");
     assert!(String::from_utf8_lossy(&reproduce(arguments, &out).stderr).contains("2 of 2 runs were found"));
+}
+
+/// Nobody's numbers are taken for what a simulation came to.
+#[test]
+fn what_somebody_has_changed_is_run_again() {
+    let out = Directory::new("changed");
+    let arguments = "fairness --nodes 4 --bags 2 --seeds 2 --only none,bag_interval_s=10 --output json";
+    let first = json(&reproduce(arguments, &out));
+    let text = out.read("fairness.csv");
+    let line = &table(&out, "fairness.csv")[0];
+    let ratio = &line.iter().find(|(name, _)| name == "ratio_mincent").expect("a column").1;
+    for (from, to, found) in
+        [(ratio.as_str(), "0.5", 1), (ratio, "NaN", 1), ("ratio_mincent,", "ratio_mincen,", 0), (ratio, "", 1)]
+    {
+        let changed = text.replacen(from, to, 1);
+        assert_ne!(changed, text);
+        std::fs::write(out.0.join("fairness.csv"), changed).expect("writable");
+        let again = reproduce(arguments, &out);
+        assert_eq!(simulated(json(&again)), simulated(first.clone()), "{from} to {to}");
+        let stderr = String::from_utf8_lossy(&again.stderr);
+        assert_eq!(stderr.contains(&format!("{found} of 2 runs were found")), found > 0, "{from} to {to}: {stderr}");
+        assert!(out.read("fairness-before.csv").contains(to), "{from} to {to}");
+    }
 }
 
 #[test]

@@ -5,6 +5,9 @@
 //! seed. Any other line is put aside in `…-before.csv`, from where it is taken back when it is asked for again; that file
 //! has several tables below each other where their columns differ.
 //!
+//! Before its key each line has a checksum (`check`) over all its other cells and the names of their columns: whoever changes a value, or the
+//! heading, has the jobs run again.
+//!
 //! What a job has measured many times of one thing stands in tables of its own, with several lines for a job
 //! ([`Samples`]): these keep and put aside all lines of a key together.
 
@@ -19,6 +22,9 @@ use super::job::Values;
 
 /// Names and values of what tells a case apart.
 pub(crate) type Labels = Vec<(&'static str, Value)>;
+
+/// The column before the key.
+const CHECK: &str = "check";
 
 /// What one job came to.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,25 +76,28 @@ impl Table {
         }
         let labels = lines().next().map_or(&[][..], |line| &line.labels);
         let labels: Vec<&str> = labels.iter().map(|(name, _)| *name).collect();
-        let heading = labels.iter().chain(&["seed", "commit", "trace_hash"]).chain(&names).chain(&["key"]);
-        let mut text = heading.copied().collect::<Vec<_>>().join(",") + "\n";
+        let heading = labels.iter().chain(&["seed", "commit", "trace_hash"]).chain(&names).chain(&[CHECK, "key"]);
+        let heading = heading.copied().collect::<Vec<_>>().join(",");
+        let mut text = format!("{heading}\n");
         for line in lines() {
+            let mut cells = String::new();
             for (_, value) in &line.labels {
                 match value {
-                    Value::String(word) => text += word,
-                    number => text += &number.to_string(),
+                    Value::String(word) => cells += word,
+                    number => cells += &number.to_string(),
                 }
-                text.push(',');
+                cells.push(',');
             }
             let (seed, commit, trace_hash) = (line.seed, super::Plan::commit(), &line.trace_hash);
-            write!(text, "{seed},{commit},{trace_hash}").expect("text takes every write");
+            write!(cells, "{seed},{commit},{trace_hash}").expect("text takes every write");
             for name in &names {
-                text.push(',');
+                cells.push(',');
                 if let Some((_, value)) = line.values.iter().find(|(known, _)| known == name) {
-                    write!(text, "{value}").expect("text takes every write");
+                    write!(cells, "{value}").expect("text takes every write");
                 }
             }
-            writeln!(text, ",{}", line.key).expect("text takes every write");
+            text += &checked(&heading, &cells, &line.key);
+            text.push('\n');
         }
         text
     }
@@ -127,7 +136,7 @@ impl Earlier {
     }
 }
 
-/// A table with several lines for each job: its path and columns, of which the last is the key; and what the jobs came to.
+/// A table with several lines for each job: its path and columns, of which the last are check and key; and what the jobs came to.
 pub(crate) struct Samples {
     path: PathBuf,
     heading: &'static str,
@@ -167,9 +176,10 @@ impl Samples {
         self.earlier.put_aside(&used, || self.write(keys))
     }
 
-    /// What a job came to: lines without their key.
+    /// What a job came to: lines without check and key.
     pub(crate) fn insert(&mut self, key: &str, lines: impl IntoIterator<Item = String>) {
-        self.known.insert(key.to_owned(), lines.into_iter().map(|line| format!("{line},{key}")).collect());
+        let lines = lines.into_iter().map(|cells| checked(self.heading, &cells, key));
+        self.known.insert(key.to_owned(), lines.collect());
     }
 
     /// Writes the lines of these jobs in their order; no file where there are none.
@@ -223,6 +233,21 @@ fn others(texts: &[String], keys: &BTreeSet<&str>) -> String {
     headed.filter(|line| !line.is_empty()).flat_map(|line| [line, "\n"]).collect()
 }
 
+/// The checksum of a line: of name and content of all cells but for its own and for empty ones, which come and go with what other lines
+/// have.
+fn check(names: &[&str], cells: &[&str]) -> String {
+    let full = names.iter().zip(cells).filter(|(name, cell)| **name != CHECK && !cell.is_empty());
+    let text: String = full.map(|(name, cell)| format!("{name}={cell}\n")).collect();
+    hex::encode(&blake3::hash(text.as_bytes()).as_bytes()[..4])
+}
+
+/// A line of these cells and this key, with its checksum.
+fn checked(heading: &str, cells: &str, key: &str) -> String {
+    let names: Vec<&str> = heading.split(',').collect();
+    let check = check(&names, &format!("{cells},,{key}").split(',').collect::<Vec<_>>());
+    format!("{cells},{check},{key}")
+}
+
 fn is_heading(line: &str) -> bool {
     line.ends_with(",key")
 }
@@ -234,15 +259,21 @@ fn key_of<'a>(heading: &str, line: &'a str) -> Option<&'a str> {
     read_line(&names, &cells).and_then(|_| cells.last().copied())
 }
 
-/// Trace hash and values of a line: what stands between these columns, or the last before the key where there is no hash.
+/// Trace hash and values of a line: what stands between these columns, or the last before the checksum where there is no hash. None
+/// where the line is not as it was written.
 fn read_line(names: &[&str], cells: &[&str]) -> Option<(String, Values)> {
-    if !names.ends_with(&["key"]) || names.len() < 2 || cells.len() != names.len() {
+    if !names.ends_with(&[CHECK, "key"]) || names.len() < 3 || cells.len() != names.len() {
+        return None;
+    }
+    let end = names.len() - 2;
+    if cells[end] != check(names, cells) {
         return None;
     }
     let trace = names.iter().position(|name| *name == "trace_hash");
-    let first = trace.map_or(names.len() - 2, |trace| trace + 1);
-    let read = (first..names.len() - 1).filter(|&column| !cells[column].is_empty());
-    let values = read.map(|column| Some((names[column].to_owned(), cells[column].parse::<f64>().ok()?)));
+    let first = trace.map_or(end - 1, |trace| trace + 1);
+    let read = (first..end).filter(|&column| !cells[column].is_empty());
+    let number = |cell: &str| cell.parse::<f64>().ok().filter(|value| value.is_finite());
+    let values = read.map(|column| Some((names[column].to_owned(), number(cells[column])?)));
     let trace_hash = trace.map_or(String::new(), |trace| cells[trace].to_owned());
     values.collect::<Option<Values>>().map(|values| (trace_hash, values))
 }
@@ -315,13 +346,12 @@ mod tests {
 
     #[test]
     fn every_other_line_is_put_aside_once() {
-        let heading = "nodes,seed,commit,trace_hash,x,key";
-        let (one, torn, other) = ("4,1,abc,f0,0.5,k1", "4,1,abc,f0,0.5zk1,k1", "4,2,abc,f1,0.5,1,k2");
-        let texts = [
-            format!("{heading}\n{torn}\n{one}\n"),
-            format!("{heading}\n{one}\nnodes,seed,commit,trace_hash,x,y,key\n{other}\n"),
-        ];
-        let both = format!("{heading}\n{torn}\n{one}\nnodes,seed,commit,trace_hash,x,y,key\n{other}\n");
+        let (heading, wider) =
+            ("nodes,seed,commit,trace_hash,x,check,key", "nodes,seed,commit,trace_hash,x,y,check,key");
+        let one = checked(heading, "4,1,abc,f0,0.5", "k1");
+        let (torn, other) = (one.replace("0.5", "0.5z"), checked(wider, "4,2,abc,f1,0.5,1", "k2"));
+        let texts = [format!("{heading}\n{torn}\n{one}\n"), format!("{heading}\n{one}\n{wider}\n{other}\n")];
+        let both = format!("{heading}\n{torn}\n{one}\n{wider}\n{other}\n");
         assert_eq!(others(&texts, &BTreeSet::new()), both);
         // What cannot be read is in no table, so that it stays.
         assert_eq!(others(&texts, &BTreeSet::from(["k1", "k2"])), format!("{heading}\n{torn}\n"));
@@ -335,24 +365,28 @@ mod tests {
         let (path, before) = (directory.join("x.csv"), directory.join("x-before.csv"));
         let text = |path: &Path| std::fs::read_to_string(path).ok();
         // Of two jobs, one of which has measured the same twice; and a table of a time without keys.
-        std::fs::write(&path, "nodes,value\n4,1\n4,1\nnodes,value,key\n4,1,k1\n4,1,k1\n4,2,k2\n").unwrap();
-        let open = || Samples::open(path.clone(), "nodes,value,key").unwrap();
+        let heading = "nodes,value,check,key";
+        let of = |cells: &str, key: &str| checked(heading, cells, key) + "\n";
+        let (first, second, third) = (of("4,1", "k1").repeat(2), of("4,2", "k2"), of("5,7", "k3"));
+        let old = "nodes,value\n4,1\n4,1\n";
+        std::fs::write(&path, format!("{old}{heading}\n{first}{second}")).unwrap();
+        let open = || Samples::open(path.clone(), heading).unwrap();
         let samples = open();
-        assert_eq!(samples.lines("k1"), [["4", "1", "k1"], ["4", "1", "k1"]]);
+        let cells: Vec<&str> = first.lines().next().unwrap().split(',').collect();
+        assert_eq!(samples.lines("k1"), [cells.clone(), cells]);
         samples.put_aside(&["k2"]).unwrap();
-        assert_eq!(text(&path).unwrap(), "nodes,value,key\n4,2,k2\n");
-        assert_eq!(text(&before).unwrap(), "nodes,value\n4,1\n4,1\nnodes,value,key\n4,1,k1\n4,1,k1\n");
+        assert_eq!(text(&path).unwrap(), format!("{heading}\n{second}"));
+        assert_eq!(text(&before).unwrap(), format!("{old}{heading}\n{first}"));
         // What was put aside comes back; of what stands in both files, one is enough.
-        std::fs::write(&path, "nodes,value,key\n4,2,k2\n4,1,k1\n4,1,k1\n").unwrap();
+        std::fs::write(&path, format!("{heading}\n{second}{first}")).unwrap();
         let mut samples = open();
         samples.insert("k3", ["5,7".to_owned()]);
         samples.put_aside(&["k1", "k3"]).unwrap();
-        assert_eq!(text(&path).unwrap(), "nodes,value,key\n4,1,k1\n4,1,k1\n5,7,k3\n");
-        assert_eq!(text(&before).unwrap(), "nodes,value\n4,1\n4,1\nnodes,value,key\n4,2,k2\n");
+        assert_eq!(text(&path).unwrap(), format!("{heading}\n{first}{third}"));
+        assert_eq!(text(&before).unwrap(), format!("{old}{heading}\n{second}"));
         open().put_aside(&[]).unwrap();
         assert_eq!(text(&path), None, "a table of nobody");
-        let all = "nodes,value\n4,1\n4,1\nnodes,value,key\n4,2,k2\n4,1,k1\n4,1,k1\n5,7,k3\n";
-        assert_eq!(text(&before).unwrap(), all);
+        assert_eq!(text(&before).unwrap(), format!("{old}{heading}\n{second}{first}{third}"));
         std::fs::remove_dir_all(&directory).unwrap();
     }
 
@@ -365,12 +399,34 @@ mod tests {
         ];
         let table = Table { path: PathBuf::from("none"), lines };
         let text = table.to_csv();
-        assert!(text.starts_with("nodes,failures,seed,commit,trace_hash,x,y,z,key\n5,none,1,"), "{text}");
+        assert!(text.starts_with("nodes,failures,seed,commit,trace_hash,x,y,z,check,key\n5,none,1,"), "{text}");
         let known = text_lines(&text);
         let read = |key: &str| known.get(key).cloned();
         assert_eq!(read("a"), table.lines[0].clone().map(|line| (line.trace_hash, line.values)));
         assert_eq!(read("c"), table.lines[2].clone().map(|line| (line.trace_hash, line.values)));
         let torn = text_lines(&text[..text.len() - 30]);
         assert_eq!(torn.keys().collect::<Vec<_>>(), ["a"]);
+    }
+
+    #[test]
+    fn what_was_changed_is_no_line() {
+        let lines = vec![Some(line("a", 1, &[("x", 0.1), ("y", 0.3)])), Some(line("b", 2, &[("x", 0.2), ("z", 0.4)]))];
+        let text = Table { path: PathBuf::from("none"), lines }.to_csv();
+        let keys = |text: &str| text_lines(text).into_keys().collect::<Vec<_>>();
+        assert_eq!(keys(&text), ["a", "b"]);
+        for (from, to) in
+            [(",0.1,", ",0.5,"), (",0.1,", ",NaN,"), (",0.1,", ",,"), ("0.3,", ",0.3"), ("5,none,1,", "6,none,1,")]
+        {
+            assert!(text.contains(from), "{from} in {text}");
+            assert_eq!(keys(&text.replacen(from, to, 1)), ["b"], "{from} to {to}");
+        }
+        // Of columns, those count in which a line has something.
+        assert_eq!(keys(&text.replace("x,y,z", "w,y,z")), [""; 0]);
+        assert_eq!(keys(&text.replace("x,y,z", "x,y,w")), ["a"]);
+        assert_eq!(keys(&text.replace("check,key", "key")), [""; 0]);
+        // Nor is what no number is, though somebody has it right.
+        let heading = "nodes,seed,commit,trace_hash,x,check,key";
+        let of = |value: &str| format!("{heading}\n{}\n", checked(heading, &format!("4,1,abc,f0,{value}"), "k1"));
+        assert_eq!(["0.5", "inf", "NaN", "x"].map(|value| text_lines(&of(value)).len()), [1, 0, 0, 0]);
     }
 }
