@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::experiment::{Experiment, LABELS, figures, replace};
 
 /// Quantities of the tables, in their order, where a row has them; all others are in the summaries.
-const QUANTITIES: [&str; 37] = [
+const QUANTITIES: [&str; 41] = [
     "user_stretch_by_honest",
     "user_small_stretch_by_honest",
     "user_large_stretch_by_honest",
@@ -20,6 +20,10 @@ const QUANTITIES: [&str; 37] = [
     "ratio_mincent_plus",
     "ratio_fcfs",
     "ratio_offline",
+    "ratio_fcfs_mincent",
+    "ratio_offline_mincent",
+    "ratio_mincent_offline",
+    "ratio_fcfs_offline",
     "ended_ratio_mincent",
     "mean_ratio_mincent",
     "application_ratio_mincent",

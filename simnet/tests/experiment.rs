@@ -109,6 +109,10 @@ fn fairness_end_to_end() {
             assert!((cell("max_stretch") / theirs / cell(&format!("ratio_{rival}")) - 1.0).abs() < 1e-12);
             assert!(theirs >= cell("max_stretch_offline") * (1.0 - 1e-6));
         }
+        for (one, other) in [("fcfs", "mincent"), ("offline", "mincent"), ("mincent", "offline"), ("fcfs", "offline")] {
+            let (one_s, other_s) = (cell(&format!("max_stretch_{one}")), cell(&format!("max_stretch_{other}")));
+            assert!((one_s / other_s / cell(&format!("ratio_{one}_{other}")) - 1.0).abs() < 1e-12);
+        }
     }
     let figure = out.read("fairness_10s.svg");
     assert!(figure.starts_with("<svg") && figure.contains("paper, no failures: at most"), "{figure}");

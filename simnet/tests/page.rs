@@ -22,6 +22,7 @@ impl Directory {
             json!({
                 "nodes": nodes, "failures": failures, "bag_interval_s": 10, "seeds": 3, "ratio_mincent": ratio,
                 "ratio_mincent_ci95": [ratio - 0.05, ratio + 0.05], "ratio_fcfs": ratio / 4.0, "ratio_offline": ratio * 1.01,
+                "ratio_fcfs_mincent": 4.1, "ratio_fcfs_mincent_ci95": [3.9, 4.3], "ratio_offline_mincent": 0.98,
             })
         };
         let rows =
@@ -95,7 +96,8 @@ fn the_page_is_whole_and_loads_nothing() {
         "no_preemption",
         "1.020 <small>[0.970, 1.070]</small>",
         "paper, no failures: at most",
-        "mean quotient with MinCent by its mean quotient with them",
+        "4.100 <small>[3.900, 4.300]</small>",
+        "FCFS, no failures",
     ] {
         assert!(html.contains(part), "{part}");
     }
