@@ -141,8 +141,8 @@ fn updates(rows: &Rows<'_>) -> Figure {
     Figure {
         title: "Time for a leaf's change to reach the root".to_owned(),
         caption:
-            "Distribution over all changes while bags arrive; the last point is the largest. The paper states the \
-                  largest at 1,000 machines and 10 kB/s (§7.2, Fig. 4b)."
+            "Shares of the changes while bags arrive: each point is the mean over seeds of each seed's own quantile, the \
+                  last alone the largest of all seeds. The paper states the largest at 1,000 machines and 10 kB/s (§7.2, Fig. 4b)."
                 .to_owned(),
         x: axis("time, s", Scale::Linear),
         y: axis("share of changes", Scale::Linear),
@@ -161,8 +161,8 @@ fn table1_time(rows: &Rows<'_>) -> (String, Figure) {
     all.push(published("paper", &theirs));
     let figure = Figure {
         title: "Largest update time by update limit".to_owned(),
-        caption: "Largest time for a leaf's change to reach the root, against the limit of reports on each link. The \
-                  paper's values are those of Table 1, for 1,000 machines."
+        caption: "Largest time for a leaf's change to reach the root, against the limit of reports. Ours is for both children of \
+                  a router together, two fifths of it for each; the paper's is for each child. Its values are those of Table 1, for 1,000 machines."
             .to_owned(),
         x: axis("update limit, B/s", Scale::Log),
         y: axis("largest update time, s", Scale::Log),
@@ -179,8 +179,9 @@ fn table1_links(rows: &Rows<'_>) -> (String, Figure) {
     all.extend([published("paper, mean", &means), published("paper, peak", &peaks)]);
     let figure = Figure {
         title: "Use of links of 1 Mb/s by update limit".to_owned(),
-        caption: "Mean over machines and time, and the busiest second of the busiest machine. The paper's values are \
-                  those of Table 1, for 1,000 machines."
+        caption: "Mean over machines and time, and the busiest second of the busiest machine. Our limit is for both children of a \
+                  router together, two fifths of it for each, the paper's for each child. Its values are those of Table 1, \
+                  for 1,000 machines."
             .to_owned(),
         x: axis("update limit, B/s", Scale::Log),
         y: axis("use of links, %", Scale::Log),
