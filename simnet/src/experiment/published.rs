@@ -272,11 +272,19 @@ fn desktops_of(rows: &Rows<'_>, machines: &str, sizes: &str) -> Figure {
             all.push(Series { name, points, is_line: false, is_published: false });
         }
     }
+    let machines = match machines {
+        "stay" => "machines that stay",
+        "desktop" => "machines that come and go",
+        "desktop_attended" => "machines that come and go but for submitters",
+        other => other,
+    };
+    let sizes = match sizes {
+        "log_uniform" => "log-uniform bags",
+        "empirical" => "bags of a grid",
+        other => other,
+    };
     Figure {
-        title: format!(
-            "Maximum stretch against dedicated time, machines that {machines}, sizes {}",
-            sizes.replace('_', " ")
-        ),
+        title: format!("Maximum stretch against dedicated time, {machines}, {sizes}"),
         caption:
             "Geometric means over paired seeds of the quotient with MinCent's, with 95 % confidence intervals; below 1 \
                   is better than MinCent. The paper has no such load."
