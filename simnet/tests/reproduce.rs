@@ -209,7 +209,7 @@ fn a_job_of_which_lines_were_cut_is_run_again() {
     std::fs::write(out.0.join("crash.csv"), whole.replacen(growth, "0.5", 1)).unwrap();
     let again = overlay(arguments, &out);
     assert!(String::from_utf8_lossy(&again.stderr).contains("3 of 4 jobs were found"), "{again:?}");
-    assert_eq!((out.read("crash.csv"), simulated(json(&again))), (whole, first));
+    assert_eq!((out.read("crash.csv"), &json(&again)["trace_hash"]), (whole, &first["trace_hash"]));
 }
 
 /// A second process, which had little left to do, has less memory for fewer machines at a time.
