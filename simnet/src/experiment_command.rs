@@ -57,7 +57,14 @@ pub(crate) struct ReportArguments {
 /// `simnet report`.
 pub(crate) fn report(arguments: &ReportArguments) -> ExitCode {
     match page::write(&arguments.directory) {
-        Ok(path) => print(&path.display().to_string()),
+        Ok(page::Written { path, left_out }) => {
+            let printed = print(&path.display().to_string());
+            left_out
+                .iter()
+                .map(|sentence| fail(&format!("left out of the page: {sentence}"), 1))
+                .last()
+                .unwrap_or(printed)
+        }
         Err(sentence) => fail(&sentence, 2),
     }
 }

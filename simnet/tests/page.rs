@@ -120,14 +120,28 @@ fn a_directory_without_summaries_is_told_what_to_run() {
 }
 
 #[test]
-fn what_cannot_be_read_is_not_left_out() {
+fn what_cannot_be_read_is_left_out_and_named() {
     let directory = Directory::with_summaries("unreadable");
     // Who may read everything is refused a link to itself, too.
     std::os::unix::fs::symlink("bound.json", directory.0.join("inner/bound.json")).expect("a link");
+    let torn = "{ \"experiment\": \"updates\", \"rows\": [";
+    for (name, text) in
+        [("updates", torn), ("table1", "[]"), ("scale", "{\"rows\":5}"), ("submitters", "{\"rows\":[1]}")]
+    {
+        std::fs::write(directory.0.join(format!("{name}.json")), text).expect("writable");
+    }
     let output =
         Command::new(env!("CARGO_BIN_EXE_simnet")).arg("report").arg(&directory.0).output().expect("simnet starts");
-    assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("inner/bound.json cannot be read"), "{output:?}");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let html = std::fs::read_to_string(directory.0.join("report.html")).expect("a page all the same");
+    assert_eq!((unbalanced(&html), html.matches("<h2>").count()), (None, 2), "{html}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    for name in ["inner/bound.json", "updates.json", "table1.json", "scale.json", "submitters.json"] {
+        for text in [&html, stderr.as_ref()] {
+            assert!(text.contains(&format!("{name} cannot be read: ")), "{name}: {text}");
+        }
+    }
+    assert_eq!(stderr.lines().count(), 5, "{stderr}");
 }
 
 #[test]

@@ -340,6 +340,12 @@ fn bad_usage_is_told_in_a_sentence() {
         assert_eq!(output.status.code(), Some(2), "{arguments}: {stderr}");
         assert!(stderr.contains(sentence) && output.stdout.is_empty(), "{arguments}: {stderr}");
     }
+    // Files that cannot be read or written, too.
+    std::fs::create_dir_all(out.0.join("crash.csv")).unwrap();
+    let output = overlay("--nodes 4 --only crash", &out);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("crash.csv cannot be read") && output.stdout.is_empty(), "{stderr}");
 }
 
 #[test]

@@ -273,9 +273,9 @@ fn desktops_of(rows: &Rows<'_>, machines: &str, sizes: &str) -> Figure {
         }
     }
     let machines = match machines {
-        "stay" => "machines that stay",
-        "desktop" => "machines that come and go",
-        "desktop_attended" => "machines that come and go but for submitters",
+        "stay" => "machines stay",
+        "desktop" => "machines come and go",
+        "desktop_attended" => "all but submitters come and go",
         other => other,
     };
     let sizes = match sizes {
