@@ -1,6 +1,7 @@
 //! The table of an experiment: a line for each job, on the disk after each of them.
 //!
-//! The file is replaced as a whole, so that an interruption leaves the old one or the new one. When the same is run
+//! Lines are added at its end, so that an interruption leaves at most one that cannot be read; where there are new columns, and at the end of a
+//! run, the file is replaced as a whole. When the same is run
 //! again, lines whose key is that of a job are kept and not run again: a key names the build, all settings and the
 //! seed. Any other line is put aside in `…-before.csv`, from where it is taken back when it is asked for again; that file
 //! has several tables below each other where their columns differ.
@@ -14,6 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs::{File, TryLockError};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -42,6 +44,8 @@ pub(crate) struct Line {
 pub(crate) struct Table {
     path: PathBuf,
     pub(crate) lines: Vec<Option<Line>>,
+    /// Names of values, in the order of the file's columns.
+    names: Vec<String>,
 }
 
 impl Table {
@@ -55,7 +59,8 @@ impl Table {
             let (trace_hash, values) = known.remove(&key)?;
             Some(Line { key, labels, seed, trace_hash, values })
         });
-        let table = Self { path, lines: lines.collect() };
+        let mut table = Self { path, lines: lines.collect(), names: Vec::new() };
+        table.names = table.names();
         let used: BTreeSet<&str> = table.lines.iter().flatten().map(|line| line.key.as_str()).collect();
         earlier.put_aside(&used, || table.write())?;
         Ok(table)
@@ -63,44 +68,65 @@ impl Table {
 
     /// Writes all lines there are, in the order of the jobs.
     pub(crate) fn write(&self) -> Result<(), String> {
-        replace(&self.path, &self.to_csv())
+        replace(&self.path, &self.to_csv(&self.names()))
     }
 
-    fn to_csv(&self) -> String {
-        let lines = || self.lines.iter().flatten();
-        let mut names: Vec<&str> = Vec::new();
-        for (name, _) in lines().flat_map(|line| &line.values) {
-            if !names.contains(&name.as_str()) {
-                names.push(name);
-            }
+    /// Takes in what a job came to, and writes it.
+    pub(crate) fn insert(&mut self, job: usize, line: Line) -> Result<(), String> {
+        let is_known = |(name, _): &(String, f64)| self.names.contains(name);
+        let text = (!self.names.is_empty() && line.values.iter().all(is_known))
+            .then(|| row(&heading(&line.labels, &self.names), &line, &self.names));
+        self.lines[job] = Some(line);
+        if let Some(text) = text {
+            return append(&self.path, &text);
         }
-        let labels = lines().next().map_or(&[][..], |line| &line.labels);
-        let labels: Vec<&str> = labels.iter().map(|(name, _)| *name).collect();
-        let heading = labels.iter().chain(&["seed", "commit", "trace_hash"]).chain(&names).chain(&[CHECK, "key"]);
-        let heading = heading.copied().collect::<Vec<_>>().join(",");
-        let mut text = format!("{heading}\n");
-        for line in lines() {
-            let mut cells = String::new();
-            for (_, value) in &line.labels {
-                match value {
-                    Value::String(word) => cells += word,
-                    number => cells += &number.to_string(),
-                }
-                cells.push(',');
-            }
-            let (seed, commit, trace_hash) = (line.seed, super::Plan::commit(), &line.trace_hash);
-            write!(cells, "{seed},{commit},{trace_hash}").expect("text takes every write");
-            for name in &names {
-                cells.push(',');
-                if let Some((_, value)) = line.values.iter().find(|(known, _)| known == name) {
-                    write!(cells, "{value}").expect("text takes every write");
-                }
-            }
-            text += &checked(&heading, &cells, &line.key);
-            text.push('\n');
-        }
-        text
+        self.names = self.names();
+        self.write()
     }
+
+    /// Of all values, in the order in which they come.
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for (name, _) in self.lines.iter().flatten().flat_map(|line| &line.values) {
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
+        names
+    }
+
+    fn to_csv(&self, names: &[String]) -> String {
+        let lines = || self.lines.iter().flatten();
+        let heading = heading(lines().next().map_or(&[], |line| &line.labels), names);
+        let rows = lines().map(|line| row(&heading, line, names));
+        [format!("{heading}\n")].into_iter().chain(rows).collect()
+    }
+}
+
+fn heading(labels: &[(&'static str, Value)], names: &[String]) -> String {
+    let labels = labels.iter().map(|(name, _)| *name).chain(["seed", "commit", "trace_hash"]);
+    labels.chain(names.iter().map(String::as_str)).chain([CHECK, "key"]).collect::<Vec<_>>().join(",")
+}
+
+/// The text of a line with these columns.
+fn row(heading: &str, line: &Line, names: &[String]) -> String {
+    let mut cells = String::new();
+    for (_, value) in &line.labels {
+        match value {
+            Value::String(word) => cells += word,
+            number => cells += &number.to_string(),
+        }
+        cells.push(',');
+    }
+    let (seed, commit, trace_hash) = (line.seed, super::Plan::commit(), &line.trace_hash);
+    write!(cells, "{seed},{commit},{trace_hash}").expect("text takes every write");
+    for name in names {
+        cells.push(',');
+        if let Some((_, value)) = line.values.iter().find(|(known, _)| known == name) {
+            write!(cells, "{value}").expect("text takes every write");
+        }
+    }
+    checked(heading, &cells, &line.key) + "\n"
 }
 
 /// What earlier runs have left of a table: what they put aside, and then the table itself.
@@ -176,10 +202,14 @@ impl Samples {
         self.earlier.put_aside(&used, || self.write(keys))
     }
 
-    /// What a job came to: lines without check and key.
-    pub(crate) fn insert(&mut self, key: &str, lines: impl IntoIterator<Item = String>) {
-        let lines = lines.into_iter().map(|cells| checked(self.heading, &cells, key));
-        self.known.insert(key.to_owned(), lines.collect());
+    /// Takes in what a job came to, lines without check and key, and writes it.
+    pub(crate) fn insert(&mut self, key: &str, lines: impl IntoIterator<Item = String>) -> Result<(), String> {
+        let lines: Vec<String> = lines.into_iter().map(|cells| checked(self.heading, &cells, key)).collect();
+        let heading = [self.heading].into_iter().filter(|_| !self.path.exists());
+        let text: String = heading.chain(lines.iter().map(String::as_str)).flat_map(|line| [line, "\n"]).collect();
+        let is_empty = lines.is_empty();
+        self.known.insert(key.to_owned(), lines);
+        if is_empty { Ok(()) } else { append(&self.path, &text) }
     }
 
     /// Writes the lines of these jobs in their order; no file where there are none.
@@ -317,6 +347,12 @@ pub(crate) fn replace(path: &Path, text: &str) -> Result<(), String> {
     })
 }
 
+/// Adds lines at the end of a file.
+fn append(path: &Path, text: &str) -> Result<(), String> {
+    let file = File::options().append(true).create(true).open(path);
+    file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| unwritable(path, &error))
+}
+
 pub(crate) fn unwritable(path: &Path, error: &std::io::Error) -> String {
     format!("{} cannot be written: {error}; give --out a directory that can", path.display())
 }
@@ -380,7 +416,8 @@ mod tests {
         // What was put aside comes back; of what stands in both files, one is enough.
         std::fs::write(&path, format!("{heading}\n{second}{first}")).unwrap();
         let mut samples = open();
-        samples.insert("k3", ["5,7".to_owned()]);
+        samples.insert("k3", ["5,7".to_owned()]).unwrap();
+        assert_eq!(text(&path).unwrap(), format!("{heading}\n{second}{first}{third}"));
         samples.put_aside(&["k1", "k3"]).unwrap();
         assert_eq!(text(&path).unwrap(), format!("{heading}\n{first}{third}"));
         assert_eq!(text(&before).unwrap(), format!("{old}{heading}\n{second}"));
@@ -397,8 +434,8 @@ mod tests {
             None,
             Some(line("c", 3, &[("x", 1.0 / 3.0), ("z", 2.0)])),
         ];
-        let table = Table { path: PathBuf::from("none"), lines };
-        let text = table.to_csv();
+        let table = Table { path: PathBuf::from("none"), lines, names: Vec::new() };
+        let text = table.to_csv(&table.names());
         assert!(text.starts_with("nodes,failures,seed,commit,trace_hash,x,y,z,check,key\n5,none,1,"), "{text}");
         let known = text_lines(&text);
         let read = |key: &str| known.get(key).cloned();
@@ -409,9 +446,41 @@ mod tests {
     }
 
     #[test]
+    fn lines_are_added_until_there_are_new_columns() {
+        let directory = std::env::temp_dir().join(format!("idlewood-added-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("x.csv");
+        let jobs = ["a", "b", "c"].map(|key| line(key, 1, &[]));
+        let jobs = || jobs.iter().map(|line| (line.key.clone(), line.labels.clone(), line.seed)).collect();
+        let mut table = Table::open(path.clone(), jobs()).unwrap();
+        let keys = || -> Vec<String> {
+            let text = std::fs::read_to_string(&path).unwrap();
+            text.lines().skip(1).map(|line| line.rsplit(',').next().unwrap().to_owned()).collect()
+        };
+        let (a, b, c) = (
+            line("a", 1, &[("x", 1.0)]),
+            line("b", 1, &[("x", 2.0), ("y", 3.0)]),
+            line("c", 1, &[("y", 4.0), ("x", 5.0)]),
+        );
+        table.insert(1, b).unwrap();
+        table.insert(0, a).unwrap();
+        assert_eq!(keys(), ["b", "a"], "in the order in which they came");
+        assert!(Table::open(path.clone(), jobs()).unwrap().lines[..2].iter().all(Option::is_some));
+        assert_eq!(keys(), ["a", "b"]);
+        let mut table = Table::open(path.clone(), jobs()).unwrap();
+        table.insert(2, line("c", 1, &[("z", 4.0)])).unwrap();
+        assert_eq!(keys(), ["a", "b", "c"]);
+        table.insert(2, c).unwrap();
+        let again = Table::open(path.clone(), jobs()).unwrap();
+        assert_eq!(again.lines[2].as_ref().unwrap().values, [("x".to_owned(), 5.0), ("y".to_owned(), 4.0)]);
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
     fn what_was_changed_is_no_line() {
         let lines = vec![Some(line("a", 1, &[("x", 0.1), ("y", 0.3)])), Some(line("b", 2, &[("x", 0.2), ("z", 0.4)]))];
-        let text = Table { path: PathBuf::from("none"), lines }.to_csv();
+        let table = Table { path: PathBuf::from("none"), lines, names: Vec::new() };
+        let text = table.to_csv(&table.names());
         let keys = |text: &str| text_lines(text).into_keys().collect::<Vec<_>>();
         assert_eq!(keys(&text), ["a", "b"]);
         for (from, to) in

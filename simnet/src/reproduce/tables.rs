@@ -71,7 +71,7 @@ impl Tables {
     }
 
     /// Of the jobs that are done.
-    pub(super) fn keys(&self) -> Vec<&str> {
+    fn keys(&self) -> Vec<&str> {
         self.jobs.lines.iter().flatten().map(|line| line.key.as_str()).collect()
     }
 
@@ -114,15 +114,17 @@ impl Tables {
         for Measured { name, count, .. } in tables_of(job.experiment) {
             let rows = rows.remove(name).expect("there are rows for each table");
             values.push((count.to_owned(), rows.len() as f64));
-            self.samples.get_mut(name).expect("there is one of each name").insert(key, rows);
+            self.samples.get_mut(name).expect("there is one of each name").insert(key, rows)?;
         }
         let trace_hash = outcome.trace.to_hex().to_string();
-        self.jobs.lines[number] = Some(Line { key: key.clone(), labels: of.labels(job), seed, trace_hash, values });
-        let keys = self.keys();
-        for Measured { name, .. } in tables_of(job.experiment) {
-            self.samples[name].write(&keys)?;
-        }
         // The last: a line there says that the others are there, too, and how many.
+        self.jobs.insert(number, Line { key: key.clone(), labels: of.labels(job), seed, trace_hash, values })
+    }
+
+    /// Writes all of them in the order of the jobs.
+    pub(super) fn write(&self) -> Result<(), String> {
+        let keys = self.keys();
+        self.samples.values().try_for_each(|samples| samples.write(&keys))?;
         self.jobs.write()
     }
 }
