@@ -58,12 +58,11 @@ pub(crate) struct ReportArguments {
 pub(crate) fn report(arguments: &ReportArguments) -> ExitCode {
     match page::write(&arguments.directory) {
         Ok(page::Written { path, left_out }) => {
-            let printed = print(&path.display().to_string());
-            left_out
-                .iter()
-                .map(|sentence| fail(&format!("left out of the page: {sentence}"), 1))
-                .last()
-                .unwrap_or(printed)
+            let mut code = print(&path.display().to_string());
+            for sentence in &left_out {
+                code = fail(&format!("left out of the page: {sentence}"), 1);
+            }
+            code
         }
         Err(sentence) => fail(&sentence, 2),
     }
