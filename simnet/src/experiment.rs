@@ -5,8 +5,8 @@
 //! simulation, then the centralised schedulers and the offline bound on the same machines, bags and failures. Jobs run on
 //! several threads and share nothing, so that the number of threads changes nothing but the time it takes.
 //!
-//! After each job the directory holds all that is known: a table with a line for each job, the summary, and
-//! the figures. A run that was interrupted goes on where it stopped when the same build is asked again for the same;
+//! After each job its line is in the directory's table; the summary and the figures follow within a second, or where there are many jobs
+//! so that they take a tenth of the time at most. A run that was interrupted goes on where it stopped when the same build is asked again for the same;
 //! lines of another build or of other settings are never mixed in, but put aside until they are asked for again.
 
 mod case;
@@ -251,13 +251,15 @@ impl Plan {
     fn jobs(&self, cases: &[Case], build: &str) -> Vec<Job> {
         let numbered = cases.iter().enumerate();
         let seeds = self.seed..=self.seed + (self.seeds - 1);
-        let job = |case: usize, of: &Case, seed: u64| {
-            let key = format!("{build} {:?} {of:?} {seed}", self.experiment);
-            let key = hex::encode(&blake3::hash(key.as_bytes()).as_bytes()[..8]);
-            let name = format!("{} seed {seed} ({} of {})", of.name(), seed - self.seed + 1, self.seeds);
-            Job { case, seed, key, name }
+        let of_case = |(case, of): (usize, &Case)| {
+            let (settings, words) = (format!("{build} {:?} {of:?}", self.experiment), of.name());
+            seeds.clone().map(move |seed| {
+                let key = hex::encode(&blake3::hash(format!("{settings} {seed}").as_bytes()).as_bytes()[..8]);
+                let name = format!("{words} seed {seed} ({} of {})", seed - self.seed + 1, self.seeds);
+                Job { case, seed, key, name }
+            })
         };
-        numbered.flat_map(|(case, of)| seeds.clone().map(move |seed| job(case, of, seed))).collect()
+        numbered.flat_map(of_case).collect()
     }
 
     /// Runs what is not there yet; `news` is called about five times a second. Answers with the summary, which is also
@@ -291,6 +293,8 @@ impl Plan {
         let mut told =
             News { running: BTreeMap::new(), done: None, jobs_done: found, jobs: jobs.len(), found, left: None };
         let mut done_weight = 0.0;
+        let mut under_way: BTreeMap<usize, f64> = BTreeMap::new();
+        let mut refresh = Refresh::new();
         let work = |number: usize, progress: &mut dyn FnMut(JobProgress)| {
             let job = &jobs[missing[number]];
             let (trace_hash, values) = job::run(&cases[job.case], job.seed, threads_each, &mut |of| progress(of));
@@ -300,30 +304,30 @@ impl Plan {
             told.done = None;
             match word {
                 Word::Progress(number, progress, took) => {
-                    let name = jobs[missing[number]].name.clone();
-                    told.running.insert(name, JobProgress { took, ..progress });
+                    let job = &jobs[missing[number]];
+                    under_way.insert(number, progress.share * weight(job));
+                    told.running.insert(job.name.clone(), JobProgress { took, ..progress });
                 }
                 Word::Done(number, line, took) => {
                     let job = missing[number];
                     told.running.remove(&jobs[job].name);
-                    table.lines[job] = Some(line);
+                    under_way.remove(&number);
+                    table.insert(job, line)?;
+                    refresh.is_due = true;
                     done_weight += weight(&jobs[job]);
                     told.jobs_done += 1;
                     told.done = Some((jobs[job].name.clone(), took));
-                    table.write().and_then(|()| self.write(&cases, &jobs, &table))?;
                 }
                 Word::Silence => {}
             }
-            let under_way = told.running.iter().map(|(name, progress)| {
-                let job = jobs.iter().find(|job| job.name == *name);
-                job.map_or(0.0, |job| progress.share * weight(job))
-            });
-            let share = (done_weight + under_way.sum::<f64>()) / all_weight.max(1e-9);
+            refresh.now_and_then(|| self.write(&cases, &jobs, &table))?;
+            let share = (done_weight + under_way.values().sum::<f64>()) / all_weight.max(1e-9);
             let elapsed_s = started.elapsed().as_secs_f64();
             told.left = (share > 0.01).then(|| Duration::from_secs_f64(elapsed_s * (1.0 / share - 1.0).max(0.0)));
             news(&told);
             Ok::<(), String>(())
         })?;
+        table.write().and_then(|()| self.write(&cases, &jobs, &table))?;
         Ok(summary::of(self, &cases, &jobs, &table))
     }
 
@@ -344,6 +348,32 @@ impl Plan {
                 std::fs::remove_file(&path).map_err(|error| unwritable(&path, &error))?;
             }
         }
+        Ok(())
+    }
+}
+
+/// When what goes through all jobs is written anew: every second, and so rarely that it takes a tenth of the time at most.
+pub(crate) struct Refresh {
+    ended: Instant,
+    took: Duration,
+    /// Something has changed since the last time.
+    pub(crate) is_due: bool,
+}
+
+impl Refresh {
+    /// Right after the first time.
+    pub(crate) fn new() -> Self {
+        Self { ended: Instant::now(), took: Duration::ZERO, is_due: false }
+    }
+
+    /// Writes, or leaves it for a later call.
+    pub(crate) fn now_and_then(&mut self, write: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+        if !self.is_due || self.ended.elapsed() < Duration::from_secs(1).max(self.took * 10) {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        write()?;
+        *self = Self { ended: Instant::now(), took: begun.elapsed(), is_due: false };
         Ok(())
     }
 }

@@ -57,7 +57,13 @@ pub(crate) struct ReportArguments {
 /// `simnet report`.
 pub(crate) fn report(arguments: &ReportArguments) -> ExitCode {
     match page::write(&arguments.directory) {
-        Ok(path) => print(&path.display().to_string()),
+        Ok(page::Written { path, left_out }) => {
+            let mut code = print(&path.display().to_string());
+            for sentence in &left_out {
+                code = fail(&format!("left out of the page: {sentence}"), 1);
+            }
+            code
+        }
         Err(sentence) => fail(&sentence, 2),
     }
 }

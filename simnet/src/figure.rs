@@ -3,16 +3,24 @@
 //! Drawn by plotters, of which only the SVG backend is built: no fonts of the system are needed, and the same figure
 //! is the same text everywhere.
 
-use plotters::chart::{ChartBuilder, SeriesLabelPosition};
-use plotters::coord::combinators::IntoLogRange;
+use plotters::chart::ChartBuilder;
+use plotters::coord::combinators::{BindKeyPoints, IntoLogRange};
 use plotters::coord::ranged1d::{AsRangedCoord, IntoSegmentedCoord, Ranged, SegmentValue, ValueFormatter};
-use plotters::element::{Circle, Cross, ErrorBar, PathElement};
+use plotters::element::{Circle, Cross, ErrorBar, PathElement, Text};
 use plotters::prelude::{IntoDrawingArea, SVGBackend};
 use plotters::series::LineSeries;
-use plotters::style::{BLACK, Color, RGBColor, WHITE};
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::style::{BLACK, Color, IntoTextStyle, RGBColor, WHITE};
 
-/// Width and height in pixels.
+/// Width and height in pixels, of title and plot alone.
 const SIZE: (u32, u32) = (860, 480);
+/// Above, below and beside everything.
+const MARGIN: i32 = 12;
+/// Height of a row of the legend, of its text, and the room that its sign and a letter take at most.
+const LEGEND_ROW: i32 = 20;
+const LEGEND_FONT: i32 = 13;
+const LEGEND_SIGN: i32 = 28;
+const LEGEND_LETTER: i32 = 8;
 /// Distinguishable by colour-blind people, too (Okabe and Ito 2008).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
@@ -119,14 +127,13 @@ impl Figure {
         let x_range = range(&self.x.scale, points().map(|point| point.x));
         let ys = points().flat_map(|point| point.interval.into_iter().flatten().chain([point.y]));
         let y_range = range(&self.y.scale, ys);
-        let is_x_log = self.x.scale == Scale::Log;
-        let number = |value: &f64| if is_x_log { round_only(*value) } else { short(*value) };
-        let is_y_log = self.y.scale == Scale::Log;
-        match (&self.x.scale, is_y_log) {
+        let log = |range: std::ops::Range<f64>| range.clone().log_scale().with_key_points(ticks(range));
+        let number = |value: &f64| short(*value);
+        match (&self.x.scale, self.y.scale == Scale::Log) {
             (Scale::Linear, false) => self.draw(x_range, y_range, |x| x, &number),
-            (Scale::Linear, true) => self.draw(x_range, y_range.log_scale(), |x| x, &number),
-            (Scale::Log, false) => self.draw(x_range.log_scale(), y_range, |x| x, &number),
-            (Scale::Log, true) => self.draw(x_range.log_scale(), y_range.log_scale(), |x| x, &number),
+            (Scale::Linear, true) => self.draw(x_range, log(y_range), |x| x, &number),
+            (Scale::Log, false) => self.draw(log(x_range), y_range, |x| x, &number),
+            (Scale::Log, true) => self.draw(log(x_range), log(y_range), |x| x, &number),
             (Scale::Categories(names), is_y_log) => {
                 let range = (0..names.len() as i32 - 1).into_segmented();
                 let name = |value: &SegmentValue<i32>| match value {
@@ -135,7 +142,7 @@ impl Figure {
                 };
                 let place = |x: f64| SegmentValue::CenterOf(x as i32);
                 if is_y_log {
-                    self.draw(range, y_range.log_scale(), place, &name)
+                    self.draw(range, log(y_range), place, &name)
                 } else {
                     self.draw(range, y_range, place, &name)
                 }
@@ -143,31 +150,11 @@ impl Figure {
         }
     }
 
-    /// Where the legend hides the fewest points.
-    fn emptiest_corner(&self) -> SeriesLabelPosition {
-        let points = || self.series.iter().flat_map(|series| &series.points);
-        let along = |scale: &Scale, value: f64| if *scale == Scale::Log { value.log10() } else { value };
-        let share = |scale: &Scale, values: Vec<f64>| -> Vec<f64> {
-            let values: Vec<f64> = values.into_iter().map(|value| along(scale, value)).collect();
-            let (low, high) = values
-                .iter()
-                .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(*value), high.max(*value)));
-            let low = if *scale == Scale::Linear { low.min(0.0) } else { low };
-            values.into_iter().map(|value| (value - low) / (high - low).max(1e-9)).collect()
-        };
-        let xs = share(&self.x.scale, points().map(|point| point.x).collect());
-        let ys = share(&self.y.scale, points().map(|point| point.y).collect());
-        let hidden = |is_right: bool, is_upper: bool| {
-            let within = |(x, y): &(&f64, &f64)| (**x > 0.5) == is_right && (**y > 0.5) == is_upper;
-            xs.iter().zip(&ys).filter(within).count()
-        };
-        let corners = [
-            (hidden(true, true), SeriesLabelPosition::UpperRight),
-            (hidden(false, true), SeriesLabelPosition::UpperLeft),
-            (hidden(true, false), SeriesLabelPosition::LowerRight),
-            (hidden(false, false), SeriesLabelPosition::LowerLeft),
-        ];
-        corners.into_iter().min_by_key(|corner| corner.0).map_or(SeriesLabelPosition::UpperRight, |corner| corner.1)
+    /// Entries of the legend beside each other, and rows of them.
+    fn legend(&self) -> (usize, usize) {
+        let letters = self.series.iter().map(|series| series.name.chars().count()).max().unwrap_or(0) as i32;
+        let columns = ((SIZE.0 as i32 - 2 * MARGIN) / (LEGEND_SIGN + LEGEND_LETTER * (letters + 2))).max(1) as usize;
+        (columns, self.series.len().div_ceil(columns))
     }
 
     fn draw<X, Y, V>(&self, x: X, y: Y, place: impl Fn(f64) -> V, name: &dyn Fn(&V) -> String) -> String
@@ -181,11 +168,16 @@ impl Figure {
         const DRAWN: &str = "text takes every write";
         let mut text = String::new();
         {
-            let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+            let (columns, rows) = self.legend();
+            let legend_height = rows as i32 * LEGEND_ROW;
+            let area = SVGBackend::with_string(&mut text, (SIZE.0, SIZE.1 + legend_height as u32)).into_drawing_area();
             area.fill(&WHITE).expect(DRAWN);
-            let mut chart = ChartBuilder::on(&area)
-                .caption(&self.title, ("sans-serif", 18))
-                .margin(12)
+            let inner = area.margin(MARGIN, MARGIN, MARGIN, MARGIN);
+            let inner = inner.titled(&self.title, ("sans-serif", 18)).expect(DRAWN);
+            // Beside no data, whatever there is of it.
+            let (legend, plot) = inner.split_vertically(legend_height);
+            let mut chart = ChartBuilder::on(&plot)
+                .margin_top(MARGIN)
                 .x_label_area_size(46)
                 .y_label_area_size(72)
                 .build_cartesian_2d(x, y)
@@ -199,7 +191,7 @@ impl Figure {
                 .y_desc(&self.y.label)
                 .x_labels(categories)
                 .x_label_formatter(name)
-                .y_label_formatter(&|value| if self.y.scale == Scale::Log { round_only(*value) } else { short(*value) })
+                .y_label_formatter(&|value| short(*value))
                 .label_style(("sans-serif", 13))
                 .draw()
                 .expect(DRAWN);
@@ -218,26 +210,24 @@ impl Figure {
                     Some(ErrorBar::new_vertical(place(point.x), low, point.y, high, colour.stroke_width(1), 8))
                 });
                 chart.draw_series(intervals).expect(DRAWN);
+                let left = (number % columns) as i32 * (SIZE.0 as i32 - 2 * MARGIN) / columns as i32;
+                let middle = (number / columns) as i32 * LEGEND_ROW + LEGEND_ROW / 2;
                 if series.is_published {
                     let stroke = colour.stroke_width(2);
                     let crosses = series.points.iter().map(|point| Cross::new(at(point), 6, stroke));
-                    let drawn = chart.draw_series(crosses).expect(DRAWN);
-                    drawn.label(&series.name).legend(move |(x, y)| Cross::new((x + 10, y), 5, stroke));
+                    chart.draw_series(crosses).expect(DRAWN);
+                    legend.draw(&Cross::new((left + 10, middle), 5, stroke)).expect(DRAWN);
                 } else {
                     let dots = series.points.iter().map(|point| Circle::new(at(point), 4, colour.filled()));
-                    let drawn = chart.draw_series(dots).expect(DRAWN);
-                    let stroke = colour.stroke_width(3);
-                    drawn.label(&series.name).legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 20, y)], stroke));
+                    chart.draw_series(dots).expect(DRAWN);
+                    let line = vec![(left, middle), (left + 20, middle)];
+                    legend.draw(&PathElement::new(line, colour.stroke_width(3))).expect(DRAWN);
                 }
+                let style =
+                    ("sans-serif", LEGEND_FONT).into_text_style(&legend).pos(Pos::new(HPos::Left, VPos::Center));
+                let name = Text::new(series.name.as_str(), (left + LEGEND_SIGN, middle), style);
+                legend.draw(&name).expect(DRAWN);
             }
-            chart
-                .configure_series_labels()
-                .position(self.emptiest_corner())
-                .background_style(WHITE.mix(0.85))
-                .border_style(BLACK.mix(0.3))
-                .label_font(("sans-serif", 13))
-                .draw()
-                .expect(DRAWN);
             area.present().expect(DRAWN);
         }
         text
@@ -260,26 +250,40 @@ fn range(scale: &Scale, values: impl Iterator<Item = f64>) -> std::ops::Range<f6
     }
 }
 
-/// Only the numbers that divide a logarithmic axis well: 1, 2 or 5 and zeros.
-fn round_only(value: f64) -> String {
-    let power = 10_f64.powf(value.abs().log10().floor() + 1e-9);
-    let digit = value / power;
-    let is_round = [1.0, 2.0, 5.0, 10.0].iter().any(|round| (digit / round - 1.0_f64).abs() < 1e-6);
-    if is_round { short(value) } else { String::new() }
+/// Numbers that divide a logarithmic axis well: powers of ten, those with 2 and 5, or even steps where it is short.
+fn ticks(range: std::ops::Range<f64>) -> Vec<f64> {
+    const FEW: f64 = 10.0;
+    let std::ops::Range { start, end } = range;
+    if end / start < FEW {
+        let rough = (end - start) / FEW;
+        let power = 10_f64.powf(rough.log10().floor());
+        let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|digit| digit * power).find(|step| *step >= rough);
+        let step = step.unwrap_or(power * 10.0);
+        return ((start / step).ceil() as i64..=(end / step).floor() as i64).map(|count| count as f64 * step).collect();
+    }
+    let powers = start.log10().floor() as i32..=end.log10().floor() as i32;
+    let decades = (end / start).log10();
+    let digits: &[f64] = if decades > 3.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+    let stride = (decades / FEW).ceil() as usize;
+    let all = powers.step_by(stride).flat_map(|power| digits.iter().map(move |digit| digit * 10_f64.powi(power)));
+    all.filter(|tick| (start..=end).contains(tick)).collect()
 }
 
-/// A number with as many digits as tell it from its neighbours on an axis.
+/// A number with as many digits as tell it from its neighbours on an axis: three, but for zeros at the end.
 fn short(value: f64) -> String {
+    let trimmed = |text: &str| text.trim_end_matches('0').trim_end_matches('.').to_owned();
     let size = value.abs();
+    // As what it is rounded to.
+    let power = format!("{size:.2e}").split_once('e').and_then(|(_, power)| power.parse::<i32>().ok()).unwrap_or(0);
     if size == 0.0 {
         "0".to_owned()
-    } else if !(1e-3..1e6).contains(&size) {
-        format!("{value:.0e}")
-    } else if size >= 100.0 || value.fract() == 0.0 {
+    } else if !(-3..6).contains(&power) {
+        let text = format!("{value:.2e}");
+        text.split_once('e').map_or(text.clone(), |(digits, power)| format!("{}e{power}", trimmed(digits)))
+    } else if power >= 2 {
         format!("{value:.0}")
     } else {
-        let digits = if size >= 10.0 { 1 } else { 2 };
-        format!("{value:.digits$}")
+        trimmed(&format!("{value:.*}", (2 - power) as usize))
     }
 }
 
@@ -343,6 +347,49 @@ mod tests {
     #[test]
     fn numbers_of_axes() {
         assert_eq!([0.0, 0.25, 3.0, 12.34, 1234.5, 2e-7].map(short), ["0", "0.25", "3", "12.3", "1234", "2e-7"]);
-        assert_eq!([1.0, 2.0, 3.0, 500.0, 900.0, 0.1].map(round_only), ["1", "2", "", "500", "", "0.10"]);
+        let small = [0.001, 0.000_999_999_9, 0.002, 0.1, -0.05, 2.5e-7, 10.0, 100.0, 99.99, 1e6];
+        assert_eq!(small.map(short), ["0.001", "0.001", "0.002", "0.1", "-0.05", "2.5e-7", "10", "100", "100", "1e6"]);
+    }
+
+    #[test]
+    fn a_logarithmic_axis_has_ticks_wherever_it_is() {
+        let of = |low: f64, high: f64| ticks(low / 1.3..high * 1.3).into_iter().map(short).collect::<Vec<_>>();
+        assert_eq!(of(2.0, 7.0), ["2", "3", "4", "5", "6", "7", "8", "9"]);
+        assert_eq!(of(50.0, 1000.0), ["50", "100", "200", "500", "1000"]);
+        assert_eq!(of(1000.0, 1000.0), ["800", "900", "1000", "1100", "1200", "1300"]);
+        assert_eq!(of(0.001, 0.1), ["0.001", "0.002", "0.005", "0.01", "0.02", "0.05", "0.1"]);
+        for low in [1e-30, 3e-7, 0.98, 150.0, 7.7e11, 1e29] {
+            for factor in [1.0, 1.01, 2.0, 5.9, 6.0, 60.0, 1e5, 1e59] {
+                let ticks = of(low, (low * factor).min(1e30));
+                assert!((2..=14).contains(&ticks.len()), "{low} {factor}: {ticks:?}");
+                assert!(ticks.windows(2).all(|pair| pair[0] != pair[1]), "{low} {factor}: {ticks:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_legend_is_beside_no_data() {
+        let of = |names: &[&str]| {
+            let mut figure = figure(Scale::Log, Scale::Log, vec![point(1.0, 3.0), point(20.0, 5.0)]);
+            let series = figure.series[0].clone();
+            figure.series = names.iter().map(|name| Series { name: (*name).to_owned(), ..series.clone() }).collect();
+            figure.to_svg()
+        };
+        // Every letter of it is above every dot, in as many rows as it takes.
+        let long = "a series with a name that takes most of the width of a figure, in all";
+        for names in [&["ours"; 1][..], &["ours"; 9], &["ours", long], &[long; 4]] {
+            let svg = of(names);
+            let ys = |start: &str, name: &str, of: &dyn Fn(&str) -> bool| -> Vec<f64> {
+                let elements = svg.split(start).skip(1).filter(|element| of(element));
+                elements
+                    .map(|element| element.split(name).nth(1).unwrap().split('"').nth(1).unwrap().parse().unwrap())
+                    .collect()
+            };
+            let names_y = ys("<text", " y=", &|element| names.iter().any(|name| element.contains(name)));
+            let dots_y = ys("<circle", " cy=", &|_| true);
+            assert_eq!((names_y.len(), dots_y.len()), (names.len(), 4 * names.len()), "{svg}");
+            let lowest = names_y.into_iter().fold(0.0, f64::max);
+            assert!(dots_y.into_iter().all(|y| y > lowest + 4.0), "{svg}");
+        }
     }
 }

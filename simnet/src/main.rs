@@ -1,6 +1,6 @@
 //! `simnet`: runs simulations from the command line, and checks the scheduler's arithmetic.
 //!
-//! Exit codes: 0 all went well; 1 a task was lost or an invariant broken; 2 bad usage or input; 130 interrupted, after
+//! Exit codes: 0 all went well; 1 a task was lost, an invariant broken, or a summary left out of a report; 2 bad usage or input; 130 interrupted, after
 //! the results so far.
 
 #![forbid(unsafe_code)]
@@ -14,7 +14,6 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use experiment_command::{ExperimentArguments, ReportArguments};
 use idlewood_simnet::availability::Availability;
@@ -267,22 +266,27 @@ fn reproduce_overlay(arguments: OverlayArguments) -> ExitCode {
             ));
         }
     };
-    let printed = reproduction.run(show).map_err(anyhow::Error::msg).and_then(|summary| {
-        line.clear();
-        let mut stdout = std::io::stdout().lock();
-        match output {
-            Output::Text => print_summary(&mut stdout, &summary, &reproduction.out),
-            Output::Json => {
-                let json = serde_json::to_string(&summary).context("the summary cannot be written as JSON")?;
-                writeln!(stdout, "{json}")
-            }
+    let summary = match reproduction.run(show) {
+        Ok(summary) => summary,
+        Err(sentence) => {
+            line.clear();
+            eprintln!("error: {sentence}");
+            return ExitCode::from(2);
         }
-        .context("the summary cannot be printed")
-    });
+    };
+    line.clear();
+    let mut stdout = std::io::stdout().lock();
+    let printed = match output {
+        Output::Text => print_summary(&mut stdout, &summary, &reproduction.out),
+        Output::Json => {
+            let json = serde_json::to_string(&summary).expect("finite numbers are JSON");
+            writeln!(stdout, "{json}")
+        }
+    };
     match printed {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: the summary cannot be printed: {error}");
             ExitCode::FAILURE
         }
     }

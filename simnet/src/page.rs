@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::experiment::{Experiment, LABELS, figures, replace};
 
 /// Quantities of the tables, in their order, where a row has them; all others are in the summaries.
-const QUANTITIES: [&str; 38] = [
+const QUANTITIES: [&str; 42] = [
     "user_stretch_by_honest",
     "user_small_stretch_by_honest",
     "user_large_stretch_by_honest",
@@ -20,6 +20,10 @@ const QUANTITIES: [&str; 38] = [
     "ratio_mincent_plus",
     "ratio_fcfs",
     "ratio_offline",
+    "ratio_fcfs_mincent",
+    "ratio_offline_mincent",
+    "ratio_mincent_offline",
+    "ratio_fcfs_offline",
     "ended_ratio_mincent",
     "mean_ratio_mincent",
     "application_ratio_mincent",
@@ -58,21 +62,31 @@ const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:64rem;mar
     table{border-collapse:collapse;font-size:.8rem}th,td{padding:.2rem .6rem;text-align:right;white-space:nowrap;\
     border-bottom:1px solid #ddd}small{color:#666}.open{color:#a00}";
 
-/// Writes `report.html` into a directory from the summaries there and in the directories in it; its path.
+/// What has become of a page.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Summaries that are not in it, which names them, too: a sentence for each.
+    pub left_out: Vec<String>,
+}
+
+/// Writes `report.html` into a directory from the summaries there and in the directories in it. A summary that cannot be read is left
+/// out.
 ///
 /// # Errors
-/// A sentence that says what is missing, or which file could not be read or written.
-pub fn write(directory: &Path) -> Result<PathBuf, String> {
-    let summaries = summaries(directory)?;
-    if summaries.is_empty() {
+/// A sentence that says that there is no summary, or what could not be read or written.
+pub fn write(directory: &Path) -> Result<Written, String> {
+    let (summaries, left_out) = summaries(directory)?;
+    if summaries.is_empty() && left_out.is_empty() {
         let names: Vec<String> = kinds().map(|(_, name, _)| format!("{name}.json")).collect();
         let names = names.join(", ");
         let directory = directory.display();
         return Err(format!("{directory} has no summary ({names}); simnet reproduce NAME --out {directory} makes one"));
     }
     let path = directory.join("report.html");
-    replace(&path, &page(&summaries))?;
-    Ok(path)
+    replace(&path, &page(&summaries, &left_out))?;
+    Ok(Written { path, left_out })
 }
 
 /// What has a summary: the experiment's name, that of the file, and the experiment but for that on overlays alone.
@@ -89,9 +103,9 @@ struct Found {
     summary: Value,
 }
 
-/// Summaries in the order of the experiments. `summary.json` is a name that many programs give: only one that says that it is of
+/// Summaries in the order of the experiments, and what is wrong with the others. `summary.json` is a name that many programs give: only one that says that it is of
 /// overlays is taken, and any other passed over.
-fn summaries(directory: &Path) -> Result<Vec<Found>, String> {
+fn summaries(directory: &Path) -> Result<(Vec<Found>, Vec<String>), String> {
     let unreadable = |path: &Path, error: &dyn std::fmt::Display| format!("{} cannot be read: {error}", path.display());
     let mut directories = vec![directory.to_owned()];
     for entry in std::fs::read_dir(directory).map_err(|error| unreadable(directory, &error))? {
@@ -101,31 +115,42 @@ fn summaries(directory: &Path) -> Result<Vec<Found>, String> {
         }
     }
     directories.sort();
-    let mut found = Vec::new();
+    let (mut found, mut left_out) = (Vec::new(), Vec::new());
     for (name, file, experiment) in kinds() {
         for directory in &directories {
             let path = directory.join(format!("{file}.json"));
-            if !path.try_exists().map_err(|error| unreadable(&path, &error))? {
-                continue;
-            }
             // Whatever has that name elsewhere is none of ours.
             let is_anyones = experiment.is_none();
-            if is_anyones && path.is_dir() {
+            if path.try_exists().is_ok_and(|exists| !exists) || is_anyones && path.is_dir() {
                 continue;
             }
-            let text = std::fs::read(&path).map_err(|error| unreadable(&path, &error))?;
+            let text = match std::fs::read(&path) {
+                Ok(text) => text,
+                Err(error) => {
+                    left_out.push(unreadable(&path, &error));
+                    continue;
+                }
+            };
             match serde_json::from_slice::<Value>(&text) {
                 Ok(summary) if is_anyones && summary["experiment"] != name => {}
-                Ok(summary) => found.push(Found { name, experiment, path, summary }),
                 Err(_) if is_anyones => {}
-                Err(error) => return Err(unreadable(&path, &error)),
+                Ok(summary) if is_anyones || has_rows(&summary) => {
+                    found.push(Found { name, experiment, path, summary });
+                }
+                Ok(_) => left_out.push(unreadable(&path, &"it has no rows, as a summary has")),
+                Err(error) => left_out.push(unreadable(&path, &error)),
             }
         }
     }
-    Ok(found)
+    Ok((found, left_out))
 }
 
-fn page(summaries: &[Found]) -> String {
+/// As the summaries of all experiments but that on overlays have, if only none so far.
+fn has_rows(summary: &Value) -> bool {
+    summary["rows"].as_array().is_some_and(|rows| rows.iter().all(Value::is_object))
+}
+
+fn page(summaries: &[Found], left_out: &[String]) -> String {
     let mut html = String::new();
     let mut add = |text: std::fmt::Arguments<'_>| html.write_fmt(text).expect("text takes every write");
     add(format_args!(
@@ -134,6 +159,9 @@ fn page(summaries: &[Found]) -> String {
          <h1>idlewood: experiments</h1>\n<p>The simulator drives the very peers that ship. Centralised schedulers with \
          perfect information and the offline bound get the same machines, bags and failures.</p>\n"
     ));
+    for sentence in left_out {
+        add(format_args!("<p class=\"open\">Left out: {}.</p>\n", escape(sentence)));
+    }
     for Found { name, experiment, path, summary } in summaries {
         let text = |field: &str| escape(summary[field].as_str().unwrap_or_default());
         let place = escape(&path.display().to_string());
@@ -226,13 +254,17 @@ mod tests {
             "rows": [{ "nodes": 5, "failures": "<b>&", "ratio_mincent": 1.25, "ratio_mincent_ci95": [1.2, 1.3] }],
         });
         let experiment = Some(Experiment::Fairness);
-        let html = page(&[Found { name: "fairness", experiment, path: PathBuf::from("a&b"), summary }]);
-        assert!(!html.contains("<script") && !html.contains("<b>"), "{html}");
+        let html =
+            page(&[Found { name: "fairness", experiment, path: PathBuf::from("a&b"), summary }], &["<u>".to_owned()]);
+        assert!(!["<script", "<b>", "<u>"].iter().any(|markup| html.contains(markup)), "{html}");
         for part in ["&lt;b&gt;&amp;", "1.250 <small>[1.200, 1.300]</small>", "a&amp;b", "Not complete"] {
             assert!(html.contains(part), "{part}");
         }
         let summary = serde_json::json!({ "height": 3, "by_<i>": { "<b>&": { "p50_s": 0.5 } } });
-        let html = page(&[Found { name: "overlay", experiment: None, path: PathBuf::from("a"), summary }]);
+        let html = page(
+            &[Found { name: "overlay", experiment: None, path: PathBuf::from("a"), summary }],
+            &["<u>".to_owned()],
+        );
         assert!(!html.contains("<i>") && !html.contains("<b>"), "{html}");
         for part in ["<th>height</th><td>3</td>", "<th>by &lt;i&gt;, &lt;b&gt;&amp;: p50 s</th><td>0.500</td>"] {
             assert!(html.contains(part), "{part}");
@@ -242,7 +274,10 @@ mod tests {
     #[test]
     fn what_an_older_program_did_not_write_leaves_no_gap() {
         let summary = serde_json::json!({ "experiment": "overlay", "seed": 1, "seeds": 2, "height": 3 });
-        let html = page(&[Found { name: "overlay", experiment: None, path: PathBuf::from("a"), summary }]);
+        let html = page(
+            &[Found { name: "overlay", experiment: None, path: PathBuf::from("a"), summary }],
+            &["<u>".to_owned()],
+        );
         assert!(html.contains("<h2>overlay</h2>\n<p>Seeds 1 to 2, from <code>a</code>.</p>"), "{html}");
     }
 }

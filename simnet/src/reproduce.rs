@@ -5,7 +5,7 @@
 //! the number of threads changes nothing but the time it takes.
 //!
 //! After each job everything known so far is in the directory: `overlay.csv` has a line for each job, a table of each
-//! experiment what was measured, `summary.json` what all comes to. As with the [other experiments](crate::experiment), what the
+//! experiment what was measured; soon after that `summary.json` has what all comes to. As with the [other experiments](crate::experiment), what the
 //! same build has found for the same settings and seed is not run again, and any other line is put aside.
 
 mod tables;
@@ -19,7 +19,7 @@ use idlewood_overlay::Time;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::experiment::{Line, Plan, build, lock, replace, unwritable};
+use crate::experiment::{Line, Plan, Refresh, build, lock, replace, unwritable};
 use crate::overlay::experiment::{self, Experiment, Grid, Outcome, Replay};
 use crate::seeds::{self, Word};
 use tables::{KindRate, Reading, Tables};
@@ -340,6 +340,7 @@ impl Reproduction {
         let mut running = BTreeMap::new();
         let nurseries = self.nurseries(&jobs);
         let work = |number: usize, tell: &mut dyn FnMut(JobProgress)| self.work(jobs[number], &nurseries, tell);
+        let mut refresh = Refresh::new();
         seeds::run(jobs.len(), threads, work, |word| {
             match word {
                 Word::Progress(job, progress, _) => _ = running.insert(jobs[job].name(), progress),
@@ -347,15 +348,17 @@ impl Reproduction {
                     let name = jobs[job].name();
                     running.remove(&name);
                     tables.insert(self, missing[job], jobs[job], &done, grids)?;
-                    self.write(&all, &tables)?;
+                    refresh.is_due = true;
                     count += 1;
                     news(News::Done(&name, took));
                 }
                 Word::Silence => {}
             }
+            refresh.now_and_then(|| self.write(&all, &tables))?;
             news(News::Running(&running, count, all.len()));
             Ok::<(), String>(())
         })?;
+        tables.write().and_then(|()| self.write(&all, &tables))?;
         Ok(self.summary(&all, &tables))
     }
 
@@ -383,9 +386,11 @@ impl Reproduction {
 
     /// By seed.
     fn nurseries(&self, jobs: &[&Job]) -> Vec<Mutex<Nursery>> {
-        let of = |seed| jobs.iter().filter(|job| job.seed == seed && Experiment::begins_grown(job.case)).count();
-        let nurseries = (self.seed..=self.seed + (self.seeds - 1)).map(|seed| Nursery { grid: None, jobs: of(seed) });
-        nurseries.map(Mutex::new).collect()
+        let mut nurseries: Vec<Nursery> = (0..self.seeds).map(|_| Nursery::default()).collect();
+        for job in jobs.iter().filter(|job| Experiment::begins_grown(job.case)) {
+            nurseries[(job.seed - self.seed) as usize].jobs += 1;
+        }
+        nurseries.into_iter().map(Mutex::new).collect()
     }
 
     /// The grid with which a case begins, if it begins with one, and what was done here to grow it: events, simulated

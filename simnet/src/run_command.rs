@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
@@ -18,6 +18,8 @@ use idlewood_simnet::{Cost, Execution, Meter, Report, Scenario, Simulation, base
 use crate::experiment_command::{INTERRUPTED, interruption};
 use crate::{Output, ProgressLine};
 
+/// While others are computed, the end and Ctrl-C are looked for so often.
+const COMPARED_EVERY: Duration = Duration::from_millis(20);
 /// Smaller grids have too little to do at a time for several threads.
 const THREADED_NODES_MIN: u32 = 2_000;
 
@@ -242,6 +244,24 @@ fn failure(sentence: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
+/// What others come to on the same, where nobody interrupts; it takes minutes on large grids. Whoever is interrupted ends the process.
+fn compared(simulation: Simulation, interrupted: &AtomicBool) -> Option<BTreeMap<String, f64>> {
+    let mut line = ProgressLine::new();
+    let others = std::thread::spawn(move || compare(&simulation));
+    let begun = Instant::now();
+    while !others.is_finished() {
+        if interrupted.load(Ordering::Relaxed) {
+            line.finish();
+            return None;
+        }
+        line.say(format_args!("simulated; the others have been computed for {} s ", begun.elapsed().as_secs()));
+        std::thread::sleep(COMPARED_EVERY);
+    }
+    line.finish();
+    let values = others.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    Some(values.into_iter().filter(|(_, value)| value.is_finite()).collect())
+}
+
 /// Prints what the run comes to: that, and whether it was interrupted.
 fn simulate(
     mut simulation: Simulation,
@@ -254,7 +274,7 @@ fn simulate(
         line.show(progress);
         !interrupted.load(Ordering::Relaxed)
     });
-    let is_interrupted = interrupted.load(Ordering::Relaxed);
+    let mut is_interrupted = interrupted.load(Ordering::Relaxed);
     let wall_s = line.finish();
     let cost = meter.stop(report.events, report.scenario.nodes, report.sim_s);
     // What depends on the machine stays out of the report.
@@ -278,20 +298,23 @@ fn simulate(
     if arguments.compare && is_per_submitter && submitters.len() < report.bags.len() {
         eprintln!("the others take each bag for another user's: so do ours with per_submitter = \"off\" in [policy]");
     }
-    let mut compared = BTreeMap::new();
+    let mut others = BTreeMap::new();
     if arguments.compare && !is_interrupted {
-        compared.extend(compare(&simulation).into_iter().filter(|(_, value)| value.is_finite()));
+        match compared(simulation, interrupted) {
+            Some(values) => others = values,
+            None => is_interrupted = true,
+        }
     }
     let mut stdout = std::io::stdout().lock();
     match arguments.output {
         Output::Text => {
             let ratios =
-                compared.iter().filter(|(name, _)| name.starts_with("ratio_") || name.starts_with("mean_ratio_"));
+                others.iter().filter(|(name, _)| name.starts_with("ratio_") || name.starts_with("mean_ratio_"));
             let ratios: String = ratios.map(|(name, value)| format!("{name:<27} {value:.4}\n")).collect();
             write!(stdout, "{report}{ratios}")
         }
         Output::Json => {
-            let printed = Printed { complete: !is_interrupted, report: &report, compared, cost };
+            let printed = Printed { complete: !is_interrupted, report: &report, compared: others, cost };
             let json = serde_json::to_string(&printed).context("the report cannot be written as JSON")?;
             writeln!(stdout, "{json}")
         }

@@ -30,7 +30,7 @@ fn table(directory: &Directory, name: &str) -> Vec<Vec<(String, String)>> {
 
 /// What the machine that it ran on decides.
 fn is_measured(name: &str) -> bool {
-    ["cpu_s", "peak_rss", "rss_bytes", "key"].iter().any(|start| name.starts_with(start))
+    ["cpu_s", "peak_rss", "rss_bytes", "check", "key"].iter().any(|start| name.starts_with(start))
 }
 
 /// What does not depend on the machine that it ran on.
@@ -109,6 +109,10 @@ fn fairness_end_to_end() {
             let theirs = cell(&format!("max_stretch_{rival}"));
             assert!((cell("max_stretch") / theirs / cell(&format!("ratio_{rival}")) - 1.0).abs() < 1e-12);
             assert!(theirs >= cell("max_stretch_offline") * (1.0 - 1e-6));
+        }
+        for (one, other) in [("fcfs", "mincent"), ("offline", "mincent"), ("mincent", "offline"), ("fcfs", "offline")] {
+            let (one_s, other_s) = (cell(&format!("max_stretch_{one}")), cell(&format!("max_stretch_{other}")));
+            assert!((one_s / other_s / cell(&format!("ratio_{one}_{other}")) - 1.0).abs() < 1e-12);
         }
     }
     let figure = out.read("fairness_10s.svg");
@@ -233,6 +237,51 @@ fn what_was_found_is_not_run_again_and_nothing_else_is_mixed_in() {
     assert!(!String::from_utf8_lossy(&other.stderr).contains("found"), "{other:?}");
     assert_eq!(table(&out, "fairness-before.csv").len(), 3);
     assert_eq!(table(&out, "fairness.csv").len(), 1);
+}
+
+#[test]
+fn what_is_no_text_is_run_again() {
+    let out = Directory::new("bytes");
+    let arguments = "fairness --nodes 4 --bags 2 --seeds 2 --only none,bag_interval_s=10 --output json";
+    let first = json(&reproduce(arguments, &out));
+    let path = out.0.join("fairness.csv");
+    let mut bytes = std::fs::read(&path).expect("a table");
+    // Within the name of the last line's key.
+    let end = bytes.len() - 3;
+    bytes[end] = 0xff;
+    std::fs::write(&path, bytes).expect("writable");
+    let again = reproduce(arguments, &out);
+    assert_eq!(simulated(json(&again)), simulated(first));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("1 of 2 runs were found"), "{again:?}");
+    assert_eq!((table(&out, "fairness.csv").len(), table(&out, "fairness-before.csv").len()), (2, 1));
+    // Nor does what was put aside.
+    std::fs::write(out.0.join("fairness-before.csv"), [0xff, b'\n']).expect("writable");
+    let lines = table(&out, "fairness.csv");
+    json(&reproduce(arguments, &out));
+    assert_eq!(table(&out, "fairness.csv"), lines, "with the CPU time of then");
+}
+
+/// Nobody's numbers are taken for what a simulation came to.
+#[test]
+fn what_somebody_has_changed_is_run_again() {
+    let out = Directory::new("changed");
+    let arguments = "fairness --nodes 4 --bags 2 --seeds 2 --only none,bag_interval_s=10 --output json";
+    let first = json(&reproduce(arguments, &out));
+    let text = out.read("fairness.csv");
+    let line = &table(&out, "fairness.csv")[0];
+    let ratio = &line.iter().find(|(name, _)| name == "ratio_mincent").expect("a column").1;
+    for (from, to, found) in
+        [(ratio.as_str(), "0.5", 1), (ratio, "NaN", 1), ("ratio_mincent,", "ratio_mincen,", 0), (ratio, "", 1)]
+    {
+        let changed = text.replacen(from, to, 1);
+        assert_ne!(changed, text);
+        std::fs::write(out.0.join("fairness.csv"), changed).expect("writable");
+        let again = reproduce(arguments, &out);
+        assert_eq!(simulated(json(&again)), simulated(first.clone()), "{from} to {to}");
+        let stderr = String::from_utf8_lossy(&again.stderr);
+        assert_eq!(stderr.contains(&format!("{found} of 2 runs were found")), found > 0, "{from} to {to}: {stderr}");
+        assert!(out.read("fairness-before.csv").contains(to), "{from} to {to}");
+    }
 }
 
 #[test]

@@ -22,6 +22,7 @@ impl Directory {
             json!({
                 "nodes": nodes, "failures": failures, "bag_interval_s": 10, "seeds": 3, "ratio_mincent": ratio,
                 "ratio_mincent_ci95": [ratio - 0.05, ratio + 0.05], "ratio_fcfs": ratio / 4.0, "ratio_offline": ratio * 1.01,
+                "ratio_fcfs_mincent": 4.1, "ratio_fcfs_mincent_ci95": [3.9, 4.3], "ratio_offline_mincent": 0.98,
             })
         };
         let rows =
@@ -95,7 +96,8 @@ fn the_page_is_whole_and_loads_nothing() {
         "no_preemption",
         "1.020 <small>[0.970, 1.070]</small>",
         "paper, no failures: at most",
-        "mean quotient with MinCent by its mean quotient with them",
+        "4.100 <small>[3.900, 4.300]</small>",
+        "FCFS, no failures",
     ] {
         assert!(html.contains(part), "{part}");
     }
@@ -118,14 +120,28 @@ fn a_directory_without_summaries_is_told_what_to_run() {
 }
 
 #[test]
-fn what_cannot_be_read_is_not_left_out() {
+fn what_cannot_be_read_is_left_out_and_named() {
     let directory = Directory::with_summaries("unreadable");
     // Who may read everything is refused a link to itself, too.
     std::os::unix::fs::symlink("bound.json", directory.0.join("inner/bound.json")).expect("a link");
+    let torn = "{ \"experiment\": \"updates\", \"rows\": [";
+    for (name, text) in
+        [("updates", torn), ("table1", "[]"), ("scale", "{\"rows\":5}"), ("submitters", "{\"rows\":[1]}")]
+    {
+        std::fs::write(directory.0.join(format!("{name}.json")), text).expect("writable");
+    }
     let output =
         Command::new(env!("CARGO_BIN_EXE_simnet")).arg("report").arg(&directory.0).output().expect("simnet starts");
-    assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("inner/bound.json cannot be read"), "{output:?}");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let html = std::fs::read_to_string(directory.0.join("report.html")).expect("a page all the same");
+    assert_eq!((unbalanced(&html), html.matches("<h2>").count()), (None, 2), "{html}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    for name in ["inner/bound.json", "updates.json", "table1.json", "scale.json", "submitters.json"] {
+        for text in [&html, stderr.as_ref()] {
+            assert!(text.contains(&format!("{name} cannot be read: ")), "{name}: {text}");
+        }
+    }
+    assert_eq!(stderr.lines().count(), 5, "{stderr}");
 }
 
 #[test]

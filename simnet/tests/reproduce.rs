@@ -86,7 +86,7 @@ fn the_summary_says_what_the_files_say() {
     let kept: Value = serde_json::from_str(&out.read("summary.json")).unwrap();
     assert_eq!(kept["trace_hash"], summary["trace_hash"]);
     let leave = out.read("leave.csv");
-    assert!(leave.starts_with("nodes,seed,case,quantity,value,key\n24,1,,growth_s,"), "{leave}");
+    assert!(leave.starts_with("nodes,seed,case,quantity,value,check,key\n24,1,,growth_s,"), "{leave}");
     assert_eq!(leave.matches(",links_s,").count(), 30);
 }
 
@@ -196,6 +196,20 @@ fn a_job_of_which_lines_were_cut_is_run_again() {
         assert_eq!((out.read(table), simulated(json(&again))["complete"].clone()), (whole, first["complete"].clone()));
     }
     assert!(String::from_utf8_lossy(&overlay(arguments, &out).stderr).contains("4 of 4 jobs were found"));
+    let (path, whole) = (out.0.join("crash.csv"), out.read("crash.csv"));
+    let mut bytes = whole.clone().into_bytes();
+    let end = bytes.len() - 3;
+    bytes[end] = 0xff;
+    std::fs::write(path, bytes).unwrap();
+    let again = overlay(arguments, &out);
+    assert!(String::from_utf8_lossy(&again.stderr).contains("3 of 4 jobs were found"), "{again:?}");
+    assert_eq!(out.read("crash.csv"), whole);
+    // Nor is what somebody has changed.
+    let growth = whole.lines().nth(1).unwrap().split(',').nth(4).unwrap();
+    std::fs::write(out.0.join("crash.csv"), whole.replacen(growth, "0.5", 1)).unwrap();
+    let again = overlay(arguments, &out);
+    assert!(String::from_utf8_lossy(&again.stderr).contains("3 of 4 jobs were found"), "{again:?}");
+    assert_eq!((out.read("crash.csv"), &json(&again)["trace_hash"]), (whole, &first["trace_hash"]));
 }
 
 /// A second process, which had little left to do, has less memory for fewer machines at a time.
@@ -207,9 +221,19 @@ fn memory_for_each_machine_is_that_of_the_process_that_had_the_most() {
     let table = out.read("overlay.csv");
     let mut rows: Vec<Vec<&str>> = table.lines().map(|line| line.split(',').collect()).collect();
     let column = |name: &str| rows[0].iter().position(|known| *known == name).expect("a column");
-    let (peak, per_peer) = (column("peak_rss_bytes"), column("peak_rss_bytes_per_peer"));
+    let [peak, per_peer, checked] = ["peak_rss_bytes", "peak_rss_bytes_per_peer", "check"].map(column);
     for (row, values) in [(1, ["9000000", "250000"]), (2, ["6000000", "500000"])] {
         [rows[row][peak], rows[row][per_peer]] = values;
+    }
+    // As docs/experiments.md has it.
+    let check = |row: &[&str]| -> String {
+        let full = rows[0].iter().zip(row).filter(|(name, cell)| **name != "check" && !cell.is_empty());
+        let text: String = full.map(|(name, cell)| format!("{name}={cell}\n")).collect();
+        blake3::hash(text.as_bytes()).to_hex()[..8].to_owned()
+    };
+    let checks: Vec<String> = rows.iter().map(|row| check(row)).collect();
+    for row in [1, 2] {
+        rows[row][checked] = &checks[row];
     }
     let told: String = rows.iter().map(|row| row.join(",") + "\n").collect();
     std::fs::write(out.0.join("overlay.csv"), told).unwrap();
@@ -316,6 +340,12 @@ fn bad_usage_is_told_in_a_sentence() {
         assert_eq!(output.status.code(), Some(2), "{arguments}: {stderr}");
         assert!(stderr.contains(sentence) && output.stdout.is_empty(), "{arguments}: {stderr}");
     }
+    // Files that cannot be read or written, too.
+    std::fs::create_dir_all(out.0.join("crash.csv")).unwrap();
+    let output = overlay("--nodes 4 --only crash", &out);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("crash.csv cannot be read") && output.stdout.is_empty(), "{stderr}");
 }
 
 #[test]

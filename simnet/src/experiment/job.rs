@@ -59,6 +59,8 @@ pub(super) fn run(case: &Case, seed: u64, threads: usize, progress: &mut impl Fn
         update_times(updates.times_s, &mut values);
     }
     totals(&report, case.to_the_end, cpu_s, &mut values);
+    // What is by nothing is no value, and would not be read back.
+    values.retain(|(_, value)| value.is_finite());
     (report.trace_hash, values)
 }
 
@@ -139,6 +141,15 @@ fn stretches(measure: Measure, instance: &Instance, simulation: &Simulation, val
         push("max_stretch_offline", bound);
         push("max_stretch", largest);
         push("mean_stretch", mean);
+        if word.is_empty() {
+            // For figures: seed by seed, since a quotient of means is no mean of quotients.
+            let of = |number: usize| summary(&rivals[number].1).0;
+            let (mincent, fcfs) = (of(0), of(2));
+            push("ratio_fcfs_mincent", fcfs / mincent);
+            push("ratio_offline_mincent", bound / mincent);
+            push("ratio_mincent_offline", mincent / bound);
+            push("ratio_fcfs_offline", fcfs / bound);
+        }
     }
 }
 

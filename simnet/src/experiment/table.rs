@@ -1,9 +1,13 @@
 //! The table of an experiment: a line for each job, on the disk after each of them.
 //!
-//! The file is replaced as a whole, so that an interruption leaves the old one or the new one. When the same is run
+//! Lines are added at its end, so that an interruption leaves at most one that cannot be read; where there are new columns, and at the end of a
+//! run, the file is replaced as a whole. When the same is run
 //! again, lines whose key is that of a job are kept and not run again: a key names the build, all settings and the
 //! seed. Any other line is put aside in `…-before.csv`, from where it is taken back when it is asked for again; that file
 //! has several tables below each other where their columns differ.
+//!
+//! Before its key each line has a checksum (`check`) over all its other cells and the names of their columns: whoever changes a value, or the
+//! heading, has the jobs run again.
 //!
 //! What a job has measured many times of one thing stands in tables of its own, with several lines for a job
 //! ([`Samples`]): these keep and put aside all lines of a key together.
@@ -11,6 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs::{File, TryLockError};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -19,6 +24,9 @@ use super::job::Values;
 
 /// Names and values of what tells a case apart.
 pub(crate) type Labels = Vec<(&'static str, Value)>;
+
+/// The column before the key.
+const CHECK: &str = "check";
 
 /// What one job came to.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +44,8 @@ pub(crate) struct Line {
 pub(crate) struct Table {
     path: PathBuf,
     pub(crate) lines: Vec<Option<Line>>,
+    /// Names of values, in the order of the file's columns.
+    names: Vec<String>,
 }
 
 impl Table {
@@ -49,7 +59,8 @@ impl Table {
             let (trace_hash, values) = known.remove(&key)?;
             Some(Line { key, labels, seed, trace_hash, values })
         });
-        let table = Self { path, lines: lines.collect() };
+        let mut table = Self { path, lines: lines.collect(), names: Vec::new() };
+        table.names = table.names();
         let used: BTreeSet<&str> = table.lines.iter().flatten().map(|line| line.key.as_str()).collect();
         earlier.put_aside(&used, || table.write())?;
         Ok(table)
@@ -57,41 +68,65 @@ impl Table {
 
     /// Writes all lines there are, in the order of the jobs.
     pub(crate) fn write(&self) -> Result<(), String> {
-        replace(&self.path, &self.to_csv())
+        replace(&self.path, &self.to_csv(&self.names()))
     }
 
-    fn to_csv(&self) -> String {
-        let lines = || self.lines.iter().flatten();
-        let mut names: Vec<&str> = Vec::new();
-        for (name, _) in lines().flat_map(|line| &line.values) {
-            if !names.contains(&name.as_str()) {
-                names.push(name);
-            }
+    /// Takes in what a job came to, and writes it.
+    pub(crate) fn insert(&mut self, job: usize, line: Line) -> Result<(), String> {
+        let is_known = |(name, _): &(String, f64)| self.names.contains(name);
+        let text = (!self.names.is_empty() && line.values.iter().all(is_known))
+            .then(|| row(&heading(&line.labels, &self.names), &line, &self.names));
+        self.lines[job] = Some(line);
+        if let Some(text) = text {
+            return append(&self.path, &text);
         }
-        let labels = lines().next().map_or(&[][..], |line| &line.labels);
-        let labels: Vec<&str> = labels.iter().map(|(name, _)| *name).collect();
-        let heading = labels.iter().chain(&["seed", "commit", "trace_hash"]).chain(&names).chain(&["key"]);
-        let mut text = heading.copied().collect::<Vec<_>>().join(",") + "\n";
-        for line in lines() {
-            for (_, value) in &line.labels {
-                match value {
-                    Value::String(word) => text += word,
-                    number => text += &number.to_string(),
-                }
-                text.push(',');
-            }
-            let (seed, commit, trace_hash) = (line.seed, super::Plan::commit(), &line.trace_hash);
-            write!(text, "{seed},{commit},{trace_hash}").expect("text takes every write");
-            for name in &names {
-                text.push(',');
-                if let Some((_, value)) = line.values.iter().find(|(known, _)| known == name) {
-                    write!(text, "{value}").expect("text takes every write");
-                }
-            }
-            writeln!(text, ",{}", line.key).expect("text takes every write");
-        }
-        text
+        self.names = self.names();
+        self.write()
     }
+
+    /// Of all values, in the order in which they come.
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for (name, _) in self.lines.iter().flatten().flat_map(|line| &line.values) {
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
+        names
+    }
+
+    fn to_csv(&self, names: &[String]) -> String {
+        let lines = || self.lines.iter().flatten();
+        let heading = heading(lines().next().map_or(&[], |line| &line.labels), names);
+        let rows = lines().map(|line| row(&heading, line, names));
+        [format!("{heading}\n")].into_iter().chain(rows).collect()
+    }
+}
+
+fn heading(labels: &[(&'static str, Value)], names: &[String]) -> String {
+    let labels = labels.iter().map(|(name, _)| *name).chain(["seed", "commit", "trace_hash"]);
+    labels.chain(names.iter().map(String::as_str)).chain([CHECK, "key"]).collect::<Vec<_>>().join(",")
+}
+
+/// The text of a line with these columns.
+fn row(heading: &str, line: &Line, names: &[String]) -> String {
+    let mut cells = String::new();
+    for (_, value) in &line.labels {
+        match value {
+            Value::String(word) => cells += word,
+            number => cells += &number.to_string(),
+        }
+        cells.push(',');
+    }
+    let (seed, commit, trace_hash) = (line.seed, super::Plan::commit(), &line.trace_hash);
+    write!(cells, "{seed},{commit},{trace_hash}").expect("text takes every write");
+    for name in names {
+        cells.push(',');
+        if let Some((_, value)) = line.values.iter().find(|(known, _)| known == name) {
+            write!(cells, "{value}").expect("text takes every write");
+        }
+    }
+    checked(heading, &cells, &line.key) + "\n"
 }
 
 /// What earlier runs have left of a table: what they put aside, and then the table itself.
@@ -127,7 +162,7 @@ impl Earlier {
     }
 }
 
-/// A table with several lines for each job: its path and columns, of which the last is the key; and what the jobs came to.
+/// A table with several lines for each job: its path and columns, of which the last are check and key; and what the jobs came to.
 pub(crate) struct Samples {
     path: PathBuf,
     heading: &'static str,
@@ -167,9 +202,14 @@ impl Samples {
         self.earlier.put_aside(&used, || self.write(keys))
     }
 
-    /// What a job came to: lines without their key.
-    pub(crate) fn insert(&mut self, key: &str, lines: impl IntoIterator<Item = String>) {
-        self.known.insert(key.to_owned(), lines.into_iter().map(|line| format!("{line},{key}")).collect());
+    /// Takes in what a job came to, lines without check and key, and writes it.
+    pub(crate) fn insert(&mut self, key: &str, lines: impl IntoIterator<Item = String>) -> Result<(), String> {
+        let lines: Vec<String> = lines.into_iter().map(|cells| checked(self.heading, &cells, key)).collect();
+        let heading = [self.heading].into_iter().filter(|_| !self.path.exists());
+        let text: String = heading.chain(lines.iter().map(String::as_str)).flat_map(|line| [line, "\n"]).collect();
+        let is_empty = lines.is_empty();
+        self.known.insert(key.to_owned(), lines);
+        if is_empty { Ok(()) } else { append(&self.path, &text) }
     }
 
     /// Writes the lines of these jobs in their order; no file where there are none.
@@ -186,10 +226,10 @@ impl Samples {
     }
 }
 
-/// A file's text; none where there is no file.
+/// A file's text; none where there is no file. What is no text makes a line that cannot be read, and none of the others.
 fn read(path: &Path) -> Result<String, String> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(text),
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
         Err(error) => Err(format!("{} cannot be read: {error}", path.display())),
     }
@@ -223,6 +263,21 @@ fn others(texts: &[String], keys: &BTreeSet<&str>) -> String {
     headed.filter(|line| !line.is_empty()).flat_map(|line| [line, "\n"]).collect()
 }
 
+/// The checksum of a line: of name and content of all cells but for its own and for empty ones, which come and go with what other lines
+/// have.
+fn check(names: &[&str], cells: &[&str]) -> String {
+    let full = names.iter().zip(cells).filter(|(name, cell)| **name != CHECK && !cell.is_empty());
+    let text: String = full.map(|(name, cell)| format!("{name}={cell}\n")).collect();
+    hex::encode(&blake3::hash(text.as_bytes()).as_bytes()[..4])
+}
+
+/// A line of these cells and this key, with its checksum.
+fn checked(heading: &str, cells: &str, key: &str) -> String {
+    let names: Vec<&str> = heading.split(',').collect();
+    let check = check(&names, &format!("{cells},,{key}").split(',').collect::<Vec<_>>());
+    format!("{cells},{check},{key}")
+}
+
 fn is_heading(line: &str) -> bool {
     line.ends_with(",key")
 }
@@ -234,15 +289,21 @@ fn key_of<'a>(heading: &str, line: &'a str) -> Option<&'a str> {
     read_line(&names, &cells).and_then(|_| cells.last().copied())
 }
 
-/// Trace hash and values of a line: what stands between these columns, or the last before the key where there is no hash.
+/// Trace hash and values of a line: what stands between these columns, or the last before the checksum where there is no hash. None
+/// where the line is not as it was written.
 fn read_line(names: &[&str], cells: &[&str]) -> Option<(String, Values)> {
-    if !names.ends_with(&["key"]) || names.len() < 2 || cells.len() != names.len() {
+    if !names.ends_with(&[CHECK, "key"]) || names.len() < 3 || cells.len() != names.len() {
+        return None;
+    }
+    let end = names.len() - 2;
+    if cells[end] != check(names, cells) {
         return None;
     }
     let trace = names.iter().position(|name| *name == "trace_hash");
-    let first = trace.map_or(names.len() - 2, |trace| trace + 1);
-    let read = (first..names.len() - 1).filter(|&column| !cells[column].is_empty());
-    let values = read.map(|column| Some((names[column].to_owned(), cells[column].parse::<f64>().ok()?)));
+    let first = trace.map_or(end - 1, |trace| trace + 1);
+    let read = (first..end).filter(|&column| !cells[column].is_empty());
+    let number = |cell: &str| cell.parse::<f64>().ok().filter(|value| value.is_finite());
+    let values = read.map(|column| Some((names[column].to_owned(), number(cells[column])?)));
     let trace_hash = trace.map_or(String::new(), |trace| cells[trace].to_owned());
     values.collect::<Option<Values>>().map(|values| (trace_hash, values))
 }
@@ -286,6 +347,12 @@ pub(crate) fn replace(path: &Path, text: &str) -> Result<(), String> {
     })
 }
 
+/// Adds lines at the end of a file.
+fn append(path: &Path, text: &str) -> Result<(), String> {
+    let file = File::options().append(true).create(true).open(path);
+    file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| unwritable(path, &error))
+}
+
 pub(crate) fn unwritable(path: &Path, error: &std::io::Error) -> String {
     format!("{} cannot be written: {error}; give --out a directory that can", path.display())
 }
@@ -315,13 +382,12 @@ mod tests {
 
     #[test]
     fn every_other_line_is_put_aside_once() {
-        let heading = "nodes,seed,commit,trace_hash,x,key";
-        let (one, torn, other) = ("4,1,abc,f0,0.5,k1", "4,1,abc,f0,0.5zk1,k1", "4,2,abc,f1,0.5,1,k2");
-        let texts = [
-            format!("{heading}\n{torn}\n{one}\n"),
-            format!("{heading}\n{one}\nnodes,seed,commit,trace_hash,x,y,key\n{other}\n"),
-        ];
-        let both = format!("{heading}\n{torn}\n{one}\nnodes,seed,commit,trace_hash,x,y,key\n{other}\n");
+        let (heading, wider) =
+            ("nodes,seed,commit,trace_hash,x,check,key", "nodes,seed,commit,trace_hash,x,y,check,key");
+        let one = checked(heading, "4,1,abc,f0,0.5", "k1");
+        let (torn, other) = (one.replace("0.5", "0.5z"), checked(wider, "4,2,abc,f1,0.5,1", "k2"));
+        let texts = [format!("{heading}\n{torn}\n{one}\n"), format!("{heading}\n{one}\n{wider}\n{other}\n")];
+        let both = format!("{heading}\n{torn}\n{one}\n{wider}\n{other}\n");
         assert_eq!(others(&texts, &BTreeSet::new()), both);
         // What cannot be read is in no table, so that it stays.
         assert_eq!(others(&texts, &BTreeSet::from(["k1", "k2"])), format!("{heading}\n{torn}\n"));
@@ -335,24 +401,29 @@ mod tests {
         let (path, before) = (directory.join("x.csv"), directory.join("x-before.csv"));
         let text = |path: &Path| std::fs::read_to_string(path).ok();
         // Of two jobs, one of which has measured the same twice; and a table of a time without keys.
-        std::fs::write(&path, "nodes,value\n4,1\n4,1\nnodes,value,key\n4,1,k1\n4,1,k1\n4,2,k2\n").unwrap();
-        let open = || Samples::open(path.clone(), "nodes,value,key").unwrap();
+        let heading = "nodes,value,check,key";
+        let of = |cells: &str, key: &str| checked(heading, cells, key) + "\n";
+        let (first, second, third) = (of("4,1", "k1").repeat(2), of("4,2", "k2"), of("5,7", "k3"));
+        let old = "nodes,value\n4,1\n4,1\n";
+        std::fs::write(&path, format!("{old}{heading}\n{first}{second}")).unwrap();
+        let open = || Samples::open(path.clone(), heading).unwrap();
         let samples = open();
-        assert_eq!(samples.lines("k1"), [["4", "1", "k1"], ["4", "1", "k1"]]);
+        let cells: Vec<&str> = first.lines().next().unwrap().split(',').collect();
+        assert_eq!(samples.lines("k1"), [cells.clone(), cells]);
         samples.put_aside(&["k2"]).unwrap();
-        assert_eq!(text(&path).unwrap(), "nodes,value,key\n4,2,k2\n");
-        assert_eq!(text(&before).unwrap(), "nodes,value\n4,1\n4,1\nnodes,value,key\n4,1,k1\n4,1,k1\n");
+        assert_eq!(text(&path).unwrap(), format!("{heading}\n{second}"));
+        assert_eq!(text(&before).unwrap(), format!("{old}{heading}\n{first}"));
         // What was put aside comes back; of what stands in both files, one is enough.
-        std::fs::write(&path, "nodes,value,key\n4,2,k2\n4,1,k1\n4,1,k1\n").unwrap();
+        std::fs::write(&path, format!("{heading}\n{second}{first}")).unwrap();
         let mut samples = open();
-        samples.insert("k3", ["5,7".to_owned()]);
+        samples.insert("k3", ["5,7".to_owned()]).unwrap();
+        assert_eq!(text(&path).unwrap(), format!("{heading}\n{second}{first}{third}"));
         samples.put_aside(&["k1", "k3"]).unwrap();
-        assert_eq!(text(&path).unwrap(), "nodes,value,key\n4,1,k1\n4,1,k1\n5,7,k3\n");
-        assert_eq!(text(&before).unwrap(), "nodes,value\n4,1\n4,1\nnodes,value,key\n4,2,k2\n");
+        assert_eq!(text(&path).unwrap(), format!("{heading}\n{first}{third}"));
+        assert_eq!(text(&before).unwrap(), format!("{old}{heading}\n{second}"));
         open().put_aside(&[]).unwrap();
         assert_eq!(text(&path), None, "a table of nobody");
-        let all = "nodes,value\n4,1\n4,1\nnodes,value,key\n4,2,k2\n4,1,k1\n4,1,k1\n5,7,k3\n";
-        assert_eq!(text(&before).unwrap(), all);
+        assert_eq!(text(&before).unwrap(), format!("{old}{heading}\n{second}{first}{third}"));
         std::fs::remove_dir_all(&directory).unwrap();
     }
 
@@ -363,14 +434,68 @@ mod tests {
             None,
             Some(line("c", 3, &[("x", 1.0 / 3.0), ("z", 2.0)])),
         ];
-        let table = Table { path: PathBuf::from("none"), lines };
-        let text = table.to_csv();
-        assert!(text.starts_with("nodes,failures,seed,commit,trace_hash,x,y,z,key\n5,none,1,"), "{text}");
+        let table = Table { path: PathBuf::from("none"), lines, names: Vec::new() };
+        let text = table.to_csv(&table.names());
+        assert!(text.starts_with("nodes,failures,seed,commit,trace_hash,x,y,z,check,key\n5,none,1,"), "{text}");
         let known = text_lines(&text);
         let read = |key: &str| known.get(key).cloned();
         assert_eq!(read("a"), table.lines[0].clone().map(|line| (line.trace_hash, line.values)));
         assert_eq!(read("c"), table.lines[2].clone().map(|line| (line.trace_hash, line.values)));
         let torn = text_lines(&text[..text.len() - 30]);
         assert_eq!(torn.keys().collect::<Vec<_>>(), ["a"]);
+    }
+
+    #[test]
+    fn lines_are_added_until_there_are_new_columns() {
+        let directory = std::env::temp_dir().join(format!("idlewood-added-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("x.csv");
+        let jobs = ["a", "b", "c"].map(|key| line(key, 1, &[]));
+        let jobs = || jobs.iter().map(|line| (line.key.clone(), line.labels.clone(), line.seed)).collect();
+        let mut table = Table::open(path.clone(), jobs()).unwrap();
+        let keys = || -> Vec<String> {
+            let text = std::fs::read_to_string(&path).unwrap();
+            text.lines().skip(1).map(|line| line.rsplit(',').next().unwrap().to_owned()).collect()
+        };
+        let (a, b, c) = (
+            line("a", 1, &[("x", 1.0)]),
+            line("b", 1, &[("x", 2.0), ("y", 3.0)]),
+            line("c", 1, &[("y", 4.0), ("x", 5.0)]),
+        );
+        table.insert(1, b).unwrap();
+        table.insert(0, a).unwrap();
+        assert_eq!(keys(), ["b", "a"], "in the order in which they came");
+        assert!(Table::open(path.clone(), jobs()).unwrap().lines[..2].iter().all(Option::is_some));
+        assert_eq!(keys(), ["a", "b"]);
+        let mut table = Table::open(path.clone(), jobs()).unwrap();
+        table.insert(2, line("c", 1, &[("z", 4.0)])).unwrap();
+        assert_eq!(keys(), ["a", "b", "c"]);
+        table.insert(2, c).unwrap();
+        let again = Table::open(path.clone(), jobs()).unwrap();
+        assert_eq!(again.lines[2].as_ref().unwrap().values, [("x".to_owned(), 5.0), ("y".to_owned(), 4.0)]);
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn what_was_changed_is_no_line() {
+        let lines = vec![Some(line("a", 1, &[("x", 0.1), ("y", 0.3)])), Some(line("b", 2, &[("x", 0.2), ("z", 0.4)]))];
+        let table = Table { path: PathBuf::from("none"), lines, names: Vec::new() };
+        let text = table.to_csv(&table.names());
+        let keys = |text: &str| text_lines(text).into_keys().collect::<Vec<_>>();
+        assert_eq!(keys(&text), ["a", "b"]);
+        for (from, to) in
+            [(",0.1,", ",0.5,"), (",0.1,", ",NaN,"), (",0.1,", ",,"), ("0.3,", ",0.3"), ("5,none,1,", "6,none,1,")]
+        {
+            assert!(text.contains(from), "{from} in {text}");
+            assert_eq!(keys(&text.replacen(from, to, 1)), ["b"], "{from} to {to}");
+        }
+        // Of columns, those count in which a line has something.
+        assert_eq!(keys(&text.replace("x,y,z", "w,y,z")), [""; 0]);
+        assert_eq!(keys(&text.replace("x,y,z", "x,y,w")), ["a"]);
+        assert_eq!(keys(&text.replace("check,key", "key")), [""; 0]);
+        // Nor is what no number is, though somebody has it right.
+        let heading = "nodes,seed,commit,trace_hash,x,check,key";
+        let of = |value: &str| format!("{heading}\n{}\n", checked(heading, &format!("4,1,abc,f0,{value}"), "k1"));
+        assert_eq!(["0.5", "inf", "NaN", "x"].map(|value| text_lines(&of(value)).len()), [1, 0, 0, 0]);
     }
 }

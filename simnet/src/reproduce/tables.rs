@@ -8,9 +8,9 @@ use crate::experiment::{Line, Samples, Table};
 use crate::overlay::experiment::{Experiment, Rate, Sample};
 
 /// Columns of what an experiment has measured, of leaves by depth, and of traffic by kind of message.
-const MEASURED: &str = "nodes,seed,case,quantity,value,key";
-const HEIGHTS: &str = "nodes,seed,depth,leaves,key";
-const TRAFFIC: &str = "nodes,seed,kind,messages_per_peer_s,bytes_per_peer_s,key";
+const MEASURED: &str = "nodes,seed,case,quantity,value,check,key";
+const HEIGHTS: &str = "nodes,seed,depth,leaves,check,key";
+const TRAFFIC: &str = "nodes,seed,kind,messages_per_peer_s,bytes_per_peer_s,check,key";
 
 /// A table with what jobs have measured.
 struct Measured {
@@ -71,7 +71,7 @@ impl Tables {
     }
 
     /// Of the jobs that are done.
-    pub(super) fn keys(&self) -> Vec<&str> {
+    fn keys(&self) -> Vec<&str> {
         self.jobs.lines.iter().flatten().map(|line| line.key.as_str()).collect()
     }
 
@@ -89,6 +89,7 @@ impl Tables {
         let measured = outcome
             .samples
             .iter()
+            .filter(|sample| sample.value.is_finite())
             .map(|Sample { case, quantity, value }| format!("{nodes},{seed},{case},{quantity},{value}"));
         let depths = outcome.depths.iter().enumerate().filter(|(_, leaves)| **leaves > 0);
         let heights = depths.map(|(depth, leaves)| format!("{nodes},{seed},{depth},{leaves}"));
@@ -113,15 +114,17 @@ impl Tables {
         for Measured { name, count, .. } in tables_of(job.experiment) {
             let rows = rows.remove(name).expect("there are rows for each table");
             values.push((count.to_owned(), rows.len() as f64));
-            self.samples.get_mut(name).expect("there is one of each name").insert(key, rows);
+            self.samples.get_mut(name).expect("there is one of each name").insert(key, rows)?;
         }
         let trace_hash = outcome.trace.to_hex().to_string();
-        self.jobs.lines[number] = Some(Line { key: key.clone(), labels: of.labels(job), seed, trace_hash, values });
-        let keys = self.keys();
-        for Measured { name, .. } in tables_of(job.experiment) {
-            self.samples[name].write(&keys)?;
-        }
         // The last: a line there says that the others are there, too, and how many.
+        self.jobs.insert(number, Line { key: key.clone(), labels: of.labels(job), seed, trace_hash, values })
+    }
+
+    /// Writes all of them in the order of the jobs.
+    pub(super) fn write(&self) -> Result<(), String> {
+        let keys = self.keys();
+        self.samples.values().try_for_each(|samples| samples.write(&keys))?;
         self.jobs.write()
     }
 }
@@ -137,7 +140,7 @@ pub(super) struct Reading<'a> {
 impl<'a> Reading<'a> {
     /// Of cells in the order of [`MEASURED`].
     pub(super) fn of(experiment: Experiment, cells: &[&'a str]) -> Option<Self> {
-        let &[_nodes, _seed, case, quantity, value, _key] = cells else { return None };
+        let &[_nodes, _seed, case, quantity, value, _check, _key] = cells else { return None };
         Some(Self { experiment, case, quantity, value: number(value) })
     }
 }
@@ -151,7 +154,7 @@ pub(super) struct KindRate<'a> {
 impl<'a> KindRate<'a> {
     /// Of cells in the order of [`TRAFFIC`].
     pub(super) fn of(cells: &[&'a str]) -> Option<Self> {
-        let &[_nodes, _seed, kind, messages, bytes, _key] = cells else { return None };
+        let &[_nodes, _seed, kind, messages, bytes, _check, _key] = cells else { return None };
         Some(Self { kind, rate: Rate { messages: number(messages), bytes: number(bytes) } })
     }
 }
