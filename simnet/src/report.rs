@@ -306,6 +306,7 @@ mod tests {
     use idlewood_scheduler::{BagId, TaskId};
 
     use super::*;
+    use crate::host::Ending;
     use crate::workload::Bag;
 
     fn bag(number: u8) -> Bag {
@@ -339,7 +340,7 @@ mod tests {
         record.submitted(0, 0, Time::ZERO);
         record.accepted(id, Time::ZERO);
         for (index, runs) in [(0, 1), (1, 3), (2, 5)] {
-            (0..runs).for_each(|_| record.finished(TaskId { bag: id, index }, Time::ZERO));
+            (0..runs).for_each(|_| record.run_ended(TaskId { bag: id, index }, Ending::Success, Time::ZERO));
         }
         let of = |replicas| {
             let scenario = Scenario { replicas, ..Scenario::default() };
