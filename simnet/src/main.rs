@@ -81,9 +81,9 @@ enum Reproduce {
     Overlay(OverlayArguments),
     /// Maximum and mean stretch relative to MinCent, FCFS and the offline bound, without and with failures.
     ///
-    /// Every experiment but overlay: every case and seed is a simulation of its own; table (CSV), summary (JSON) and
-    /// figures (SVG) in the directory are up to date after each of them. A run that was interrupted goes on where it
-    /// stopped. docs/experiments.md says what the experiments and columns mean.
+    /// Every experiment but overlay: every case and seed is a simulation of its own; the table (CSV) in the
+    /// directory has it at once, summary (JSON) and figures (SVG) follow within seconds, and at the end. A run that was
+    /// interrupted goes on where it stopped. docs/experiments.md says what the experiments and columns mean.
     Fairness(ExperimentArguments),
     /// How long a leaf's change takes to reach the root.
     Updates(ExperimentArguments),
