@@ -99,7 +99,7 @@ impl Peer {
         self.executor.resting_until().filter(|&until| until > self.io.now)
     }
 
-    /// Whether no task went on since [`Effect::KeepCheckpoints`] was ordered with this number.
+    /// Whether no task went on since [`crate::Effect::KeepCheckpoints`] was ordered with this number.
     pub fn is_stopped_since(&self, stop: u64) -> bool {
         self.executor.is_stopped_since(stop)
     }
