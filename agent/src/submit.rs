@@ -200,7 +200,7 @@ fn check_values(options: &Options) -> Result<(), SubmitError> {
         return wrong(format!("a task needs at least 64K of disk, not {} bytes", size.0));
     }
     let replication = replication(options);
-    if !replication.is_valid() || (replication.replicas > 1) != (replication.quorum > 1) {
+    if !replication.is_valid() {
         return wrong(format!(
             "{} replicas with a quorum of {} make no sense: up to {REPLICAS_MAX} replicas, and a quorum from 2 to as many",
             replication.replicas, replication.quorum

@@ -38,7 +38,7 @@ const VOTES_MAX: usize = 16;
 pub struct Replication {
     /// k: copies of each task, 1 to [`REPLICAS_MAX`].
     pub replicas: u32,
-    /// q: results alike that decide, 1 to k.
+    /// q: results alike that decide, 2 to k, and 1 where k is 1.
     pub quorum: u32,
     /// Of a machine that always agreed, one task in so many is checked all the same; 0: every one.
     pub recheck: u32,
@@ -51,9 +51,10 @@ impl Default for Replication {
 }
 
 impl Replication {
-    /// Whether these numbers make sense.
+    /// Whether these numbers make sense. A quorum of one asks for no copies, so that it is no quorum of several.
     pub fn is_valid(self) -> bool {
-        (1..=REPLICAS_MAX).contains(&self.replicas) && (1..=self.replicas).contains(&self.quorum)
+        let is_alone = (self.replicas, self.quorum) == (1, 1);
+        is_alone || self.replicas <= REPLICAS_MAX && (2..=self.replicas).contains(&self.quorum)
     }
 
     pub(crate) fn is_none(&self) -> bool {

@@ -174,7 +174,7 @@ fn replication(replicas: u32, quorum: u32, recheck: u32) -> Replication {
 
 #[test]
 fn nonsense_is_no_replication() {
-    for (replicas, quorum) in [(0, 0), (1, 0), (1, 2), (2, 3), (9, 2)] {
+    for (replicas, quorum) in [(0, 0), (1, 0), (1, 2), (2, 1), (8, 1), (2, 3), (9, 2)] {
         assert!(!Replication { replicas, quorum, recheck: 0 }.is_valid(), "{quorum} of {replicas}");
     }
 }
