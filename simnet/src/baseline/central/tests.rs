@@ -132,14 +132,15 @@ fn what_bags_declare_is_what_is_planned_by_and_what_they_are_is_how_long_they_ta
 /// The centre does not know that a task that runs is longer than its bag declares.
 #[test]
 fn what_is_left_of_a_task_that_runs_is_not_known() {
-    let declared = vec![bag(0.0, 1, 100.0), bag(9.0, 3, 100.0), bag(9.0, 2, 90.0)];
+    // If it were, the last bag, which is smaller, would come first: both would wait for long.
+    let declared = vec![bag(0.0, 1, 1_000.0), bag(5.0, 3, 100.0), bag(90.0, 2, 90.0)];
     let order = |true_mops: f64| {
         let mut instance = instance(&[10.0], declared.clone());
         instance.true_mops = vec![vec![true_mops], vec![100.0; 3], vec![90.0; 2]];
         let completed = seconds(&schedule(&instance, Policy::MinCent));
         [completed[1] - true_mops / 10.0, completed[2] - true_mops / 10.0]
     };
-    assert_eq!(order(100.0), order(5_000.0));
+    assert_eq!([order(1_000.0), order(50_000.0)], [[30.0, 48.0]; 2]);
 }
 
 #[test]
@@ -167,6 +168,13 @@ fn a_task_goes_on_from_its_last_checkpoint_on_its_machine_and_begins_anew_elsewh
     instance.machines[0].sessions = sessions;
     instance.checkpoint_us = Some(10_000_000);
     assert_eq!(seconds(&schedule(&instance, Policy::Fcfs)), [60.0, 45.0]);
+    // Each of two goes on where its own checkpoint is.
+    let mut instance = self::instance(&[10.0, 10.0], vec![bag(0.0, 2, 300.0)]);
+    instance.machines.iter_mut().for_each(|machine| {
+        machine.sessions = vec![Session { from: at(0.0), to: at(25.0) }, Session { from: at(30.0), to: at(1e7) }];
+    });
+    instance.checkpoint_us = Some(10_000_000);
+    assert_eq!(seconds(&schedule(&instance, Policy::MinCent)), [40.0]);
 }
 
 /// Each task in its order to the slot where it starts first, the fastest of those.
