@@ -1,5 +1,6 @@
-//! What this machine knows of others from bags with a quorum: who said what the others said, and who did not
-//! (docs/adr/0015). The submitter's own; nobody else is told.
+//! What this machine knows of others from bags with a quorum: whose outputs were those of the others, and whose were not
+//! (docs/adr/0015). The submitter's own; nobody else is told. Failed tries are left out: who fails where others succeed has bad
+//! luck or a bad machine, which the bag leaves alone for a while (`ledger/failures`), and tells no lie.
 //!
 //! Who gets nothing cannot show that it has changed: so time forgives, one dissent after the other. A machine that goes on
 //! lying has one vote of a task in each such time, which the others outvote.
@@ -23,9 +24,9 @@ const DISSENT_FORGOTTEN_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 /// A machine's past.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reputation {
-    /// Votes like the winner's since it last dissented.
+    /// Outputs like the winner's since it last dissented.
     pub agreed_in_row: u32,
-    /// Votes unlike the winner's, less those that time has taken away.
+    /// Outputs unlike the winner's, less those that time has taken away.
     pub dissents: u32,
     /// When the last of them was; in records before this field it was long ago.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -64,7 +65,7 @@ impl Reputations {
         self.0.get(&peer).copied().unwrap_or_default().at(now)
     }
 
-    /// A machine voted; its reputation now, and whom that pushed out.
+    /// A machine voted for an output; its reputation now, and whom that pushed out.
     pub(crate) fn note(&mut self, peer: PeerId, agreed: bool, now: WallTime) -> (Reputation, Option<PeerId>) {
         let mut pushed_out = None;
         if !self.0.contains_key(&peer) && self.0.len() >= MACHINES_MAX {

@@ -7,6 +7,7 @@
 //!
 //! A machine on which tasks of the bag fail in a row, while elsewhere most of them succeed, is avoided for a while: it
 //! keeps none, and is told to offer nothing. It believes that only where all that it ran lately failed, whoever's it was.
+//! Where there is a quorum a failed vote counts here once others have shown that the task succeeds.
 //!
 //! A task that was over and is run again on demand has all its tries again, and no word of an earlier attempt counts.
 //!

@@ -183,8 +183,9 @@ impl Ledger {
         let votes = &*votes;
         let own = votes.iter().position(|vote| vote.executor.peer == executor.peer)?;
         let alike = |vote: &Vote| votes.iter().filter(|other| other.says(&vote.result)).count();
-        let enough =
-            if is_believed && alike(&votes[own]) == votes.len() { 1 } else { self.replication.quorum as usize };
+        // Who says that a task failed is not believed alone: elsewhere it may succeed, and nothing would show that.
+        let is_alone = is_believed && votes[own].result.success && alike(&votes[own]) == votes.len();
+        let enough = if is_alone { 1 } else { self.replication.quorum as usize };
         // The machine that speaks is there to be asked for the output.
         let winner = std::iter::once(&votes[own]).chain(votes.iter()).find(|vote| alike(vote) >= enough);
         if let Some(Vote { executor, result }) = winner {
@@ -214,13 +215,19 @@ impl Ledger {
         let is_decided = alike == votes.len() || alike >= self.replication.quorum as usize;
         let (mut changes, mut then) = (Vec::new(), Vec::new());
         for vote in &votes {
-            if is_decided && votes.len() > 1 {
-                let now = io.wall(io.now);
-                let (reputation, gone) = io.reputations.note(vote.executor.peer, vote.says(winner), now);
-                changes.push(Change::Put(Record::Reputation { executor: vote.executor.peer, reputation }));
+            let (voter, succeeds) = (vote.executor.peer, vote.result.success);
+            // Of two outputs one is false; a failure that others do not have may be chance.
+            let is_telling = is_decided && votes.len() > 1 && winner.success;
+            if is_telling && succeeds {
+                let (reputation, gone) = io.reputations.note(voter, vote.says(winner), io.wall(io.now));
+                changes.push(Change::Put(Record::Reputation { executor: voter, reputation }));
                 changes.extend(gone.map(|peer| Change::Delete(RecordKey::Reputation(peer))));
             }
-            if vote.executor.peer != decider {
+            // Crashes were counted when they came.
+            if is_telling && !vote.result.crashed {
+                self.note_end(voter, succeeds);
+            }
+            if voter != decider {
                 then.push(Then::Send(vote.executor.clone(), Message::ack(self.bag.id, &vote.result)));
             }
         }

@@ -416,15 +416,90 @@ fn a_failure_is_a_vote_like_any_other() {
             machines.ledger.fetched(index, true, None, &mut machines.io);
         }
     };
-    // One liar fails nothing; two machines that fail alike do, without further tries.
+    // One machine fails nothing; two that fail alike do, without further tries.
     fail(&mut machines, 1, 3);
     machines.end(2, 3);
     machines.end(3, 3);
     assert_eq!((machines.ledger.view().done, machines.ledger.view().failed), (1, 0));
-    assert_eq!(machines.io.reputation(contact(1).peer).dissents, 1);
     fail(&mut machines, 1, 4);
     fail(&mut machines, 2, 4);
     assert_eq!((machines.ledger.view().done, machines.ledger.view().failed), (1, 1));
+}
+
+fn failed(machines: &Machines, machine: u8, index: u64) -> TaskResult {
+    TaskResult { success: false, ..machines.says(machine, index) }
+}
+
+/// All tasks on all of these machines.
+fn held_by_all(replication: Replication, say: &[u8], io: Io) -> Machines {
+    let mut machines = Machines::with(replication, say, io);
+    machines.ledger.issue(&machines.io, &machines.config);
+    machines.give(1, &IntervalSet::from(0..TASKS));
+    loop {
+        let copies = machines.copies();
+        if copies.is_empty() {
+            return machines;
+        }
+        copies.into_iter().for_each(|(to, ranges)| machines.give(to, &ranges));
+    }
+}
+
+#[test]
+fn a_failure_that_others_do_not_have_is_no_lie_nor_is_a_success_where_others_fail() {
+    let mut machines = held_by_all(replication(3, 2, 0), &[TRUTH; 3], io());
+    for index in 0..4 {
+        machines.end_as(failed(&machines, 1, index), 1);
+        machines.end(2, index);
+        machines.end(3, index);
+    }
+    for index in 4..8 {
+        machines.end(2, index);
+        machines.end_as(failed(&machines, 1, index), 1);
+        machines.end_as(failed(&machines, 3, index), 3);
+    }
+    let view = machines.ledger.view();
+    assert_eq!((view.done, view.failed, view.disputed), (4, 4, 8));
+    let known = |number: u8| machines.io.reputation(contact(number).peer);
+    assert_eq!([1, 2, 3].map(|number| known(number).dissents), [0, 0, 0]);
+    assert_eq!([1, 2, 3].map(|number| known(number).agreed_in_row), [0, 4, 4], "a failure is no merit either");
+}
+
+#[test]
+fn a_machine_on_which_all_fails_that_succeeds_on_others_is_left_alone_for_a_while() {
+    let mut machines = held_by_all(replication(3, 2, 0), &[TRUTH; 3], io());
+    let avoided =
+        |machines: &Machines, number: u8| !machines.ledger.avoided_for(contact(number).peer, machines.io.now).is_zero();
+    let mut ended = 0;
+    while !avoided(&machines, 1) {
+        machines.end_as(failed(&machines, 1, ended), 1);
+        machines.end(2, ended);
+        machines.end(3, ended);
+        ended += 1;
+        assert!(ended <= u64::from(FAILED_IN_ROW) + 1, "{:?}", machines.ledger.failing);
+        assert_accounted(&machines.ledger);
+    }
+    assert_eq!(ended, u64::from(FAILED_IN_ROW) + 1, "it is noticed with its next word");
+    assert!(!avoided(&machines, 2) && !avoided(&machines, 3));
+    assert!(!machines.io.reputation(contact(1).peer).is_distrusted());
+    machines.io.now += Duration::from_secs(61);
+    assert!(!avoided(&machines, 1));
+}
+
+#[test]
+fn nobody_is_believed_alone_who_says_that_a_task_failed() {
+    let mut io = io();
+    for _ in 0..crate::reputation::CLEAN_AFTER {
+        io.reputations.note(contact(1).peer, true, NOW);
+    }
+    let mut machines = Machines::with(replication(2, 2, u32::MAX), &[TRUTH; 3], io);
+    machines.ledger.issue(&machines.io, &machines.config);
+    machines.give(1, &IntervalSet::from(0..TASKS));
+    machines.end(1, 0);
+    assert_eq!((machines.ledger.view().done, machines.copies().len()), (1, 0), "its outputs are");
+    machines.end_as(failed(&machines, 1, 1), 1);
+    assert_eq!(machines.ledger.view().failed, 0);
+    let copies = machines.copies();
+    assert!(matches!(&copies[..], [(2, ranges)] if *ranges == IntervalSet::from(1..2)), "{copies:?}");
 }
 
 #[test]
