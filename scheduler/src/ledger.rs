@@ -556,7 +556,12 @@ impl Ledger {
     }
 
     /// The requests for everything that is to be issued now, and the machine that one is for which others declined.
-    pub(crate) fn issue(&mut self, io: &Io, config: &Config) -> Vec<(Option<Contact>, Request)> {
+    pub(crate) fn issue(
+        &mut self,
+        known: impl Fn() -> Vec<Known>,
+        io: &Io,
+        config: &Config,
+    ) -> Vec<(Option<Contact>, Request)> {
         let mut requests = Vec::new();
         if self.unissued.is_empty() || !self.open || self.is_closed() || !self.is_measured() {
             return requests;
@@ -568,9 +573,9 @@ impl Ledger {
             self.bag.task_mops = (sum / count as f64).clamp(WORK_MOPS_MIN, BAG_WORK_MOPS_MAX);
         }
         while !self.unissued.is_empty() {
-            let direct = self.declined.direct(&self.unissued);
-            let to = if direct.is_empty() { None } else { self.willing(&direct, io) };
-            let from = if to.is_some() { &direct } else { &self.unissued };
+            let direct = self.votes.alike(&self.declined.direct(&self.unissued));
+            let to = if direct.is_empty() { None } else { self.willing(&direct, &known, io) };
+            let from = if direct.is_empty() { &self.unissued } else { &direct };
             let mut ranges: IntervalSet = from.ranges().take(REQUEST_INTERVALS_MAX).collect();
             let mut checkpoints = self.checkpoints.keys().filter(|index| ranges.contains(**index));
             if let Some(&end) = checkpoints.nth(CHECKPOINTS_MAX) {
@@ -578,6 +583,9 @@ impl Ledger {
             }
             self.unissued.subtract(&ranges);
             let only = to.as_ref().map(|to| to.peer);
+            if let Some(to) = only {
+                self.votes.send_to(to, ranges.len());
+            }
             requests.push((to, self.request(ranges, only, io, config)));
         }
         requests

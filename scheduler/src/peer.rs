@@ -434,7 +434,7 @@ impl Peer {
         };
         let mut requests = Vec::new();
         for ledger in self.ledgers.values_mut() {
-            requests.append(&mut ledger.issue(&self.io, &self.config));
+            requests.append(&mut ledger.issue(known, &self.io, &self.config));
             let copies = ledger.copies_due(known, right, &self.io, &self.config);
             requests.extend(copies.into_iter().map(|(to, request)| (Some(to), request)));
         }

@@ -2,7 +2,8 @@
 //!
 //! They are issued again after a pause, which doubles while nobody takes any. A machine that declines stands idle, so that
 //! it looks like the best there is and would be given the same again: what has been declined twice goes straight to a
-//! machine that holds tasks of the bag and has fewest, or to this one, which takes its own always. Who declined is not
+//! machine that holds tasks of the bag and has fewest, or to this one, which takes its own always; where neither may have it,
+//! to the neighbour that was sent fewest. Who declined is not
 //! asked for a while, which doubles too while it takes nothing; a copy that it declined goes to another machine at once.
 //!
 //! What the tree brings to a machine that may not have it, since it is distrusted, is left alone or has said already what came
@@ -16,8 +17,8 @@ use std::time::Duration;
 
 use idlewood_overlay::{Contact, PeerId, Time};
 
-use super::Ledger;
 use super::failures::{PAUSE_FIRST, doubled, pause_end};
+use super::{Known, Ledger};
 use crate::bag::DeclineReason;
 use crate::io::Io;
 use crate::ranges::IntervalSet;
@@ -139,8 +140,8 @@ impl Ledger {
         self.pause(&back, until, io);
     }
 
-    /// Who takes these tasks, which others declined; nobody where even this machine may not have them.
-    pub(super) fn willing(&self, ranges: &IntervalSet, io: &Io) -> Option<Contact> {
+    /// Who takes these tasks, which others declined; nobody where no machine that is known may have them.
+    pub(super) fn willing(&self, ranges: &IntervalSet, known: impl FnOnce() -> Vec<Known>, io: &Io) -> Option<Contact> {
         let may = |peer: PeerId| {
             !(self.is_replicated() && io.reputation(peer).is_distrusted())
                 && self.avoided_for(peer, io.now).is_zero()
@@ -150,6 +151,10 @@ impl Ledger {
         let holds = self.placed.values().filter(|placement| !placement.ranges.is_empty());
         let holds = holds.filter(|placement| may(placement.executor.peer));
         let willing = holds.min_by_key(|placement| placement.ranges.len()).map(|placement| &placement.executor);
-        willing.or_else(|| Some(&*io.me).filter(|me| may(me.peer))).cloned()
+        let willing = willing.or_else(|| Some(&*io.me).filter(|me| may(me.peer))).cloned();
+        willing.or_else(|| {
+            let known = known().into_iter().map(|known| known.contact).filter(|known| may(known.peer));
+            known.min_by_key(|known| (self.votes.sent_to(known.peer), known.peer))
+        })
     }
 }

@@ -91,7 +91,7 @@ pub(super) struct Votes {
     by_task: BTreeMap<u64, Vec<Vote>>,
     /// Of machines that are believed alone, and not picked for a check: no copies of these.
     exempt: IntervalSet,
-    /// Copies that each machine was sent.
+    /// Tasks that each machine was sent, not through the tree.
     sent: BTreeMap<PeerId, u64>,
     /// Some task may have fewer copies than it should.
     pub(super) lacking: bool,
@@ -117,8 +117,25 @@ impl Votes {
         self.by_task.get(&index).into_iter().flatten().map(|vote| vote.executor.peer).collect()
     }
 
-    fn sent_to(&self, peer: PeerId) -> u64 {
+    /// Tasks that went straight to this machine.
+    pub(super) fn sent_to(&self, peer: PeerId) -> u64 {
         self.sent.get(&peer).copied().unwrap_or(0)
+    }
+
+    /// More tasks go straight to this machine.
+    pub(super) fn send_to(&mut self, peer: PeerId, tasks: u64) {
+        *self.sent.entry(peer).or_insert(0) += tasks;
+    }
+
+    /// The first of these tasks, and the others with the same voters as far as that is easily told: those that nobody has voted
+    /// on, or that one alone.
+    pub(super) fn alike(&self, ranges: &IntervalSet) -> IntervalSet {
+        let Some(first) = ranges.first() else { return IntervalSet::new() };
+        if self.by_task.contains_key(&first) {
+            return IntervalSet::from(first..first + 1);
+        }
+        let voted: IntervalSet = self.by_task.keys().map(|&index| index..index + 1).collect();
+        ranges.difference(&voted)
     }
 
     /// The output that a machine voted for cannot be had from it: it may have another try.
@@ -323,10 +340,10 @@ impl Ledger {
                     self.ask_again(io.now, config);
                     continue;
                 };
-                let sent_then = sent + (part.end - part.start);
+                let len = part.end - part.start;
                 halves[usize::from(half)].remove(&(sent, peer));
-                halves[usize::from(half)].insert((sent_then, peer));
-                self.votes.sent.insert(peer, sent_then);
+                halves[usize::from(half)].insert((sent + len, peer));
+                self.votes.send_to(peer, len);
                 shares.entry(peer).or_default().insert(part);
             }
         }

@@ -59,7 +59,7 @@ pub(super) fn result(index: u64, success: bool) -> TaskResult {
 impl Ledger {
     /// What is issued now.
     pub(super) fn requests(&mut self, io: &Io, config: &Config) -> Vec<Request> {
-        self.issue(io, config).into_iter().map(|(_, request)| request).collect()
+        self.issue(Vec::new, io, config).into_iter().map(|(_, request)| request).collect()
     }
 }
 
@@ -174,7 +174,7 @@ fn what_nobody_answers_to_is_issued_again_long_before_all_must_have_answered() {
         let mut io = io();
         io.leaves = 10_000;
         let mut ledger = ledger(&io, 1);
-        let requests = ledger.issue(&io, &config);
+        let requests = ledger.issue(Vec::new, &io, &config);
         let (to, request) = &requests[0];
         assert!(requests.len() == 1 && to.is_none());
         assert!(request.leads && request.machines == TASKS as u32);

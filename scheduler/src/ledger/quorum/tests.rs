@@ -71,11 +71,20 @@ impl Machines {
         dropped.iter().for_each(|drop| self.held.entry(machine).or_default().subtract(drop));
     }
 
+    fn distrust(&mut self, peer: PeerId) {
+        for _ in 0..3 {
+            self.io.reputations.note(peer, false, self.io.wall(Time::ZERO));
+        }
+    }
+
+    fn known(&self) -> Vec<Known> {
+        let contacts = (1..=self.machines()).map(contact);
+        contacts.map(|contact| Known { right: Self::right(contact.peer), contact }).collect()
+    }
+
     /// The copies that go out, and to whom.
     fn copies(&mut self) -> Vec<(u8, IntervalSet)> {
-        let known = (1..=self.machines())
-            .map(|number| Known { contact: contact(number), right: Self::right(contact(number).peer) })
-            .collect();
+        let known = self.known();
         let copies = self.ledger.copies_due(|| known, Self::right, &self.io, &self.config);
         assert_accounted(&self.ledger);
         copies.into_iter().map(|(to, request)| (to.peer.0[0], request.ranges)).collect()
@@ -182,7 +191,7 @@ fn nonsense_is_no_replication() {
 #[test]
 fn copies_go_to_other_machines_and_first_to_the_other_half() {
     let mut machines = Machines::new(replication(3, 2, 0), &[TRUTH; 6]);
-    machines.ledger.issue(&machines.io, &machines.config);
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
     machines.give(1, &IntervalSet::from(0..TASKS));
     let second = machines.copies();
     assert!(second.iter().all(|(to, _)| to % 2 == 0), "{second:?}");
@@ -207,7 +216,7 @@ fn copies_go_to_other_machines_and_first_to_the_other_half() {
 #[test]
 fn one_word_decides_nothing_and_two_alike_do() {
     let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH, 9, TRUTH]);
-    machines.ledger.issue(&machines.io, &machines.config);
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
     machines.give(1, &IntervalSet::from(0..TASKS));
     for _ in 0..3 {
         machines.end(1, 7);
@@ -300,7 +309,7 @@ fn machines_that_always_agreed_are_believed_but_for_some_tasks() {
 fn asked_in_vain(success: bool, crashed: bool) -> Machines {
     let say: Vec<u8> = (100..120).collect();
     let mut machines = Machines::new(replication(2, 2, 0), &say);
-    machines.ledger.issue(&machines.io, &machines.config);
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
     for machine in 1..=20 {
         machines.held.insert(machine, IntervalSet::from(0..1));
         machines.ledger.votes.lacking = true;
@@ -336,7 +345,7 @@ fn a_task_that_crashes_everywhere_has_failed_whatever_it_wrote_until_then() {
 #[test]
 fn a_crash_that_is_a_vote_counts_once() {
     let mut machines = Machines::new(replication(3, 2, 0), &[TRUTH; 4]);
-    machines.ledger.issue(&machines.io, &machines.config);
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
     machines.give(4, &IntervalSet::from(0..TASKS));
     for index in 1..7 {
         machines.ledger.done.insert(index..index + 1);
@@ -359,7 +368,7 @@ fn a_crash_that_is_a_vote_counts_once() {
 #[test]
 fn who_cannot_show_what_it_voted_for_may_try_again() {
     let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 2]);
-    machines.ledger.issue(&machines.io, &machines.config);
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
     machines.give(1, &IntervalSet::from(0..TASKS));
     for (to, ranges) in machines.copies() {
         machines.give(to, &ranges);
@@ -381,7 +390,7 @@ fn who_cannot_show_what_it_voted_for_may_try_again() {
 #[test]
 fn a_copy_that_comes_back_goes_out_again_as_another_attempt() {
     let mut machines = Machines::new(replication(3, 2, 0), &[TRUTH; 3]);
-    machines.ledger.issue(&machines.io, &machines.config);
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
     for machine in 1..=3 {
         machines.give(machine, &IntervalSet::from(0..TASKS));
         machines.copies();
@@ -404,7 +413,7 @@ fn a_copy_that_comes_back_goes_out_again_as_another_attempt() {
 #[test]
 fn a_failure_is_a_vote_like_any_other() {
     let mut machines = Machines::new(replication(3, 2, 0), &[TRUTH; 3]);
-    machines.ledger.issue(&machines.io, &machines.config);
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
     for machine in 1..=3 {
         let copies = if machine == 1 { vec![(1, IntervalSet::from(0..TASKS))] } else { machines.copies() };
         copies.into_iter().for_each(|(to, ranges)| machines.give(to, &ranges));
@@ -433,7 +442,7 @@ fn failed(machines: &Machines, machine: u8, index: u64) -> TaskResult {
 /// All tasks on all of these machines.
 fn held_by_all(replication: Replication, say: &[u8], io: Io) -> Machines {
     let mut machines = Machines::with(replication, say, io);
-    machines.ledger.issue(&machines.io, &machines.config);
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
     machines.give(1, &IntervalSet::from(0..TASKS));
     loop {
         let copies = machines.copies();
@@ -492,7 +501,7 @@ fn nobody_is_believed_alone_who_says_that_a_task_failed() {
         io.reputations.note(contact(1).peer, true, NOW);
     }
     let mut machines = Machines::with(replication(2, 2, u32::MAX), &[TRUTH; 3], io);
-    machines.ledger.issue(&machines.io, &machines.config);
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
     machines.give(1, &IntervalSet::from(0..TASKS));
     machines.end(1, 0);
     assert_eq!((machines.ledger.view().done, machines.copies().len()), (1, 0), "its outputs are");
@@ -505,7 +514,7 @@ fn nobody_is_believed_alone_who_says_that_a_task_failed() {
 #[test]
 fn too_few_machines_decide_nothing_and_wait() {
     let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH]);
-    machines.ledger.issue(&machines.io, &machines.config);
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
     machines.give(1, &IntervalSet::from(0..TASKS));
     assert!(machines.copies().is_empty());
     assert!(machines.ledger.deadline().is_some(), "and looks again later");
@@ -521,7 +530,7 @@ fn too_few_machines_decide_nothing_and_wait() {
 #[test]
 fn a_crash_of_one_copy_ends_no_other_and_makes_room_for_one_more() {
     let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 4]);
-    machines.ledger.issue(&machines.io, &machines.config);
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
     machines.give(1, &IntervalSet::from(0..TASKS));
     for (to, ranges) in machines.copies() {
         machines.give(to, &ranges);
@@ -558,7 +567,7 @@ fn a_crash_of_one_copy_ends_no_other_and_makes_room_for_one_more() {
 #[test]
 fn who_has_voted_and_has_no_lease_any_more_is_told_to_forget_the_task() {
     let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 3]);
-    machines.ledger.issue(&machines.io, &machines.config);
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
     machines.give(1, &IntervalSet::from(0..TASKS));
     let vote = machines.says(1, 0);
     machines.ledger.results(&contact(1), vec![vote], &mut machines.io, &machines.config);
@@ -581,7 +590,8 @@ fn next_requests(machines: &mut Machines) -> Vec<(Option<u8>, IntervalSet)> {
     let deadline = machines.ledger.deadline().expect("it is issued again");
     machines.io.now = deadline.max(machines.io.now);
     machines.ledger.expire(&mut machines.io);
-    let requests = machines.ledger.issue(&machines.io, &machines.config);
+    let known = machines.known();
+    let requests = machines.ledger.issue(|| known.clone(), &machines.io, &machines.config);
     requests.into_iter().map(|(to, request)| (to.map(|to| to.peer.0[0]), request.ranges)).collect()
 }
 
@@ -592,7 +602,7 @@ fn what_the_tree_brings_to_a_distrusted_machine_goes_elsewhere_at_once_and_not_t
         machines.io.reputations.note(contact(2).peer, false, machines.io.wall(Time::ZERO));
     }
     assert!(machines.io.reputation(contact(2).peer).is_distrusted());
-    machines.ledger.issue(&machines.io, &machines.config);
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
     let (some, rest) = (IntervalSet::from(0..10), IntervalSet::from(10..TASKS));
     machines.give(2, &some);
     assert!(machines.held[&2].is_empty(), "it is told to drop them");
@@ -610,15 +620,58 @@ fn what_the_tree_brings_to_a_distrusted_machine_goes_elsewhere_at_once_and_not_t
     assert_accounted(&machines.ledger);
 }
 
+/// At the end of a bag nobody holds anything of it, and the submitter's own machine may be distrusted, too.
+#[test]
+fn what_the_tree_brings_to_distrusted_machines_alone_goes_to_a_neighbour_that_holds_nothing() {
+    let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 4]);
+    let me = machines.io.me.peer;
+    for peer in [me, contact(2).peer, contact(3).peer] {
+        machines.distrust(peer);
+    }
+    let all = IntervalSet::from(0..TASKS);
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
+    machines.give(2, &all);
+    assert_eq!(next_requests(&mut machines), [(None, all.clone())]);
+    machines.give(2, &all);
+    assert_eq!(next_requests(&mut machines), [(Some(1), all.clone())]);
+    // Where it does not answer another one is asked.
+    assert_eq!(next_requests(&mut machines), [(Some(4), all.clone())]);
+    machines.give(4, &all);
+    assert_eq!(machines.held[&4], all);
+    assert_accounted(&machines.ledger);
+}
+
+/// Of two tasks each machine that is left has voted on one.
+#[test]
+fn what_was_declined_goes_to_who_may_have_a_part_of_it() {
+    let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 2]);
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
+    machines.give(1, &IntervalSet::from(0..TASKS));
+    for (number, index) in [(1, 3), (2, 4), (0, 3), (0, 4)] {
+        let result = TaskResult { output: BlobId([number + 100; 32]), ..result(index, true) };
+        let vote = Vote { executor: contact(number), result };
+        machines.ledger.votes.by_task.entry(index).or_default().push(vote);
+    }
+    let two = IntervalSet::from(3..5);
+    machines.held.entry(1).or_default().subtract(&two);
+    machines.speak(1);
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
+    machines.ledger.declined(contact(9).peer, &two, DeclineReason::Quota, &mut machines.io);
+    assert_eq!(next_requests(&mut machines), [(None, two.clone())]);
+    machines.ledger.declined(contact(9).peer, &two, DeclineReason::Quota, &mut machines.io);
+    assert_eq!(next_requests(&mut machines), [(Some(2), IntervalSet::from(3..4)), (Some(1), IntervalSet::from(4..5))]);
+}
+
 #[test]
 fn what_was_declined_goes_to_nobody_who_may_not_have_it() {
     let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 4]);
-    machines.ledger.issue(&machines.io, &machines.config);
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
     for (number, tasks) in [(1, 0..2), (2, 2..9), (3, 9..14), (4, 14..15)] {
         machines.give(number, &IntervalSet::from(tasks));
     }
     let rest = IntervalSet::from(15..TASKS);
-    let willing = |machines: &Machines| machines.ledger.willing(&rest, &machines.io).map(|contact| contact.peer.0[0]);
+    let willing =
+        |machines: &Machines| machines.ledger.willing(&rest, Vec::new, &machines.io).map(|contact| contact.peer.0[0]);
     assert_eq!(willing(&machines), Some(4), "it has fewest");
     machines.ledger.declined(contact(4).peer, &IntervalSet::from(15..16), DeclineReason::Quota, &mut machines.io);
     assert_eq!(willing(&machines), Some(1), "who declines is not asked");
@@ -637,6 +690,9 @@ fn what_was_declined_goes_to_nobody_who_may_not_have_it() {
     let me = Vote { executor: Contact::clone(&machines.io.me), result: machines.says(1, 20) };
     machines.ledger.votes.by_task.entry(20).or_default().push(me);
     assert_eq!(willing(&machines), None);
+    let known = (4..=5).map(|number| Known { contact: contact(number), right: false }).collect();
+    let willing = machines.ledger.willing(&rest, || known, &machines.io).map(|contact| contact.peer.0[0]);
+    assert_eq!(willing, Some(5), "the neighbour that may have them");
     // Who has voted and is brought the task by the tree is no place for it either.
     machines.held.remove(&3);
     machines.give(3, &IntervalSet::from(9..14).union(&IntervalSet::from(20..21)));
@@ -648,7 +704,7 @@ fn what_was_declined_goes_to_nobody_who_may_not_have_it() {
 fn a_copy_that_is_declined_goes_to_another_machine_at_once_and_back_only_after_a_pause() {
     let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 4]);
     let all = IntervalSet::from(0..TASKS);
-    machines.ledger.issue(&machines.io, &machines.config);
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
     machines.give(1, &all);
     let decline = |machines: &mut Machines, number: u8, ranges: &IntervalSet| {
         machines.ledger.declined(contact(number).peer, ranges, DeclineReason::Program, &mut machines.io);

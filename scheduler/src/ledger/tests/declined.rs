@@ -6,7 +6,7 @@ use super::*;
 fn what_is_declined_waits_and_goes_to_who_takes_it() {
     let (mut io, config) = (io(), Config::default());
     let mut ledger = ledger(&io, 0);
-    ledger.issue(&io, &config);
+    ledger.issue(Vec::new, &io, &config);
     ledger.holding(said(1, 1, IntervalSet::from(0..20)), &mut io, &config);
     ledger.holding(said(2, 1, IntervalSet::from(20..25)), &mut io, &config);
     // What is placed is nobody else's to decline.
@@ -14,12 +14,12 @@ fn what_is_declined_waits_and_goes_to_who_takes_it() {
     assert_accounted(&ledger);
     assert_eq!(ledger.view().placed, 25);
     assert_eq!(ledger.view().declined[&DeclineReason::Role], Declines { tasks: 15, last: contact(3).peer });
-    assert!(ledger.issue(&io, &config).is_empty(), "not at once");
+    assert!(ledger.issue(Vec::new, &io, &config).is_empty(), "not at once");
     let next = |ledger: &mut Ledger, io: &mut Io| {
         let waited = ledger.deadline().expect("it is issued again").since(io.now);
         io.now = ledger.deadline().expect("as above");
         ledger.expire(io);
-        (waited, ledger.issue(io, &config))
+        (waited, ledger.issue(Vec::new, io, &config))
     };
     let (first, requests) = next(&mut ledger, &mut io);
     assert!(matches!(&requests[..], [(None, request)] if request.ranges == IntervalSet::from(25..40)), "{requests:?}");
@@ -43,7 +43,7 @@ fn what_is_declined_waits_and_goes_to_who_takes_it() {
 fn where_all_decline_the_own_machine_runs_it_and_asks_seldom() {
     let (mut io, config) = (io(), Config::default());
     let mut ledger = ledger(&io, 0);
-    ledger.issue(&io, &config);
+    ledger.issue(Vec::new, &io, &config);
     let mut pauses = Vec::new();
     for round in 0..12 {
         ledger.declined(contact(3).peer, &IntervalSet::from(0..TASKS), DeclineReason::Role, &mut io);
@@ -51,7 +51,7 @@ fn where_all_decline_the_own_machine_runs_it_and_asks_seldom() {
         pauses.push(until.since(io.now).as_secs());
         io.now = until;
         ledger.expire(&mut io);
-        let requests = ledger.issue(&io, &config);
+        let requests = ledger.issue(Vec::new, &io, &config);
         let to: Vec<Option<PeerId>> = requests.iter().map(|(to, _)| to.as_ref().map(|to| to.peer)).collect();
         assert_eq!(to, [(round > 0).then_some(io.me.peer)]);
         // Whom it went to is asked no more; as if it had been lost on its way.
