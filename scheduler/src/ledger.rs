@@ -10,7 +10,7 @@
 //! Everything is in intervals, never in tasks, and what comes with each result or renewal costs no scan of the
 //! executors: the ledger counts the copies of each index, looks first at the executor that speaks, and keeps a moment
 //! before which no lease ends. What it does cost is a look at each request that is still on its way: few, unless much
-//! was scattered and is issued again, in one request per [`REQUEST_INTERVALS_MAX`] intervals.
+//! was scattered and is issued again, in one request per [`REQUEST_INTERVALS_MAX`] intervals and machine that is named.
 
 mod declined;
 mod failures;
@@ -573,9 +573,12 @@ impl Ledger {
             self.bag.task_mops = (sum / count as f64).clamp(WORK_MOPS_MIN, BAG_WORK_MOPS_MAX);
         }
         while !self.unissued.is_empty() {
-            let direct = self.votes.alike(&self.declined.direct(&self.unissued));
-            let to = if direct.is_empty() { None } else { self.willing(&direct, &known, io) };
-            let from = if direct.is_empty() { &self.unissued } else { &direct };
+            let direct = self.declined.direct(&self.unissued);
+            let willing = if direct.is_empty() { None } else { self.willing(&direct, &known, io) };
+            let (to, from) = match willing {
+                Some((to, may_have)) => (Some(to), may_have),
+                None => (None, self.unissued.clone()),
+            };
             let mut ranges: IntervalSet = from.ranges().take(REQUEST_INTERVALS_MAX).collect();
             let mut checkpoints = self.checkpoints.keys().filter(|index| ranges.contains(**index));
             if let Some(&end) = checkpoints.nth(CHECKPOINTS_MAX) {

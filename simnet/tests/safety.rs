@@ -170,8 +170,8 @@ fn a_quorum_of_failed_tries_fails_a_task_under_churn() {
     assert!(failed > 5, "{failed}");
 }
 
-/// Most tries fail, and machines forget what they had: nobody lies, so that nobody is distrusted, and no task is left over for want of
-/// machines that may have it. With these seeds one was, or all were.
+/// Most tries fail, and machines forget what they had: since nobody lies nobody is distrusted, and no task is left over for want of a
+/// machine that may have it.
 #[test]
 fn bags_with_a_quorum_close_where_most_tries_fail_and_machines_forget() {
     for seed in [131, 133, 134] {

@@ -3,8 +3,8 @@
 //! They are issued again after a pause, which doubles while nobody takes any. A machine that declines stands idle, so that
 //! it looks like the best there is and would be given the same again: what has been declined twice goes straight to a
 //! machine that holds tasks of the bag and has fewest, or to this one, which takes its own always; where neither may have it,
-//! to the neighbour that was sent fewest. Who declined is not
-//! asked for a while, which doubles too while it takes nothing; a copy that it declined goes to another machine at once.
+//! to the neighbour that was sent fewest. Who declined is not asked for a while, which doubles too while it takes nothing;
+//! a copy that it declined goes to another machine at once.
 //!
 //! What the tree brings to a machine that may not have it, since it is distrusted, is left alone or has said already what came
 //! of it, goes the same way as if that machine had declined it.
@@ -96,8 +96,7 @@ impl Ledger {
     /// A machine accounts for tasks that it may not have, and is told to drop them. Those that were on their way to it are not
     /// any more.
     pub(super) fn turned_away(&mut self, executor: PeerId, ranges: &IntervalSet, io: &mut Io) {
-        let has_no_trust = self.is_replicated() && io.reputation(executor).is_distrusted();
-        let may_have_none = has_no_trust || !self.avoided_for(executor, io.now).is_zero();
+        let may_have_none = self.is_shunned(executor, io) || !self.avoided_for(executor, io.now).is_zero();
         let back = if may_have_none { ranges.clone() } else { self.votes.of(executor, ranges) };
         let back = self.off_their_way(executor, &back);
         self.try_elsewhere(back, io);
@@ -140,21 +139,28 @@ impl Ledger {
         self.pause(&back, until, io);
     }
 
-    /// Who takes these tasks, which others declined; nobody where no machine that is known may have them.
-    pub(super) fn willing(&self, ranges: &IntervalSet, known: impl FnOnce() -> Vec<Known>, io: &Io) -> Option<Contact> {
-        let may = |peer: PeerId| {
-            !(self.is_replicated() && io.reputation(peer).is_distrusted())
+    /// Who takes some of these tasks, which others declined, and which; nobody where no machine that is known may have any.
+    pub(super) fn willing(
+        &self,
+        ranges: &IntervalSet,
+        known: impl FnOnce() -> Vec<Known>,
+        io: &Io,
+    ) -> Option<(Contact, IntervalSet)> {
+        let may_have = |contact: &Contact| {
+            let peer = contact.peer;
+            let is_asked = !self.is_shunned(peer, io)
                 && self.avoided_for(peer, io.now).is_zero()
-                && !self.declined.is_declining(peer, io.now)
-                && self.votes.of(peer, ranges).is_empty()
+                && !self.declined.is_declining(peer, io.now);
+            let may = || ranges.difference(&self.votes.of(peer, ranges));
+            Some((contact.clone(), is_asked.then(may)?)).filter(|(_, may)| !may.is_empty())
         };
-        let holds = self.placed.values().filter(|placement| !placement.ranges.is_empty());
-        let holds = holds.filter(|placement| may(placement.executor.peer));
-        let willing = holds.min_by_key(|placement| placement.ranges.len()).map(|placement| &placement.executor);
-        let willing = willing.or_else(|| Some(&*io.me).filter(|me| may(me.peer))).cloned();
-        willing.or_else(|| {
-            let known = known().into_iter().map(|known| known.contact).filter(|known| may(known.peer));
-            known.min_by_key(|known| (self.votes.sent_to(known.peer), known.peer))
+        let mut holders: Vec<_> = self.placed.values().filter(|placement| !placement.ranges.is_empty()).collect();
+        holders.sort_by_key(|placement| placement.ranges.len());
+        let holders = holders.into_iter().map(|placement| &placement.executor);
+        holders.chain([&*io.me]).find_map(may_have).or_else(|| {
+            let mut neighbours: Vec<Contact> = known().into_iter().map(|known| known.contact).collect();
+            neighbours.sort_by_key(|contact| (self.votes.sent_to(contact.peer), contact.peer));
+            neighbours.iter().find_map(may_have)
         })
     }
 }

@@ -360,7 +360,7 @@ impl Ledger {
 
     /// What this executor, which holds `mine`, newly takes on with these ranges: of what is on its way or to be issued.
     fn gained(&self, executor: PeerId, ranges: &IntervalSet, mine: &IntervalSet, attempt: u32, io: &Io) -> IntervalSet {
-        let is_shunned = self.is_replicated() && io.reputation(executor).is_distrusted();
+        let is_shunned = self.is_shunned(executor, io);
         // Nothing of a bag is issued before it is measured, whatever life of this machine that was.
         let is_issued = self.may_be_held && self.is_measured();
         if !is_issued || is_shunned || !self.avoided_for(executor, io.now).is_zero() {
@@ -436,12 +436,13 @@ impl Ledger {
 
     /// An executor offers tasks that have not begun for a machine that has nothing to do. They are issued to that one,
     /// as durable as any other placement, and dropped by the one that had them; nothing happens to what it does not
-    /// have, but it is to drop that, too.
+    /// have, but it is to drop that, too. Where the other one is distrusted, they stay where they are.
     pub(crate) fn offer(&mut self, executor: Contact, ranges: &IntervalSet, to: Contact, io: &mut Io, config: &Config) {
         let term = self.term(io, config);
         let mut kept = IntervalSet::new();
         let (is_open, bag) = (!self.is_closed() && self.may_be_held, self.bag.id);
-        if let Some(placement) = self.placed.get_mut(&executor.peer).filter(|_| is_open) {
+        let is_shunned = self.is_shunned(to.peer, io);
+        if let Some(placement) = self.placed.get_mut(&executor.peer).filter(|_| is_open && !is_shunned) {
             let given = placement.ranges.intersection(ranges);
             placement.ranges.subtract(&given);
             let left = placement.ranges.clone();
@@ -465,7 +466,7 @@ impl Ledger {
                 io.persist(changes, vec![Then::Send(to, request)]);
             }
         } else if is_open {
-            // It has to say first what it holds.
+            // It has to say first what it holds; or who asks gets nothing of this bag.
             kept = ranges.clone();
         }
         let (drop, submitter) = (ranges.difference(&kept), Some((&io.me).into()));

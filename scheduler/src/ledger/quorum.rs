@@ -127,17 +127,6 @@ impl Votes {
         *self.sent.entry(peer).or_insert(0) += tasks;
     }
 
-    /// The first of these tasks, and the others with the same voters as far as that is easily told: those that nobody has voted
-    /// on, or that one alone.
-    pub(super) fn alike(&self, ranges: &IntervalSet) -> IntervalSet {
-        let Some(first) = ranges.first() else { return IntervalSet::new() };
-        if self.by_task.contains_key(&first) {
-            return IntervalSet::from(first..first + 1);
-        }
-        let voted: IntervalSet = self.by_task.keys().map(|&index| index..index + 1).collect();
-        ranges.difference(&voted)
-    }
-
     /// The output that a machine voted for cannot be had from it: it may have another try.
     pub(super) fn withdraw(&mut self, executor: PeerId, index: u64) {
         if let Some(votes) = self.by_task.get_mut(&index) {
@@ -233,15 +222,15 @@ impl Ledger {
         let (mut changes, mut then) = (Vec::new(), Vec::new());
         for vote in &votes {
             let (voter, succeeds) = (vote.executor.peer, vote.result.success);
-            // Of two outputs one is false; a failure that others do not have may be chance.
+            // Of two outputs one is false; a failure that others do not have may be chance, and so may be a success.
             let is_telling = is_decided && votes.len() > 1 && winner.success;
             if is_telling && succeeds {
                 let (reputation, gone) = io.reputations.note(voter, vote.says(winner), io.wall(io.now));
                 changes.push(Change::Put(Record::Reputation { executor: voter, reputation }));
                 changes.extend(gone.map(|peer| Change::Delete(RecordKey::Reputation(peer))));
             }
-            // Crashes were counted when they came.
-            if is_telling && !vote.result.crashed {
+            // A crash counts when it comes, and a false output says nothing of whether tasks run there.
+            if is_telling && !vote.result.crashed && (!succeeds || vote.says(winner)) {
                 self.note_end(voter, succeeds);
             }
             if voter != decider {
@@ -286,6 +275,11 @@ impl Ledger {
         };
         let silent = held.saturating_sub(votes.iter().filter(holds).count());
         most.unwrap_or(0) + silent < self.replication.quorum as usize
+    }
+
+    /// Whether this machine gets nothing of the bag, since it is distrusted.
+    pub(super) fn is_shunned(&self, executor: PeerId, io: &Io) -> bool {
+        self.is_replicated() && io.reputation(executor).is_distrusted()
     }
 
     /// The copies that are to go out now, and to whom: to machines that do not have the task.

@@ -489,6 +489,11 @@ fn a_machine_on_which_all_fails_that_succeeds_on_others_is_left_alone_for_a_whil
     }
     assert_eq!(ended, u64::from(FAILED_IN_ROW) + 1, "it is noticed with its next word");
     assert!(!avoided(&machines, 2) && !avoided(&machines, 3));
+    let lie = TaskResult { output: BlobId([99; 32]), ..result(ended, true) };
+    machines.end_as(lie, 1);
+    machines.end(2, ended);
+    machines.end(3, ended);
+    assert!(avoided(&machines, 1), "a false output is no sign that tasks run there");
     assert!(!machines.io.reputation(contact(1).peer).is_distrusted());
     machines.io.now += Duration::from_secs(61);
     assert!(!avoided(&machines, 1));
@@ -641,25 +646,44 @@ fn what_the_tree_brings_to_distrusted_machines_alone_goes_to_a_neighbour_that_ho
     assert_accounted(&machines.ledger);
 }
 
-/// Of two tasks each machine that is left has voted on one.
 #[test]
-fn what_was_declined_goes_to_who_may_have_a_part_of_it() {
+fn what_a_distrusted_machine_asks_for_stays_where_it_is() {
+    let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 3]);
+    machines.distrust(contact(2).peer);
+    let all = IntervalSet::from(0..TASKS);
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
+    machines.give(1, &all);
+    let offer = |machines: &mut Machines, to: u8| {
+        let given = IntervalSet::from(3..9);
+        machines.ledger.offer(contact(1), &given, contact(to), &mut machines.io, &machines.config);
+        machines.ledger.placed[&contact(1).peer].ranges.len()
+    };
+    assert_eq!(offer(&mut machines, 2), TASKS);
+    assert!(machines.ledger.issued.is_empty() && machines.ledger.unissued.is_empty());
+    assert_eq!(offer(&mut machines, 3), TASKS - 6, "another one has them");
+    assert_accounted(&machines.ledger);
+}
+
+/// On each of these tasks one of the two machines that are left has voted.
+#[test]
+fn what_was_declined_goes_in_one_request_to_each_machine_that_may_have_a_part_of_it() {
     let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 2]);
     machines.ledger.issue(Vec::new, &machines.io, &machines.config);
     machines.give(1, &IntervalSet::from(0..TASKS));
-    for (number, index) in [(1, 3), (2, 4), (0, 3), (0, 4)] {
+    for (number, index) in (3..15).flat_map(|index| [(1 + (index % 3 == 0) as u8, index), (0, index)]) {
         let result = TaskResult { output: BlobId([number + 100; 32]), ..result(index, true) };
         let vote = Vote { executor: contact(number), result };
         machines.ledger.votes.by_task.entry(index).or_default().push(vote);
     }
-    let two = IntervalSet::from(3..5);
-    machines.held.entry(1).or_default().subtract(&two);
+    let voted = IntervalSet::from(3..15);
+    machines.held.entry(1).or_default().subtract(&voted);
     machines.speak(1);
     machines.ledger.issue(Vec::new, &machines.io, &machines.config);
-    machines.ledger.declined(contact(9).peer, &two, DeclineReason::Quota, &mut machines.io);
-    assert_eq!(next_requests(&mut machines), [(None, two.clone())]);
-    machines.ledger.declined(contact(9).peer, &two, DeclineReason::Quota, &mut machines.io);
-    assert_eq!(next_requests(&mut machines), [(Some(2), IntervalSet::from(3..4)), (Some(1), IntervalSet::from(4..5))]);
+    machines.ledger.declined(contact(9).peer, &voted, DeclineReason::Quota, &mut machines.io);
+    assert_eq!(next_requests(&mut machines), [(None, voted.clone())]);
+    machines.ledger.declined(contact(9).peer, &voted, DeclineReason::Quota, &mut machines.io);
+    let second: IntervalSet = (3..15).step_by(3).map(|index| index..index + 1).collect();
+    assert_eq!(next_requests(&mut machines), [(Some(1), second.clone()), (Some(2), voted.difference(&second))]);
 }
 
 #[test]
@@ -669,9 +693,11 @@ fn what_was_declined_goes_to_nobody_who_may_not_have_it() {
     for (number, tasks) in [(1, 0..2), (2, 2..9), (3, 9..14), (4, 14..15)] {
         machines.give(number, &IntervalSet::from(tasks));
     }
-    let rest = IntervalSet::from(15..TASKS);
-    let willing =
-        |machines: &Machines| machines.ledger.willing(&rest, Vec::new, &machines.io).map(|contact| contact.peer.0[0]);
+    let one = IntervalSet::from(20..21);
+    let willing = |machines: &Machines| {
+        let willing = machines.ledger.willing(&one, Vec::new, &machines.io);
+        willing.map(|(contact, _)| contact.peer.0[0])
+    };
     assert_eq!(willing(&machines), Some(4), "it has fewest");
     machines.ledger.declined(contact(4).peer, &IntervalSet::from(15..16), DeclineReason::Quota, &mut machines.io);
     assert_eq!(willing(&machines), Some(1), "who declines is not asked");
@@ -691,8 +717,8 @@ fn what_was_declined_goes_to_nobody_who_may_not_have_it() {
     machines.ledger.votes.by_task.entry(20).or_default().push(me);
     assert_eq!(willing(&machines), None);
     let known = (4..=5).map(|number| Known { contact: contact(number), right: false }).collect();
-    let willing = machines.ledger.willing(&rest, || known, &machines.io).map(|contact| contact.peer.0[0]);
-    assert_eq!(willing, Some(5), "the neighbour that may have them");
+    let willing = machines.ledger.willing(&one, || known, &machines.io).map(|(contact, _)| contact.peer.0[0]);
+    assert_eq!(willing, Some(5), "the neighbour that may have it");
     // Who has voted and is brought the task by the tree is no place for it either.
     machines.held.remove(&3);
     machines.give(3, &IntervalSet::from(9..14).union(&IntervalSet::from(20..21)));
