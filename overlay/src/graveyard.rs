@@ -151,10 +151,9 @@ impl Graveyard {
 
     /// A bootstrap contact, if it is one and was asked as such, answered.
     pub(crate) fn bootstrap_answered(&mut self, contact: &Member, now: Time) -> bool {
-        let Some(bootstrap) = self.bootstrap(contact.peer) else { return false };
-        if !std::mem::replace(&mut bootstrap.is_asked, false) {
-            return false;
-        }
+        let is_it = |bootstrap: &&mut Bootstrap| bootstrap.is_asked && bootstrap.contact.peer == contact.peer;
+        let Some(bootstrap) = self.bootstraps.iter_mut().find(is_it) else { return false };
+        bootstrap.is_asked = false;
         bootstrap.period = (bootstrap.period * 2).min(BOOTSTRAP_PERIOD_MAX);
         bootstrap.next = now + bootstrap.period;
         // As it speaks of itself.

@@ -181,6 +181,12 @@ impl Slot {
         Taken::New
     }
 
+    /// Whether it is the leaf of this very machine: no other leaf ends at our side of the gap. Said without a look at who it is,
+    /// which lies far away in memory.
+    pub(crate) fn is_own_leaf(&self) -> bool {
+        self.node == Node::Leaf && self.prefixes.side() == Some(Side::Left)
+    }
+
     /// Whether the child should hear what there is to tell. That we lost our parent for a moment is not news.
     pub(crate) fn lags(&self, (root, depth): (u32, Option<u32>)) -> bool {
         self.told.0 != root || (depth.is_some() && self.told.1 != depth)
@@ -196,6 +202,8 @@ pub(crate) struct Uplink {
     pub(crate) tree: Option<Box<Subtree>>,
     /// The parent's machine by the rule; ourselves for the leaf below the own router.
     pub(crate) target: Option<Member>,
+    /// Whether that is ourselves.
+    pub(crate) is_own: bool,
     /// Version that the target acknowledged last, while it keeps the link.
     pub(crate) acked: Option<u64>,
     /// Depth of the parent's router.
@@ -232,6 +240,7 @@ impl Uplink {
             version: 0,
             tree: None,
             target: None,
+            is_own: false,
             acked: None,
             parent_depth: None,
             depth_edition: (0, 0),
@@ -386,6 +395,21 @@ mod tests {
         let line = line(4);
         let twisted = Span { lo: None, l: line[2].clone(), r: line[1].clone(), ro: None };
         assert_eq!(Prefixes::of(GRID, &twisted), None);
+    }
+
+    #[test]
+    fn a_leaf_is_at_one_place_of_the_line() {
+        let at = |nonce| {
+            Member::from(Contact { nonce: Some(Box::new([nonce; 16])), ..(*Member::from(PeerId([1; 32]))).clone() })
+        };
+        let mut ends = [at(1), at(2)];
+        ends.sort_by_key(|end| end.key(GRID));
+        let [l, r] = ends;
+        for (r, is_leaf) in [(l.clone(), true), (r, false)] {
+            let span = Span { lo: None, l: l.clone(), r, ro: None };
+            let own = Prefixes::of(GRID, &span).unwrap().own;
+            assert_eq!(span.holds(&l, Node::Leaf, GRID, own), is_leaf);
+        }
     }
 
     #[test]

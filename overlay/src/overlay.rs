@@ -552,8 +552,8 @@ impl Overlay {
             }
         }
         let uplink = &self.tree.uplinks[node as usize];
-        let parent = uplink.parent()?;
-        if parent.peer == self.me.peer {
+        uplink.parent()?;
+        if uplink.is_own {
             return self.depth(Node::Router).map(|depth| depth.saturating_add(1));
         }
         uplink.parent_depth.map(|depth| depth.saturating_add(1))
@@ -574,7 +574,7 @@ impl Overlay {
     /// Whether something that was published of this node waits to be sent to its parent on another machine.
     pub fn has_unsent(&self, node: Node) -> bool {
         let uplink = &self.tree.uplinks[node as usize];
-        uplink.reports_to(self.me.peer) && uplink.has_unsent()
+        uplink.reports() && uplink.has_unsent()
     }
 
     /// Replaces what `node` tells its parent. The newest wins; the rate limit decides when it goes out.

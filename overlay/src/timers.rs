@@ -130,9 +130,7 @@ impl Overlay {
         let lease = Duration::from_millis(self.config.child_lease_ms);
         for side in SIDES {
             let slot = &mut self.tree.slots[side as usize];
-            let ended = |slot: &&mut Box<crate::link::Slot>| {
-                slot.contact.peer != self.me.peer && slot.heard + lease <= self.now
-            };
+            let ended = |slot: &&mut Box<crate::link::Slot>| !slot.is_own_leaf() && slot.heard + lease <= self.now;
             if slot.as_mut().filter(ended).is_some() {
                 *slot = None;
                 self.tree.changed = true;
@@ -146,7 +144,7 @@ impl Overlay {
         let lease = Duration::from_millis(self.config.child_lease_ms);
         let told = self.tree.told;
         let mut next = Time::MAX;
-        for slot in self.tree.slots.iter().flatten().filter(|slot| slot.contact.peer != self.me.peer) {
+        for slot in self.tree.slots.iter().flatten().filter(|slot| !slot.is_own_leaf()) {
             next = next.min(slot.heard + lease);
             if slot.lags(told) {
                 next = next.min(slot.push_after);
@@ -154,7 +152,7 @@ impl Overlay {
         }
         if self.state == State::Member {
             for uplink in NODES.map(|node| &self.tree.uplinks[node as usize]) {
-                if uplink.reports_to(self.me.peer) {
+                if uplink.reports() {
                     next = next.min(uplink.next);
                 }
             }

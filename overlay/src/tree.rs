@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::link::{Prefixes, Refused, Slot, Span, Taken, Uplink, fence};
 use crate::message::{COUNT_MAX, HEIGHT_MAX, Load, Payload};
 use crate::overlay::{NODES, Overlay, SIDES};
-use crate::{Body, GridId, Member, Node, PeerId, Report, ReportAck, RootInfo, Side, State, Subtree, Verdict};
+use crate::{Body, GridId, Member, Node, Report, ReportAck, RootInfo, Side, State, Subtree, Verdict};
 
 /// Refused children that are called back when our gap changes.
 const REFUSED_MAX: usize = 4;
@@ -20,8 +20,8 @@ const PUSH_BURST: u32 = 4;
 
 impl Uplink {
     /// Whether there is anything to report, and to another machine.
-    pub(crate) fn reports_to(&self, me: PeerId) -> bool {
-        self.tree.is_some() && self.target.as_ref().is_some_and(|target| target.peer != me)
+    pub(crate) fn reports(&self) -> bool {
+        self.tree.is_some() && self.target.is_some() && !self.is_own
     }
 }
 
@@ -128,7 +128,8 @@ impl Overlay {
     fn revalidate_slots(&mut self) {
         for side in SIDES {
             let Some(slot) = &self.tree.slots[side as usize] else { continue };
-            let is_own = slot.contact.peer == self.me.peer;
+            let is_own = slot.is_own_leaf();
+            debug_assert_eq!(is_own, slot.contact.peer == self.me.peer, "{slot:?}");
             let own_moved = is_own && self.leaf_prefixes().side() != Some(Side::Left);
             if own_moved || self.accepts(&slot.tree.span, &slot.prefixes) != Some(side) {
                 self.tree.slots[side as usize] = None;
@@ -171,6 +172,7 @@ impl Overlay {
             uplink.target = target;
             uplink.next = self.now;
         }
+        uplink.is_own = uplink.target.as_ref().is_some_and(|target| target.peer == self.me.peer);
         if uplink.tree.as_ref() != Some(&tree) {
             uplink.version += 1;
             uplink.tree = Some(tree);
@@ -181,20 +183,27 @@ impl Overlay {
     // ---- reporting ----
 
     pub(crate) fn replace_load(&mut self, node: Node, bytes: Vec<u8>) {
-        // The own leaf may be a child of the own router.
-        self.tree.changed |= node == Node::Leaf;
         self.tree.stirred = true;
         let uplink = &mut self.tree.uplinks[node as usize];
         uplink.load = Load { version: uplink.load.version + 1, bytes: bytes.into() };
         if uplink.acked.is_some() {
             uplink.next = uplink.next.min(uplink.load_after.max(self.now));
         }
+        // Where the own leaf is a child of the own router, that has the payload at once.
+        let load = uplink.load.clone();
+        let own_leaf =
+            self.tree.slots[Side::Left as usize].as_mut().filter(|slot| node == Node::Leaf && slot.is_own_leaf());
+        if let Some(slot) = own_leaf {
+            self.tree.generation += 1;
+            (slot.load, slot.generation) = (load, self.tree.generation);
+            self.news.children = true;
+        }
     }
 
     pub(crate) fn send_reports(&mut self) {
         for node in NODES {
             let uplink = &self.tree.uplinks[node as usize];
-            let is_due = uplink.next <= self.now && uplink.reports_to(self.me.peer);
+            let is_due = uplink.next <= self.now && uplink.reports();
             if is_due && self.state == State::Member {
                 self.send_report(node);
             }
@@ -472,7 +481,7 @@ impl Overlay {
         let pause = Duration::from_millis(self.config.root_push_ms);
         for side in SIDES {
             let Some(slot) = &mut self.tree.slots[side as usize] else { continue };
-            if slot.contact.peer == self.me.peer || !slot.lags(told) || slot.push_after > self.now {
+            if slot.is_own_leaf() || !slot.lags(told) || slot.push_after > self.now {
                 continue;
             }
             let is_news = slot.told.0 != told.0;
@@ -523,11 +532,11 @@ impl Overlay {
 }
 
 impl Span {
-    /// Whether such a node can stand on the machine of `sender`: a router on the last machine of its left half, where
-    /// its span, of this prefix length, splits.
+    /// Whether such a node can stand on the machine of `sender`: a leaf at one place of the line, a router on the last machine of its
+    /// left half, where its span, of this prefix length, splits.
     pub(crate) fn holds(&self, sender: &Member, node: Node, grid: GridId, own: u16) -> bool {
         match node {
-            Node::Leaf => self.l.peer == sender.peer && self.r.peer == sender.peer,
+            Node::Leaf => own == 256 && self.l.peer == sender.peer && self.r.peer == sender.peer,
             Node::Router => {
                 let (key, last) = (sender.key(grid), self.r.key(grid));
                 self.l.key(grid) <= key && key < last && key.common_prefix(&last) == own

@@ -140,6 +140,7 @@ impl Peer {
         self.settle();
         if self.executor_must_act() {
             self.executor_due = self.executor.deadline(&self.io);
+            self.asking.is_dry = self.executor.is_dry();
             self.executor_touched = false;
         }
         self.io.placements = self.ledgers.values().map(|ledger| ledger.executors()).sum();
@@ -197,7 +198,7 @@ impl Peer {
     /// anybody (`design.md`, fault tolerance).
     fn notice_sleep(&mut self) {
         let late = self.deadline.map_or(Duration::ZERO, |deadline| self.io.now.since(deadline));
-        if late < self.config.lease / 3 {
+        if late.is_zero() || late < self.config.lease / 3 {
             return;
         }
         for ledger in self.ledgers.values_mut() {
@@ -398,6 +399,7 @@ impl Peer {
             }
             if self.executor_must_act() {
                 self.executor.dispatch(&mut self.io);
+                self.asking.is_dry = self.executor.is_dry();
             }
             self.ask_for_work();
             if self.io.local.is_empty() {

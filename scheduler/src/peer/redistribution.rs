@@ -41,6 +41,8 @@ const NEARLY: f64 = 0.95;
 pub(super) struct Asking {
     /// The longest wait of any leaf of the grid, by the root.
     longest_wait_s: u64,
+    /// Whether there is nothing to do, found anew when something may have changed for the executor.
+    pub(super) is_dry: bool,
     /// None while there is no reason to.
     next: Option<Question>,
     /// When the own router may let one climb again.
@@ -59,7 +61,7 @@ struct Question {
 
 impl Asking {
     pub(super) fn new(now: Time) -> Self {
-        Self { longest_wait_s: 0, next: None, climbs_after: now }
+        Self { longest_wait_s: 0, is_dry: true, next: None, climbs_after: now }
     }
 }
 
@@ -77,7 +79,7 @@ impl Peer {
         if !self.config.redistribution || self.overlay.state() != State::Member || self.executor.is_suspended() {
             return None;
         }
-        if self.executor.is_dry() {
+        if self.asking.is_dry {
             return (self.asking.longest_wait_s >= WAIT_S_MIN).then_some(0.0);
         }
         let stretch = self.executor.stretch();
@@ -99,7 +101,7 @@ impl Peer {
     /// Asks for work where there is none here, or clearly more urgent work elsewhere.
     pub(super) fn ask_for_work(&mut self) {
         let Some(stretch) = self.wants_work() else {
-            if !self.executor.is_dry() {
+            if !self.asking.is_dry {
                 self.asking.next = None;
             }
             return;
