@@ -157,10 +157,14 @@ impl Record {
         }
     }
 
+    /// Whether a bag was submitted on this machine.
+    pub(crate) fn is_submitter(&self, bag: BagId, host: HostIndex) -> bool {
+        self.bags[self.number(bag)].submitted.is_some_and(|(submitter, _)| submitter == host)
+    }
+
     /// A result became durable in the journal of `host`; `has_output`: and its output is there.
     pub fn journalled(&mut self, task: TaskId, host: HostIndex, success: bool, has_output: bool, now: Time) {
-        let number = self.number(task.bag);
-        if self.bags[number].submitted.is_none_or(|(submitter, _)| submitter != host) {
+        if !self.is_submitter(task.bag, host) {
             return;
         }
         if !has_output {
@@ -178,6 +182,7 @@ impl Record {
         if is_new && record.failed && record.finished == 0 {
             self.stops_running(task, now);
         }
+        let number = self.number(task.bag);
         let bag = &mut self.bags[number];
         if is_new {
             bag.open -= 1;

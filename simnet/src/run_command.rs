@@ -1,8 +1,9 @@
 //! `simnet run`: one scenario, from a file or from flags, and what it comes to.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -95,6 +96,9 @@ pub(crate) struct RunArguments {
     /// the section policy.
     #[arg(long)]
     compare: bool,
+    /// Write down what happens to each task and each machine, a line of CSV each; a file of that name is replaced.
+    #[arg(long, value_name = "FILE.csv")]
+    history: Option<PathBuf>,
     /// How the result is printed; json: one object on the last line.
     #[arg(long, value_enum, default_value_t = Output::Text)]
     output: Output,
@@ -203,7 +207,12 @@ pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
             baseline::check(&scenario)?;
         }
         let execution = arguments.execution(scenario.nodes);
-        Simulation::with(scenario, execution)
+        let mut simulation = Simulation::with(scenario, execution)?;
+        if let Some(path) = &arguments.history {
+            let file = File::create(path).map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
+            simulation.write_history(BufWriter::new(file));
+        }
+        Ok(simulation)
     });
     let simulation = match prepared {
         Ok(simulation) => simulation,
@@ -275,6 +284,7 @@ fn simulate(
         !interrupted.load(Ordering::Relaxed)
     });
     let mut is_interrupted = interrupted.load(Ordering::Relaxed);
+    let history = simulation.end_history();
     let wall_s = line.finish();
     let cost = meter.stop(report.events, report.scenario.nodes, report.sim_s);
     // What depends on the machine stays out of the report.
@@ -320,5 +330,7 @@ fn simulate(
         }
     }
     .context("the report cannot be printed")?;
+    let path = arguments.history.as_deref().unwrap_or(Path::new(""));
+    history.with_context(|| format!("{} is not whole", path.display()))?;
     Ok((report, is_interrupted))
 }

@@ -6,6 +6,7 @@
 //! values. With a shortest latency of almost nothing, windows would be too short to pay for threads: then all shards
 //! are run by one.
 
+mod history;
 mod messages;
 mod peers;
 mod pool;
@@ -15,12 +16,14 @@ mod work;
 mod world;
 
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::{GridId, Node, Time};
 use idlewood_scheduler::{BagId, Submission, TaskId};
 
+use self::history::History;
 use self::messages::KINDS;
 pub use self::peers::Deed;
 use self::pool::Pool;
@@ -192,6 +195,20 @@ impl Simulation {
         self.report()
     }
 
+    /// Has what happens from now on to each task and machine written to `out`, as CSV: docs/experiments.md says what its lines are. It changes no
+    /// result, and is the same for any number of threads.
+    pub fn write_history(&mut self, out: impl Write + Send + 'static) {
+        self.world.history = Some(History::new(Box::new(out)));
+    }
+
+    /// Ends the history, if one is written.
+    ///
+    /// # Errors
+    /// What kept the first of its lines that is missing from being written.
+    pub fn end_history(&mut self) -> io::Result<()> {
+        self.world.history.take().map_or(Ok(()), History::finish)
+    }
+
     fn is_over(&self) -> bool {
         self.world.record.open_bags() == 0 && !self.world.record.bags().is_empty()
     }
@@ -300,6 +317,9 @@ impl Simulation {
         let contacts: Vec<_> = (0..CONTACTS).filter_map(|_| self.world.somebody(&mut rng)).collect();
         let contacts = contacts.into_iter().map(|contact| self.host(contact).contact()).collect();
         self.world.started(host);
+        if let Some(history) = &mut self.world.history {
+            history.note(now, "up", host, None, None);
+        }
         let shard = self.shard_of(host);
         shard.host_mut(host).contact_rng = rng;
         shard.start(host, contacts, now, &around);
@@ -333,6 +353,9 @@ impl Simulation {
             return;
         }
         self.world.record.submitted(number, host, self.now);
+        if let Some(history) = &mut self.world.history {
+            history.note(self.now, "submitted", host, Some(number), None);
+        }
         let made = self.host(host).wall(self.now);
         for shard in &mut self.shards {
             shard.signed.insert(submission.id, made);

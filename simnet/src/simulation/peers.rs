@@ -161,14 +161,18 @@ impl Shard {
             Effect::FreezeTask { place, task } => {
                 machine.freeze(place, task, now);
                 self.counts.preemptions += 1;
+                self.tell(host, News::Frozen(task));
             }
             Effect::ThawTask { place, task } => {
-                if let Some((at, serial)) = machine.thaw(place, task, now) {
+                let end = machine.thaw(place, task, now);
+                self.tell(host, News::Thawed(task));
+                if let Some((at, serial)) = end {
                     self.cause(host, at, host, Occurrence::RunEnds { life, place, serial });
                 }
             }
             Effect::StopTask { place, task } => {
                 if machine.stop(place, task) {
+                    self.tell(host, News::Stopped(task));
                     self.cause(host, now + LOCAL_DELAY, host, Occurrence::Stopped { life, task });
                 }
             }

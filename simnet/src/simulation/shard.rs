@@ -522,6 +522,7 @@ impl Shard {
         }
         self.give(host, if here { Event::OwnerReturned { stands_still: true } } else { Event::OwnerLeft }, around);
         self.counts.reclaims += u64::from(here);
+        self.tell(host, News::Owner { here });
     }
 
     fn end_session(&mut self, host: HostIndex, around: &Surroundings) {

@@ -10,6 +10,7 @@ use idlewood_overlay::Time;
 use idlewood_scheduler::{BagId, TaskId};
 use rand::RngExt;
 
+use super::history::History;
 use crate::event_queue::HostIndex;
 use crate::host::Ending;
 use crate::random::SmallStream;
@@ -34,6 +35,16 @@ pub(super) enum News {
     Accepted(BagId),
     Closed(BagId),
     Started(TaskId),
+    /// A task stands still for others.
+    Frozen(TaskId),
+    /// It goes on.
+    Thawed(TaskId),
+    /// A task was stopped before its end.
+    Stopped(TaskId),
+    /// The owner of the machine is there again, or has left.
+    Owner {
+        here: bool,
+    },
     /// A task has run for as long as it takes.
     Ended {
         task: TaskId,
@@ -65,6 +76,8 @@ pub(super) struct World {
     /// Where users sit: at the machines below this number.
     desks: HostIndex,
     pub(super) record: Record,
+    /// Where somebody wants one.
+    pub(super) history: Option<History>,
 }
 
 /// Of a machine that is down.
@@ -74,7 +87,7 @@ impl World {
     /// Users sit at the first `desks` of the hosts.
     pub(super) fn new(hosts: u32, desks: HostIndex, submitter_rng: SmallStream, record: Record) -> Self {
         let places = vec![NOWHERE; hosts as usize];
-        Self { plans: BTreeSet::new(), up: Vec::new(), places, submitter_rng, desks, record }
+        Self { plans: BTreeSet::new(), up: Vec::new(), places, submitter_rng, desks, record, history: None }
     }
 
     /// Plans something.
@@ -133,7 +146,11 @@ impl World {
         }
         // What one machine tells stays in its order.
         all.sort_by_key(|item| (item.at, item.host));
-        for Item { at, host, news } in all {
+        for item in all {
+            if let Some(history) = &mut self.history {
+                history.hear(&item, &self.record);
+            }
+            let Item { at, host, news } = item;
             match news {
                 News::Down { until } => {
                     self.stopped(host);
@@ -142,6 +159,7 @@ impl World {
                 News::Accepted(bag) => self.record.accepted(bag, at),
                 News::Closed(bag) => self.record.closed(bag, at),
                 News::Started(task) => self.record.started(task),
+                News::Frozen(_) | News::Thawed(_) | News::Stopped(_) | News::Owner { .. } => {}
                 News::Ended { task, ending } => self.record.run_ended(task, ending, at),
                 News::Journalled { task, success, has_output } => {
                     self.record.journalled(task, host, success, has_output, at);

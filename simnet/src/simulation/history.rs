@@ -1,0 +1,78 @@
+//! What happened to each task and each machine, a line for each: for whoever wants to follow one of them by hand.
+
+use std::io::{self, Write};
+
+use idlewood_overlay::Time;
+
+use super::world::{Item, News};
+use crate::event_queue::HostIndex;
+use crate::host::Ending;
+use crate::record::Record;
+
+const HEADING: &str = "at_s,what,machine,bag,task";
+
+/// The history of a run as CSV, in the order in which it happened.
+pub(super) struct History {
+    out: Box<dyn Write + Send>,
+    /// The first line that could not be written; none is after that.
+    failure: Option<io::Error>,
+}
+
+impl History {
+    /// Begins with the heading.
+    pub(super) fn new(out: Box<dyn Write + Send>) -> Self {
+        let mut history = Self { out, failure: None };
+        history.write(format_args!("{HEADING}\n"));
+        history
+    }
+
+    fn write(&mut self, line: std::fmt::Arguments<'_>) {
+        if self.failure.is_none() {
+            self.failure = self.out.write_fmt(line).err();
+        }
+    }
+
+    /// Something happens on a machine, to a bag by its number, or to a task of it.
+    pub(super) fn note(&mut self, at: Time, what: &str, host: HostIndex, bag: Option<usize>, task: Option<u64>) {
+        let text = |number: Option<u64>| number.map_or_else(String::new, |number| number.to_string());
+        let (bag, task) = (text(bag.map(|bag| bag as u64)), text(task));
+        self.write(format_args!("{:.6},{what},{host},{bag},{task}\n", at.as_secs_f64()));
+    }
+
+    /// A machine tells this; the record does not know of it yet.
+    pub(super) fn hear(&mut self, item: &Item, record: &Record) {
+        let Item { at, host, news } = *item;
+        let (what, task) = match news {
+            News::Down { .. } => return self.note(at, "down", host, None, None),
+            News::Owner { here } => {
+                return self.note(at, if here { "owner_returned" } else { "owner_left" }, host, None, None);
+            }
+            News::Accepted(bag) => return self.note(at, "accepted", host, Some(record.number(bag)), None),
+            News::Closed(bag) => return self.note(at, "closed", host, Some(record.number(bag)), None),
+            News::Started(task) => ("started", task),
+            News::Frozen(task) => ("frozen", task),
+            News::Thawed(task) => ("thawed", task),
+            News::Stopped(task) => ("stopped", task),
+            News::Ended { task, ending: Ending::Success } => ("succeeded", task),
+            News::Ended { task, ending: Ending::Failure } => ("failed", task),
+            News::Ended { task, ending: Ending::Crash } => ("crashed", task),
+            // Others journal what they have run themselves.
+            News::Journalled { task, .. } if !record.is_submitter(task.bag, host) => return,
+            News::Journalled { task, has_output: false, .. } => ("journalled_without_output", task),
+            News::Journalled { task, success: true, .. } => ("delivered", task),
+            News::Journalled { task, success: false, .. } => ("given_up", task),
+        };
+        self.note(at, what, host, Some(record.number(task.bag)), Some(task.index));
+    }
+
+    /// The end.
+    ///
+    /// # Errors
+    /// What the first line that could not be written failed for.
+    pub(super) fn finish(mut self) -> io::Result<()> {
+        match self.failure.take() {
+            Some(failure) => Err(failure),
+            None => self.out.flush(),
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The history of a run says the same as its report, whichever threads ran it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use idlewood_simnet::Scenario;
+
+/// Bag and task of a line.
+type Of = (Option<usize>, Option<u64>);
+/// A line: when, what, machine, and of what.
+type Line = (f64, String, u32, Of);
+
+fn read(text: &str) -> Vec<Line> {
+    let mut lines = text.lines();
+    assert_eq!(lines.next(), Some("at_s,what,machine,bag,task"));
+    let line = |line: &str| {
+        let [at, what, machine, bag, task] = line.split(',').collect::<Vec<_>>()[..] else { panic!("{line}") };
+        let number = |text: &str| text.parse::<u64>().ok();
+        let of = (number(bag).map(|bag| bag as usize), number(task));
+        (at.parse().unwrap(), what.to_owned(), machine.parse().unwrap(), of)
+    };
+    lines.map(line).collect()
+}
+
+/// Machines that crash and leave, owners, tries that fail and crash, bags that come ahead of others.
+const SCENARIO: &str = r#"
+nodes = 12
+bags = 6
+heavy_tailed = true
+load = 0.9
+churn = "40m"
+downtime = "2m"
+leave_percent = 30
+owner_session = "5m"
+owner_away = "30m"
+fails_percent = 10
+crashes_percent = 5
+queue_lost = true
+slots = 2
+seed = 9
+"#;
+
+#[test]
+fn the_history_is_what_the_report_counts() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("history");
+    std::fs::create_dir_all(&directory).unwrap();
+    let scenario = directory.join("scenario.toml");
+    std::fs::write(&scenario, SCENARIO).unwrap();
+    let run = |threads: &str| {
+        let history = directory.join(threads);
+        let output = Command::new(env!("CARGO_BIN_EXE_simnet"))
+            .args(["run", "--output", "json", "--threads", threads])
+            .arg("--scenario")
+            .arg(&scenario)
+            .arg("--history")
+            .arg(&history)
+            .output()
+            .unwrap();
+        let printed = String::from_utf8(output.stdout).unwrap();
+        let report: serde_json::Value = serde_json::from_str(printed.lines().next_back().unwrap()).unwrap();
+        (std::fs::read_to_string(history).unwrap(), report)
+    };
+    let (text, report) = run("1");
+    assert_eq!(run("2").0, text);
+    let lines = read(&text);
+    assert!(lines.is_sorted_by(|one, other| one.0 <= other.0));
+
+    let count = |what: &str| lines.iter().filter(|line| line.1 == what).count() as u64;
+    let counted = |name: &str| report[name].as_u64().unwrap_or_else(|| panic!("{name} in {report}"));
+    for (what, name) in [
+        ("started", "started_executions"),
+        ("succeeded", "finished_executions"),
+        ("failed", "failed_executions"),
+        ("crashed", "crashed_executions"),
+        ("frozen", "preemptions"),
+        ("owner_returned", "reclaims"),
+        ("accepted", "bags_accepted"),
+        ("closed", "bags_closed"),
+    ] {
+        assert!(count(what) > 0, "nothing of this happened: {what}");
+        assert_eq!(count(what), counted(name), "{what}");
+    }
+    assert_eq!(count("down"), counted("crashes") + counted("leaves"));
+    let delivered: BTreeSet<_> = lines.iter().filter(|line| line.1 == "delivered").map(|line| line.3).collect();
+    assert_eq!(delivered.len() as u64, counted("completed_tasks"));
+
+    let mut done: BTreeMap<usize, f64> = BTreeMap::new();
+    for (at, _, machine, (bag, _)) in lines.iter().filter(|line| line.1 == "delivered" || line.1 == "given_up") {
+        let bag = bag.unwrap();
+        assert_eq!(report["bags"][bag]["submitter"], *machine);
+        done.insert(bag, *at);
+    }
+    for (bag, at) in done {
+        assert_eq!(report["bags"][bag]["completed_s"], at, "bag {bag}");
+    }
+
+    // A machine runs no more than its slots, and nothing while it is down.
+    let mut runs: BTreeMap<u32, BTreeSet<Of>> = BTreeMap::new();
+    for (at, what, machine, of) in &lines {
+        let here = runs.entry(*machine).or_default();
+        let has_changed = match what.as_str() {
+            "started" | "thawed" => here.insert(*of),
+            "frozen" | "succeeded" | "failed" | "crashed" => here.remove(of),
+            // Also one that is frozen.
+            "stopped" => {
+                here.remove(of);
+                true
+            }
+            "down" => {
+                here.clear();
+                true
+            }
+            _ => true,
+        };
+        assert!(has_changed && here.len() <= 2, "at {at} {what} {of:?} on machine {machine}: {here:?}");
+    }
+}
+
+#[test]
+fn a_history_that_cannot_be_written_is_told_of() {
+    let run = |path: &str| {
+        let arguments = ["run", "--nodes", "3", "--bags", "1", "--history", path];
+        let output = Command::new(env!("CARGO_BIN_EXE_simnet")).args(arguments).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, said) = run("/no/such/directory/history.csv");
+    assert_eq!(code, Some(2));
+    assert!(said.contains("/no/such/directory/history.csv cannot be written: No such file"), "{said}");
+    #[cfg(target_os = "linux")]
+    {
+        let (code, said) = run("/dev/full");
+        assert_eq!(code, Some(1));
+        assert!(said.contains("/dev/full is not whole: No space left"), "{said}");
+    }
+}
+
+/// Somebody who asks for a history gets the same run.
+#[test]
+fn writing_it_changes_nothing() {
+    let scenario = || Scenario { nodes: 5, bags: 2, churn: Some(Duration::from_secs(900)), ..Scenario::default() };
+    let simulation = || idlewood_simnet::Simulation::new(scenario()).unwrap();
+    let mut written = simulation();
+    written.write_history(std::io::sink());
+    let report = written.run(|_| ());
+    written.end_history().unwrap();
+    assert_eq!(report, simulation().run(|_| ()));
+}
