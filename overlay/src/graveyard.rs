@@ -151,6 +151,7 @@ impl Graveyard {
 
     /// A bootstrap contact, if it is one and was asked as such, answered.
     pub(crate) fn bootstrap_answered(&mut self, contact: &Member, now: Time) -> bool {
+        // Whether it was asked is looked at first: with each answer, and who it is lies far away in memory.
         let is_it = |bootstrap: &&mut Bootstrap| bootstrap.is_asked && bootstrap.contact.peer == contact.peer;
         let Some(bootstrap) = self.bootstraps.iter_mut().find(is_it) else { return false };
         bootstrap.is_asked = false;

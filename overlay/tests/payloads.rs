@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use idlewood_overlay::{
-    Body, Contact, Effect, Event, Message, Node, Overlay, Payload, PeerId, Report, ReportAck, Verdict,
+    Body, Contact, Effect, Event, Message, Node, Notice, Overlay, Payload, PeerId, Report, ReportAck, Verdict,
 };
 use proptest::prelude::*;
 use world::{CODEC, World};
@@ -35,6 +35,35 @@ fn held(world: &World) -> Vec<(PeerId, Node, Vec<u8>)> {
     let overlays = world.machines.iter().filter_map(|machine| machine.overlay.as_ref());
     let children = overlays.flat_map(|overlay| overlay.children().into_iter().flatten());
     children.map(|child| (child.contact.peer, child.node, child.payload.to_vec())).collect()
+}
+
+/// No message goes from a leaf to the router of its own machine, and that need not wait.
+#[test]
+fn a_router_has_at_once_what_the_leaf_of_its_machine_publishes() {
+    let mut world = World::new(4);
+    let first = world.start(None);
+    (0..9).for_each(|_| {
+        world.start(Some(first));
+    });
+    world.settle(SECOND * 60).unwrap();
+    let mut own = 0;
+    for machine in &mut world.machines {
+        let overlay = machine.overlay.as_mut().unwrap();
+        let mut effects = Vec::new();
+        overlay.publish(world.now, Node::Leaf, b"new".to_vec(), &mut effects);
+        let children = overlay.children();
+        let of_own_leaf: Vec<&[u8]> = children
+            .iter()
+            .flatten()
+            .filter(|child| child.contact.peer == machine.id)
+            .map(|child| child.payload)
+            .collect();
+        let is_told = effects.iter().any(|effect| matches!(effect, Effect::Notify(Notice::ChildrenChanged)));
+        assert_eq!(is_told, !of_own_leaf.is_empty());
+        assert!(of_own_leaf.iter().all(|payload| *payload == b"new"), "{of_own_leaf:?}");
+        own += of_own_leaf.len();
+    }
+    assert!((1..10).contains(&own), "some leaves stand below their own router: {own}");
 }
 
 proptest! {

@@ -198,6 +198,7 @@ impl Peer {
     /// anybody (`design.md`, fault tolerance).
     fn notice_sleep(&mut self) {
         let late = self.deadline.map_or(Duration::ZERO, |deadline| self.io.now.since(deadline));
+        // Nearly always it is in time, and the settings, which lie far away in memory, need not be asked.
         if late.is_zero() || late < self.config.lease / 3 {
             return;
         }

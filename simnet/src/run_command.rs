@@ -1,9 +1,8 @@
 //! `simnet run`: one scenario, from a file or from flags, and what it comes to.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -96,7 +95,8 @@ pub(crate) struct RunArguments {
     /// the section policy.
     #[arg(long)]
     compare: bool,
-    /// Write down what happens to each task and each machine, a line of CSV each; a file of that name is replaced.
+    /// Write down what happens to each task and each machine, a line of CSV each; an earlier history of that name is
+    /// replaced.
     #[arg(long, value_name = "FILE.csv")]
     history: Option<PathBuf>,
     /// How the result is printed; json: one object on the last line.
@@ -209,8 +209,7 @@ pub(crate) fn run(arguments: &RunArguments) -> ExitCode {
         let execution = arguments.execution(scenario.nodes);
         let mut simulation = Simulation::with(scenario, execution)?;
         if let Some(path) = &arguments.history {
-            let file = File::create(path).map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
-            simulation.write_history(BufWriter::new(file));
+            simulation.write_history(path)?;
         }
         Ok(simulation)
     });
@@ -309,7 +308,7 @@ fn simulate(
         eprintln!("the others take each bag for another user's: so do ours with per_submitter = \"off\" in [policy]");
     }
     let mut others = BTreeMap::new();
-    if arguments.compare && !is_interrupted {
+    if arguments.compare && !is_interrupted && history.is_ok() {
         match compared(simulation, interrupted) {
             Some(values) => others = values,
             None => is_interrupted = true,
@@ -324,13 +323,13 @@ fn simulate(
             write!(stdout, "{report}{ratios}")
         }
         Output::Json => {
-            let printed = Printed { complete: !is_interrupted, report: &report, compared: others, cost };
+            let printed =
+                Printed { complete: !is_interrupted && history.is_ok(), report: &report, compared: others, cost };
             let json = serde_json::to_string(&printed).context("the report cannot be written as JSON")?;
             writeln!(stdout, "{json}")
         }
     }
     .context("the report cannot be printed")?;
-    let path = arguments.history.as_deref().unwrap_or(Path::new(""));
-    history.with_context(|| format!("{} is not whole", path.display()))?;
+    history.map_err(anyhow::Error::msg)?;
     Ok((report, is_interrupted))
 }

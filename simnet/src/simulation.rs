@@ -16,7 +16,7 @@ mod work;
 mod world;
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -175,7 +175,8 @@ impl Simulation {
         })
     }
 
-    /// As [`Simulation::run`], but ends early when it is told to; the report is of what happened so far.
+    /// As [`Simulation::run`], but ends early when it is told to, and where the history that somebody wants cannot be written any more;
+    /// the report is of what happened so far.
     pub fn run_while(&mut self, mut goes_on: impl FnMut(Progress) -> bool) -> Report {
         self.watch(false);
         std::thread::scope(|scope| {
@@ -186,7 +187,8 @@ impl Simulation {
                 let events = self.events();
                 if events >= told + PROGRESS_EVENTS {
                     told = events;
-                    if !goes_on(self.progress()) {
+                    let has_failed = self.world.history.as_ref().is_some_and(History::has_failed);
+                    if !goes_on(self.progress()) || has_failed {
                         break;
                     }
                 }
@@ -195,17 +197,21 @@ impl Simulation {
         self.report()
     }
 
-    /// Has what happens from now on to each task and machine written to `out`, as CSV: docs/experiments.md says what its lines are. It changes no
-    /// result, and is the same for any number of threads.
-    pub fn write_history(&mut self, out: impl Write + Send + 'static) {
-        self.world.history = Some(History::new(Box::new(out)));
+    /// Has what happens from now on to each task and machine written to a file, as CSV: docs/experiments.md says what its lines are. It
+    /// changes no result, and is the same for any number of threads. A file that is a history is replaced.
+    ///
+    /// # Errors
+    /// A sentence: the file is something else, or cannot be written.
+    pub fn write_history(&mut self, path: &Path) -> Result<(), String> {
+        self.world.history = Some(History::create(path)?);
+        Ok(())
     }
 
     /// Ends the history, if one is written.
     ///
     /// # Errors
-    /// What kept the first of its lines that is missing from being written.
-    pub fn end_history(&mut self) -> io::Result<()> {
+    /// A sentence: why a line of it is missing.
+    pub fn end_history(&mut self) -> Result<(), String> {
         self.world.history.take().map_or(Ok(()), History::finish)
     }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use idlewood_simnet::Scenario;
+use idlewood_simnet::{Scenario, Simulation};
 
 /// Bag and task of a line.
 type Of = (Option<usize>, Option<u64>);
@@ -96,25 +96,35 @@ fn the_history_is_what_the_report_counts() {
         assert_eq!(report["bags"][bag]["completed_s"], at, "bag {bag}");
     }
 
-    // A machine runs no more than its slots, and nothing while it is down.
-    let mut runs: BTreeMap<u32, BTreeSet<Of>> = BTreeMap::new();
-    for (at, what, machine, of) in &lines {
-        let here = runs.entry(*machine).or_default();
-        let has_changed = match what.as_str() {
-            "started" | "thawed" => here.insert(*of),
+    // A machine runs no more than its slots, and nothing while it is down; nothing begins or goes on while its owner is there.
+    let mut up: BTreeMap<u32, BTreeSet<Of>> = BTreeMap::new();
+    let mut owned = BTreeSet::new();
+    for line @ (_, what, machine, of) in &lines {
+        match what.as_str() {
+            "up" => assert_eq!(up.insert(*machine, BTreeSet::new()), None, "{line:?}"),
+            "down" => {
+                owned.remove(machine);
+                assert!(up.remove(machine).is_some(), "{line:?}");
+            }
+            "owner_returned" => assert!(owned.insert(*machine), "{line:?}"),
+            "owner_left" => assert!(owned.remove(machine), "{line:?}"),
+            _ => {}
+        }
+        let Some(here) = up.get_mut(machine) else {
+            assert_eq!(what, "down", "{line:?}");
+            continue;
+        };
+        let is_right = match what.as_str() {
+            "started" | "thawed" => here.insert(*of) && !owned.contains(machine),
             "frozen" | "succeeded" | "failed" | "crashed" => here.remove(of),
             // Also one that is frozen.
             "stopped" => {
                 here.remove(of);
                 true
             }
-            "down" => {
-                here.clear();
-                true
-            }
             _ => true,
         };
-        assert!(has_changed && here.len() <= 2, "at {at} {what} {of:?} on machine {machine}: {here:?}");
+        assert!(is_right && here.len() <= 2, "{line:?}: {here:?}");
     }
 }
 
@@ -128,22 +138,46 @@ fn a_history_that_cannot_be_written_is_told_of() {
     let (code, said) = run("/no/such/directory/history.csv");
     assert_eq!(code, Some(2));
     assert!(said.contains("/no/such/directory/history.csv cannot be written: No such file"), "{said}");
+    let other = Path::new(env!("CARGO_TARGET_TMPDIR")).join("no_history.toml");
+    std::fs::write(&other, "nodes = 3").unwrap();
+    let (code, said) = run(other.to_str().unwrap());
+    assert_eq!(code, Some(2));
+    assert!(said.contains("no_history.toml is there, and no history: choose another name"), "{said}");
+    assert_eq!(std::fs::read_to_string(other).unwrap(), "nodes = 3");
     #[cfg(target_os = "linux")]
     {
         let (code, said) = run("/dev/full");
         assert_eq!(code, Some(1));
-        assert!(said.contains("/dev/full is not whole: No space left"), "{said}");
+        assert!(said.contains("/dev/full cannot be written: No space left"), "{said}");
     }
 }
 
-/// Somebody who asks for a history gets the same run.
+/// Somebody who asks for a history gets the same run; one that is there is replaced.
 #[test]
 fn writing_it_changes_nothing() {
     let scenario = || Scenario { nodes: 5, bags: 2, churn: Some(Duration::from_secs(900)), ..Scenario::default() };
-    let simulation = || idlewood_simnet::Simulation::new(scenario()).unwrap();
-    let mut written = simulation();
-    written.write_history(std::io::sink());
-    let report = written.run(|_| ());
-    written.end_history().unwrap();
-    assert_eq!(report, simulation().run(|_| ()));
+    let simulation = || Simulation::new(scenario()).unwrap();
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unchanged.csv");
+    let mut texts = Vec::new();
+    for _ in 0..2 {
+        let mut written = simulation();
+        written.write_history(&path).unwrap();
+        let report = written.run(|_| ());
+        written.end_history().unwrap();
+        assert_eq!(report, simulation().run(|_| ()));
+        texts.push(std::fs::read_to_string(&path).unwrap());
+    }
+    assert!(texts[0].lines().count() > 50 && texts[0] == texts[1]);
+}
+
+/// Where the disk is full the run need not go on for hours.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_run_whose_history_cannot_be_written_any_more_ends() {
+    let scenario = Scenario { nodes: 30, bags: 20, ..Scenario::default() };
+    let mut simulation = Simulation::new(scenario).unwrap();
+    simulation.write_history(Path::new("/dev/full")).unwrap();
+    let report = simulation.run(|_| ());
+    assert!(report.open_tasks > 0 && report.bags_closed < 20, "{report:?}");
+    assert!(simulation.end_history().unwrap_err().starts_with("/dev/full cannot be written: No space left"));
 }

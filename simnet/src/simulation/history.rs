@@ -1,6 +1,8 @@
 //! What happened to each task and each machine, a line for each: for whoever wants to follow one of them by hand.
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
 
 use idlewood_overlay::Time;
 
@@ -13,23 +15,44 @@ const HEADING: &str = "at_s,what,machine,bag,task";
 
 /// The history of a run as CSV, in the order in which it happened.
 pub(super) struct History {
-    out: Box<dyn Write + Send>,
-    /// The first line that could not be written; none is after that.
+    path: PathBuf,
+    out: BufWriter<File>,
+    /// Why the first line that is missing could not be written; none is after that.
     failure: Option<io::Error>,
 }
 
 impl History {
-    /// Begins with the heading.
-    pub(super) fn new(out: Box<dyn Write + Send>) -> Self {
-        let mut history = Self { out, failure: None };
+    /// Begins with the heading, in place of an earlier history.
+    ///
+    /// # Errors
+    /// A sentence: the file is something else, or cannot be written.
+    pub(super) fn create(path: &Path) -> Result<Self, String> {
+        let failed = |error: io::Error| format!("{} cannot be written: {error}", path.display());
+        if path.is_file() {
+            let mut first = Vec::new();
+            let length = HEADING.len() as u64 + 1;
+            BufReader::new(File::open(path).map_err(failed)?.take(length))
+                .read_until(b'\n', &mut first)
+                .map_err(failed)?;
+            if !first.is_empty() && first != format!("{HEADING}\n").as_bytes() {
+                return Err(format!("{} is there, and no history: choose another name", path.display()));
+            }
+        }
+        let out = BufWriter::new(File::create(path).map_err(failed)?);
+        let mut history = Self { path: path.to_owned(), out, failure: None };
         history.write(format_args!("{HEADING}\n"));
-        history
+        Ok(history)
     }
 
     fn write(&mut self, line: std::fmt::Arguments<'_>) {
         if self.failure.is_none() {
             self.failure = self.out.write_fmt(line).err();
         }
+    }
+
+    /// Whether a line is missing.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failure.is_some()
     }
 
     /// Something happens on a machine, to a bag by its number, or to a task of it.
@@ -68,11 +91,12 @@ impl History {
     /// The end.
     ///
     /// # Errors
-    /// What the first line that could not be written failed for.
-    pub(super) fn finish(mut self) -> io::Result<()> {
-        match self.failure.take() {
+    /// A sentence: why a line is missing.
+    pub(super) fn finish(mut self) -> Result<(), String> {
+        let ended = match self.failure.take() {
             Some(failure) => Err(failure),
             None => self.out.flush(),
-        }
+        };
+        ended.map_err(|error| format!("{} cannot be written: {error}", self.path.display()))
     }
 }

@@ -520,9 +520,9 @@ impl Shard {
         if let Some(after) = next {
             self.cause(host, now + after, host, Occurrence::Owner { life, here: !here });
         }
+        self.tell(host, News::Owner { here });
         self.give(host, if here { Event::OwnerReturned { stands_still: true } } else { Event::OwnerLeft }, around);
         self.counts.reclaims += u64::from(here);
-        self.tell(host, News::Owner { here });
     }
 
     fn end_session(&mut self, host: HostIndex, around: &Surroundings) {
