@@ -37,6 +37,11 @@ impl Tombstones {
         self.by_peer.get(&contact.peer).filter(covers)
     }
 
+    /// Whether a peer that we never met, in whatever life, did not answer lately.
+    pub(crate) fn has_given_up(&self, peer: PeerId, now: Time) -> bool {
+        self.by_peer.get(&peer).is_some_and(|stone| stone.is_candidate && stone.until > now)
+    }
+
     /// A peer that we never met did not answer. Says nothing where we know more.
     pub(crate) fn set_candidate(&mut self, contact: &Member, until: Time) {
         let incarnation = contact.incarnation;

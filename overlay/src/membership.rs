@@ -315,6 +315,10 @@ impl Overlay {
             // An answer in time shows that we are not slow; a later one may be ours or the path's fault.
             self.slowness = if probe.tries == 1 { self.slowness.saturating_sub(1) } else { self.slowness };
             self.adopt(sender, &probe);
+        } else if self.line.tombstones.has_given_up(sender.peer, self.now) {
+            // It answers, but too late: the path is longer than we wait for a stranger, or we are slow. With more patience the
+            // next probe finds it.
+            self.feel_slower(1);
         }
         let (now, is_set) = (self.now, set.is_some());
         let is_neighbour = self.line.leaf_set.update(sender.peer, |neighbour| {

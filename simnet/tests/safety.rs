@@ -47,6 +47,17 @@ fn nothing_is_lost_under_churn_and_loss() {
     assert!(crashes > 100, "{crashes}");
 }
 
+/// Who answers later than a stranger is waited for is given up, and found all the same: nobody goes on alone.
+#[test]
+fn a_grid_forms_whose_messages_take_seconds() {
+    for latency_ms in [1_000, 3_000] {
+        let report = run(Scenario { latency_ms, ..small(13, 1) });
+        let results = report.messages_by_kind.get("results").map_or(0, |results| results.count);
+        assert!(results > 100, "machines work for each other: {report:?}");
+        assert_eq!(report.duplicate_tasks, 0, "{report:?}");
+    }
+}
+
 /// Machines that come together over links so slow that what they say waits.
 #[test]
 fn what_waits_in_an_uplink_is_lost_with_its_machine_unless_it_leaves() {
