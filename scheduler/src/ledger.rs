@@ -10,7 +10,7 @@
 //! Everything is in intervals, never in tasks, and what comes with each result or renewal costs no scan of the
 //! executors: the ledger counts the copies of each index, looks first at the executor that speaks, and keeps a moment
 //! before which no lease ends. What it does cost is a look at each request that is still on its way: few, unless much
-//! was scattered and is issued again, in one request per [`REQUEST_INTERVALS_MAX`] intervals and machine that is named.
+//! was scattered and is issued again, in requests of at most [`REQUEST_INTERVALS_MAX`] intervals, of their own for each machine that is named.
 
 mod declined;
 mod failures;
@@ -572,9 +572,12 @@ impl Ledger {
         {
             self.bag.task_mops = (sum / count as f64).clamp(WORK_MOPS_MIN, BAG_WORK_MOPS_MAX);
         }
+        let mut is_anybody_willing = true;
         while !self.unissued.is_empty() {
             let direct = self.declined.direct(&self.unissued);
-            let willing = if direct.is_empty() { None } else { self.willing(&direct, &known, io) };
+            is_anybody_willing &= !direct.is_empty();
+            let willing = if is_anybody_willing { self.willing(&direct, &known, io) } else { None };
+            is_anybody_willing = willing.is_some();
             let (to, from) = match willing {
                 Some((to, may_have)) => (Some(to), may_have),
                 None => (None, self.unissued.clone()),

@@ -284,6 +284,7 @@ fn simulate(
     });
     let mut is_interrupted = interrupted.load(Ordering::Relaxed);
     let history = simulation.end_history();
+    let is_whole = !is_interrupted && history.is_ok();
     let wall_s = line.finish();
     let cost = meter.stop(report.events, report.scenario.nodes, report.sim_s);
     // What depends on the machine stays out of the report.
@@ -295,7 +296,7 @@ fn simulate(
         eprintln!("{:.1} MB of memory at most, {:.1} kB per machine", bytes as f64 / 1e6, each / 1e3);
     }
     let late = report.bags.iter().filter(|bag| bag.arrival_s > report.sim_s).count();
-    if late > 0 && !is_interrupted {
+    if late > 0 && is_whole {
         eprintln!("{late} bags would have come later: a longer --horizon, or a higher --load, has them in");
     }
     let (all, asked) = (report.bags.len(), report.scenario.bags);
@@ -308,7 +309,7 @@ fn simulate(
         eprintln!("the others take each bag for another user's: so do ours with per_submitter = \"off\" in [policy]");
     }
     let mut others = BTreeMap::new();
-    if arguments.compare && !is_interrupted && history.is_ok() {
+    if arguments.compare && is_whole {
         match compared(simulation, interrupted) {
             Some(values) => others = values,
             None => is_interrupted = true,
@@ -323,8 +324,7 @@ fn simulate(
             write!(stdout, "{report}{ratios}")
         }
         Output::Json => {
-            let printed =
-                Printed { complete: !is_interrupted && history.is_ok(), report: &report, compared: others, cost };
+            let printed = Printed { complete: !is_interrupted && is_whole, report: &report, compared: others, cost };
             let json = serde_json::to_string(&printed).context("the report cannot be written as JSON")?;
             writeln!(stdout, "{json}")
         }

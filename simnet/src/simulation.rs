@@ -166,7 +166,8 @@ impl Simulation {
         Ok(Self { around: Arc::new(around), shards, world, now: Time::ZERO })
     }
 
-    /// Runs to the end: until every bag is closed (where there are any), or until the horizon. The window in which the
+    /// Runs to the end: until every bag is closed (where there are any), or until the horizon, or the history that somebody wants
+    /// cannot be written any more. The window in which the
     /// last bag is closed is run to its end.
     pub fn run(&mut self, mut progress: impl FnMut(Progress)) -> Report {
         self.run_while(|of| {
@@ -175,8 +176,7 @@ impl Simulation {
         })
     }
 
-    /// As [`Simulation::run`], but ends early when it is told to, and where the history that somebody wants cannot be written any more;
-    /// the report is of what happened so far.
+    /// As [`Simulation::run`], but ends early when it is told to; the report is of what happened so far.
     pub fn run_while(&mut self, mut goes_on: impl FnMut(Progress) -> bool) -> Report {
         self.watch(false);
         std::thread::scope(|scope| {
@@ -198,7 +198,8 @@ impl Simulation {
     }
 
     /// Has what happens from now on to each task and machine written to a file, as CSV: docs/experiments.md says what its lines are. It
-    /// changes no result, and is the same for any number of threads. A file that is a history is replaced.
+    /// changes no result, and is the same for any number of threads. A file that is a history is replaced. Whether all of it was
+    /// written says [`Self::end_history`].
     ///
     /// # Errors
     /// A sentence: the file is something else, or cannot be written.

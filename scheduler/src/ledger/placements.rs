@@ -436,13 +436,12 @@ impl Ledger {
 
     /// An executor offers tasks that have not begun for a machine that has nothing to do. They are issued to that one,
     /// as durable as any other placement, and dropped by the one that had them; nothing happens to what it does not
-    /// have, but it is to drop that, too. Where the other one is distrusted, they stay where they are.
+    /// have, but it is to drop that, too.
     pub(crate) fn offer(&mut self, executor: Contact, ranges: &IntervalSet, to: Contact, io: &mut Io, config: &Config) {
         let term = self.term(io, config);
         let mut kept = IntervalSet::new();
         let (is_open, bag) = (!self.is_closed() && self.may_be_held, self.bag.id);
-        let is_shunned = self.is_shunned(to.peer, io);
-        if let Some(placement) = self.placed.get_mut(&executor.peer).filter(|_| is_open && !is_shunned) {
+        if let Some(placement) = self.placed.get_mut(&executor.peer).filter(|_| is_open) {
             let given = placement.ranges.intersection(ranges);
             placement.ranges.subtract(&given);
             let left = placement.ranges.clone();
@@ -466,7 +465,7 @@ impl Ledger {
                 io.persist(changes, vec![Then::Send(to, request)]);
             }
         } else if is_open {
-            // It has to say first what it holds; or who asks gets nothing of this bag.
+            // It has to say first what it holds.
             kept = ranges.clone();
         }
         let (drop, submitter) = (ranges.difference(&kept), Some((&io.me).into()));

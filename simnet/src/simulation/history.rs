@@ -40,13 +40,13 @@ impl History {
         }
         let out = BufWriter::new(File::create(path).map_err(failed)?);
         let mut history = Self { path: path.to_owned(), out, failure: None };
-        history.write(format_args!("{HEADING}\n"));
+        history.write(&format!("{HEADING}\n"));
         Ok(history)
     }
 
-    fn write(&mut self, line: std::fmt::Arguments<'_>) {
+    fn write(&mut self, line: &str) {
         if self.failure.is_none() {
-            self.failure = self.out.write_fmt(line).err();
+            self.failure = self.out.write_all(line.as_bytes()).err();
         }
     }
 
@@ -59,7 +59,7 @@ impl History {
     pub(super) fn note(&mut self, at: Time, what: &str, host: HostIndex, bag: Option<usize>, task: Option<u64>) {
         let text = |number: Option<u64>| number.map_or_else(String::new, |number| number.to_string());
         let (bag, task) = (text(bag.map(|bag| bag as u64)), text(task));
-        self.write(format_args!("{:.6},{what},{host},{bag},{task}\n", at.as_secs_f64()));
+        self.write(&format!("{:.6},{what},{host},{bag},{task}\n", at.as_secs_f64()));
     }
 
     /// A machine tells this; the record does not know of it yet.

@@ -646,24 +646,6 @@ fn what_the_tree_brings_to_distrusted_machines_alone_goes_to_a_neighbour_that_ho
     assert_accounted(&machines.ledger);
 }
 
-#[test]
-fn what_a_distrusted_machine_asks_for_stays_where_it_is() {
-    let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 3]);
-    machines.distrust(contact(2).peer);
-    let all = IntervalSet::from(0..TASKS);
-    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
-    machines.give(1, &all);
-    let offer = |machines: &mut Machines, to: u8| {
-        let given = IntervalSet::from(3..9);
-        machines.ledger.offer(contact(1), &given, contact(to), &mut machines.io, &machines.config);
-        machines.ledger.placed[&contact(1).peer].ranges.len()
-    };
-    assert_eq!(offer(&mut machines, 2), TASKS);
-    assert!(machines.ledger.issued.is_empty() && machines.ledger.unissued.is_empty());
-    assert_eq!(offer(&mut machines, 3), TASKS - 6, "another one has them");
-    assert_accounted(&machines.ledger);
-}
-
 /// On each of these tasks one of the two machines that are left has voted.
 #[test]
 fn what_was_declined_goes_in_one_request_to_each_machine_that_may_have_a_part_of_it() {
