@@ -8,7 +8,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::probe::Probe;
 use crate::{Member, PeerId, Time};
 
 const TOMBSTONES_MAX: usize = 512;
@@ -24,8 +23,6 @@ pub(crate) struct Tombstone {
     pub(crate) left: bool,
     /// It is known by hearsay only, and so is this incarnation: it holds against hearsay, not against the peer.
     pub(crate) is_candidate: bool,
-    /// Of a candidate: the nonce of the probe that failed, and how many of its pings have not been answered since.
-    unanswered: (u32, u32),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -40,21 +37,15 @@ impl Tombstones {
         self.by_peer.get(&contact.peer).filter(covers)
     }
 
-    /// A peer that we never met, in whatever life, answers a probe that has failed: whether it does, once for each ping.
-    pub(crate) fn answered_late(&mut self, peer: PeerId, nonce: u32, now: Time) -> bool {
-        let Some(stone) = self.by_peer.get_mut(&peer).filter(|stone| stone.is_candidate && stone.until > now) else {
-            return false;
-        };
-        let is_answer = stone.unanswered.0 == nonce && stone.unanswered.1 > 0;
-        stone.unanswered.1 -= u32::from(is_answer);
-        is_answer
+    /// Whether a peer that we never met, in whatever life, did not answer lately.
+    pub(crate) fn has_given_up(&self, peer: PeerId, now: Time) -> bool {
+        self.by_peer.get(&peer).is_some_and(|stone| stone.is_candidate && stone.until > now)
     }
 
-    /// A peer that we never met did not answer this probe. Says nothing where we know more.
-    pub(crate) fn set_candidate(&mut self, probe: &Probe, until: Time) {
-        let Probe { contact, nonce, tries, .. } = probe;
+    /// A peer that we never met did not answer. Says nothing where we know more.
+    pub(crate) fn set_candidate(&mut self, contact: &Member, until: Time) {
         let incarnation = contact.incarnation;
-        let stone = Tombstone { incarnation, until, left: false, is_candidate: true, unanswered: (*nonce, *tries) };
+        let stone = Tombstone { incarnation, until, left: false, is_candidate: true };
         let known = self.by_peer.entry(contact.peer).or_insert(stone.clone());
         if known.is_candidate {
             *known = stone;
@@ -64,7 +55,7 @@ impl Tombstones {
 
     pub(crate) fn set(&mut self, contact: &Member, until: Time, left: bool) {
         let incarnation = contact.incarnation;
-        let stone = Tombstone { incarnation, until, left, is_candidate: false, unanswered: (0, 0) };
+        let stone = Tombstone { incarnation, until, left, is_candidate: false };
         let known = self.by_peer.entry(contact.peer).or_insert(stone.clone());
         if incarnation > known.incarnation || known.is_candidate {
             *known = stone;
@@ -236,28 +227,6 @@ mod tests {
         assert!(stones.covering(&contact(1, 5), Time::ZERO).is_none());
     }
 
-    fn failed(contact: Member) -> Probe {
-        let (sent, timeout) = (Time::ZERO, Duration::from_millis(500));
-        Probe { contact, nonce: 7, tries: 3, tries_max: 3, sent, expires: sent + timeout, timeout }
-    }
-
-    /// Who sends more answers than it was asked is not believed to be that slow.
-    #[test]
-    fn a_probe_that_failed_is_answered_late_once_for_each_ping_with_its_nonce_and_for_a_while() {
-        let mut stones = Tombstones::default();
-        let (known, stranger) = (contact(1, 5), contact(2, 0));
-        stones.set(&known, Time::from_micros(60), false);
-        for contact in [&known, &stranger] {
-            stones.set_candidate(&failed(contact.clone()), Time::from_micros(60));
-        }
-        let mut answers = |peer, nonce, micros| stones.answered_late(peer, nonce, Time::from_micros(micros));
-        assert!(!answers(stranger.peer, 8, 1), "another nonce");
-        assert_eq!([1, 2, 3, 4].map(|micros| answers(stranger.peer, 7, micros)), [true, true, true, false]);
-        assert!(!answers(known.peer, 7, 1), "it was here, and is gone");
-        stones.set_candidate(&failed(stranger.clone()), Time::from_micros(60));
-        assert!(!stones.answered_late(stranger.peer, 7, Time::from_micros(60)), "too late for that, too");
-    }
-
     #[test]
     fn what_is_remembered_is_bounded() {
         let peers = |byte: u8| PeerId(*blake3::hash(&[byte]).as_bytes());
@@ -266,7 +235,7 @@ mod tests {
             let peer = PeerId(*blake3::hash(&number.to_le_bytes()).as_bytes());
             let contact: Member = Contact { peer, incarnation: 1, address: "".into(), nonce: None }.into();
             stones.set(&contact, Time::from_micros(i64::from(number)), false);
-            stones.set_candidate(&failed(contact), Time::from_micros(i64::from(number)));
+            stones.set_candidate(&contact, Time::from_micros(i64::from(number)));
         }
         assert_eq!(stones.by_peer.len(), TOMBSTONES_MAX);
         assert!(

@@ -218,9 +218,9 @@ impl Overlay {
                     }
                     self.ping(to, nonce, true);
                 }
-                Expired::Failed(probe) => {
-                    self.line.leaf_set.update(probe.contact.peer, |neighbour| neighbour.probed = false);
-                    self.probe_failed(&probe);
+                Expired::Failed(contact) => {
+                    self.line.leaf_set.update(contact.peer, |neighbour| neighbour.probed = false);
+                    self.probe_failed(&contact);
                 }
             }
         }
@@ -315,7 +315,7 @@ impl Overlay {
             // An answer in time shows that we are not slow; a later one may be ours or the path's fault.
             self.slowness = if probe.tries == 1 { self.slowness.saturating_sub(1) } else { self.slowness };
             self.adopt(sender, &probe);
-        } else if self.line.tombstones.answered_late(sender.peer, nonce, self.now) {
+        } else if self.line.tombstones.has_given_up(sender.peer, self.now) {
             // It answers, but too late: the path is longer than we wait for a stranger, or we are slow. With more patience the
             // next probe finds it.
             self.feel_slower(1);
@@ -403,8 +403,7 @@ impl Overlay {
 
     // ---- losing ----
 
-    fn probe_failed(&mut self, probe: &Probe) {
-        let contact = &probe.contact;
+    fn probe_failed(&mut self, contact: &Member) {
         let is_lonely = self.line.leaf_set.len() == 0;
         let longest = if is_lonely { JOIN_RETRY_MAX } else { Duration::from_millis(self.config.graveyard_probe_ms) };
         self.line.graveyard.bootstrap_failed(contact.peer, self.now, is_lonely, longest);
@@ -420,7 +419,7 @@ impl Overlay {
             }
             Some(_) => {}
             None => {
-                self.line.tombstones.set_candidate(probe, self.now + CANDIDATE_TOMBSTONE);
+                self.line.tombstones.set_candidate(contact, self.now + CANDIDATE_TOMBSTONE);
                 self.suspect_parent(contact);
             }
         }

@@ -117,7 +117,7 @@ impl Probes {
             return Some(again);
         }
         let peer = probe.contact.peer;
-        self.end(peer).map(Expired::Failed)
+        self.end(peer).map(|probe| Expired::Failed(probe.contact))
     }
 }
 
@@ -126,7 +126,7 @@ pub(crate) enum Expired {
     /// Ping again, for which time.
     Again { to: Member, nonce: u32, tries: u32 },
     /// No try was answered.
-    Failed(Probe),
+    Failed(Member),
 }
 
 #[cfg(test)]
