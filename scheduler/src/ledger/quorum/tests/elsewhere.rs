@@ -1,0 +1,207 @@
+//! What is declined, or brought to a machine that may not have it, goes to others.
+
+use super::*;
+
+/// The ledger's requests that are due at its next deadline: to whom, and which tasks.
+fn next_requests(machines: &mut Machines) -> Vec<(Option<u8>, IntervalSet)> {
+    let deadline = machines.ledger.deadline().expect("it is issued again");
+    machines.io.now = deadline.max(machines.io.now);
+    machines.ledger.expire(&mut machines.io);
+    let known = machines.known();
+    let requests = machines.ledger.issue(|| known.clone(), &machines.io, &machines.config);
+    requests.into_iter().map(|(to, request)| (to.map(|to| to.peer.0[0]), request.ranges)).collect()
+}
+
+#[test]
+fn what_the_tree_brings_to_a_distrusted_machine_goes_elsewhere_at_once_and_not_there_again() {
+    let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 3]);
+    for _ in 0..3 {
+        machines.io.reputations.note(contact(2).peer, false, machines.io.wall(Time::ZERO));
+    }
+    assert!(machines.io.reputation(contact(2).peer).is_distrusted());
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
+    let (some, rest) = (IntervalSet::from(0..10), IntervalSet::from(10..TASKS));
+    machines.give(2, &some);
+    assert!(machines.held[&2].is_empty(), "it is told to drop them");
+    assert_accounted(&machines.ledger);
+    assert!(machines.ledger.issued.iter().all(|issue| issue.ranges == rest), "{:?}", machines.ledger.issued);
+    let wait = machines.ledger.deadline().expect("as above").since(machines.io.now);
+    assert!(wait <= Duration::from_secs(2), "as long as for what is declined, not as for what was lost: {wait:?}");
+    // The tree knows nothing of it and brings them there again: the next time somebody else gets them, of those that may
+    // have them the one with fewest.
+    assert_eq!(next_requests(&mut machines), [(None, some.clone())]);
+    machines.give(2, &some);
+    machines.give(1, &IntervalSet::from(10..20));
+    machines.give(3, &IntervalSet::from(20..TASKS));
+    assert_eq!(next_requests(&mut machines), [(Some(1), some.clone())]);
+    assert_accounted(&machines.ledger);
+}
+
+/// At the end of a bag nobody holds anything of it, and the submitter's own machine may be distrusted, too.
+#[test]
+fn what_the_tree_brings_to_distrusted_machines_alone_goes_to_a_neighbour_that_holds_nothing() {
+    let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 4]);
+    let me = machines.io.me.peer;
+    for peer in [me, contact(2).peer, contact(3).peer] {
+        machines.distrust(peer);
+    }
+    let all = IntervalSet::from(0..TASKS);
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
+    machines.give(2, &all);
+    assert_eq!(next_requests(&mut machines), [(None, all.clone())]);
+    machines.give(2, &all);
+    assert_eq!(next_requests(&mut machines), [(Some(1), all.clone())]);
+    // Where it does not answer another one is asked.
+    assert_eq!(next_requests(&mut machines), [(Some(4), all.clone())]);
+    machines.give(4, &all);
+    assert_eq!(machines.held[&4], all);
+    assert_accounted(&machines.ledger);
+}
+
+/// On each of these tasks one of the two machines that are left has voted.
+#[test]
+fn what_was_declined_goes_in_one_request_to_each_machine_that_may_have_a_part_of_it() {
+    let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 2]);
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
+    machines.give(1, &IntervalSet::from(0..TASKS));
+    for (number, index) in (3..15).flat_map(|index| [(1 + (index % 3 == 0) as u8, index), (0, index)]) {
+        let result = TaskResult { output: BlobId([number + 100; 32]), ..result(index, true) };
+        let vote = Vote { executor: contact(number), result };
+        machines.ledger.votes.by_task.entry(index).or_default().push(vote);
+    }
+    let voted = IntervalSet::from(3..15);
+    machines.held.entry(1).or_default().subtract(&voted);
+    machines.speak(1);
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
+    machines.ledger.declined(contact(9).peer, &voted, DeclineReason::Quota, &mut machines.io);
+    assert_eq!(next_requests(&mut machines), [(None, voted.clone())]);
+    machines.ledger.declined(contact(9).peer, &voted, DeclineReason::Quota, &mut machines.io);
+    let second: IntervalSet = (3..15).step_by(3).map(|index| index..index + 1).collect();
+    assert_eq!(next_requests(&mut machines), [(Some(1), second.clone()), (Some(2), voted.difference(&second))]);
+}
+
+#[test]
+fn what_was_declined_goes_to_nobody_who_may_not_have_it() {
+    let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 4]);
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
+    for (number, tasks) in [(1, 0..2), (2, 2..9), (3, 9..14), (4, 14..15)] {
+        machines.give(number, &IntervalSet::from(tasks));
+    }
+    let one = IntervalSet::from(20..21);
+    let willing = |machines: &Machines| {
+        let willing = machines.ledger.willing(&one, Vec::new, &machines.io);
+        willing.map(|(contact, _)| contact.peer.0[0])
+    };
+    assert_eq!(willing(&machines), Some(4), "it has fewest");
+    machines.ledger.declined(contact(4).peer, &IntervalSet::from(15..16), DeclineReason::Quota, &mut machines.io);
+    assert_eq!(willing(&machines), Some(1), "who declines is not asked");
+    for _ in 0..3 {
+        machines.io.reputations.note(contact(1).peer, false, machines.io.wall(Time::ZERO));
+    }
+    assert_eq!(willing(&machines), Some(3), "nor who is distrusted");
+    let vote = |machines: &mut Machines, number: u8| {
+        let vote = Vote { executor: contact(number), result: machines.says(number, 20) };
+        machines.ledger.votes.by_task.entry(20).or_default().push(vote);
+    };
+    vote(&mut machines, 3);
+    assert_eq!(willing(&machines), Some(2), "nor who has voted");
+    vote(&mut machines, 2);
+    assert_eq!(willing(&machines), Some(machines.io.me.peer.0[0]));
+    let me = Vote { executor: Contact::clone(&machines.io.me), result: machines.says(1, 20) };
+    machines.ledger.votes.by_task.entry(20).or_default().push(me);
+    assert_eq!(willing(&machines), None);
+    let known = (4..=5).map(|number| Known { contact: contact(number), right: false }).collect();
+    let willing = machines.ledger.willing(&one, || known, &machines.io).map(|(contact, _)| contact.peer.0[0]);
+    assert_eq!(willing, Some(5), "the neighbour that may have it");
+    // Who has voted and is brought the task by the tree is no place for it either.
+    machines.held.remove(&3);
+    machines.give(3, &IntervalSet::from(9..14).union(&IntervalSet::from(20..21)));
+    assert!(!machines.held[&3].contains(20) && machines.ledger.issued.iter().all(|issue| !issue.ranges.contains(20)));
+    assert_accounted(&machines.ledger);
+}
+
+#[test]
+fn a_copy_that_is_declined_goes_to_another_machine_at_once_and_back_only_after_a_pause() {
+    let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 4]);
+    let all = IntervalSet::from(0..TASKS);
+    machines.ledger.issue(Vec::new, &machines.io, &machines.config);
+    machines.give(1, &all);
+    let decline = |machines: &mut Machines, number: u8, ranges: &IntervalSet| {
+        machines.ledger.declined(contact(number).peer, ranges, DeclineReason::Program, &mut machines.io);
+    };
+    let mut open: Vec<(u8, IntervalSet)> = machines.copies();
+    let mut asked = BTreeSet::new();
+    while let Some((number, ranges)) = open.pop() {
+        assert!(asked.insert((number, ranges.first())), "{number} was asked for {ranges:?} already");
+        decline(&mut machines, number, &ranges);
+        assert_accounted(&machines.ledger);
+        open.extend(machines.copies());
+    }
+    assert!((3..=12).contains(&asked.len()), "all but the one that has them: {asked:?}");
+    assert_eq!(machines.ledger.view().placed, TASKS, "what has one copy stays placed");
+    // Later they are asked again, each time later.
+    let mut pauses = Vec::new();
+    for _ in 0..8 {
+        let before = machines.io.now;
+        loop {
+            machines.io.now = machines.ledger.deadline().expect("it looks again");
+            machines.speak(1);
+            machines.ledger.expire(&mut machines.io);
+            open = machines.copies();
+            if !open.is_empty() {
+                break;
+            }
+        }
+        pauses.push(machines.io.now.since(before).as_secs());
+        while let Some((number, ranges)) = open.pop() {
+            decline(&mut machines, number, &ranges);
+            open.extend(machines.copies());
+        }
+    }
+    assert!(pauses.is_sorted() && pauses[0] <= 16 && (60..=75).contains(&pauses[7]), "{pauses:?}");
+    // Who takes something is as good as any other.
+    machines.io.now += Duration::from_secs(61);
+    machines.ledger.votes.lacking = true;
+    machines.speak(1);
+    let (number, ranges) = machines.copies().swap_remove(0);
+    machines.give(number, &ranges);
+    let declines = |machines: &Machines| machines.ledger.declined.declining.contains_key(&contact(number).peer);
+    assert!(!machines.held[&number].is_empty() && !declines(&machines));
+}
+
+proptest! {
+    /// Who has which tasks, run by run, is what asking each of them for each task comes to.
+    #[test]
+    fn runs_of_holders_agree_with_asking_everybody(
+        held in prop::collection::vec(prop::collection::vec((0_u64..80, 1_u64..9), 0..6), 1..6),
+        voted in prop::collection::vec((0_u64..80, 1_u8..8), 0..8),
+        wanted in prop::collection::vec((0_u64..80, 1_u64..20), 0..5),
+    ) {
+        let mut machines = Machines::new(replication(2, 2, 0), &[TRUTH; 8]);
+        let set = |ranges: &[(u64, u64)]| ranges.iter().map(|&(start, len)| start..start + len).collect::<IntervalSet>();
+        for (number, ranges) in (1..).zip(&held) {
+            let (executor, ranges) = (contact(number), set(ranges));
+            let (until, version, withdrawn) = (Time::ZERO, 1, false);
+            let placement = super::super::super::Placement { executor, ranges, until, version, withdrawn };
+            machines.ledger.placed.insert(contact(number).peer, placement);
+        }
+        for (index, number) in voted {
+            let vote = Vote { executor: contact(number), result: machines.says(number, index) };
+            machines.ledger.votes.by_task.entry(index).or_default().push(vote);
+        }
+        let wanted = set(&wanted);
+        let runs = machines.ledger.holders(&wanted);
+        prop_assert_eq!(runs.iter().map(|(range, _)| range.clone()).collect::<IntervalSet>(), wanted.clone());
+        prop_assert_eq!(runs.iter().map(|(range, _)| range.end - range.start).sum::<u64>(), wanted.len());
+        for (range, holders) in runs {
+            for index in range {
+                let has = |peer: &PeerId| {
+                    machines.ledger.placed.get(peer).is_some_and(|placement| placement.ranges.contains(index))
+                        || machines.ledger.votes.voters(index).contains(peer)
+                };
+                let expected: Vec<PeerId> = (1..9).map(|number| contact(number).peer).filter(has).collect();
+                prop_assert_eq!(&holders, &expected);
+            }
+        }
+    }
+}
