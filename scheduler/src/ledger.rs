@@ -10,7 +10,8 @@
 //! Everything is in intervals, never in tasks, and what comes with each result or renewal costs no scan of the
 //! executors: the ledger counts the copies of each index, looks first at the executor that speaks, and keeps a moment
 //! before which no lease ends. What it does cost is a look at each request that is still on its way: few, unless much
-//! was scattered and is issued again, in requests of at most [`REQUEST_INTERVALS_MAX`] intervals, of their own for each machine that is named.
+//! was scattered and is issued again, in requests of at most [`REQUEST_INTERVALS_MAX`] intervals, of their own for each
+//! machine that is named.
 
 mod declined;
 mod failures;
@@ -574,20 +575,17 @@ impl Ledger {
         }
         let mut is_anybody_willing = true;
         while !self.unissued.is_empty() {
-            let direct = self.declined.direct(&self.unissued);
-            is_anybody_willing &= !direct.is_empty();
-            let willing = if is_anybody_willing { self.willing(&direct, &known, io) } else { None };
+            let direct = is_anybody_willing.then(|| self.declined.direct(&self.unissued));
+            let willing = direct.and_then(|direct| self.willing(&direct, &known, io));
             is_anybody_willing = willing.is_some();
-            let (to, from) = match willing {
-                Some((to, may_have)) => (Some(to), may_have),
-                None => (None, self.unissued.clone()),
-            };
+            let from = willing.as_ref().map_or(&self.unissued, |(_, may_have)| may_have);
             let mut ranges: IntervalSet = from.ranges().take(REQUEST_INTERVALS_MAX).collect();
             let mut checkpoints = self.checkpoints.keys().filter(|index| ranges.contains(**index));
             if let Some(&end) = checkpoints.nth(CHECKPOINTS_MAX) {
                 ranges = ranges.intersection(&IntervalSet::from(0..end));
             }
             self.unissued.subtract(&ranges);
+            let to = willing.map(|(to, _)| to);
             let only = to.as_ref().map(|to| to.peer);
             if let Some(to) = only {
                 self.votes.send_to(to, ranges.len());

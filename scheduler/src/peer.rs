@@ -140,7 +140,6 @@ impl Peer {
         self.settle();
         if self.executor_must_act() {
             self.executor_due = self.executor.deadline(&self.io);
-            self.asking.is_dry = self.executor.is_dry();
             self.executor_touched = false;
         }
         self.io.placements = self.ledgers.values().map(|ledger| ledger.executors()).sum();

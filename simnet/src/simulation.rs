@@ -167,8 +167,7 @@ impl Simulation {
     }
 
     /// Runs to the end: until every bag is closed (where there are any), or until the horizon, or the history that somebody wants
-    /// cannot be written any more. The window in which the
-    /// last bag is closed is run to its end.
+    /// cannot be written any more. The window in which the last bag is closed is run to its end.
     pub fn run(&mut self, mut progress: impl FnMut(Progress)) -> Report {
         self.run_while(|of| {
             progress(of);

@@ -139,6 +139,13 @@ impl Ledger {
         self.pause(&back, until, io);
     }
 
+    /// Whether tasks that are not brought by the tree go to this machine now.
+    pub(super) fn is_asked(&self, peer: PeerId, io: &Io) -> bool {
+        !self.is_shunned(peer, io)
+            && self.avoided_for(peer, io.now).is_zero()
+            && !self.declined.is_declining(peer, io.now)
+    }
+
     /// Who takes some of these tasks, which others declined, and which; nobody where no machine that is known may have any.
     pub(super) fn willing(
         &self,
@@ -146,13 +153,13 @@ impl Ledger {
         known: impl FnOnce() -> Vec<Known>,
         io: &Io,
     ) -> Option<(Contact, IntervalSet)> {
+        if ranges.is_empty() {
+            return None;
+        }
         let may_have = |contact: &Contact| {
-            let peer = contact.peer;
-            let is_asked = !self.is_shunned(peer, io)
-                && self.avoided_for(peer, io.now).is_zero()
-                && !self.declined.is_declining(peer, io.now);
-            let may = || ranges.difference(&self.votes.of(peer, ranges));
-            Some((contact.clone(), is_asked.then(may)?)).filter(|(_, may)| !may.is_empty())
+            let may_have =
+                self.is_asked(contact.peer, io).then(|| ranges.difference(&self.votes.of(contact.peer, ranges)));
+            may_have.filter(|may_have| !may_have.is_empty()).map(|may_have| (contact.clone(), may_have))
         };
         let mut holders: Vec<_> = self.placed.values().filter(|placement| !placement.ranges.is_empty()).collect();
         holders.sort_by_key(|placement| placement.ranges.len());

@@ -305,10 +305,7 @@ impl Ledger {
         });
         for machine in known().into_iter().chain(executors) {
             let peer = machine.contact.peer;
-            let is_asked = !io.reputation(peer).is_distrusted()
-                && self.avoided_for(peer, io.now).is_zero()
-                && !self.declined.is_declining(peer, io.now);
-            if is_asked {
+            if self.is_asked(peer, io) {
                 machines.insert(peer, machine);
             }
         }
