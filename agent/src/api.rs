@@ -161,7 +161,7 @@ pub struct Bag {
     /// Tasks that were decided though not all machines said the same.
     #[serde(default)]
     pub disputed: u64,
-    /// Why no task of it can be decided as the grid is now; null where they can.
+    /// Why no task of it, or not all, can be decided as the grid is now; null where they can.
     #[serde(default)]
     pub undecidable: Option<String>,
     /// Tasks that machines did not queue, and why.

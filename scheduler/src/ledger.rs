@@ -147,6 +147,8 @@ pub struct BagView {
     pub replication: Replication,
     /// Tasks that were decided though not all machines said the same.
     pub disputed: u64,
+    /// Tasks that all machines known have run that may, and no quorum of them has said the same.
+    pub undecided: u64,
     /// Tasks that machines did not queue, by reason.
     pub declined: BTreeMap<DeclineReason, Declines>,
     /// Results that were not taken, since the machine that sent them never had the task.
@@ -294,6 +296,7 @@ impl Ledger {
             measured_mops: if self.measured.0 > 0 { self.measured.1 / self.measured.0 as f64 } else { 0.0 },
             replication: self.replication,
             disputed: self.votes.disputed,
+            undecided: self.undecided(),
             declined: self.declined.reasons.clone(),
             closed: self.closed,
         }

@@ -247,6 +247,7 @@ impl Driver {
         let end = view.closed.map_or(now, |(_, at)| at);
         let elapsed_s = end.since(view.released).as_secs_f64();
         let measured = view.bag.task_mops > 0.0;
+        let machines = self.peer.overlay_view().root().map_or(1, |root| root.count);
         let state = match view.closed {
             Some((Closing::Cancelled, _)) => api::BagState::Cancelled,
             Some((Closing::Completed, _)) if view.failed > 0 => api::BagState::Failed,
@@ -269,7 +270,7 @@ impl Driver {
             unasked: view.unasked,
             replication: view.replication,
             disputed: view.disputed,
-            undecidable: self.undecidable(view),
+            undecidable: undecidable(view, machines),
             declined: view
                 .declined
                 .iter()
@@ -287,18 +288,6 @@ impl Driver {
             first_start_s: self.first_starts.get(&view.bag.id).map(|at| at.since(view.released).as_secs_f64()),
             stretch: measured.then(|| elapsed_s / view.bag.application_size_mops),
         }
-    }
-
-    /// Whether an open bag wants more machines to say the same than there are.
-    fn undecidable(&self, view: &BagView) -> Option<String> {
-        let machines = self.peer.overlay_view().root().map_or(1, |root| root.count);
-        let quorum = u64::from(view.replication.quorum);
-        (view.closed.is_none() && quorum > machines).then(|| {
-            let grid = output::count(machines, "machine");
-            format!(
-                "{quorum} machines have to say the same and the grid has {grid}: nothing is decided until more join"
-            )
-        })
     }
 
     fn bag_detail(&self, view: BagView) -> Result<api::BagDetail, Refusal> {
@@ -376,4 +365,67 @@ fn membership(state: State) -> &'static str {
 
 fn peer_view(contact: &Contact) -> api::PeerView {
     api::PeerView { peer: identity::to_libp2p(contact.peer).to_string(), address: contact.address.to_string() }
+}
+
+/// Why nothing, or not all, of an open bag can be decided before more machines join a grid of so many.
+fn undecidable(view: &BagView, machines: u64) -> Option<String> {
+    let quorum = u64::from(view.replication.quorum);
+    if view.closed.is_some() {
+        None
+    } else if quorum > machines {
+        let grid = output::count(machines, "machine");
+        Some(format!(
+            "{quorum} machines have to say the same and the grid has {grid}: nothing is decided until more join"
+        ))
+    } else {
+        let tasks = output::count(view.undecided, "task");
+        (view.undecided > 0).then(|| {
+            format!(
+                "{tasks} did not end alike on {quorum} machines and no other is there to ask: decided when a further try \
+                 ends alike, or more join"
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use idlewood_overlay::PeerId;
+    use idlewood_scheduler::{BagHeader, Replication};
+
+    use super::*;
+
+    #[test]
+    fn a_bag_that_waits_for_more_machines_says_for_what() {
+        let submitter = Contact { peer: PeerId([1; 32]), incarnation: 1, address: "".into(), nonce: None };
+        let (task_mops, application_size_mops) = (1.0, 9.0);
+        let id = BagId([2; 32]);
+        let bag = BagHeader { id, submitter, tasks: 9, task_mops, application_size_mops, declared: true };
+        let open = BagView {
+            bag,
+            released: Time::ZERO,
+            done: 0,
+            failed: 0,
+            placed: 9,
+            executors: 2,
+            unplaced: 0,
+            reissued: 0,
+            duplicates: 0,
+            measured_mops: 0.0,
+            replication: Replication { replicas: 3, quorum: 2, recheck: 0 },
+            disputed: 0,
+            undecided: 0,
+            declined: BTreeMap::new(),
+            unasked: 0,
+            closed: None,
+        };
+        let stuck = BagView { undecided: 4, ..open.clone() };
+        let why = |view: &BagView, machines| undecidable(view, machines).unwrap_or_default();
+        assert_eq!(why(&open, 2), "");
+        assert!(why(&open, 1).contains("2 machines have to say the same and the grid has 1 machine:"));
+        assert!(why(&stuck, 2).starts_with("4 tasks did not end alike on 2 machines"), "{}", why(&stuck, 2));
+        assert_eq!(why(&BagView { closed: Some((Closing::Cancelled, Time::ZERO)), ..stuck }, 1), "");
+    }
 }

@@ -478,7 +478,7 @@ impl Ledger {
             return;
         }
         self.votes.lacking = true;
-        self.votes.again_at = self.votes.again_at.filter(|&at| at > io.now);
+        self.retry_stuck(io);
         self.end_pauses(io.now);
         let (late, issued) = std::mem::take(&mut self.issued).into_iter().partition(|issue| issue.end() <= io.now);
         self.issued = issued;

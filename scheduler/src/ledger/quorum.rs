@@ -97,6 +97,8 @@ pub(super) struct Votes {
     pub(super) lacking: bool,
     /// When to look at that again, where nobody could have one.
     pub(super) again_at: Option<Time>,
+    /// Of which tasks that was.
+    stuck: IntervalSet,
     /// Decided tasks on which not all said the same.
     pub(super) disputed: u64,
 }
@@ -294,6 +296,7 @@ impl Ledger {
             return Vec::new();
         }
         self.votes.lacking = false;
+        self.votes.stuck = IntervalSet::new();
         let lacking = self.lacking();
         if lacking.is_empty() {
             return Vec::new();
@@ -329,6 +332,7 @@ impl Ledger {
                 let Some((_, sent, peer, half)) = [false, true].into_iter().filter_map(first_of).min() else {
                     // Other machines may be known later.
                     self.ask_again(io.now, config);
+                    self.votes.stuck.insert(part);
                     continue;
                 };
                 let len = part.end - part.start;
@@ -347,6 +351,33 @@ impl Ledger {
             }
         }
         requests
+    }
+
+    /// Tasks on which a further vote is needed that nobody could give when they were looked at last.
+    pub(super) fn undecided(&self) -> u64 {
+        self.votes.stuck.indices().filter(|&index| self.lacks_copy(index)).count() as u64
+    }
+
+    /// Where nobody could have one more copy for a while, a machine on which the task has failed may try it again.
+    pub(super) fn retry_stuck(&mut self, io: &mut Io) {
+        if self.votes.again_at.is_none_or(|at| at > io.now) {
+            return;
+        }
+        self.votes.again_at = None;
+        for index in std::mem::take(&mut self.votes.stuck).indices() {
+            let failed = self.votes.by_task.get(&index).into_iter().flatten().find(|vote| !vote.result.success);
+            let Some(Vote { executor, result }) = failed.cloned() else { continue };
+            if !self.lacks_copy(index) || !self.counts_and_retries(&result, executor.peer) {
+                continue;
+            }
+            self.votes.withdraw(executor.peer, index);
+            self.votes.lacking = true;
+            self.take_back(index, &executor, None, io);
+            // What it has said on the way here may still list the task.
+            self.has_to_say(executor.peer);
+            let ack = Then::Send(executor, Message::ack(self.bag.id, &result));
+            io.persist(vec![self.failures_change(index)], vec![ack]);
+        }
     }
 
     /// Copies are looked at again after a while.

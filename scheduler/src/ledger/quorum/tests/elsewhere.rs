@@ -1,5 +1,6 @@
 //! What is declined, or brought to a machine that may not have it, goes to others.
 
+use super::super::super::tests::persist_all;
 use super::*;
 
 /// The ledger's requests that are due at its next deadline: to whom, and which tasks.
@@ -204,4 +205,41 @@ proptest! {
             }
         }
     }
+}
+
+/// In a grid of two a quorum of two would never be reached again after one failure by chance.
+#[test]
+fn where_nobody_else_can_have_a_task_it_is_tried_again_where_it_failed_as_often_as_others_are() {
+    let mut machines = held_by_all(replication(2, 2, 0), &[TRUTH; 2], io());
+    let (task, attempt) = (IntervalSet::from(3..4), machines.ledger.attempt);
+    machines.end(2, 3);
+    for tries in 0..=machines.ledger.retries_max {
+        machines.end_as(failed(&machines, 1, 3), 1);
+        assert_eq!((machines.ledger.votes.count(3), machines.copies()), (2, vec![]), "nobody is left to ask");
+        machines.io.now = machines.ledger.deadline().expect("it looks again").max(machines.io.now);
+        machines.ledger.expire(&mut machines.io);
+        assert_accounted(&machines.ledger);
+        if tries == machines.ledger.retries_max {
+            break;
+        }
+        persist_all(&mut machines.io);
+        let told = machines.io.effects.drain(..).any(|effect| {
+            matches!(effect, Effect::Send { to, message: Message::ResultsAck { .. } } if to.peer == contact(1).peer)
+        });
+        assert!(told, "it forgets what came of it");
+        machines.held.entry(1).or_default().subtract(&task);
+        assert_eq!(machines.copies(), [(1, task.clone())]);
+        assert!(machines.ledger.attempt > attempt);
+        machines.give(1, &task);
+        assert!(machines.held[&1].contains(3));
+    }
+    assert_eq!((machines.ledger.votes.count(3), machines.copies()), (2, vec![]), "but no more often than that");
+    assert_eq!(machines.ledger.view().undecided, 1);
+    // Another one that joins is asked as ever.
+    machines.say.push(TRUTH);
+    machines.ledger.votes.lacking = true;
+    assert_eq!((machines.copies(), machines.ledger.view().undecided), (vec![(3, task.clone())], 0));
+    machines.give(3, &task);
+    machines.end(3, 3);
+    assert!(machines.ledger.done.contains(3));
 }
