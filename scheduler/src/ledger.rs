@@ -147,7 +147,7 @@ pub struct BagView {
     pub replication: Replication,
     /// Tasks that were decided though not all machines said the same.
     pub disputed: u64,
-    /// Tasks that all machines known have run that may, and no quorum of them has said the same.
+    /// Tasks that lack a vote for their quorum which no machine that can be asked could give when that was looked at last.
     pub undecided: u64,
     /// Tasks that machines did not queue, by reason.
     pub declined: BTreeMap<DeclineReason, Declines>,

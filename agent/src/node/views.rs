@@ -381,8 +381,8 @@ fn undecidable(view: &BagView, machines: u64) -> Option<String> {
         let tasks = output::count(view.undecided, "task");
         (view.undecided > 0).then(|| {
             format!(
-                "{tasks} did not end alike on {quorum} machines and no other is there to ask: decided when a further try \
-                 ends alike, or more join"
+                "{tasks} did not end alike on {quorum} machines, and no other can be asked: they are tried again where they \
+                 failed, if any tries are left, or wait for more to join"
             )
         })
     }

@@ -7,7 +7,8 @@
 //!
 //! A machine on which tasks of the bag fail in a row, while elsewhere most of them succeed, is avoided for a while: it
 //! keeps none, and is told to offer nothing. It believes that only where all that it ran lately failed, whoever's it was.
-//! Where there is a quorum a failed vote counts here once others have shown that the task succeeds.
+//! Where there is a quorum a failed vote counts here once others have shown that the task succeeds; it is one of the task's tries where
+//! its machine tries the task again (`quorum/stuck`).
 //!
 //! A task that was over and is run again on demand has all its tries again, and no word of an earlier attempt counts.
 //!
@@ -97,8 +98,9 @@ impl Ledger {
     pub(super) fn is_news(&self, executor: &Contact, result: &TaskResult) -> bool {
         let counted = self.failures.get(&result.index).map_or(0, |failures| failures.next_attempt);
         let placement = self.placed.get(&executor.peer);
-        // What failed elsewhere says nothing of a copy.
-        let is_later = self.is_replicated() || result.attempt >= counted;
+        // What failed elsewhere says nothing of a copy; what failed here before it was tried again does.
+        let counts_from = self.votes.counts_from(executor.peer, result.index);
+        let is_later = result.attempt >= if self.is_replicated() { counts_from } else { counted };
         placement.is_some_and(|placement| placement.ranges.contains(result.index)) && is_later
     }
 
@@ -118,6 +120,20 @@ impl Ledger {
     /// What an executor says of an attempt that was issued before now is of no account any more.
     pub(super) fn not_before_next_attempt(&mut self, index: u64) {
         self.failures.entry(index).or_default().next_attempt = self.attempt + 1;
+    }
+
+    /// Whether the task may be tried again after one more failure.
+    pub(super) fn leaves_a_try(&self, index: u64) -> bool {
+        let after = |count, crashed_on: &[PeerId]| count < self.retries_max && crashed_on.len() < CRASHED_ON_MAX;
+        self.failures.get(&index).map_or(after(0, &[]), |failures| after(failures.count, &failures.crashed_on))
+    }
+
+    /// Counts one failed try of a task that gets another.
+    pub(super) fn count_try(&mut self, index: u64) {
+        let next_attempt = self.attempt + 1;
+        let failures = self.failures.entry(index).or_default();
+        failures.count += 1;
+        failures.next_attempt = next_attempt;
     }
 
     /// Counts one failed try; whether the task gets another. The last one is said again until it is journalled, and counts

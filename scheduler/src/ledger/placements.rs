@@ -373,8 +373,12 @@ impl Ledger {
         gained.subtract(mine);
         gained.subtract(&self.votes.of(executor, &gained));
         let tried = gained.ranges().flat_map(|range| self.failures.range(range));
-        let is_stale = |failures| Self::is_stale(failures, executor, attempt, self.is_replicated());
-        let stale: Vec<u64> = tried.filter(|(_, failures)| is_stale(failures)).map(|(&index, _)| index).collect();
+        let is_stale = |index, failures| {
+            Self::is_stale(failures, executor, attempt, self.is_replicated())
+                || attempt < self.votes.counts_from(executor, index)
+        };
+        let stale = tried.filter(|&(&index, failures)| is_stale(index, failures)).map(|(&index, _)| index);
+        let stale: Vec<u64> = stale.collect();
         stale.into_iter().for_each(|index| {
             gained.remove_index(index);
         });
@@ -404,6 +408,8 @@ impl Ledger {
         let dropped = back.difference(&self.awaited(executor.peer, &finished));
         let message = lease(io.recorded(executor.peer, bag, dropped.clone()));
         let changed = !lost.is_empty() || !gained.is_empty();
+        // It may have said so before it heard that it is to forget what came of them.
+        let withdrawn = self.votes.is_retried(executor.peer, &gained);
         self.unissued.subtract(&gained);
         self.arrived(&gained);
         self.declined.taken(executor.peer, &gained);
@@ -423,7 +429,7 @@ impl Ledger {
         }
         let until = io.now + term;
         self.ends_at(until);
-        let (ranges, withdrawn) = (keep.clone(), false);
+        let ranges = keep.clone();
         let placement = Placement { executor: executor.clone(), ranges, until, version, withdrawn };
         self.placed.insert(executor.peer, placement);
         if changed {

@@ -2,7 +2,7 @@
 //!
 //! A result of a bag with a quorum waits with its executor, which goes on accounting for it, until as many machines have said
 //! the same; then the output is fetched from one of them. Copies beyond the first go straight to machines that are known,
-//! none of which has the task or has voted on it, those in the other half of the line first.
+//! none of which has the task or has voted on it, those in the other half of the line first. Where there is none, `stuck` says what happens.
 //!
 //! Looking for copies takes n log n of all intervals that are placed, and happens when some machine takes or loses tasks, not with
 //! each vote, which asks about its own task only. A decided task is taken from those who have voted on it; only where more copies
@@ -17,6 +17,7 @@ use std::ops::Range;
 use idlewood_overlay::{Contact, PeerId, Time};
 use serde::{Deserialize, Serialize};
 
+use self::stuck::Stuck;
 use super::Ledger;
 use crate::bag::{REQUEST_INTERVALS_MAX, Request, TaskResult};
 use crate::config::Config;
@@ -25,6 +26,7 @@ use crate::message::Message;
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
 
+mod stuck;
 #[cfg(test)]
 mod tests;
 
@@ -72,7 +74,7 @@ pub(crate) struct Known {
 
 /// What a machine says came of a task.
 #[derive(Clone, Debug)]
-struct Vote {
+pub(super) struct Vote {
     executor: Contact,
     result: TaskResult,
 }
@@ -97,8 +99,10 @@ pub(super) struct Votes {
     pub(super) lacking: bool,
     /// When to look at that again, where nobody could have one.
     pub(super) again_at: Option<Time>,
-    /// Of which tasks that was.
-    stuck: IntervalSet,
+    /// Tasks of those that lack a vote.
+    stuck: BTreeMap<u64, Stuck>,
+    /// From which attempt on the words of machines count that try a task again, by task.
+    counts_from: BTreeMap<u64, BTreeMap<PeerId, u32>>,
     /// Decided tasks on which not all said the same.
     pub(super) disputed: u64,
 }
@@ -129,14 +133,25 @@ impl Votes {
         *self.sent.entry(peer).or_insert(0) += tasks;
     }
 
-    /// The output that a machine voted for cannot be had from it: it may have another try.
-    pub(super) fn withdraw(&mut self, executor: PeerId, index: u64) {
-        if let Some(votes) = self.by_task.get_mut(&index) {
-            votes.retain(|vote| vote.executor.peer != executor);
-        }
-        if self.by_task.get(&index).is_some_and(Vec::is_empty) {
+    /// What a machine said of a task is no vote any more: it may have another try.
+    pub(super) fn withdraw(&mut self, executor: PeerId, index: u64) -> Option<Vote> {
+        let votes = self.by_task.get_mut(&index)?;
+        let place = votes.iter().position(|vote| vote.executor.peer == executor)?;
+        let vote = votes.remove(place);
+        if votes.is_empty() {
             self.by_task.remove(&index);
         }
+        Some(vote)
+    }
+
+    /// From which attempt on the words of this machine on a task count.
+    pub(super) fn counts_from(&self, executor: PeerId, index: u64) -> u32 {
+        self.counts_from.get(&index).and_then(|from| from.get(&executor)).copied().unwrap_or(0)
+    }
+
+    /// Whether this machine tries one of these tasks again, or is to.
+    pub(super) fn is_retried(&self, executor: PeerId, ranges: &IntervalSet) -> bool {
+        ranges.ranges().flat_map(|range| self.counts_from.range(range)).any(|(_, from)| from.contains_key(&executor))
     }
 
     /// Those of these tasks on which this machine has voted.
@@ -216,6 +231,8 @@ impl Ledger {
     pub(super) fn judge(&mut self, winner: &TaskResult, decider: PeerId, io: &mut Io) -> (Vec<Change>, Vec<Then>) {
         let votes = self.votes.by_task.remove(&winner.index).unwrap_or_default();
         self.votes.exempt.remove_index(winner.index);
+        self.votes.stuck.remove(&winner.index);
+        self.votes.counts_from.remove(&winner.index);
         let is_disputed = votes.iter().any(|vote| !vote.says(winner));
         self.votes.disputed += u64::from(is_disputed);
         // Where nobody had a quorum nobody is right, not even who spoke last.
@@ -271,12 +288,16 @@ impl Ledger {
             return false;
         }
         let most = votes.iter().map(|vote| votes.iter().filter(|other| other.says(&vote.result)).count()).max();
+        most.unwrap_or(0) + self.silent(index, votes) < self.replication.quorum as usize
+    }
+
+    /// How many machines hold a task on which these are the votes, and have yet to vote.
+    fn silent(&self, index: u64, votes: &[Vote]) -> usize {
         let held = self.copies.iter().take_while(|level| level.contains(index)).count();
         let holds = |vote: &&Vote| {
             self.placed.get(&vote.executor.peer).is_some_and(|placement| placement.ranges.contains(index))
         };
-        let silent = held.saturating_sub(votes.iter().filter(holds).count());
-        most.unwrap_or(0) + silent < self.replication.quorum as usize
+        held.saturating_sub(votes.iter().filter(holds).count())
     }
 
     /// Whether this machine gets nothing of the bag, since it is distrusted.
@@ -296,7 +317,7 @@ impl Ledger {
             return Vec::new();
         }
         self.votes.lacking = false;
-        self.votes.stuck = IntervalSet::new();
+        let stuck_before = std::mem::take(&mut self.votes.stuck);
         let lacking = self.lacking();
         if lacking.is_empty() {
             return Vec::new();
@@ -332,7 +353,7 @@ impl Ledger {
                 let Some((_, sent, peer, half)) = [false, true].into_iter().filter_map(first_of).min() else {
                     // Other machines may be known later.
                     self.ask_again(io.now, config);
-                    self.votes.stuck.insert(part);
+                    self.note_stuck(part, &stuck_before, &machines, io, config);
                     continue;
                 };
                 let len = part.end - part.start;
@@ -351,33 +372,6 @@ impl Ledger {
             }
         }
         requests
-    }
-
-    /// Tasks on which a further vote is needed that nobody could give when they were looked at last.
-    pub(super) fn undecided(&self) -> u64 {
-        self.votes.stuck.indices().filter(|&index| self.lacks_copy(index)).count() as u64
-    }
-
-    /// Where nobody could have one more copy for a while, a machine on which the task has failed may try it again.
-    pub(super) fn retry_stuck(&mut self, io: &mut Io) {
-        if self.votes.again_at.is_none_or(|at| at > io.now) {
-            return;
-        }
-        self.votes.again_at = None;
-        for index in std::mem::take(&mut self.votes.stuck).indices() {
-            let failed = self.votes.by_task.get(&index).into_iter().flatten().find(|vote| !vote.result.success);
-            let Some(Vote { executor, result }) = failed.cloned() else { continue };
-            if !self.lacks_copy(index) || !self.counts_and_retries(&result, executor.peer) {
-                continue;
-            }
-            self.votes.withdraw(executor.peer, index);
-            self.votes.lacking = true;
-            self.take_back(index, &executor, None, io);
-            // What it has said on the way here may still list the task.
-            self.has_to_say(executor.peer);
-            let ack = Then::Send(executor, Message::ack(self.bag.id, &result));
-            io.persist(vec![self.failures_change(index)], vec![ack]);
-        }
     }
 
     /// Copies are looked at again after a while.

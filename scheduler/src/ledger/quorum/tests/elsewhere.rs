@@ -207,34 +207,66 @@ proptest! {
     }
 }
 
+/// What the first machine says of task 3: that this attempt failed.
+fn fail_as(machines: &mut Machines, attempt: u32) {
+    let failed = TaskResult { attempt, ..failed(machines, 1, 3) };
+    machines.end_as(failed, 1);
+}
+
+/// Time passes until copies are looked for again, `times` times.
+fn wait(machines: &mut Machines, times: u32) {
+    for _ in 0..times {
+        assert_eq!(machines.copies(), []);
+        machines.io.now = machines.ledger.votes.again_at.expect("it looks again");
+        machines.ledger.expire(&mut machines.io);
+        persist_all(&mut machines.io);
+        assert_accounted(&machines.ledger);
+    }
+}
+
+/// The first machine says that it has task 3 as the newest attempt.
+fn say_anew(machines: &mut Machines) {
+    machines.version += 1;
+    let attempt = machines.ledger.attempt;
+    let holding = Holding { attempt, ..said(1, machines.version, machines.held[&1].clone()) };
+    machines.ledger.holding(holding, &mut machines.io, &machines.config);
+    assert!(machines.ledger.placed[&contact(1).peer].ranges.contains(3));
+}
+
+/// Task 3 has failed on the first of two machines and not on the second, and goes to the first again.
+fn tried_again() -> Machines {
+    let mut machines = held_by_all(replication(2, 2, 0), &[TRUTH; 2], io());
+    machines.end(2, 3);
+    fail_as(&mut machines, 0);
+    assert_eq!((machines.ledger.votes.count(3), machines.copies(), machines.ledger.view().undecided), (2, vec![], 1));
+    wait(&mut machines, 1);
+    assert_eq!(machines.copies(), [(1, IntervalSet::from(3..4))]);
+    machines
+}
+
 /// In a grid of two a quorum of two would never be reached again after one failure by chance.
 #[test]
 fn where_nobody_else_can_have_a_task_it_is_tried_again_where_it_failed_as_often_as_others_are() {
-    let mut machines = held_by_all(replication(2, 2, 0), &[TRUTH; 2], io());
-    let (task, attempt) = (IntervalSet::from(3..4), machines.ledger.attempt);
-    machines.end(2, 3);
-    for tries in 0..=machines.ledger.retries_max {
-        machines.end_as(failed(&machines, 1, 3), 1);
-        assert_eq!((machines.ledger.votes.count(3), machines.copies()), (2, vec![]), "nobody is left to ask");
-        machines.io.now = machines.ledger.deadline().expect("it looks again").max(machines.io.now);
-        machines.ledger.expire(&mut machines.io);
-        assert_accounted(&machines.ledger);
-        if tries == machines.ledger.retries_max {
-            break;
-        }
-        persist_all(&mut machines.io);
+    let (mut machines, task) = (tried_again(), IntervalSet::from(3..4));
+    for tries in 1..=machines.ledger.retries_max {
         let told = machines.io.effects.drain(..).any(|effect| {
             matches!(effect, Effect::Send { to, message: Message::ResultsAck { .. } } if to.peer == contact(1).peer)
         });
         assert!(told, "it forgets what came of it");
-        machines.held.entry(1).or_default().subtract(&task);
-        assert_eq!(machines.copies(), [(1, task.clone())]);
-        assert!(machines.ledger.attempt > attempt);
-        machines.give(1, &task);
-        assert!(machines.held[&1].contains(3));
+        let attempt = machines.ledger.attempt;
+        say_anew(&mut machines);
+        fail_as(&mut machines, attempt);
+        assert_eq!((machines.ledger.votes.count(3), machines.copies()), (2, vec![]));
+        wait(&mut machines, 1);
+        let again = if tries < machines.ledger.retries_max { vec![(1, task.clone())] } else { vec![] };
+        assert_eq!(machines.copies(), again, "after {tries}");
     }
-    assert_eq!((machines.ledger.votes.count(3), machines.copies()), (2, vec![]), "but no more often than that");
-    assert_eq!(machines.ledger.view().undecided, 1);
+    assert_eq!(
+        (machines.ledger.votes.count(3), machines.ledger.view().undecided),
+        (2, 1),
+        "but no more often than that"
+    );
+    assert!(machines.ledger.failing.is_empty(), "nothing shows that it succeeds elsewhere");
     // Another one that joins is asked as ever.
     machines.say.push(TRUTH);
     machines.ledger.votes.lacking = true;
@@ -242,4 +274,47 @@ fn where_nobody_else_can_have_a_task_it_is_tried_again_where_it_failed_as_often_
     machines.give(3, &task);
     machines.end(3, 3);
     assert!(machines.ledger.done.contains(3));
+}
+
+#[test]
+fn what_a_machine_said_of_a_task_before_it_tries_it_again_is_no_vote() {
+    let (mut machines, task) = (tried_again(), IntervalSet::from(3..4));
+    // It lists the task as it did, since it has not heard yet that it is to forget what came of it.
+    machines.speak(1);
+    assert!(!machines.ledger.placed[&contact(1).peer].ranges.contains(3));
+    // It has it anew, and what it had said comes again.
+    machines.version += 1;
+    let attempt = machines.ledger.attempt;
+    let holding = Holding { attempt, ..said(1, machines.version, machines.held[&1].union(&task)) };
+    machines.ledger.holding(holding, &mut machines.io, &machines.config);
+    let placement = &machines.ledger.placed[&contact(1).peer];
+    assert!(
+        placement.ranges.contains(3) && placement.withdrawn,
+        "it may not have been the new attempt: it says so again"
+    );
+    persist_all(&mut machines.io);
+    fail_as(&mut machines, 0);
+    assert_eq!(machines.ledger.votes.count(3), 1);
+    let success = TaskResult { attempt, ..machines.says(1, 3) };
+    machines.end_as(success, 1);
+    assert!(machines.ledger.done.contains(3));
+    assert!(machines.ledger.votes.stuck.is_empty() && machines.ledger.votes.counts_from.is_empty());
+}
+
+/// With one machine too few for a quorum a further try is of no use; nor is one on a machine that may have nothing.
+#[test]
+fn a_task_is_not_tried_again_where_that_decides_nothing() {
+    let mut few = held_by_all(replication(3, 3, 0), &[TRUTH; 2], io());
+    let mut distrusted = held_by_all(replication(2, 2, 0), &[TRUTH; 2], io());
+    distrusted.distrust(contact(1).peer);
+    for machines in [&mut few, &mut distrusted] {
+        machines.end(2, 3);
+        fail_as(machines, 0);
+        assert_eq!(machines.copies(), []);
+        wait(machines, 3);
+        assert_eq!(
+            (machines.ledger.votes.count(3), machines.copies(), machines.ledger.view().undecided),
+            (2, vec![], 1)
+        );
+    }
 }

@@ -1,0 +1,111 @@
+//! Tasks on which no quorum can be reached, since all machines that can be asked have voted.
+//!
+//! They wait for another machine. Where a vote is a failure, and another one instead of it could bring the quorum, its machine
+//! tries the task again after a while, as often as tasks are tried again elsewhere; what it says of earlier attempts is no
+//! vote any more. Which attempt that is is not durable: after a restart of the submitter an old word may cost one more try.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use idlewood_overlay::{Contact, PeerId, Time};
+
+use super::{Known, Vote};
+use crate::config::Config;
+use crate::io::{Io, Then};
+use crate::ledger::Ledger;
+use crate::message::{Message, RESULTS_MAX};
+use crate::ranges::IntervalSet;
+
+/// A task that lacks a vote which nobody can give.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stuck {
+    /// It is given this long to find somebody.
+    until: Time,
+    /// Whose failure gives way to another try then.
+    retry: Option<PeerId>,
+}
+
+impl Ledger {
+    /// Tasks that lack a vote which nobody could give when copies were looked for last.
+    pub(in crate::ledger) fn undecided(&self) -> u64 {
+        self.votes.stuck.len() as u64
+    }
+
+    /// Nobody of `asked` can have a copy of these tasks; `before` is what was stuck until now.
+    pub(super) fn note_stuck(
+        &mut self,
+        part: Range<u64>,
+        before: &BTreeMap<u64, Stuck>,
+        asked: &BTreeMap<PeerId, Known>,
+        io: &Io,
+        config: &Config,
+    ) {
+        let stuck =
+            self.votes.by_task.range(part).filter(|&(&index, _)| self.lacks_copy(index)).map(|(&index, votes)| {
+                let until = before.get(&index).map_or(io.now + config.placement_timeout, |stuck| stuck.until);
+                let helps = |vote: &&Vote| !vote.result.success && self.helps_without(index, votes, vote);
+                let retry = votes.iter().filter(|vote| asked.contains_key(&vote.executor.peer)).find(helps);
+                (index, Stuck { until, retry: retry.map(|vote| vote.executor.peer) })
+            });
+        let stuck: Vec<(u64, Stuck)> = stuck.collect();
+        self.votes.stuck.extend(stuck);
+    }
+
+    /// Whether there would be a quorum if this vote was another.
+    fn helps_without(&self, index: u64, votes: &[Vote], without: &Vote) -> bool {
+        let others = || votes.iter().filter(|vote| vote.executor.peer != without.executor.peer);
+        let most = others().map(|vote| others().filter(|other| other.says(&vote.result)).count()).max();
+        most.unwrap_or(0) + self.silent(index, votes) + 1 >= self.replication.quorum as usize
+    }
+
+    /// Has tasks tried again that nobody could be asked about for a while, where they have failed.
+    pub(in crate::ledger) fn retry_stuck(&mut self, io: &mut Io) {
+        if self.votes.again_at.is_none_or(|at| at > io.now) {
+            return;
+        }
+        self.votes.again_at = None;
+        let due = self.votes.stuck.iter().filter(|(_, stuck)| stuck.until <= io.now);
+        let due = due.filter_map(|(&index, stuck)| Some((index, stuck.retry?)));
+        let mut by_machine: BTreeMap<PeerId, Vec<u64>> = BTreeMap::new();
+        for (index, peer) in due.filter(|&(index, _)| self.leaves_a_try(index)).take(RESULTS_MAX) {
+            by_machine.entry(peer).or_default().push(index);
+        }
+        let mut all = IntervalSet::new();
+        for (peer, indices) in by_machine {
+            all.extend_with(&self.withdraw_votes(peer, &indices, io));
+        }
+        if !all.is_empty() {
+            self.votes.lacking = true;
+            let again = self.without_copy(all);
+            self.next_attempt(&again, io);
+        }
+    }
+
+    /// These votes of a machine, which are failures, count as failed tries, and it may have the tasks again from the next attempt on.
+    fn withdraw_votes(&mut self, peer: PeerId, indices: &[u64], io: &mut Io) -> IntervalSet {
+        let (mut tasks, mut results, mut changes) = (IntervalSet::new(), Vec::new(), Vec::new());
+        let mut executor: Option<Contact> = None;
+        for &index in indices {
+            let Some(vote) = self.votes.withdraw(peer, index) else { continue };
+            self.votes.stuck.remove(&index);
+            self.votes.counts_from.entry(index).or_default().insert(peer, self.attempt + 1);
+            self.count_try(index);
+            changes.push(self.failures_change(index));
+            tasks.insert(index..index + 1);
+            results.push(vote.result);
+            executor = Some(vote.executor);
+        }
+        let Some(executor) = executor else { return tasks };
+        if let Some(placement) = self.placed.get_mut(&peer) {
+            let held = placement.ranges.intersection(&tasks);
+            placement.ranges.subtract(&held);
+            // What it has said on the way here may still list them.
+            placement.withdrawn = true;
+            changes.push(placement.change(self.bag.id));
+            self.lose(&held);
+        }
+        let acks = Message::acks(self.bag.id, &results).map(|ack| Then::Send(executor.clone(), ack));
+        io.persist(changes, acks.collect());
+        tasks
+    }
+}
