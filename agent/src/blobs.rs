@@ -14,7 +14,7 @@ mod writer;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, Read as _};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -30,9 +30,6 @@ pub use blake3::Hash;
 
 /// Where unfinished blobs live, beside the two-letter directories.
 const TMP_DIR: &str = "tmp";
-
-/// Step of copying and hashing.
-const COPY_BYTES: usize = 64 * 1024;
 
 /// Why a blob could not be stored or read. An insert that failed left nothing behind.
 #[derive(Debug, thiserror::Error)]
@@ -245,23 +242,6 @@ impl Blobs {
         let mut writer = self.draft(None, u64::MAX)?;
         writer.write(bytes)?;
         writer.finish()
-    }
-
-    /// Stores a copy of the file at `path` and returns its name. Not durable: see [`Blobs::make_durable`].
-    ///
-    /// # Errors
-    /// When the file cannot be read, there is no room, or the disk refuses.
-    pub fn put_file(&self, path: &Path) -> Result<Hash, BlobError> {
-        let mut source = File::open(path).map_err(failed("read", path))?;
-        let mut writer = self.draft(None, u64::MAX)?;
-        let mut buffer = vec![0; COPY_BYTES];
-        loop {
-            let count = source.read(&mut buffer).map_err(failed("read", path))?;
-            if count == 0 {
-                return writer.finish();
-            }
-            writer.write(&buffer[..count])?;
-        }
     }
 
     /// Stores `bytes` so that they survive a power cut once this returns.

@@ -168,7 +168,7 @@ pub struct Opened {
     pub store: Store,
     /// All sound records, by key.
     pub records: Vec<(Vec<u8>, Vec<u8>)>,
-    /// One result for each commit, in the order of the commits. To be received; see [`Store::commit`].
+    /// One result for each commit, in the order of the commits. To be received; see [`Store::try_commit`].
     pub results: mpsc::Receiver<CommitResult>,
     /// Records that were skipped because they are damaged or of an unknown version.
     pub records_damaged: usize,
@@ -270,19 +270,8 @@ impl Store {
     }
 
     /// Queues a commit: all of its changes become durable together, or none is relied upon. Its [`CommitResult`] says
-    /// when. Of two commits the first queued is the first on disk.
-    ///
-    /// Waits while 1,024 commits wait. Whoever waits here must not be the only one to receive results, unless fewer
-    /// than 2,048 commits are outstanding; [`Store::try_commit`] never waits.
-    ///
-    /// # Errors
-    /// When the writer has ended.
-    pub async fn commit(&self, changes: impl Into<Arc<[Change]>>, ticket: u64) -> Result<(), QueueError> {
-        let jobs = self.jobs.as_ref().ok_or(QueueError::Closed)?;
-        jobs.send(Job { ticket, changes: changes.into(), is_patient: false }).await.map_err(|_| QueueError::Closed)
-    }
-
-    /// [`Store::commit`] without waiting.
+    /// when. Of two commits the first queued is the first on disk. Never waits: 1,024 commits may be queued, and as many
+    /// results wait to be received.
     ///
     /// # Errors
     /// When the queue is full or the writer has ended.

@@ -35,9 +35,6 @@ fn a_blob_is_found_under_its_hash_and_read_in_pieces() {
     assert_eq!(blobs.read_chunk(hash, u64::MAX, 10).unwrap().unwrap().bytes, b"");
     assert_eq!(blobs.read_chunk(blake3::hash(b"?"), 0, 10).unwrap(), None);
 
-    let copy = dir.path().join("input");
-    fs::write(&copy, &content).unwrap();
-    assert_eq!(blobs.put_file(&copy).unwrap(), hash);
     assert_eq!(blobs.put_durable(&content).unwrap(), hash);
     assert_eq!((blobs.used_bytes(), blobs.len(hash)), (100_000, Some(100_000)));
     assert_eq!(files(&dir.path().join("blobs")), 1);

@@ -369,7 +369,8 @@ impl Gate {
     }
 
     /// What a machine that is connected may do.
-    pub fn role_of(&self, peer: PeerId) -> Option<Role> {
+    #[cfg(test)]
+    pub(crate) fn role_of(&self, peer: PeerId) -> Option<Role> {
         self.state().admitted.get(&peer).map(|admitted| admitted.chain.own.terms.role)
     }
 
