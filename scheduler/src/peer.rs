@@ -425,19 +425,19 @@ impl Peer {
         if !self.is_attached() {
             return;
         }
-        let (grid, overlay, me, certified) = (self.grid, &self.overlay, &self.io.me, &self.certified);
+        let (grid, overlay, me, certified) = (self.grid, &self.overlay, self.io.me.clone(), &self.certified);
         let right = |peer| {
             let key = if peer == me.peer { me.key(grid) } else { contact_of(certified, peer).key(grid) };
             key.0[0] >= 0x80
         };
         let known = || {
-            let contacts = overlay.neighbours().chain([&**me]);
+            let contacts = overlay.neighbours().chain([&*me]);
             contacts.map(|contact| Known { contact: contact.clone(), right: right(contact.peer) }).collect()
         };
         let mut requests = Vec::new();
         for ledger in self.ledgers.values_mut() {
             requests.append(&mut ledger.issue(known, &self.io, &self.config));
-            let copies = ledger.copies_due(known, right, &self.io, &self.config);
+            let copies = ledger.copies_due(known, right, &mut self.io, &self.config);
             requests.extend(copies.into_iter().map(|(to, request)| (Some(to), request)));
         }
         for (to, request) in requests {

@@ -382,7 +382,7 @@ fn undecidable(view: &BagView, machines: u64) -> Option<String> {
         (view.undecided > 0).then(|| {
             format!(
                 "{tasks} did not end alike on {quorum} machines, and no other can be asked: they are tried again where they \
-                 failed, if any tries are left, or wait for more to join"
+                 failed, if that can help, or wait for more to join"
             )
         })
     }

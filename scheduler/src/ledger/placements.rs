@@ -114,6 +114,7 @@ impl Ledger {
             issue.until = io.now + config.placement_timeout;
             issue.unheard_until = None;
         }
+        self.votes.forget_stuck();
         self.next_end = self.first_end();
     }
 
@@ -408,8 +409,8 @@ impl Ledger {
         let dropped = back.difference(&self.awaited(executor.peer, &finished));
         let message = lease(io.recorded(executor.peer, bag, dropped.clone()));
         let changed = !lost.is_empty() || !gained.is_empty();
-        // It may have said so before it heard that it is to forget what came of them.
-        let withdrawn = self.votes.is_retried(executor.peer, &gained);
+        // What it tries again it may list from before it heard that it is to forget what came of it.
+        let withdrawn = self.votes.is_retried(executor.peer, &keep);
         self.unissued.subtract(&gained);
         self.arrived(&gained);
         self.declined.taken(executor.peer, &gained);
@@ -484,7 +485,7 @@ impl Ledger {
             return;
         }
         self.votes.lacking = true;
-        self.retry_stuck(io);
+        self.votes.again_at = self.votes.again_at.filter(|&at| at > io.now);
         self.end_pauses(io.now);
         let (late, issued) = std::mem::take(&mut self.issued).into_iter().partition(|issue| issue.end() <= io.now);
         self.issued = issued;

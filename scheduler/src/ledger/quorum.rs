@@ -99,7 +99,7 @@ pub(super) struct Votes {
     pub(super) lacking: bool,
     /// When to look at that again, where nobody could have one.
     pub(super) again_at: Option<Time>,
-    /// Tasks of those that lack a vote.
+    /// Tasks that lack a vote which nobody could give when copies were looked for last.
     stuck: BTreeMap<u64, Stuck>,
     /// From which attempt on the words of machines count that try a task again, by task.
     counts_from: BTreeMap<u64, BTreeMap<PeerId, u32>>,
@@ -142,6 +142,11 @@ impl Votes {
             self.by_task.remove(&index);
         }
         Some(vote)
+    }
+
+    /// Who can be asked is to be seen anew.
+    pub(super) fn forget_stuck(&mut self) {
+        self.stuck.clear();
     }
 
     /// From which attempt on the words of this machine on a task count.
@@ -206,8 +211,10 @@ impl Ledger {
         let votes = &*votes;
         let own = votes.iter().position(|vote| vote.executor.peer == executor.peer)?;
         let alike = |vote: &Vote| votes.iter().filter(|other| other.says(&vote.result)).count();
-        // Who says that a task failed is not believed alone: elsewhere it may succeed, and nothing would show that.
-        let is_alone = is_believed && votes[own].result.success && alike(&votes[own]) == votes.len();
+        // Who says that a task failed is not believed alone: elsewhere it may succeed, and nothing would show that. Nor is
+        // anybody where it has failed, though that is tried again.
+        let is_uncontested = alike(&votes[own]) == votes.len() && !self.votes.counts_from.contains_key(&index);
+        let is_alone = is_believed && votes[own].result.success && is_uncontested;
         let enough = if is_alone { 1 } else { self.replication.quorum as usize };
         // The machine that speaks is there to be asked for the output.
         let winner = std::iter::once(&votes[own]).chain(votes.iter()).find(|vote| alike(vote) >= enough);
@@ -310,7 +317,7 @@ impl Ledger {
         &mut self,
         known: impl FnOnce() -> Vec<Known>,
         right: impl Fn(PeerId) -> bool,
-        io: &Io,
+        io: &mut Io,
         config: &Config,
     ) -> Vec<(Contact, Request)> {
         if !self.is_replicated() || !self.votes.lacking || self.is_closed() || !self.open {
@@ -371,6 +378,7 @@ impl Ledger {
                 requests.push((machines[&peer].contact.clone(), self.request(part, Some(peer), io, config)));
             }
         }
+        self.retry_stuck(io);
         requests
     }
 

@@ -1,7 +1,7 @@
 //! Tasks on which no quorum can be reached, since all machines that can be asked have voted.
 //!
-//! They wait for another machine. Where a vote is a failure, and another one instead of it could bring the quorum, its machine
-//! tries the task again after a while, as often as tasks are tried again elsewhere; what it says of earlier attempts is no
+//! They wait for another machine. Where votes are failures, and others instead of them could bring the quorum, a machine that has
+//! failed tries the task again after a while, as often as tasks are tried again elsewhere; what it says of earlier attempts is no
 //! vote any more. Which attempt that is is not durable: after a restart of the submitter an old word may cost one more try.
 
 use std::collections::BTreeMap;
@@ -43,31 +43,29 @@ impl Ledger {
         let stuck =
             self.votes.by_task.range(part).filter(|&(&index, _)| self.lacks_copy(index)).map(|(&index, votes)| {
                 let until = before.get(&index).map_or(io.now + config.placement_timeout, |stuck| stuck.until);
-                let helps = |vote: &&Vote| !vote.result.success && self.helps_without(index, votes, vote);
-                let retry = votes.iter().filter(|vote| asked.contains_key(&vote.executor.peer)).find(helps);
-                (index, Stuck { until, retry: retry.map(|vote| vote.executor.peer) })
+                (index, Stuck { until, retry: self.who_retries(index, votes, asked) })
             });
         let stuck: Vec<(u64, Stuck)> = stuck.collect();
         self.votes.stuck.extend(stuck);
     }
 
-    /// Whether there would be a quorum if this vote was another.
-    fn helps_without(&self, index: u64, votes: &[Vote], without: &Vote) -> bool {
-        let others = || votes.iter().filter(|vote| vote.executor.peer != without.executor.peer);
-        let most = others().map(|vote| others().filter(|other| other.says(&vote.result)).count()).max();
-        most.unwrap_or(0) + self.silent(index, votes) + 1 >= self.replication.quorum as usize
+    /// Who of `asked` has failed at this task and may try it again, if there can be a quorum when all of these have.
+    fn who_retries(&self, index: u64, votes: &[Vote], asked: &BTreeMap<PeerId, Known>) -> Option<PeerId> {
+        let (retry, rest): (Vec<&Vote>, Vec<&Vote>) =
+            votes.iter().partition(|vote| !vote.result.success && asked.contains_key(&vote.executor.peer));
+        let alike = |vote: &&Vote| rest.iter().filter(|other| other.says(&vote.result)).count();
+        let most = rest.iter().map(alike).max().unwrap_or(0);
+        let is_of_use = most + retry.len() + self.silent(index, votes) >= self.replication.quorum as usize;
+        let first = retry.first().filter(|_| is_of_use && self.leaves_a_try(index));
+        first.map(|vote| vote.executor.peer)
     }
 
-    /// Has tasks tried again that nobody could be asked about for a while, where they have failed.
-    pub(in crate::ledger) fn retry_stuck(&mut self, io: &mut Io) {
-        if self.votes.again_at.is_none_or(|at| at > io.now) {
-            return;
-        }
-        self.votes.again_at = None;
+    /// Has tasks tried again where they have failed, of those that were just found to be stuck still.
+    pub(super) fn retry_stuck(&mut self, io: &mut Io) {
         let due = self.votes.stuck.iter().filter(|(_, stuck)| stuck.until <= io.now);
         let due = due.filter_map(|(&index, stuck)| Some((index, stuck.retry?)));
         let mut by_machine: BTreeMap<PeerId, Vec<u64>> = BTreeMap::new();
-        for (index, peer) in due.filter(|&(index, _)| self.leaves_a_try(index)).take(RESULTS_MAX) {
+        for (index, peer) in due.take(RESULTS_MAX) {
             by_machine.entry(peer).or_default().push(index);
         }
         let mut all = IntervalSet::new();
@@ -75,6 +73,7 @@ impl Ledger {
             all.extend_with(&self.withdraw_votes(peer, &indices, io));
         }
         if !all.is_empty() {
+            // Their copies go out when that is written.
             self.votes.lacking = true;
             let again = self.without_copy(all);
             self.next_attempt(&again, io);

@@ -87,7 +87,7 @@ impl Machines {
     /// The copies that go out, and to whom.
     fn copies(&mut self) -> Vec<(u8, IntervalSet)> {
         let known = self.known();
-        let copies = self.ledger.copies_due(|| known, Self::right, &self.io, &self.config);
+        let copies = self.ledger.copies_due(|| known, Self::right, &mut self.io, &self.config);
         assert_accounted(&self.ledger);
         copies.into_iter().map(|(to, request)| (to.peer.0[0], request.ranges)).collect()
     }
@@ -406,7 +406,7 @@ fn a_copy_that_comes_back_goes_out_again_as_another_attempt() {
     });
     assert_eq!(acks.collect::<Vec<_>>(), [(held, IntervalSet::from(3..4))]);
     let known = || vec![Known { contact: contact(2), right: true }];
-    let copies = machines.ledger.copies_due(known, Machines::right, &machines.io, &machines.config);
+    let copies = machines.ledger.copies_due(known, Machines::right, &mut machines.io, &machines.config);
     let [(to, request)] = &copies[..] else { panic!("{copies:?}") };
     assert_eq!((to.peer, &request.ranges), (contact(2).peer, &IntervalSet::from(3..4)));
     assert!(request.attempt > held, "{} after {held}", request.attempt);

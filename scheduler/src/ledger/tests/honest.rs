@@ -155,7 +155,7 @@ impl Grid {
     fn issue(&mut self, number: u8) {
         let known = || (1..=MACHINES).map(|number| Known { contact: contact(number), right: number > 3 }).collect();
         let right = |peer: PeerId| peer.0[0] > 3;
-        let copies = self.ledger.copies_due(known, right, &self.io, &self.config);
+        let copies = self.ledger.copies_due(known, right, &mut self.io, &self.config);
         let copies = copies.into_iter().map(|(to, request)| (to.peer.0[0], request));
         let requests = self.ledger.issue(known, &self.io, &self.config).into_iter();
         let requests = requests.map(|(to, request)| (to.map_or(number, |to| to.peer.0[0]), request));

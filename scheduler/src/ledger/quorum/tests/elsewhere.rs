@@ -213,12 +213,13 @@ fn fail_as(machines: &mut Machines, attempt: u32) {
     machines.end_as(failed, 1);
 }
 
-/// Time passes until copies are looked for again, `times` times.
+/// Time passes until copies were looked for again, `times` times, and all that is written then is durable.
 fn wait(machines: &mut Machines, times: u32) {
+    assert_eq!(machines.copies(), []);
     for _ in 0..times {
-        assert_eq!(machines.copies(), []);
         machines.io.now = machines.ledger.votes.again_at.expect("it looks again");
         machines.ledger.expire(&mut machines.io);
+        assert_eq!(machines.copies(), []);
         persist_all(&mut machines.io);
         assert_accounted(&machines.ledger);
     }
@@ -283,16 +284,13 @@ fn what_a_machine_said_of_a_task_before_it_tries_it_again_is_no_vote() {
     machines.speak(1);
     assert!(!machines.ledger.placed[&contact(1).peer].ranges.contains(3));
     // It has it anew, and what it had said comes again.
-    machines.version += 1;
+    machines.held.entry(1).or_default().extend_with(&task);
+    for _ in 0..2 {
+        say_anew(&mut machines);
+        let is_doubtful = machines.ledger.placed[&contact(1).peer].withdrawn;
+        assert!(is_doubtful, "it may have been the old attempt: it says so again");
+    }
     let attempt = machines.ledger.attempt;
-    let holding = Holding { attempt, ..said(1, machines.version, machines.held[&1].union(&task)) };
-    machines.ledger.holding(holding, &mut machines.io, &machines.config);
-    let placement = &machines.ledger.placed[&contact(1).peer];
-    assert!(
-        placement.ranges.contains(3) && placement.withdrawn,
-        "it may not have been the new attempt: it says so again"
-    );
-    persist_all(&mut machines.io);
     fail_as(&mut machines, 0);
     assert_eq!(machines.ledger.votes.count(3), 1);
     let success = TaskResult { attempt, ..machines.says(1, 3) };
@@ -317,4 +315,44 @@ fn a_task_is_not_tried_again_where_that_decides_nothing() {
             (2, vec![], 1)
         );
     }
+}
+
+#[test]
+fn a_quorum_of_three_comes_though_two_of_three_machines_have_failed_at_first() {
+    let mut machines = held_by_all(replication(3, 3, 0), &[TRUTH; 3], io());
+    machines.end(3, 3);
+    for machine in [1, 2] {
+        machines.end_as(failed(&machines, machine, 3), machine);
+    }
+    for machine in [1, 2] {
+        wait(&mut machines, 1);
+        assert_eq!(machines.copies(), [(machine, IntervalSet::from(3..4))]);
+        machines.version += 1;
+        let attempt = machines.ledger.attempt;
+        let holding = Holding { attempt, ..said(machine, machines.version, machines.held[&machine].clone()) };
+        machines.ledger.holding(holding, &mut machines.io, &machines.config);
+        machines.end_as(TaskResult { attempt, ..machines.says(machine, 3) }, machine);
+    }
+    assert!(machines.ledger.done.contains(3));
+}
+
+#[test]
+fn nobody_is_believed_alone_where_a_task_has_failed_and_is_tried_again() {
+    let mut known = io();
+    for _ in 0..crate::reputation::CLEAN_AFTER {
+        known.reputations.note(contact(2).peer, true, NOW);
+    }
+    let mut machines = held_by_all(replication(2, 2, u32::MAX), &[TRUTH; 2], known);
+    fail_as(&mut machines, 0);
+    let copies = machines.copies();
+    copies.into_iter().for_each(|(to, ranges)| machines.give(to, &ranges));
+    machines.end(2, 3);
+    wait(&mut machines, 1);
+    assert_eq!((machines.ledger.votes.count(3), machines.copies()), (1, vec![(1, IntervalSet::from(3..4))]));
+    machines.end(2, 3);
+    assert!(!machines.ledger.done.contains(3), "its word came before, and another machine said otherwise");
+    say_anew(&mut machines);
+    let attempt = machines.ledger.attempt;
+    machines.end_as(TaskResult { attempt, ..machines.says(1, 3) }, 1);
+    assert!(machines.ledger.done.contains(3));
 }
