@@ -124,8 +124,9 @@ impl Ledger {
 
     /// Whether the task may be tried again after one more failure.
     pub(super) fn leaves_a_try(&self, index: u64) -> bool {
-        let after = |count, crashed_on: &[PeerId]| count < self.retries_max && crashed_on.len() < CRASHED_ON_MAX;
-        self.failures.get(&index).map_or(after(0, &[]), |failures| after(failures.count, &failures.crashed_on))
+        let mut failures = self.failures.get(&index).cloned().unwrap_or_default();
+        failures.count += 1;
+        failures.leave_a_try(self.retries_max)
     }
 
     /// Counts one failed try of a task that gets another.

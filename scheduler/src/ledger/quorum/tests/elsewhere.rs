@@ -225,13 +225,14 @@ fn wait(machines: &mut Machines, times: u32) {
     }
 }
 
-/// The first machine says that it has task 3 as the newest attempt.
-fn say_anew(machines: &mut Machines) {
+/// A machine says that it has task 3 as the newest attempt, which this is.
+fn say_anew(machines: &mut Machines, machine: u8) -> u32 {
     machines.version += 1;
     let attempt = machines.ledger.attempt;
-    let holding = Holding { attempt, ..said(1, machines.version, machines.held[&1].clone()) };
+    let holding = Holding { attempt, ..said(machine, machines.version, machines.held[&machine].clone()) };
     machines.ledger.holding(holding, &mut machines.io, &machines.config);
-    assert!(machines.ledger.placed[&contact(1).peer].ranges.contains(3));
+    assert!(machines.ledger.placed[&contact(machine).peer].ranges.contains(3));
+    attempt
 }
 
 /// Task 3 has failed on the first of two machines and not on the second, and goes to the first again.
@@ -254,8 +255,7 @@ fn where_nobody_else_can_have_a_task_it_is_tried_again_where_it_failed_as_often_
             matches!(effect, Effect::Send { to, message: Message::ResultsAck { .. } } if to.peer == contact(1).peer)
         });
         assert!(told, "it forgets what came of it");
-        let attempt = machines.ledger.attempt;
-        say_anew(&mut machines);
+        let attempt = say_anew(&mut machines, 1);
         fail_as(&mut machines, attempt);
         assert_eq!((machines.ledger.votes.count(3), machines.copies()), (2, vec![]));
         wait(&mut machines, 1);
@@ -286,7 +286,7 @@ fn what_a_machine_said_of_a_task_before_it_tries_it_again_is_no_vote() {
     // It has it anew, and what it had said comes again.
     machines.held.entry(1).or_default().extend_with(&task);
     for _ in 0..2 {
-        say_anew(&mut machines);
+        say_anew(&mut machines, 1);
         let is_doubtful = machines.ledger.placed[&contact(1).peer].withdrawn;
         assert!(is_doubtful, "it may have been the old attempt: it says so again");
     }
@@ -327,10 +327,7 @@ fn a_quorum_of_three_comes_though_two_of_three_machines_have_failed_at_first() {
     for machine in [1, 2] {
         wait(&mut machines, 1);
         assert_eq!(machines.copies(), [(machine, IntervalSet::from(3..4))]);
-        machines.version += 1;
-        let attempt = machines.ledger.attempt;
-        let holding = Holding { attempt, ..said(machine, machines.version, machines.held[&machine].clone()) };
-        machines.ledger.holding(holding, &mut machines.io, &machines.config);
+        let attempt = say_anew(&mut machines, machine);
         machines.end_as(TaskResult { attempt, ..machines.says(machine, 3) }, machine);
     }
     assert!(machines.ledger.done.contains(3));
@@ -351,8 +348,7 @@ fn nobody_is_believed_alone_where_a_task_has_failed_and_is_tried_again() {
     assert_eq!((machines.ledger.votes.count(3), machines.copies()), (1, vec![(1, IntervalSet::from(3..4))]));
     machines.end(2, 3);
     assert!(!machines.ledger.done.contains(3), "its word came before, and another machine said otherwise");
-    say_anew(&mut machines);
-    let attempt = machines.ledger.attempt;
+    let attempt = say_anew(&mut machines, 1);
     machines.end_as(TaskResult { attempt, ..machines.says(1, 3) }, 1);
     assert!(machines.ledger.done.contains(3));
 }
