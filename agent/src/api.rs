@@ -172,9 +172,12 @@ pub struct Bag {
     pub unasked: u64,
     /// Work of one task, in Mop; null until measured.
     pub work_mops: Option<f64>,
-    /// Mean work of the tasks that succeeded, in Mop, since the agent's start; null before the first.
+    /// Work of one task by the median of the machines on which tasks succeeded, in Mop; null before the first.
     #[serde(default)]
     pub measured_mops: Option<f64>,
+    /// Results that claimed more work than their machine can have done since it got the task; nobody counts on that work.
+    #[serde(default)]
+    pub overstated: u64,
     /// When it was submitted.
     pub submitted: String,
     /// When it ended.
@@ -207,9 +210,11 @@ pub struct Ticket {
     pub bag: String,
     /// Its records, lower-case hex.
     pub records: Vec<String>,
-    /// Blobs with the results of those records.
+    /// How many of these are results.
+    pub done: u64,
+    /// Blobs with the outputs of those that do not hold them themselves.
     pub results: Vec<String>,
-    /// What these take.
+    /// What all outputs take.
     pub results_bytes: u64,
 }
 
@@ -220,6 +225,9 @@ pub struct Placement {
     pub peer: String,
     /// How many tasks it accounts for.
     pub tasks: u64,
+    /// For how many seconds still nothing is fetched from it, since it answers too slowly; null where that is not so.
+    #[serde(default)]
+    pub left_alone_s: Option<u64>,
 }
 
 /// `GET /v1/bags/{id}`.
@@ -377,6 +385,9 @@ pub struct Status {
     /// Machines that get nothing from this one, since they said other things than others too often.
     #[serde(default)]
     pub distrusted: Vec<String>,
+    /// Blobs that are being fetched, and machines that are left alone since they answer too slowly.
+    #[serde(default)]
+    pub downloads: Downloads,
     /// What other agents sent and made no sense.
     pub protocol_errors: u64,
     /// What other agents said that made sense and was not believed.
@@ -384,6 +395,30 @@ pub struct Status {
     pub disbelieved: Disbelieved,
     /// Seconds since the agent started.
     pub uptime_s: f64,
+}
+
+/// Programs, inputs and results on their way here.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Downloads {
+    /// How many are under way.
+    pub under_way: u64,
+    /// How many wait for a place among these.
+    pub waiting: u64,
+    /// Blobs of which a part is here, and that are not under way.
+    pub partial: u64,
+    /// Machines of which nothing is fetched just now, since they answer too slowly.
+    pub left_alone: Vec<LeftAlone>,
+    /// How often a machine was found too slow, since the agent's start.
+    pub found_slow: u64,
+}
+
+/// A machine that answers too slowly.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftAlone {
+    /// Its peer id.
+    pub machine: String,
+    /// For how many seconds still.
+    pub seconds: u64,
 }
 
 /// Messages that were passed over, since the agent's start.

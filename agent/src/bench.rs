@@ -24,13 +24,16 @@ use crate::client::Client;
 use crate::demo::grid::{Grid, Interrupt};
 use crate::manifest::Input;
 
-/// The task programs: `agent/tasks/{noop,spin}`, built by `agent/tasks/build.sh`.
+/// The task programs: `agent/tasks/{noop,spin,distinct}`, built by `agent/tasks/build.sh`.
 const NOOP_PROGRAM: &[u8] = include_bytes!("../tasks/noop/noop.wasm");
 const SPIN_PROGRAM: &[u8] = include_bytes!("../tasks/spin/spin.wasm");
+const DISTINCT_PROGRAM: &[u8] = include_bytes!("../tasks/distinct/distinct.wasm");
 /// How long the agents may take to become one grid.
 const FORM_TIMEOUT: Duration = Duration::from_secs(45);
 /// A bag whose count does not move for so long has failed.
 const STALL_TIMEOUT: Duration = Duration::from_secs(120);
+/// Our choice: more agents than a machine has processors measure the machine.
+const AGENTS_MAX: u32 = 16;
 /// How often the agents are asked how far they are, and their memory is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Speed of a slot, Mop/s: measuring it would only take time, since no task declares its work.
@@ -63,7 +66,9 @@ pub struct BenchOptions {
     pub tasks: u64,
     /// What each does.
     pub task: TaskKind,
-    /// Agent processes: 1, or 2 of which the first submits.
+    /// Each prints a line of its own, of about 100 bytes, so that no two outputs are equal.
+    pub distinct: bool,
+    /// Agent processes, of which the first submits.
     pub agents: u32,
     /// No progress on stderr.
     pub quiet: bool,
@@ -91,6 +96,8 @@ pub struct Report {
     pub tasks: u64,
     /// What each did.
     pub task: &'static str,
+    /// Whether no two outputs were equal.
+    pub distinct: bool,
     /// Processor time, user and system, of all agents, their workers and this client, by the tasks, in µs.
     pub cpu_us_per_task: f64,
     /// Tasks by the time from submission until the last result was acknowledged.
@@ -106,6 +113,8 @@ pub struct Report {
     pub peak_rss_bytes: u64,
     /// Bytes caused to be written to disk by agents and workers.
     pub bytes_written: u64,
+    /// Results that came for a task that was over already.
+    pub duplicates: u64,
     /// Share of the slots' time from the first start to the last acknowledgement that was spent in tasks; of tasks
     /// with a length only.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -121,7 +130,7 @@ pub struct Report {
 /// # Errors
 /// When a result is missing or wrong, or the user interrupts; nothing is left running.
 pub fn run(options: &BenchOptions) -> anyhow::Result<Report> {
-    ensure!((1..=2).contains(&options.agents), "the benchmark has one agent, or two");
+    ensure!((1..=AGENTS_MAX).contains(&options.agents), "the benchmark has between 1 and {AGENTS_MAX} agents");
     ensure!((1..=10_000_000).contains(&options.tasks), "the benchmark has between 1 and 10,000,000 tasks");
     let interrupt = Interrupt::listen()?;
     let mut show = Show::new(options.quiet);
@@ -141,7 +150,7 @@ pub fn run(options: &BenchOptions) -> anyhow::Result<Report> {
     let spent = watch.end(&grid)?;
 
     show.line("looking at every result");
-    let executed = check(client.results(&bag.id)?, options.tasks)?;
+    let executed = check(client.results(&bag.id)?, options)?;
     let mut agents = Vec::new();
     for (number, (agent, usage)) in grid.agents.iter().zip(&spent.agents).enumerate() {
         let id = agent.status()?.peer;
@@ -161,6 +170,7 @@ pub fn run(options: &BenchOptions) -> anyhow::Result<Report> {
             TaskKind::Noop => "noop",
             TaskKind::FiveMs => "5ms",
         },
+        distinct: options.distinct,
         cpu_us_per_task: per_task(all + spent.client_cpu, options.tasks),
         tasks_per_s: options.tasks as f64 / makespan_s,
         submit_s,
@@ -168,6 +178,7 @@ pub fn run(options: &BenchOptions) -> anyhow::Result<Report> {
         makespan_s,
         peak_rss_bytes: spent.peak_rss_bytes,
         bytes_written: spent.agents.iter().map(|usage| usage.bytes_written).sum(),
+        duplicates: client.bag(&bag.id)?.bag.duplicates,
         efficiency: options.task.span().map(|span| options.tasks as f64 * span.as_secs_f64() / slot_s),
         client_cpu_us_per_task: per_task(spent.client_cpu, options.tasks),
         agents,
@@ -182,9 +193,15 @@ fn per_task(cpu: Duration, tasks: u64) -> f64 {
 
 /// Uploads the program; the bag that runs it.
 fn submission(client: &Client, options: &BenchOptions) -> anyhow::Result<SubmitRequest> {
-    let (name, program, args) = match options.task {
-        TaskKind::Noop => ("noop.wasm", NOOP_PROGRAM, Vec::new()),
-        TaskKind::FiveMs => ("spin.wasm", SPIN_PROGRAM, vec!["5".to_owned()]),
+    let (name, program, args) = match (options.task, options.distinct) {
+        (TaskKind::Noop, false) => ("noop.wasm", NOOP_PROGRAM, Vec::new()),
+        (TaskKind::FiveMs, false) => ("spin.wasm", SPIN_PROGRAM, vec!["5".to_owned()]),
+        (kind, true) => {
+            let line = format!("task {{index}} prints {}\n", "this and no other task prints it. ".repeat(2));
+            // One more argument has it compute before.
+            let compute = kind.span().map(|_| "compute".to_owned());
+            ("distinct.wasm", DISTINCT_PROGRAM, std::iter::once(line).chain(compute).collect())
+        }
     };
     let hash = blake3::hash(program);
     let mut file = tempfile::tempfile().context("cannot create a temporary file")?;
@@ -198,14 +215,17 @@ fn submission(client: &Client, options: &BenchOptions) -> anyhow::Result<SubmitR
 /// How many tasks each machine executed.
 ///
 /// # Errors
-/// When not every task has succeeded exactly once.
-fn check(results: Vec<TaskResult>, tasks: u64) -> anyhow::Result<BTreeMap<String, u64>> {
+/// When not every task has succeeded exactly once, or outputs are equal that should not be.
+fn check(results: Vec<TaskResult>, options: &BenchOptions) -> anyhow::Result<BTreeMap<String, u64>> {
+    let tasks = options.tasks;
     ensure!(results.len() as u64 == tasks, "{} results for {tasks} tasks", results.len());
-    let mut seen = BTreeSet::new();
+    let (mut seen, mut outputs) = (BTreeSet::new(), BTreeSet::new());
     let mut executed: BTreeMap<String, u64> = BTreeMap::new();
     for result in results {
         ensure!(result.success, "task {} failed", result.index);
         ensure!(result.index < tasks && seen.insert(result.index), "task {} should not be there", result.index);
+        let is_another = !options.distinct || outputs.insert(result.output);
+        ensure!(is_another, "task {} has the output of another", result.index);
         *executed.entry(result.machine).or_default() += 1;
     }
     Ok(executed)
@@ -345,7 +365,8 @@ mod tests {
 
     #[test]
     fn what_is_missing_or_wrong_is_noticed() {
-        let executed = check(vec![result(0, true), result(1, true)], 2).expect("all is there");
+        let options = BenchOptions { tasks: 2, task: TaskKind::Noop, distinct: false, agents: 1, quiet: true };
+        let executed = check(vec![result(0, true), result(1, true)], &options).expect("all is there");
         assert_eq!(executed, BTreeMap::from([("m".to_owned(), 2)]));
         for (results, complaint) in [
             (vec![result(0, true)], "1 results for 2 tasks"),
@@ -353,7 +374,10 @@ mod tests {
             (vec![result(0, true), result(0, true)], "task 0 should not be there"),
             (vec![result(0, true), result(2, true)], "task 2 should not be there"),
         ] {
-            assert_eq!(check(results, 2).expect_err("it is wrong").to_string(), complaint);
+            assert_eq!(check(results, &options).expect_err("it is wrong").to_string(), complaint);
         }
+        let distinct = BenchOptions { distinct: true, ..options };
+        let error = check(vec![result(0, true), result(1, true)], &distinct).expect_err("they are equal");
+        assert_eq!(error.to_string(), "task 1 has the output of another");
     }
 }

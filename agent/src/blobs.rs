@@ -4,12 +4,15 @@
 //! while they hash and rename it at the end, so a name never stands for half a file. Blobs that an earlier run left
 //! are hashed once, when they are first used: what a power cut tore or a disk flipped is dropped instead of served, and
 //! what cannot be read just now stays.
-//! The quota counts finished blobs and those being written; what nobody pins goes, least recently used first.
+//! The quota counts finished blobs, those being written, and small outputs in records of the store; what nobody pins goes, least
+//! recently used first, and before it what has come of blobs whose download broke off (`partial`).
 //!
 //! Pins are counts in memory; whoever needs a blob across restarts pins it again when it restores its own records.
 //! Left out: the database (200 blobs of 1 MiB cost sled 594 MB of disk and 262 MB of memory), deduplication of parts
 //! of blobs, and compression. All calls touch the disk: async callers go through `spawn_blocking`.
 
+mod durable;
+mod partial;
 mod writer;
 
 use std::collections::{BTreeMap, HashMap};
@@ -24,6 +27,9 @@ use std::time::SystemTime;
 use tempfile::NamedTempFile;
 use tracing::warn;
 
+use self::partial::Partial;
+
+pub use self::partial::Incoming;
 pub use self::writer::BlobWriter;
 /// Name of a blob: the BLAKE3 hash of its content.
 pub use blake3::Hash;
@@ -113,6 +119,7 @@ struct Inner {
     quota_bytes: AtomicU64,
     // Held for look-ups, renames and unlinks, never while content is read, written or hashed.
     index: Mutex<Index>,
+    syncs: durable::Syncs,
 }
 
 #[derive(Debug, Default)]
@@ -122,8 +129,13 @@ struct Index {
     idle: BTreeMap<u64, Hash>,
     pins: HashMap<Hash, u32>,
     total_bytes: u64,
+    /// Of these, bytes of small outputs, which are in records of the store.
+    record_bytes: u64,
     /// Bytes of blobs that are being written.
     reserved_bytes: u64,
+    /// What has come of blobs whose download broke off.
+    partials: HashMap<Hash, Partial>,
+    partial_bytes: u64,
     /// Bytes of the blobs in `idle`.
     idle_bytes: u64,
     /// What was kept, and the quota, when there was no room last for what was made here.
@@ -224,6 +236,7 @@ impl Blobs {
             dir: dir.to_owned(),
             quota_bytes: AtomicU64::new(quota_bytes),
             index: Mutex::new(index),
+            syncs: durable::Syncs::default(),
         }));
         // Nothing is pinned yet, so this cannot fail for want of room.
         blobs.make_room(&mut blobs.index(), 0)?;
@@ -254,7 +267,8 @@ impl Blobs {
         Ok(hash)
     }
 
-    /// Makes a stored blob survive a power cut: syncs the file and the directories that name it.
+    /// Makes a stored blob survive a power cut: syncs the file and the directories that name it, together with those of
+    /// others that are wanted durable at the same time.
     ///
     /// # Errors
     /// When there is no such blob, or the disk refuses.
@@ -263,10 +277,7 @@ impl Blobs {
             return Ok(());
         }
         let path = self.path(hash)?.ok_or(BlobError::Missing { hash })?;
-        let shard = path.parent().unwrap_or(&self.0.dir);
-        for path in [path.as_path(), shard, &self.0.dir] {
-            File::open(path).and_then(|file| file.sync_all()).map_err(failed("sync", path))?;
-        }
+        self.0.syncs.sync(&self.0.dir, path)?;
         if let Some(entry) = self.index().blobs.get_mut(&hash) {
             entry.durable = true;
         }
@@ -338,6 +349,31 @@ impl Blobs {
         let mut bytes = vec![0; len as usize];
         file.read_exact_at(&mut bytes, offset).map_err(failed("read", &path))?;
         Ok(Some(Chunk { total, bytes }))
+    }
+
+    /// Makes room for a small output that is to be kept in a record of the store.
+    ///
+    /// # Errors
+    /// [`BlobError::Full`].
+    pub fn make_room_in_records(&self, bytes: u64) -> Result<(), BlobError> {
+        let mut index = self.index();
+        self.make_room(&mut index, bytes).inspect_err(|error| {
+            if let BlobError::Full { kept_bytes, quota_bytes, .. } = error {
+                index.refused = Some((*kept_bytes, *quota_bytes));
+            }
+        })
+    }
+
+    /// So many bytes of outputs in records of the store count from now on, instead of so many that did.
+    pub fn count_in_records(&self, before: u64, now: u64) {
+        let mut index = self.index();
+        index.total_bytes = (index.total_bytes + now).saturating_sub(before);
+        index.record_bytes = (index.record_bytes + now).saturating_sub(before);
+    }
+
+    /// Bytes of outputs in records of the store.
+    pub fn record_bytes(&self) -> u64 {
+        self.index().record_bytes
     }
 
     /// Changes the quota. What is over a smaller one goes when room is needed next.
@@ -414,7 +450,7 @@ impl Blobs {
     /// Bytes in use: finished blobs and those being written.
     pub fn used_bytes(&self) -> u64 {
         let index = self.index();
-        index.total_bytes + index.reserved_bytes
+        index.total_bytes + index.reserved_bytes + index.partial_bytes
     }
 
     /// Begins to store a blob that arrives in pieces, of at most `size_max` bytes.
@@ -457,7 +493,10 @@ impl Blobs {
         if kept_bytes.saturating_add(needed_bytes) > quota_bytes && needed_bytes > 0 {
             return Err(BlobError::Full { needed_bytes, kept_bytes, quota_bytes });
         }
-        while index.total_bytes + index.reserved_bytes + needed_bytes > quota_bytes {
+        while index.total_bytes + index.reserved_bytes + index.partial_bytes + needed_bytes > quota_bytes {
+            if index.evict_partial() {
+                continue;
+            }
             let Some((_, &hash)) = index.idle.first_key_value() else { break };
             self.unlink(index, hash);
         }

@@ -33,9 +33,11 @@ mod ticket;
 use std::env;
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
@@ -59,7 +61,7 @@ const BROKEN_PIPE: u8 = 141;
 
 /// Puts idle desktops to work, without a server.
 #[derive(Debug, Parser)]
-#[command(name = "idlewood", version, about, max_term_width = 100, disable_help_subcommand = true)]
+#[command(name = "idlewood", version, about, max_term_width = 100)]
 struct Cli {
     /// Where the agent keeps its state [default: $XDG_STATE_HOME/idlewood or ~/.local/state/idlewood]
     #[arg(long, global = true, value_name = "DIR", env = "IDLEWOOD_STATE_DIR", hide_env_values = true)]
@@ -146,8 +148,9 @@ struct Context {
 }
 
 impl Context {
+    /// The agent of the state directory; of one that is starting, once it takes commands.
     fn client(&self) -> Result<Client, ClientError> {
-        Client::open(&self.state_dir)
+        Client::wait_for(&self.state_dir)
     }
 }
 
@@ -238,6 +241,27 @@ fn state_dir(given: Option<PathBuf>) -> Result<PathBuf, BadUsage> {
 fn config_path(given: Option<PathBuf>) -> Result<PathBuf, BadUsage> {
     let none = || BadUsage("no home directory: name the file of settings with --config".to_owned());
     given.or_else(crate::settings::default_path).ok_or_else(none)
+}
+
+/// Where root works in the state directory of another user, as one that administers a service does, it goes on as that user:
+/// what it writes there is for the agent to read. Only while the program has one thread.
+///
+/// # Errors
+/// When the system refuses.
+fn act_as_owner(state_dir: &Path) -> anyhow::Result<()> {
+    use rustix::process::{Gid, Uid, geteuid};
+    let Ok(metadata) = std::fs::metadata(state_dir) else { return Ok(()) };
+    if !geteuid().is_root() || metadata.uid() == 0 {
+        return Ok(());
+    }
+    let (user, group) = (Uid::from_raw(metadata.uid()), Gid::from_raw(metadata.gid()));
+    let act = || {
+        rustix::thread::set_thread_groups(&[])?;
+        rustix::thread::set_thread_res_gid(group, group, group)?;
+        rustix::thread::set_thread_res_uid(user, user, user)
+    };
+    let whose = || format!("cannot go on as the user that {} belongs to; run this as that user", state_dir.display());
+    act().with_context(whose)
 }
 
 /// The format that arguments ask for which clap could not read.

@@ -1,16 +1,20 @@
 //! The command line's side of the control API: blocking HTTP over loopback.
 //!
 //! The agent of a state directory leaves its address and a token there (`control.json`); who can read that file may
-//! command the agent. Every failure is a sentence that says what to do.
+//! command the agent. Every failure is a sentence that says what to do, and tells an agent that does not run from one that
+//! runs and cannot be reached. Commands of people wait for an agent that is starting ([`Client::wait_for`]).
 //!
 //! Left out: retries (a request that may have been carried out is not repeated) and proxies (loopback only).
 
 use std::fs::{self, File};
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use blake3::Hash;
+use idlewood_scheduler::SMALL_OUTPUT_BYTES_MAX;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ureq::http::Response;
@@ -18,16 +22,26 @@ use ureq::{Agent, Body};
 
 use crate::api::{self, Endpoint, ErrorBody, PauseRequest};
 use crate::manifest::OUTPUT_BYTES_MAX;
+use crate::store::StateLock;
 
 /// Name of the file in the state directory that says where the agent is.
 pub const ENDPOINT_FILE: &str = "control.json";
 
-const CONNECT_WAIT: Duration = Duration::from_secs(2);
+/// Where silent connections fill the queue of those to be accepted, the system repeats the attempt after 1, 3 and 7 s.
+const CONNECT_WAIT: Duration = Duration::from_secs(10);
+/// How long nobody may have the state directory before its agent counts as absent: `idlewood run &` takes a moment.
+const ABSENT_WAIT: Duration = Duration::from_secs(2);
+/// How long an agent may take to start: reading a large store and measuring the speed at the first start.
+const START_WAIT: Duration = Duration::from_secs(120);
+/// How often it is looked whether it has.
+const START_LOOK: Duration = Duration::from_millis(20);
 /// An agent answers at once; one that is stopped (SIGSTOP) or swapped out gets this long.
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
 /// A submission is answered when it is durable.
 const SUBMIT_WAIT: Duration = Duration::from_secs(600);
-/// Largest JSON answer: the results of a bag of a million tasks.
+/// Results that are asked for at a time.
+const RESULTS_TOGETHER: u64 = 10_000;
+/// Largest JSON answer: the receipts of a bag of a million tasks.
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
 /// Largest blob that holds a task's output; its frame takes some bytes too.
 const OUTPUT_BLOB_BYTES_MAX: u64 = OUTPUT_BYTES_MAX + (16 << 20);
@@ -40,6 +54,24 @@ pub enum ClientError {
     NoAgent {
         /// Which state directory.
         state_dir: PathBuf,
+    },
+    /// An agent has the state directory, and takes no commands yet, or not any more.
+    #[error("the agent on {} ({holder}) takes no commands: it is starting, or ending; see its log", state_dir.display())]
+    NotReady {
+        /// Which state directory.
+        state_dir: PathBuf,
+        /// Who has it.
+        holder: String,
+    },
+    /// Its process runs, and takes no connection.
+    #[error("the agent on {} runs (process {pid}) and cannot be reached on {address}: it is stopped, or has too much to do; try again, or end it with `kill {pid}`", state_dir.display())]
+    Unreachable {
+        /// Which state directory.
+        state_dir: PathBuf,
+        /// Its process.
+        pid: u32,
+        /// Where it should answer.
+        address: String,
     },
     /// The state directory or the file in it cannot be read.
     #[error("cannot read {}: {source}; run this as the user that runs the agent, or name another --state-dir", path.display())]
@@ -78,7 +110,7 @@ pub enum ClientError {
 impl ClientError {
     /// Whether the agent may be back in a moment.
     pub fn is_absence(&self) -> bool {
-        matches!(self, Self::NoAgent { .. } | Self::Broken { .. })
+        matches!(self, Self::NoAgent { .. } | Self::NotReady { .. } | Self::Unreachable { .. } | Self::Broken { .. })
     }
 }
 
@@ -91,7 +123,40 @@ pub struct Client {
 }
 
 impl Client {
-    /// Finds the agent of `state_dir`. Does not speak to it yet.
+    /// As [`Client::open`], once the agent that has `state_dir`, or takes it within two seconds, answers commands.
+    ///
+    /// # Errors
+    /// When there is none, it does not get ready within two minutes, or the directory cannot be read.
+    pub fn wait_for(state_dir: &Path) -> Result<Self, ClientError> {
+        let begin = Instant::now();
+        let mut had = begin;
+        loop {
+            let holder = StateLock::holder(state_dir);
+            let found = Self::open(state_dir);
+            match (&found, &holder) {
+                (Ok(client), Some(holder)) if client.is_of(holder) => return found,
+                (Err(ClientError::StateDir { .. }), _) => return found,
+                // What is there is of an agent that has ended.
+                (_, None) if had.elapsed() >= ABSENT_WAIT => {
+                    return Err(ClientError::NoAgent { state_dir: state_dir.to_owned() });
+                }
+                (_, None) => {}
+                (_, Some(holder)) if begin.elapsed() >= START_WAIT => {
+                    let holder = holder.clone();
+                    return Err(ClientError::NotReady { state_dir: state_dir.to_owned(), holder });
+                }
+                (_, Some(_)) => had = Instant::now(),
+            }
+            thread::sleep(START_LOOK);
+        }
+    }
+
+    /// Whether the agent that this client commands is the holder of the state directory.
+    fn is_of(&self, holder: &str) -> bool {
+        holder == format!("process {}", self.endpoint.pid)
+    }
+
+    /// Finds the agent of `state_dir`. Does not speak to it yet, and does not wait for it.
     ///
     /// # Errors
     /// When there is none, or the directory cannot be read.
@@ -152,7 +217,46 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn results(&self, id: &str) -> Result<Vec<api::TaskResult>, ClientError> {
-        self.get(&format!("/v1/bags/{id}/results"))
+        let mut all = Vec::new();
+        self.each_result(id, 0..=u64::MAX, |result| all.push(result))?;
+        Ok(all)
+    }
+
+    /// The same of these tasks, one after the other, some of which are asked for at a time.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn each_result(
+        &self,
+        id: &str,
+        tasks: RangeInclusive<u64>,
+        mut each: impl FnMut(api::TaskResult),
+    ) -> Result<(), ClientError> {
+        let (from, last) = tasks.into_inner();
+        let mut next = Some(from).filter(|from| *from <= last);
+        while let Some(from) = next {
+            let most = (last - from).saturating_add(1).min(RESULTS_TOGETHER);
+            let page: Vec<api::TaskResult> = self.get(&format!("/v1/bags/{id}/results?from={from}&most={most}"))?;
+            let behind = page.last().and_then(|result| result.index.checked_add(1));
+            next = behind.filter(|next| page.len() as u64 == most && *next > from && *next <= last);
+            page.into_iter().filter(|result| result.index <= last).for_each(&mut each);
+        }
+        Ok(())
+    }
+
+    /// `GET /v1/bags/{id}/results/{index}/output`: the packed output of a task that is over.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn output(&self, id: &str, result: &api::TaskResult) -> Result<Vec<u8>, ClientError> {
+        if result.output_bytes > SMALL_OUTPUT_BYTES_MAX as u64 {
+            return self.download(&result.output);
+        }
+        match self.bytes(&format!("/v1/bags/{id}/results/{}/output", result.index)) {
+            // Where many waited for their acknowledgement, it was kept as a blob all the same.
+            Err(ClientError::Refused { status: 409, .. }) => self.download(&result.output),
+            output => output,
+        }
     }
 
     /// `GET /v1/bags/{id}/receipts`: what machines signed of the tasks that are over.
@@ -279,8 +383,11 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn download(&self, hash: &str) -> Result<Vec<u8>, ClientError> {
-        let url = self.url(&format!("/v1/blobs/{hash}"));
-        let answer = self.http.get(url).header("Authorization", self.bearer()).call();
+        self.bytes(&format!("/v1/blobs/{hash}"))
+    }
+
+    fn bytes(&self, path: &str) -> Result<Vec<u8>, ClientError> {
+        let answer = self.http.get(self.url(path)).header("Authorization", self.bearer()).call();
         let mut answer = answer.map_err(|error| self.failed(&error))?;
         if !answer.status().is_success() {
             return Err(self.refusal(answer));
@@ -332,11 +439,20 @@ impl Client {
     fn failed(&self, error: &ureq::Error) -> ClientError {
         match error {
             ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => self.no_agent(),
-            ureq::Error::ConnectionFailed | ureq::Error::Timeout(ureq::Timeout::Connect) => self.no_agent(),
+            ureq::Error::ConnectionFailed | ureq::Error::Timeout(ureq::Timeout::Connect) => self.unreachable(),
             ureq::Error::Protocol(error) => self.foreign(&error.to_string()),
             ureq::Error::Timeout(_) => self.broken("no answer in time"),
             error => self.broken(&error.to_string()),
         }
+    }
+
+    /// Where nothing is known of its process, it is absent.
+    fn unreachable(&self) -> ClientError {
+        if !Path::new("/proc").join(self.endpoint.pid.to_string()).exists() {
+            return self.no_agent();
+        }
+        let address = self.endpoint.address.clone();
+        ClientError::Unreachable { state_dir: self.state_dir.clone(), pid: self.endpoint.pid, address }
     }
 
     fn no_agent(&self) -> ClientError {
@@ -379,6 +495,50 @@ mod tests {
         endpoint(directory.path(), &address.to_string());
         let client = Client::open(directory.path()).unwrap();
         assert_eq!(client.status().unwrap_err().to_string(), expected);
+    }
+
+    /// Also past what an agent that was killed has left.
+    #[test]
+    fn commands_wait_for_an_agent_that_starts() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        assert!(matches!(Client::wait_for(path).unwrap_err(), ClientError::NoAgent { .. }));
+        endpoint(path, "127.0.0.1:1");
+        assert!(matches!(Client::wait_for(path).unwrap_err(), ClientError::NoAgent { .. }), "nobody has the directory");
+
+        let lock = StateLock::acquire(path).unwrap();
+        let (waits, wait) = std::sync::mpsc::channel();
+        let waiting = thread::spawn({
+            let path = path.to_owned();
+            move || {
+                waits.send(()).unwrap();
+                Client::wait_for(&path)
+            }
+        });
+        wait.recv().unwrap();
+        assert!(!waiting.is_finished(), "the agent is starting");
+        let ready = Endpoint { address: "127.0.0.1:2".to_owned(), token: "00".repeat(32), pid: std::process::id() };
+        fs::write(path.join(ENDPOINT_FILE), serde_json::to_vec(&ready).unwrap()).unwrap();
+        assert_eq!(waiting.join().unwrap().unwrap().endpoint.address, ready.address);
+        drop(lock);
+    }
+
+    /// An agent whose queue of connections is full, and that accepts none.
+    #[test]
+    fn an_agent_that_cannot_be_reached_is_not_said_to_be_absent() {
+        let directory = tempfile::tempdir().unwrap();
+        let (family, kind) = (rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM);
+        let socket = rustix::net::socket(family, kind, None).unwrap();
+        rustix::net::bind(&socket, &std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
+        rustix::net::listen(&socket, 0).unwrap();
+        let address = TcpListener::from(socket.try_clone().unwrap()).local_addr().unwrap();
+        let wait = Duration::from_millis(200);
+        let fill = || std::net::TcpStream::connect_timeout(&address, wait);
+        let _filling: Vec<_> = std::iter::from_fn(|| fill().ok()).take(64).collect();
+        let ready = Endpoint { address: address.to_string(), token: "00".repeat(32), pid: std::process::id() };
+        fs::write(directory.path().join(ENDPOINT_FILE), serde_json::to_vec(&ready).unwrap()).unwrap();
+        let error = Client::open(directory.path()).unwrap().status().unwrap_err();
+        assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! | request | answer |
 //! |---|---|
 //! | `GET /v1/status`, `/v1/peers`, `/v1/bags`, `/v1/bags/{id}`, `/v1/bags/{id}/results`, `/v1/bags/{id}/receipts`, `/v1/bags/{id}/ticket` | what is |
+//! | `GET /v1/bags/{id}/results?from={index}&most={count}` | so many of the results, of the tasks from that one on |
+//! | `GET /v1/bags/{id}/results/{index}/output` | the output of a task, if it is small enough to be in its record; where it is, if not |
 //! | `POST /v1/bags` | the bag, once it is durable |
 //! | `POST /v1/bags/{id}/cancel`, `rerun`, `remove`, `/v1/pause`, `/v1/resume`, `/v1/finish` | what is then |
 //! | `POST /v1/grid/invite`, `/v1/grid/revoke` | the invitation, the machine that was revoked |
@@ -13,7 +15,7 @@
 //! Who may command an agent is who can read its `control.json` (0600): it holds a token that changes with every
 //! start. Web pages are kept out twice, by the token and by `guard`. Failures are `{"error": "a sentence"}`.
 //!
-//! Left out: TLS (loopback), pages of long lists, and events pushed to the client (clients poll).
+//! Left out: TLS (loopback), pages of other lists, and events pushed to the client (clients poll).
 
 mod blob;
 mod grid;
@@ -31,7 +33,7 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, Path as UrlPath, Query, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
@@ -47,7 +49,7 @@ use crate::blobs::{BlobError, Blobs};
 use crate::client::ENDPOINT_FILE;
 use crate::grid::Gate;
 use crate::manifest::MANIFEST_BYTES_MAX;
-use crate::node::{NodeHandle, Refusal};
+use crate::node::{NodeHandle, Page, Refusal};
 
 use guard::Guard;
 
@@ -239,6 +241,7 @@ fn bag_routes(node: NodeHandle) -> Router {
         .route("/v1/bags", get(bags).post(submit))
         .route("/v1/bags/{id}", get(bag))
         .route("/v1/bags/{id}/results", get(results))
+        .route("/v1/bags/{id}/results/{index}/output", get(task_output))
         .route("/v1/bags/{id}/receipts", get(receipts))
         .route("/v1/bags/{id}/ticket", get(ticket))
         .route("/v1/bags/{id}/cancel", post(cancel))
@@ -280,8 +283,26 @@ async fn bag(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> An
     Ok(Json(node.bag(&id).await?))
 }
 
-async fn results(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> Answer<Vec<api::TaskResult>> {
-    Ok(Json(node.results(&id).await?))
+async fn results(
+    State(node): State<NodeHandle>,
+    UrlPath(id): UrlPath<String>,
+    Query(page): Query<Page>,
+) -> Answer<Vec<api::TaskResult>> {
+    Ok(Json(node.results(&id, page).await?))
+}
+
+/// What a task has left: bytes where they are in the record of its result, else where they are.
+async fn task_output(
+    State(node): State<NodeHandle>,
+    UrlPath((id, index)): UrlPath<(String, u64)>,
+) -> Result<Response, Failure> {
+    Ok(match node.output(&id, index).await? {
+        Ok(bytes) => ([(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response(),
+        Err(blob) => {
+            let elsewhere = format!("the output of task {index} is a blob: /v1/blobs/{blob}");
+            return Err(Failure::new(StatusCode::CONFLICT, elsewhere));
+        }
+    })
 }
 
 async fn receipts(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> Answer<Vec<api::Receipt>> {

@@ -140,7 +140,7 @@ pub fn run(options: &DemoOptions) -> anyhow::Result<Summary> {
     let done = story.watch(&mut grid, &client, &bag.id, &mut show, &interrupt)?;
     show.line("checking every tile against an independent render");
     let results = client.results(&bag.id)?;
-    let verified = verify::check(&client, &picture, &results, &options.out, &interrupt)?;
+    let verified = verify::check(&client, &bag.id, &picture, &results, &options.out, &interrupt)?;
     let statuses: Vec<api::Status> =
         grid.agents.iter().filter_map(|agent| agent.client().ok()?.status().ok()).collect();
     let machines: BTreeMap<&str, u64> = results.iter().map(|result| (result.machine.as_str(), 1)).collect();

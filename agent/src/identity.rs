@@ -2,7 +2,9 @@
 //!
 //! The overlay knows a peer by the 32 bytes of its public key, libp2p by a multihash that holds the same 32 bytes
 //! (keys this short are inlined, not hashed), so the two convert without a table. The key lives apart from the
-//! store, so that a damaged store never costs a machine its place in the grid.
+//! store, so that a damaged store never costs a machine its place in the grid. It is there twice: where one file is
+//! damaged or gone, it is written anew from the other. Both halves of the key are in each file, so that any changed byte
+//! is noticed.
 //!
 //! Left out: passphrases (an agent starts unattended) and rotation (a new key is a new machine).
 
@@ -17,6 +19,12 @@ use libp2p::multihash::Multihash;
 
 /// Name of the key's file inside the state directory.
 pub const IDENTITY_FILE: &str = "identity.key";
+
+/// Name of the second file with the same content.
+pub const IDENTITY_COPY_FILE: &str = "identity.key.copy";
+
+/// What a damaged file is called from then on.
+const DAMAGED_SUFFIX: &str = ".damaged";
 
 /// First line of the file: says what it is, and its version.
 const HEADER: &str = "idlewood identity v1";
@@ -43,7 +51,9 @@ pub enum IdentityError {
     },
     /// The file does not hold a key.
     #[error(
-        "the identity key {} is damaged ({reason}); restore it from a backup, or remove it to join the grid as a new machine",
+        "the identity key {} is damaged ({reason}), and so is its copy {IDENTITY_COPY_FILE}, or there is none; restore it from \
+         a backup, or remove both to join the grid as a new machine: bags that were submitted here and are not over are given \
+         up then, and the results that are here stay",
         path.display()
     )]
     Damaged {
@@ -62,17 +72,60 @@ pub enum IdentityError {
 
 /// Reads the key of the machine from `dir`, or makes one there (mode 0600, durable) if there is none.
 ///
-/// `dir` is created (0700) if it is missing.
+/// `dir` is created (0700) if it is missing. Of the two files with the key one that is damaged is kept under another
+/// name, and written anew from the other.
 ///
 /// # Errors
-/// When the file exists and is not a key, is readable by others, or cannot be read or written. A key that exists is
-/// never overwritten.
+/// When no file with a key is sound and one exists, when one is readable by others, or cannot be read or written. A
+/// key that exists is never overwritten.
 pub fn load_or_create(dir: &Path) -> Result<Keypair, IdentityError> {
-    let path = dir.join(IDENTITY_FILE);
-    match load(&path) {
-        Err(IdentityError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
-        loaded => return loaded,
+    let (path, copy) = (dir.join(IDENTITY_FILE), dir.join(IDENTITY_COPY_FILE));
+    let (first, second) = (load(&path), load(&copy));
+    match (first, second) {
+        (Ok(key), Ok(copied)) if key.public() == copied.public() => Ok(key.into()),
+        (Err(error @ IdentityError::Exposed { .. }), _) | (_, Err(error @ IdentityError::Exposed { .. })) => Err(error),
+        (Ok(key), copied) => {
+            // One that an older idlewood made has no copy, and one from elsewhere has the copy of what was here.
+            let is_there = !is_absent(&copied);
+            if is_there {
+                tracing::warn!(file = %copy.display(), "the copy of the identity key is damaged, and is made again");
+            }
+            if let Err(error) = renew(dir, &copy, is_there, &key) {
+                tracing::warn!(%error, "there is no copy of the identity key: keep one elsewhere");
+            }
+            Ok(key.into())
+        }
+        (first, Ok(key)) => {
+            let is_there = !is_absent(&first);
+            tracing::error!(
+                file = %path.display(),
+                "the identity key is {}; it was written anew from its copy: check the disk (to join as a new machine, remove {} \
+                 and {IDENTITY_COPY_FILE})",
+                if is_there { "damaged" } else { "missing" }, IDENTITY_FILE
+            );
+            let write = |source| IdentityError::Io { action: "restore", path: path.clone(), source };
+            renew(dir, &path, is_there, &key).map_err(write)?;
+            Ok(key.into())
+        }
+        (Err(error), copied) if !is_not_found(&error) => {
+            drop(copied);
+            Err(error)
+        }
+        (Err(_), Err(error)) if !is_not_found(&error) => Err(error),
+        (Err(_), Err(_)) => create(dir),
     }
+}
+
+fn is_not_found(error: &IdentityError) -> bool {
+    matches!(error, IdentityError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+}
+
+fn is_absent(loaded: &Result<ed25519::Keypair, IdentityError>) -> bool {
+    loaded.as_ref().is_err_and(is_not_found)
+}
+
+fn create(dir: &Path) -> Result<Keypair, IdentityError> {
+    let path = dir.join(IDENTITY_FILE);
     let fail = |action| {
         let path = path.clone();
         move |source| IdentityError::Io { action, path, source }
@@ -80,10 +133,21 @@ pub fn load_or_create(dir: &Path) -> Result<Keypair, IdentityError> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(fail("create the directory of"))?;
     let key = ed25519::Keypair::generate();
     write(dir, &path, &key).map_err(fail("write"))?;
+    write(dir, &dir.join(IDENTITY_COPY_FILE), &key).map_err(fail("write the copy of"))?;
     Ok(key.into())
 }
 
-fn load(path: &Path) -> Result<Keypair, IdentityError> {
+/// Writes a file with the key anew; a damaged one is kept under another name.
+fn renew(dir: &Path, path: &Path, is_there: bool, key: &ed25519::Keypair) -> io::Result<()> {
+    if is_there {
+        let mut damaged = path.as_os_str().to_owned();
+        damaged.push(DAMAGED_SUFFIX);
+        fs::rename(path, damaged)?;
+    }
+    write(dir, path, key)
+}
+
+fn load(path: &Path) -> Result<ed25519::Keypair, IdentityError> {
     let io = |source| IdentityError::Io { action: "read", path: path.to_owned(), source };
     let damaged = |reason| IdentityError::Damaged { path: path.to_owned(), reason };
     let mode = fs::metadata(path).map_err(io)?.permissions().mode();
@@ -104,7 +168,7 @@ fn load(path: &Path) -> Result<Keypair, IdentityError> {
     // The 64 bytes hold the secret and the public half; decoding checks that they belong together.
     let key =
         ed25519::Keypair::try_from_bytes(&mut bytes).map_err(|_| damaged("the halves of the key do not match"))?;
-    Ok(key.into())
+    Ok(key)
 }
 
 fn write(dir: &Path, path: &Path, key: &ed25519::Keypair) -> io::Result<()> {
@@ -155,8 +219,10 @@ mod tests {
         let first = load_or_create(&state).unwrap();
         let again = load_or_create(&state).unwrap();
         assert_eq!(first.public(), again.public());
-        assert_eq!(fs::metadata(state.join(IDENTITY_FILE)).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(fs::read_dir(&state).unwrap().count(), 1, "nothing but the key may stay behind");
+        for file in [IDENTITY_FILE, IDENTITY_COPY_FILE] {
+            assert_eq!(fs::metadata(state.join(file)).unwrap().permissions().mode() & 0o777, 0o600);
+        }
+        assert_eq!(fs::read_dir(&state).unwrap().count(), 2, "nothing but the key and its copy may stay behind");
     }
 
     #[test]
@@ -174,9 +240,37 @@ mod tests {
     }
 
     #[test]
+    fn no_flipped_byte_and_no_missing_file_costs_the_identity() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = load_or_create(dir.path()).unwrap().public();
+        let files = [IDENTITY_FILE, IDENTITY_COPY_FILE].map(|file| dir.path().join(file));
+        let good = fs::read(&files[0]).unwrap();
+        assert_eq!(fs::read(&files[1]).unwrap(), good);
+        for file in &files {
+            for position in 0..good.len() {
+                let mut bad = good.clone();
+                bad[position] ^= 1;
+                fs::write(file, &bad).unwrap();
+                assert_eq!(load_or_create(dir.path()).unwrap().public(), name, "{file:?} at {position}");
+                let kept = PathBuf::from(format!("{}{DAMAGED_SUFFIX}", file.display()));
+                assert_eq!(fs::read(kept).unwrap(), bad, "{file:?} at {position}");
+                assert!(files.iter().all(|file| fs::read(file).unwrap() == good), "{file:?} at {position}");
+            }
+            fs::remove_file(file).unwrap();
+            assert_eq!(load_or_create(dir.path()).unwrap().public(), name, "without {file:?}");
+            assert!(files.iter().all(|file| fs::read(file).unwrap() == good));
+        }
+        // Who removes both is a new machine.
+        files.iter().for_each(|file| fs::remove_file(file).unwrap());
+        assert_ne!(load_or_create(dir.path()).unwrap().public(), name);
+    }
+
+    #[test]
     fn a_damaged_or_exposed_key_is_refused_and_kept() {
         let dir = tempfile::tempdir().unwrap();
         load_or_create(dir.path()).unwrap();
+        // As an older idlewood left it.
+        fs::remove_file(dir.path().join(IDENTITY_COPY_FILE)).unwrap();
         let path = dir.path().join(IDENTITY_FILE);
         let good = fs::read(&path).unwrap();
         for position in 0..good.len() - 1 {
@@ -185,7 +279,7 @@ mod tests {
             fs::write(&path, &bad).unwrap();
             let error = load_or_create(dir.path()).unwrap_err();
             assert!(matches!(error, IdentityError::Damaged { .. }), "flip at {position}: {error}");
-            assert!(error.to_string().contains("remove it"), "{error}");
+            assert!(error.to_string().contains("remove both") && error.to_string().contains("given up"), "{error}");
             assert_eq!(fs::read(&path).unwrap(), bad);
         }
         for length in 0..good.len() - 1 {

@@ -38,6 +38,9 @@ const ARGUMENTS_MAX: usize = (ARGUMENT_BYTES_MAX / ARGUMENT_OVERHEAD_BYTES) as u
 pub const ENTRIES_MAX: usize = 1 << 20;
 /// Most exit codes that mean success: systems have 256.
 const SUCCESS_CODES_MAX: usize = 1024;
+/// What is read of [`TaskOutput::error`].
+pub const ERROR_BYTES_MAX: usize = 4096;
+
 /// Most paths of [`TaskOutput::left_out`]; agents write far fewer.
 const LEFT_OUT_MAX: usize = 1024;
 /// Most files shared by all tasks.
@@ -386,13 +389,22 @@ impl TaskOutput {
         to_cbor(self)
     }
 
-    /// Reads an output blob. That takes, whatever the bytes are, twice their size and 2 MB at most.
+    /// Reads an output blob. That takes, whatever the bytes are, twice their size and 2 MB at most. An error of more than
+    /// [`ERROR_BYTES_MAX`] is cut: no agent writes such a one.
     ///
     /// # Errors
     /// [`ManifestError::Malformed`].
     pub fn decode(bytes: &[u8]) -> Result<Self, ManifestError> {
-        ciborium::de::from_reader_with_recursion_limit(bytes, 16)
-            .map_err(|error| ManifestError::Malformed(error.to_string()))
+        let mut output: Self = ciborium::de::from_reader_with_recursion_limit(bytes, 16)
+            .map_err(|error| ManifestError::Malformed(error.to_string()))?;
+        if let Some(error) = &mut output.error
+            && error.len() > ERROR_BYTES_MAX
+        {
+            let whole = error.len();
+            error.truncate(error.floor_char_boundary(ERROR_BYTES_MAX));
+            error.push_str(&format!(" ... ({whole} bytes of error, cut)"));
+        }
+        Ok(output)
     }
 }
 
@@ -403,18 +415,29 @@ fn to_cbor<T: Serialize>(value: &T) -> Vec<u8> {
     bytes
 }
 
-/// Whether a name is a plain file name: no separator, no way up, printable.
+/// Whether a name is a plain file name: no separator, no way up, no control character, and nothing that makes it look like
+/// another by a change of direction.
 pub fn is_file_name(name: &str) -> bool {
-    !name.is_empty()
-        && name.len() <= 255
-        && name != "."
-        && name != ".."
-        && !name.chars().any(|character| matches!(character, '/' | '\\') || character.is_control())
+    let is_override = |character| matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let is_forbidden =
+        |character: char| matches!(character, '/' | '\\') || character.is_control() || is_override(character);
+    !name.is_empty() && name.len() <= 255 && name != "." && name != ".." && !name.chars().any(is_forbidden)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_endless_error_is_cut() {
+        let output = TaskOutput { error: Some("ä".repeat(1_500_000)), ..TaskOutput::default() };
+        let error = TaskOutput::decode(&output.encode()).expect("it is an output").error.expect("it failed");
+        assert!(
+            error.len() < ERROR_BYTES_MAX + 100 && error.ends_with("(3000000 bytes of error, cut)"),
+            "{}",
+            error.len()
+        );
+    }
 
     fn input(name: &str) -> Input {
         Input { name: name.to_owned(), blob: BlobId([1; 32]), bytes: 1 }

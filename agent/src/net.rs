@@ -20,11 +20,13 @@ mod found;
 mod outwards;
 mod rate;
 mod reach;
+mod room;
 mod serving;
 mod shares;
 mod swarm;
 mod task;
 mod throttle;
+mod waiting;
 mod wire;
 
 #[cfg(test)]
@@ -32,6 +34,7 @@ mod admission_tests;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,26 +46,25 @@ use idlewood_overlay::{Contact, PeerId};
 use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
 use crate::blobs::Blobs;
 use crate::grid::{Gate, Refused};
 use crate::identity;
+use room::{Kind, Room, Share};
 use swarm::Limits;
 
 pub use admission::JoinError;
 pub(crate) use admission::ask_to_join;
 pub use rate::{Rate, Rates};
+pub(crate) use reach::loopback_address;
 pub use reach::{AddressError, Reach, parse as parse_address};
 pub use wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX};
 
-/// Commands that wait for the task. Our choice: a burst of one message to each of a few thousand peers.
-const COMMANDS_MAX: usize = 4096;
-
-/// Bytes of messages that are on their way out, over all peers.
-const SENDING_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Commands that wait for the task: more than there is room for messages ([`room`]), so that it never turns one away.
+const COMMANDS_MAX: usize = 12 * 1024;
 
 /// Events that wait for the agent in the channel; the task holds some more.
 const EVENTS_MAX: usize = 64;
@@ -181,11 +183,11 @@ pub enum ChunkError {
 /// The answer to a request for a piece of a blob.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChunkReply {
-    /// The piece at the offset asked for; never empty before the end of the blob.
+    /// The piece at the offset asked for, of full length unless the blob ends with it.
     Chunk {
         /// Length of the whole blob.
         total: u64,
-        /// At most [`CHUNK_BYTES_MAX`].
+        /// [`CHUNK_BYTES_MAX`], or up to the end.
         bytes: Vec<u8>,
     },
     /// The peer does not have the blob.
@@ -205,7 +207,7 @@ pub struct NetCounters {
     pub messages_sent: u64,
     /// Messages handed to the agent.
     pub messages_received: u64,
-    /// Messages lost on the way out: queue full, too long, peer unreachable or busy.
+    /// Messages lost on the way out: too long, peer unreachable or busy, or of the tree and no room for them.
     pub messages_dropped: u64,
     /// Requests turned away on the way in: the agent did not keep up, or the peer sent too many.
     pub messages_refused: u64,
@@ -230,11 +232,11 @@ impl Counters {
     }
 }
 
-/// A message on its way out; the permit is its share of [`SENDING_BYTES_MAX`].
+/// A message on its way out, with its share of the room for messages.
 #[derive(Debug)]
 struct Outbound {
     bytes: Vec<u8>,
-    permit: OwnedSemaphorePermit,
+    share: Share,
 }
 
 #[derive(Debug)]
@@ -256,7 +258,7 @@ enum Command {
 #[derive(Clone, Debug)]
 pub struct NetHandle {
     commands: mpsc::Sender<Command>,
-    budget: Arc<Semaphore>,
+    room: Arc<Room>,
     counters: Arc<Counters>,
     rates: Arc<Rates>,
     reach: Reach,
@@ -300,7 +302,7 @@ fn start_within(
     let task = task::Task::new(&config, limits, blobs, counters.clone(), serving, command_receiver, events)?;
     let handle = NetHandle {
         commands,
-        budget: Arc::new(Semaphore::new(SENDING_BYTES_MAX)),
+        room: Room::new(),
         counters,
         rates,
         reach,
@@ -328,26 +330,40 @@ impl NetHandle {
         &self.rates
     }
 
-    /// Sends a message if there is room for it, and never waits. What cannot be delivered is dropped and counted, and
+    /// Sends a message about a bag if there is room for it, and never waits. What cannot be delivered is dropped and counted, and
     /// reported as [`NetEvent::Unreachable`] if the peer is the reason.
-    pub fn send(&self, to: &Contact, bytes: Vec<u8>) {
+    ///
+    /// False: there is no room, and nothing was sent; [`NetHandle::freed`] names the peer when there is.
+    pub fn send(&self, to: &Contact, bytes: Vec<u8>) -> bool {
+        self.send_of(Kind::Bag, to, bytes)
+    }
+
+    /// The same of a message of the tree. Where there is no room for it, it is lost.
+    pub fn send_of_tree(&self, to: &Contact, bytes: Vec<u8>) {
+        if !self.send_of(Kind::Tree, to, bytes) {
+            debug!(peer = ?to.peer, "too much of the tree waits to be sent; message dropped");
+            Counters::add(&self.counters.dropped);
+        }
+    }
+
+    fn send_of(&self, kind: Kind, to: &Contact, bytes: Vec<u8>) -> bool {
         if bytes.len() > MESSAGE_BYTES_MAX {
             warn!(peer = ?to.peer, bytes = bytes.len(), "a message is longer than {MESSAGE_BYTES_MAX} bytes; dropped");
             Counters::add(&self.counters.dropped);
-            return;
+            return true;
         }
-        // What is small still takes a place in the queue.
-        let share = bytes.len().max(64) as u32;
-        let Ok(permit) = self.budget.clone().try_acquire_many_owned(share) else {
-            debug!(peer = ?to.peer, "too many bytes are waiting to be sent; message dropped");
-            Counters::add(&self.counters.dropped);
-            return;
-        };
-        let item = Item::Message(Outbound { bytes, permit });
+        let Some(share) = self.room.take(to.peer, kind, bytes.len()) else { return false };
+        let item = Item::Message(Outbound { bytes, share });
         if let Err(error) = self.commands.try_send(Command::Send { to: to.peer, address: to.address.clone(), item }) {
             debug!(peer = ?to.peer, %error, "message dropped");
             Counters::add(&self.counters.dropped);
         }
+        true
+    }
+
+    /// Waits for peers to which a message did not leave, and for which there is room again. May be dropped at any time.
+    pub async fn freed(&self) -> BTreeSet<PeerId> {
+        self.room.freed().await
     }
 
     /// Connects to an agent whose name may be unknown (`--bootstrap`), with or without `/p2p/<peer>` at the end.

@@ -23,23 +23,26 @@ mod pin;
 mod places;
 mod receipts;
 mod reclaim;
+mod results;
 mod runs;
+mod scratch;
 mod submission;
 mod task;
 mod views;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use idlewood_overlay::Contact;
-use idlewood_scheduler::{Config, Peer, Record, RecordError};
+use idlewood_overlay::{Contact, PeerId};
+use idlewood_scheduler::{BagId, Config, Peer, Record, RecordError};
 use libp2p::Multiaddr;
 use tokio::sync::mpsc;
 
-pub use handle::{NodeHandle, Refusal};
+pub use handle::{NodeHandle, Page, Refusal};
 
 use crate::blobs::Blobs;
 use crate::clock::{Clock, wall_now};
@@ -47,9 +50,9 @@ use crate::fetch::Fetcher;
 use crate::grid::{Gate, Membership};
 use crate::net::{self, NetConfig, NetEvent};
 use crate::owner::{Probe, Watch};
-use crate::settings::Current;
-use crate::store::{StateLock, Store};
-use crate::worker::{Pool, PoolConfig, gaps, native_gap};
+use crate::settings::{Current, Network};
+use crate::store::{Opened, StateLock, Store};
+use crate::worker::{Pool, PoolConfig, gaps, group_gap, native_gap};
 use crate::{control, identity, speed, suspend};
 
 /// Questions and events that may wait for the driver.
@@ -64,9 +67,9 @@ const DIALABLE_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct RunOptions {
     /// Where this instance keeps everything.
     pub state_dir: PathBuf,
-    /// Where to listen; loopback only without a grid.
+    /// Where to listen; loopback only without a grid. None: where the settings say.
     pub listen: Vec<Multiaddr>,
-    /// Agents to join through.
+    /// Agents to join through. None: those of the settings.
     pub bootstrap: Vec<Multiaddr>,
     /// The owner's settings.
     pub config: PathBuf,
@@ -92,14 +95,18 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     let settings = Current::load(options.config.clone())?;
     let directory = prepare_directory(&options.state_dir)?;
     let lock = StateLock::acquire(&directory)?;
+    // Not before: another agent may have been at work here.
+    let scratch = scratch::begin(&directory).with_context(|| cannot_use(&directory))?;
     let keypair = identity::load_or_create(&directory)?;
     let Some(id) = identity::peer_id(&keypair) else {
         bail!("the identity key in {} is not an Ed25519 key; move it away to get a new one", directory.display())
     };
     let gate = Arc::new(Gate::open(&keypair, Membership::load(&directory, &keypair)?)?);
+    let listen = listen_addresses(options.listen, &settings.get().network, gate.is_alone());
+    let bootstrap = bootstrap_addresses(options.bootstrap, &settings.get().network, gate.is_alone());
     match gate.name() {
         Some(name) => tracing::info!(%name, role = %gate.role(), "machine of a grid"),
-        None if options.bootstrap.is_empty() => {
+        None if bootstrap.is_empty() => {
             tracing::info!(
                 "no grid: this agent is alone; `idlewood grid create` makes one, `idlewood grid join` joins one"
             );
@@ -111,7 +118,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     }
     let grid = gate.grid();
     let blobs = Arc::new(Blobs::open(&directory.join("blobs"), settings.get().limits.disk.0)?);
-    let opened = Store::open(&lock)?;
+    let mut opened = Store::open(&lock)?;
     let speed_mops = match options.speed_mops {
         Some(speed_mops) => speed_mops,
         None => {
@@ -122,20 +129,21 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
             .await?
         }
     };
-    let net_config = NetConfig { keypair, gate: gate.clone(), listen: options.listen.clone() };
+    let net_config = NetConfig { keypair, gate: gate.clone(), listen: listen.clone() };
     let (net, mut net_events) = net::start(net_config, blobs.clone())?;
-    let address = first_address(&mut net_events, &options.listen).await?;
+    let address = first_address(&mut net_events, &listen).await?;
     let is_far = |contact: &Contact| contact.address.parse().is_ok_and(|to| !is_loopback(&to));
     if is_loopback(&address) && gate.contacts().iter().any(is_far) {
         tracing::warn!(
-            "the grid is on the network and this agent on loopback: start it with --listen /ip4/0.0.0.0/tcp/4001"
+            "the grid is on the network and this agent on loopback: start it with --listen \
+             /ip4/0.0.0.0/tcp/4001, or write network.listen in the settings"
         );
     }
     tracing::info!(%address, peer = %identity::to_libp2p(id), "listening");
 
     let neighbours = neighbours::Neighbours::load(&directory);
-    let expects_grid = !gate.is_alone()
-        && (!options.bootstrap.is_empty() || !neighbours.contacts().is_empty() || !gate.contacts().is_empty());
+    let expects_grid =
+        !gate.is_alone() && (!bootstrap.is_empty() || !neighbours.contacts().is_empty() || !gate.contacts().is_empty());
     let slots = options.slots.unwrap_or(settings.get().limits.slots.get());
     let vacate_after = settings.get().owner.vacate.0;
     let submitter_work_max = settings.get().bags.work_per_submitter.0;
@@ -151,14 +159,15 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
         address: address.to_string().into(),
         nonce: gate.nonce_of(id).map(Box::new),
     };
-    let records = read_records(&opened.records)?;
+    let records = read_records(std::mem::take(&mut opened.records))?;
+    tell_losses(&opened, &records);
+    tell_given_up(id, &records);
     let kept = kept::Kept::restore(&blobs, &records);
     let peer = Peer::restore(config.clone(), grid, me, rand::random(), clock.now(), wall, records)
         .with_context(|| "the agent's settings make no sense")?;
 
     let (worker_sender, worker_events) = mpsc::channel(runs::JOBS_MAX * config.places() as usize);
     let (measure_sender, measure_events) = mpsc::channel(4);
-    let scratch = directory.join("scratch");
     let strict = settings.get().limits.strict_sandbox;
     let checkpoints = directory.join("checkpoints");
     check_sandbox(&[scratch.clone(), checkpoints.clone()], strict)?;
@@ -170,7 +179,8 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     };
     let workers = pool(config.places() as usize, worker_sender)?;
     let measurer = pool(1, measure_sender)?;
-    let [fetcher, manifest_fetcher] = [(); 2].map(|()| Fetcher::new(blobs.clone(), net.clone()));
+    let fetcher = Fetcher::new(blobs.clone(), net.clone());
+    let manifest_fetcher = fetcher.another();
     let supplies = task::Supplies {
         blobs: blobs.clone(),
         fetcher,
@@ -209,7 +219,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
         owner: owner::Owner::new(Watch::start(probe), settings, pause, clock.now()),
         listen: address,
         neighbours,
-        bootstrap: options.bootstrap,
+        bootstrap,
         kept,
     });
     let ran = driver.run().await;
@@ -217,6 +227,28 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     following.abort();
     ended?;
     ran
+}
+
+/// Where to listen: as told, or as the settings say once the machine belongs to a grid, or on a free port of loopback.
+fn listen_addresses(told: Vec<Multiaddr>, settings: &Network, is_alone: bool) -> Vec<Multiaddr> {
+    if !told.is_empty() {
+        return told;
+    }
+    let set: Vec<Multiaddr> = settings.listen.iter().map(|address| address.0.clone()).collect();
+    if is_alone && !set.iter().all(is_loopback) {
+        tracing::warn!("network.listen counts once this machine belongs to a grid; until then it listens on loopback");
+    } else if !set.is_empty() {
+        return set;
+    }
+    vec![net::loopback_address()]
+}
+
+/// Whom to join through: as told, or as the settings say once the machine belongs to a grid.
+fn bootstrap_addresses(told: Vec<Multiaddr>, settings: &Network, is_alone: bool) -> Vec<Multiaddr> {
+    if !told.is_empty() || is_alone {
+        return told;
+    }
+    settings.bootstrap.iter().map(|address| address.0.clone()).collect()
 }
 
 /// Says what stays open to workers on this machine; refuses to start where the owner asked that nothing does.
@@ -242,13 +274,20 @@ fn confines_natives(strict: bool, wants: bool) -> bool {
             tracing::warn!(remedy, "no native programs run here: {}", gap.what);
         }
     }
+    if let Some(gap) = group_gap().filter(|_| confines && wants) {
+        tracing::info!(remedy = gap.remedy, "{}", gap.what);
+    }
     confines
+}
+
+fn cannot_use(directory: &Path) -> String {
+    format!("cannot use the state directory {}: choose another with --state-dir", directory.display())
 }
 
 /// Creates and checks the state directory, readable by its user only.
 fn prepare_directory(directory: &Path) -> anyhow::Result<PathBuf> {
     use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-    let fix = || format!("cannot use the state directory {}: choose another with --state-dir", directory.display());
+    let fix = || cannot_use(directory);
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).with_context(fix)?;
     let directory = directory.canonicalize().with_context(fix)?;
     let mode = std::fs::metadata(&directory).with_context(fix)?.permissions().mode();
@@ -263,12 +302,6 @@ fn prepare_directory(directory: &Path) -> anyhow::Result<PathBuf> {
         tracing::warn!(directory = %directory.display(), "others could read the state directory; now its user alone can");
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o700)).with_context(fix)?;
     }
-    let scratch = directory.join("scratch");
-    match std::fs::remove_dir_all(&scratch) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error).with_context(fix),
-        _ => {}
-    }
-    std::fs::create_dir(&scratch).with_context(fix)?;
     Ok(directory)
 }
 
@@ -303,10 +336,10 @@ fn measured_speed(directory: &Path) -> f64 {
 ///
 /// # Errors
 /// When a newer idlewood wrote some: to go on without them would lose them.
-fn read_records(stored: &[(Vec<u8>, Vec<u8>)]) -> anyhow::Result<Vec<Record>> {
+fn read_records(stored: Vec<(Vec<u8>, Vec<u8>)>) -> anyhow::Result<Vec<Record>> {
     let mut records = Vec::with_capacity(stored.len());
     for (_, value) in stored {
-        match Record::decode(value) {
+        match Record::decode(&value) {
             Ok(record) => records.push(record),
             Err(error @ RecordError::Version(_)) => {
                 return Err(error).context("the store was written by a newer idlewood, and nothing of it was changed");
@@ -315,6 +348,54 @@ fn read_records(stored: &[(Vec<u8>, Vec<u8>)]) -> anyhow::Result<Vec<Record>> {
         }
     }
     Ok(records)
+}
+
+/// Where the store has lost something, the bags that it may concern.
+fn tell_losses(opened: &Opened, records: &[Record]) {
+    let mut concerned: BTreeSet<BagId> =
+        opened.damaged.iter().filter_map(|key| key.get(1..33)?.try_into().ok().map(BagId)).collect();
+    if opened.commits_lost > 0 {
+        // Which ones they were is gone with them: whatever was not over may have had more.
+        concerned.extend(records.iter().filter_map(|record| match record {
+            Record::Bag { bag, closed: None, .. } | Record::Held { bag, .. } | Record::Outbox { bag, .. } => {
+                Some(bag.id)
+            }
+            _ => None,
+        }));
+        let known: BTreeSet<BagId> = records
+            .iter()
+            .filter_map(|record| match record {
+                Record::Bag { bag, .. } => Some(bag.id),
+                _ => None,
+            })
+            .collect();
+        concerned.extend(records.iter().filter_map(|record| match record {
+            Record::Done { bag, .. } | Record::Placed { bag, .. } if !known.contains(bag) => Some(*bag),
+            _ => None,
+        }));
+    }
+    for bag in concerned {
+        tracing::error!(
+            bag = %hex::encode(bag.0),
+            "the store may have lost something of this bag: what is missing of it is run again; submit it again if `idlewood bag \
+             show` does not know it"
+        );
+    }
+}
+
+/// Names the bags that end since they were submitted under an identity that this machine does not have any more.
+fn tell_given_up(id: PeerId, records: &[Record]) {
+    for record in records {
+        if let Record::Bag { bag, closed: None, .. } = record
+            && bag.submitter.peer != id
+        {
+            tracing::error!(
+                bag = %hex::encode(bag.id.0), identity = %identity::to_libp2p(bag.submitter.peer),
+                "this bag is given up: it was submitted under another identity, which this machine does not have any more; \
+                 `idlewood bag get` fetches the results that are here; submit it again"
+            );
+        }
+    }
 }
 
 /// The address that others are told: the first one, or of an agent that listens on all the first that is not loopback, if
@@ -375,6 +456,26 @@ mod tests {
         check_sandbox(&impossible, false).expect("it is told, and the agent runs");
     }
 
+    /// A service has no command line that its administrator changes.
+    #[test]
+    fn where_to_listen_is_told_or_set_and_loopback_without_a_grid() {
+        let address = |text: &str| text.parse::<Multiaddr>().expect("an address");
+        let everywhere = "/ip4/0.0.0.0/tcp/4001";
+        let set = Network { listen: vec![everywhere.parse().expect("an address")], ..Network::default() };
+        let free = vec![address("/ip4/127.0.0.1/tcp/0")];
+        let told = vec![address("/ip4/127.0.0.1/tcp/7")];
+        assert_eq!(listen_addresses(told.clone(), &set, false), told);
+        assert_eq!(listen_addresses(Vec::new(), &set, false), [address(everywhere)]);
+        assert_eq!(listen_addresses(Vec::new(), &set, true), free);
+        assert_eq!(listen_addresses(Vec::new(), &Network::default(), false), free);
+        let local = Network { listen: vec!["/ip4/127.0.0.1/tcp/9".parse().expect("an address")], ..Network::default() };
+        assert_eq!(listen_addresses(Vec::new(), &local, true), [address("/ip4/127.0.0.1/tcp/9")]);
+        let through = Network { bootstrap: local.listen, ..Network::default() };
+        assert_eq!(bootstrap_addresses(Vec::new(), &through, false), [address("/ip4/127.0.0.1/tcp/9")]);
+        assert_eq!(bootstrap_addresses(Vec::new(), &through, true), [], "nobody can be joined without a grid");
+        assert_eq!(bootstrap_addresses(told.clone(), &through, false), told);
+    }
+
     #[test]
     fn a_state_directory_that_others_can_read_is_closed() {
         let root = tempfile::tempdir().expect("a directory");
@@ -421,7 +522,7 @@ mod tests {
         let stored = |change: fn(&mut Vec<u8>)| {
             let mut value = record.encode();
             change(&mut value);
-            read_records(&[(record.key().to_bytes(), value)])
+            read_records(vec![(record.key().to_bytes(), value)])
         };
         assert_eq!(stored(|_| {}).expect("it is readable"), std::slice::from_ref(&record));
         assert_eq!(stored(|value| value.truncate(2)).expect("it is left out"), []);

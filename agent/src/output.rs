@@ -2,7 +2,7 @@
 //!
 //! Text is aligned tables, short ids, human sizes and times, colour only where a terminal shows it and `NO_COLOR` is
 //! not set. What other machines sent (names, reasons) passes through [`printable`], so that it cannot steer the
-//! terminal.
+//! terminal; in JSON the same characters are escaped, so that nothing of them is lost.
 //!
 //! Everything is written with `?`: a reader that went away (`idlewood peers | head -1`) ends the command quietly, see
 //! `cli`. Left out: wrapping to the terminal's width; tables are as wide as their content.
@@ -10,6 +10,8 @@
 use std::env;
 use std::io::{self, IsTerminal as _, Write};
 
+use icu_properties::CodePointMapData;
+use icu_properties::props::GeneralCategory;
 use serde::Serialize;
 
 use crate::api::{BagState, ErrorBody};
@@ -32,10 +34,55 @@ pub enum Format {
 /// # Errors
 /// When standard output refuses.
 pub fn json(value: &impl Serialize) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    serde_json::to_writer(&mut out, value)?;
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    write_json(&mut out, value)?;
     out.write_all(b"\n")?;
     out.flush()
+}
+
+/// Writes `value` as JSON without a line break, in which nothing steers a terminal.
+///
+/// # Errors
+/// When `out` refuses.
+pub fn write_json(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    let mut serializer = serde_json::Serializer::with_formatter(out, EscapingFormatter);
+    value.serialize(&mut serializer).map_err(io::Error::from)
+}
+
+/// `json`, which is valid JSON, with escapes for what steers a terminal: such characters stand in its texts alone.
+pub fn escaped_json(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for character in json.chars() {
+        if character == '\n' || !steers(character) {
+            escaped.push(character);
+        } else {
+            let mut units = [0; 2];
+            for unit in character.encode_utf16(&mut units) {
+                escaped += &format!("\\u{unit:04x}");
+            }
+        }
+    }
+    escaped
+}
+
+/// Compact JSON, with escapes also where JSON needs none and a terminal would obey.
+struct EscapingFormatter;
+
+impl serde_json::ser::Formatter for EscapingFormatter {
+    fn write_string_fragment<W: ?Sized + Write>(&mut self, out: &mut W, fragment: &str) -> io::Result<()> {
+        if fragment.is_ascii() && !fragment.contains('\x7f') {
+            return out.write_all(fragment.as_bytes());
+        }
+        out.write_all(escaped_json(fragment).as_bytes())
+    }
+}
+
+/// Says on standard error what the user should know, beside what the command prints.
+///
+/// # Errors
+/// When standard error refuses.
+pub fn warning(sentence: &str) -> io::Result<()> {
+    writeln!(io::stderr(), "warning: {}", printable(sentence))
 }
 
 /// Says on standard error that the command failed. As text, further lines are set in, whatever they say.
@@ -50,15 +97,55 @@ pub fn error(format: Format, sentence: &str) -> io::Result<()> {
             writeln!(out, "error: {}", lines.join("\n  "))
         }
         Format::Json => {
-            serde_json::to_writer(&mut out, &ErrorBody { error: sentence.to_owned() })?;
+            write_json(&mut out, &ErrorBody { error: sentence.to_owned() })?;
             writeln!(out)
         }
     }
 }
 
-/// `text` without control characters, on one line.
+/// Whether a character could steer a terminal, or make a text look like another: control characters (of which a terminal takes
+/// U+0080 to U+009F for escape sequences, too), line and paragraph separators, and the invisible ones that change direction,
+/// join, or are nothing at all.
+pub fn steers(character: char) -> bool {
+    use GeneralCategory::{Control, Format, LineSeparator, ParagraphSeparator};
+    if character.is_ascii() {
+        return character.is_ascii_control();
+    }
+    let category = CodePointMapData::<GeneralCategory>::new().get(character);
+    matches!(category, Control | Format | LineSeparator | ParagraphSeparator)
+}
+
+/// `text` without characters that steer, on one line.
 pub fn printable(text: &str) -> String {
-    text.chars().map(|character| if character.is_control() { ' ' } else { character }).collect()
+    text.chars().map(|character| if steers(character) { ' ' } else { character }).collect()
+}
+
+/// The beginning of a text that somebody else chose the length of, and how much more there is.
+pub fn shortened(text: &str, characters_max: usize) -> String {
+    match text.char_indices().nth(characters_max) {
+        Some((end, _)) => format!("{} ... and {} more", &text[..end], bytes((text.len() - end) as u64)),
+        None => text.to_owned(),
+    }
+}
+
+/// Replaces, in whole lines of a log, what steers beside the escape sequences of its colours.
+#[derive(Debug)]
+pub struct Harmless<W>(pub W);
+
+impl<W: Write> Write for Harmless<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if line.is_ascii() {
+            return self.0.write(line);
+        }
+        let harmless = |character| if steers(character) && !character.is_ascii() { ' ' } else { character };
+        let text: String = String::from_utf8_lossy(line).chars().map(harmless).collect();
+        self.0.write_all(text.as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// The beginning of an id; enough to name it.
@@ -294,6 +381,36 @@ mod tests {
         assert_eq!(when("2026-01-02T03:04:05.678Z"), "2026-01-02 03:04:05 UTC");
         assert_eq!(when("soon"), "soon");
         assert_eq!(when("ääääääääääääääääääää"), "ääääääääääääääääääää");
+    }
+
+    /// C1 controls, direction overrides, isolates, joiners, byte order marks, tags, separators.
+    #[test]
+    fn nothing_steers_a_terminal() {
+        let hostile = "a\u{9b}2J\u{202e}b\u{2066}\u{200d}\u{feff}\u{e0041}\u{2028}\u{ad}\u{7f}";
+        for character in hostile.chars().filter(|character| !character.is_ascii_alphanumeric()) {
+            assert!(steers(character), "{character:?}");
+        }
+        assert!(!"aé漢字 –€😀نص".chars().any(steers), "texts of all languages stay");
+        assert_eq!(printable(hostile), "a 2J b       ");
+
+        let mut written = Vec::new();
+        write_json(&mut written, &[hostile]).unwrap();
+        let written = String::from_utf8(written).unwrap();
+        assert!(written.is_ascii() && !written.chars().any(steers), "{written}");
+        assert_eq!(serde_json::from_str::<[String; 1]>(&written).unwrap(), [hostile], "nothing is lost");
+        let pretty = escaped_json(&serde_json::to_string_pretty(&[hostile]).unwrap());
+        assert!(!pretty.chars().any(|character| character != '\n' && steers(character)), "{pretty}");
+        assert_eq!(serde_json::from_str::<[String; 1]>(&pretty).unwrap(), [hostile]);
+
+        let mut log = Harmless(Vec::new());
+        log.write_all("\x1b[32minfo\x1b[0m \u{9b}2J\u{202e}\n".as_bytes()).unwrap();
+        assert_eq!(String::from_utf8(log.0).unwrap(), "\x1b[32minfo\x1b[0m  2J \n");
+    }
+
+    #[test]
+    fn long_texts_are_cut() {
+        assert_eq!(shortened("äöü", 3), "äöü");
+        assert_eq!(shortened(&"ä".repeat(1_000), 2), "ää ... and 1.9 KiB more");
     }
 
     #[test]

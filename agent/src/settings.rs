@@ -32,6 +32,11 @@
 //! deny_programs = []           # of those that may not
 //! native = false               # whether native programs may run (submit --native); only where they can be confined
 //! work_per_submitter = "90d"   # most work of one submitter here, by the time it takes this machine; at the next start
+//!
+//! [network]
+//! listen = []                  # where other agents reach this one, e.g. ["/ip4/0.0.0.0/tcp/4001"], once the machine is in a
+//!                              # grid; none, and without a grid: loopback only; at the next start
+//! bootstrap = []               # agents to join through, too, e.g. ["/ip4/192.0.2.7/tcp/4001"]; at the next start
 //! ```
 //!
 //! Everything has a default, the one shown. The file is looked at every two seconds: what is changed counts without a
@@ -42,10 +47,12 @@
 //! the line leave out messages, which are small and must not wait.
 
 mod bags;
+mod network;
 
 use std::fmt;
 use std::fs;
 use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -56,6 +63,7 @@ use crate::policy::hours::{Days, Hours};
 use crate::submit::values::{ByteSize, Span};
 
 pub use bags::{Bags, Machine, Objection, Program};
+pub use network::{Address, Network};
 
 /// Smallest cap on the line: with less, a piece of a blob would take longer than a request may.
 const RATE_LEAST: ByteSize = ByteSize(64 << 10);
@@ -95,6 +103,8 @@ pub struct Settings {
     pub limits: Limits,
     /// Whose they may be.
     pub bags: Bags,
+    /// Where other agents are.
+    pub network: Network,
 }
 
 /// When tasks may run.
@@ -364,15 +374,25 @@ pub fn set(path: &Path, key: &str, value: &str) -> Result<Settings, SettingsErro
     Ok(settings)
 }
 
-/// All of it or nothing, with the permissions that the file had.
+/// All of it or nothing, with the permissions and the owner that the file had. A new file belongs to whose directory it is in,
+/// and everybody may read it, as the agent has to that is a service under a user of its own.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     // A link, to a directory of dotfiles say, stays one.
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let parent = path.parent().ok_or_else(|| io::Error::other("it has no directory"))?;
-    fs::create_dir_all(parent)?;
+    if !parent.exists() {
+        fs::create_dir_all(parent)?;
+        fs::set_permissions(parent, fs::Permissions::from_mode(0o755))?;
+    }
     let mut file = tempfile::NamedTempFile::new_in(parent)?;
-    if let Ok(metadata) = fs::metadata(&path) {
-        file.as_file().set_permissions(metadata.permissions())?;
+    let (like, permissions) = match fs::metadata(&path) {
+        Ok(metadata) => (metadata.clone(), metadata.permissions()),
+        Err(_) => (fs::metadata(parent)?, fs::Permissions::from_mode(0o644)),
+    };
+    file.as_file().set_permissions(permissions)?;
+    // Root alone can, and only root's file would be somebody else's.
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::fchown(file.as_file(), Some(like.uid()), Some(like.gid()))?;
     }
     file.write_all(text.as_bytes())?;
     file.as_file().sync_all()?;

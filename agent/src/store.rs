@@ -4,35 +4,46 @@
 //! flush stops short of the disk on Linux) and only then acknowledges: a group commit. Several flushing tasks at once
 //! have dead-locked sled 0.34.
 //!
-//! Nothing on disk is trusted. The directory is locked against a second agent; a store that does not open is set aside
-//! under another name and an empty one started (the identity key lives elsewhere, and the rest can be rebuilt from the
-//! grid); each record carries a version and a checksum, and one that does not fit is skipped and counted. As sled cuts
-//! a damaged log short without a word, a small file beside it remembers how many commits were acknowledged, so that
-//! the loss is at least reported. A disk that is nearly full fails the commit before sled sees it: sled does not come
-//! back from a failed write, and waits for ever when it is closed after one. So it runs on a thread of its own that is
-//! given up when it fails or hangs; the agent must then be started again, which is as safe as after kill -9.
+//! A commit is durable once it is in our own journal (`journal`): one write and one sync for a group. sled, the index of
+//! all records, gets what is left of many groups at once, at checkpoints.
+//!
+//! Nothing on disk is trusted. The directory is locked against a second agent. All records are there twice: in sled with
+//! the end of the journal, and in the journal alone, which begins with a snapshot, and each block of which can be healed
+//! where one stretch of it is damaged. So a flipped byte anywhere loses nothing (`recovery`); what is damaged is kept
+//! under another name, and what takes its place is written anew. Should both be damaged, what is sound of them is gone
+//! on with, and a small file that remembers how many commits were acknowledged tells how many are gone. (The identity
+//! key lives elsewhere, and much can be rebuilt from the grid.)
+//!
+//! A disk that is nearly full fails a commit before anything is written, and one that is full a moment later leaves
+//! nothing behind. sled does not come back from a failed write, and waits for ever when it is closed after one. So it
+//! runs on a thread of its own that is given up when it fails or hangs; commits go on without it then, until the agent
+//! is started again.
 //!
 //! sled does not give space back, so a store of which most is garbage is copied to a new one (`rebuild`), when it is
 //! opened and while it is written.
 //!
-//! The parts: `lock`, `database` (sled's thread), `writer`, `frame` (version and checksum), `rebuild`, `disk` (what is
-//! synced, the count of commits), `inspect` (for `idlewood store`).
+//! The parts: `lock`, `database` (sled's thread), `writer`, `frame` (version and checksum), `block` and `journal`,
+//! `recovery`, `rebuild`, `disk` (what of sled is synced, the count of commits), `inspect` (for `idlewood store`),
+//! `reading` (results of bags, which nobody keeps in memory).
 //!
-//! Left out: reads while running (the state lives in the scheduler; records are read once, at the start) and blobs.
+//! Left out: blobs. All other state lives in the scheduler, whose records are read once, at the start.
 
+mod block;
 mod database;
 mod disk;
 mod frame;
 mod inspect;
+mod journal;
 mod lock;
+mod reading;
 mod rebuild;
+mod recovery;
 #[cfg(test)]
 mod tests;
 mod writer;
 
-use std::collections::HashSet;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -42,9 +53,11 @@ use tracing::{error, info, warn};
 
 pub use inspect::{Inspection, inspect};
 pub use lock::StateLock;
+pub use reading::{ReadError, Reader, Records};
 
-use database::{Database, Trouble};
-use disk::{Mark, failed, sync_all, sync_dir};
+use disk::failed;
+use frame::HEADER_BYTES;
+use recovery::Findings;
 use writer::{Job, Writer};
 
 /// Name of sled's directory in the state directory.
@@ -73,10 +86,21 @@ struct Thresholds {
     free_bytes_min: u64,
     /// A smaller store is never rebuilt.
     rebuild_bytes_min: u64,
+    /// sled gets what it does not have when that is more than this.
+    checkpoint_bytes: u64,
+    /// The journal's next generation begins when this much, and as much as its snapshot, has followed the snapshot.
+    generation_bytes_min: u64,
 }
 
-/// Our choice: sled grows in segments of half a MiB and rewrites some of them at each opening.
-const THRESHOLDS: Thresholds = Thresholds { free_bytes_min: 8 << 20, rebuild_bytes_min: 32 << 20 };
+/// Our choice: sled grows in segments of half a MiB and rewrites some of them at each opening. What is in memory for the
+/// next checkpoint takes some times its bytes; the more there is, the more of it was replaced or removed before sled
+/// ever hears of it.
+const THRESHOLDS: Thresholds = Thresholds {
+    free_bytes_min: 8 << 20,
+    rebuild_bytes_min: 32 << 20,
+    checkpoint_bytes: 2 << 20,
+    generation_bytes_min: 16 << 20,
+};
 
 /// Why the state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -99,7 +123,7 @@ pub enum StoreError {
         /// What the system said.
         source: io::Error,
     },
-    /// The damaged store was moved away and an empty one cannot be opened either.
+    /// What is damaged cannot be written anew.
     #[error("no store can be opened in {} ({reason}); start the agent again, and if that does not help move the directory away", dir.display())]
     Unusable {
         /// The state directory.
@@ -170,12 +194,53 @@ pub struct Opened {
     pub records: Vec<(Vec<u8>, Vec<u8>)>,
     /// One result for each commit, in the order of the commits. To be received; see [`Store::try_commit`].
     pub results: mpsc::Receiver<CommitResult>,
-    /// Records that were skipped because they are damaged or of an unknown version.
-    pub records_damaged: usize,
-    /// Acknowledged commits that the store no longer knows: 0 unless the disk lost data.
+    /// Keys of records of which both copies are damaged or of an unknown version.
+    pub damaged: Vec<Vec<u8>>,
+    /// Acknowledged commits that neither copy knows: 0 unless the disk lost data in several places.
     pub commits_lost: u64,
-    /// Where a store that did not open was moved.
+    /// Where what was damaged is now.
     pub set_aside: Option<PathBuf>,
+}
+
+/// What of the store in a state directory was damaged, and is kept under another name.
+///
+/// # Errors
+/// When the directory cannot be listed.
+pub fn damaged_files(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    if !dir.exists() {
+        return Ok(Vec::new());
+    }
+    Ok(rebuild::list_aside(dir)?.into_iter().map(|(_, path)| path).collect())
+}
+
+/// Says what is wrong with the store, and what came of it.
+fn tell(findings: &Findings) {
+    let Findings { flaws, damaged, commits_lost, set_aside } = findings;
+    let why = flaws.join("; ");
+    let moved_to = set_aside.as_ref().map(|aside| aside.display().to_string()).unwrap_or_default();
+    if !damaged.is_empty() || *commits_lost > 0 {
+        error!(
+            moved_to,
+            why,
+            commits_lost,
+            records_damaged = damaged.len(),
+            "the store has lost what was on disk; what is damaged was set aside, and the agent goes on with the rest: check \
+             the disk"
+        );
+    } else if set_aside.is_some() {
+        error!(
+            moved_to,
+            why,
+            "a part of the store is damaged and was set aside; nothing is lost, since all was there twice: check the disk"
+        );
+    } else if !flaws.is_empty() {
+        warn!(why, "a part of the store was missing; nothing is lost, since all was there twice");
+    }
+}
+
+/// What records take without anything around them.
+fn live_bytes(records: &[(Vec<u8>, Vec<u8>)]) -> u64 {
+    records.iter().map(|(key, value)| (key.len() + value.len() + HEADER_BYTES) as u64).sum()
 }
 
 /// The way to the writer thread.
@@ -183,6 +248,7 @@ pub struct Opened {
 pub struct Store {
     jobs: Option<mpsc::Sender<Job>>,
     writer: Mutex<Option<JoinHandle<()>>>,
+    reader: Reader,
 }
 
 impl Store {
@@ -197,76 +263,32 @@ impl Store {
 
     fn open_with(lock: &StateLock, thresholds: Thresholds) -> Result<Opened, StoreError> {
         let dir = lock.dir();
-        rebuild::finish(dir)?;
-        let path = dir.join(STORE_DIR);
-        let ((mut database, mut contents), set_aside) = match Database::open(&path) {
-            Ok(opened) => (opened, None),
-            Err(Trouble::System(source)) => return Err(failed("open", &path)(source)),
-            Err(Trouble::Damaged(reason)) => {
-                let aside = rebuild::set_aside(dir)?;
-                error!(
-                    moved_to = %aside.display(), %reason,
-                    "the store is damaged and was set aside; the agent starts without its records and keeps its identity"
-                );
-                let unusable =
-                    |trouble: Trouble| StoreError::Unusable { dir: dir.to_owned(), reason: trouble.to_string() };
-                (Database::open(&path).map_err(unusable)?, Some(aside))
-            }
-        };
-        let records_damaged = contents.damaged.len();
-        if records_damaged > 0 {
-            warn!(records_damaged, "damaged records were skipped");
-        }
-        let mark = Mark::open(dir)?;
-        if set_aside.is_some() {
-            // The new store counts from the start.
-            mark.write(0);
-        }
-        let acknowledged = mark.read();
-        let commits_lost = acknowledged.saturating_sub(contents.count);
-        if commits_lost > 0 {
-            error!(commits_lost, "the store has lost commits that were on disk; the disk or its cache is not reliable");
-        }
-        let count = contents.count.max(acknowledged);
-        let (size_bytes, live_bytes) = (contents.size_bytes, contents.live_bytes());
+        let mut recovered = recovery::recover(dir)?;
+        tell(&recovered.findings);
+        let (size_bytes, live_bytes) = (recovered.size_bytes, live_bytes(&recovered.records));
         if rebuild::is_due(size_bytes, live_bytes, thresholds.rebuild_bytes_min) {
-            match rebuild::prepare(dir, &database) {
+            match rebuild::prepare(dir, &mut recovered.database) {
                 Ok(_) => {
-                    database.close();
-                    (database, contents) = rebuild::exchange(dir)?;
+                    recovered.database.close();
+                    recovered.database = rebuild::exchange(dir)?.0;
                     info!(size_bytes, live_bytes, "the store was rebuilt to give disk space back");
                 }
                 Err(reason) => warn!(%reason, "the store could not be rebuilt; it stays as large as it is"),
             }
         }
-        sync_all(&path, &mut HashSet::new()).and_then(|()| sync_dir(dir)).map_err(failed("sync", &path))?;
-
+        let records = std::mem::take(&mut recovered.records);
+        let Findings { damaged, commits_lost, set_aside, .. } = std::mem::take(&mut recovered.findings);
         let (jobs, job_receiver) = mpsc::channel(COMMITS_MAX);
         let (results, result_receiver) = mpsc::channel(COMMITS_MAX);
-        let writer = Writer {
-            dir: dir.to_owned(),
-            thresholds,
-            database: Ok(database),
-            count,
-            mark,
-            live_bytes,
-            unlooked_bytes: 0,
-            synced_blobs: HashSet::new(),
-            jobs: job_receiver,
-            results,
-        };
+        let reader = Reader::default();
+        let writer =
+            Writer::new(dir.to_owned(), thresholds, recovered, live_bytes, reader.clone(), job_receiver, results);
         let thread = std::thread::Builder::new()
             .name("store".to_owned())
             .spawn(move || writer.run())
             .map_err(failed("start the writer of", dir))?;
-        Ok(Opened {
-            store: Store { jobs: Some(jobs), writer: Mutex::new(Some(thread)) },
-            records: contents.records,
-            results: result_receiver,
-            records_damaged,
-            commits_lost,
-            set_aside,
-        })
+        let store = Self { jobs: Some(jobs), writer: Mutex::new(Some(thread)), reader };
+        Ok(Opened { store, records, results: result_receiver, damaged, commits_lost, set_aside })
     }
 
     /// Queues a commit: all of its changes become durable together, or none is relied upon. Its [`CommitResult`] says
@@ -285,6 +307,11 @@ impl Store {
     /// When the queue is full or the writer has ended.
     pub fn try_commit_patiently(&self, changes: impl Into<Arc<[Change]>>, ticket: u64) -> Result<(), QueueError> {
         self.queue(Job { ticket, changes: changes.into(), is_patient: true })
+    }
+
+    /// Reads what is durable, also while commits are written.
+    pub fn reader(&self) -> Reader {
+        self.reader.clone()
     }
 
     fn queue(&self, job: Job) -> Result<(), QueueError> {

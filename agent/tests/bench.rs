@@ -79,6 +79,14 @@ fn two_agents_share_tasks_of_five_milliseconds() {
     assert_eq!(report["agents"][0]["role"], "submitter");
 }
 
+/// Every task prints something else, and nobody lacks anything of it.
+#[test]
+fn distinct_outputs_of_four_agents_all_arrive() {
+    let report = report(&["--tasks", "400", "--distinct", "--agents", "4"]);
+    assert_eq!((&report["tasks"], &report["distinct"]), (&400.into(), &true.into()), "{report}");
+    assert_eq!(report["agents"].as_array().map(Vec::len), Some(4));
+}
+
 #[test]
 fn an_interrupt_leaves_nothing() {
     let temporary = tempfile::tempdir().unwrap();

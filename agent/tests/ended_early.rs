@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use idlewood::api::{Bag, BagDetail, Endpoint, TaskResult};
 use idlewood::client::ENDPOINT_FILE;
 use idlewood::manifest::TaskOutput;
+use idlewood::store::StateLock;
 use serde_json::Value;
 
 const TASKS: u64 = 30;
@@ -36,6 +37,14 @@ fn results() -> Vec<TaskResult> {
         output_bytes: output_of(index).len() as u64,
     };
     (0..TASKS).map(result).collect()
+}
+
+/// Those that are asked for.
+fn page(query: &str) -> Vec<TaskResult> {
+    let numbers = query.split('&').map(|part| part.split_once('=').expect("a pair"));
+    let number = |name| numbers.clone().find(|(of, _)| *of == name).expect("it is said").1.parse().expect("a number");
+    let (from, most): (u64, u64) = (number("from"), number("most"));
+    results().into_iter().filter(|result| result.index >= from).take(most as usize).collect()
 }
 
 fn bag() -> BagDetail {
@@ -64,12 +73,14 @@ fn answer(mut stream: TcpStream, mut give: impl FnMut(u64) -> Given) -> bool {
     let head = String::from_utf8(head).expect("text");
     let path = head.split(' ').nth(1).expect("a path");
     let mut given = Given::Whole;
-    let body = match path.rsplit('/').next().expect("a name") {
-        "results" => serde_json::to_vec(&results()).expect("it is data"),
-        hash if path.contains("/blobs/") => {
-            let asked = results().into_iter().find(|result| result.output == hash).expect("one of these");
-            given = give(asked.index);
-            output_of(asked.index)
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    let parts: Vec<&str> = path.split('/').collect();
+    let body = match parts[..] {
+        [.., "results"] => serde_json::to_vec(&page(query)).expect("it is data"),
+        [.., "results", index, "output"] => {
+            let index = index.parse().expect("a number");
+            given = give(index);
+            output_of(index)
         }
         _ => serde_json::to_vec(&bag()).expect("it is data"),
     };
@@ -91,9 +102,12 @@ fn answer(mut stream: TcpStream, mut give: impl FnMut(u64) -> Given) -> bool {
 fn agent(dir: &Path, mut give: impl FnMut(u64) -> Given + Send + 'static) -> JoinHandle<()> {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("it listens").to_string();
-    let endpoint = Endpoint { address, token: "00".repeat(32), pid: 1 };
+    // Commands look whether an agent has the directory.
+    let lock = StateLock::acquire(dir).expect("nobody else has it");
+    let endpoint = Endpoint { address, token: "00".repeat(32), pid: std::process::id() };
     fs::write(dir.join(ENDPOINT_FILE), serde_json::to_vec(&endpoint).expect("it is data")).expect("our directory");
     thread::spawn(move || {
+        let _lock = lock;
         for stream in listener.incoming() {
             if !answer(stream.expect("a connection"), &mut give) {
                 return;

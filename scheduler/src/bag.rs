@@ -2,10 +2,11 @@
 //! in the manifest whose hash is the bag's id.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::{Contact, Side, WallTime};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::queue::WORK_MOPS_MIN;
 use crate::ranges::IntervalSet;
@@ -30,6 +31,11 @@ const ANSWERS_PER_S: u32 = 25;
 pub(crate) const ANSWER_WITHIN_MAX: Duration = Duration::from_secs(600);
 /// How far clocks of machines that are kept right are apart. Our choice.
 pub(crate) const CLOCKS_APART_MAX: Duration = Duration::from_secs(600);
+/// Largest output that travels within its result and is kept in the record that has the result. Our choice: what most short
+/// tasks print; a file of its own costs far more than so many bytes.
+pub const SMALL_OUTPUT_BYTES_MAX: usize = 4096;
+/// Most bytes of small outputs in one message.
+pub const SMALL_OUTPUTS_BYTES_MAX: usize = 128 * 1024;
 /// Deepest path down the tree; position keys have 256 bits, and so has a trie over them levels.
 const PATH_LENGTH_MAX: usize = 256;
 
@@ -56,6 +62,42 @@ pub struct BlobId(#[serde(with = "idlewood_overlay::bytes32")] pub [u8; 32]);
 impl fmt::Debug for BlobId {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "blob:{}", hex::encode(&self.0[..4]))
+    }
+}
+
+/// The bytes of a small output. Clones share them.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SmallOutput(Arc<[u8]>);
+
+impl SmallOutput {
+    /// `None` where they are more than [`SMALL_OUTPUT_BYTES_MAX`].
+    pub fn new(bytes: &[u8]) -> Option<Self> {
+        (bytes.len() <= SMALL_OUTPUT_BYTES_MAX).then(|| Self(bytes.into()))
+    }
+
+    /// All of them.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SmallOutput {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} bytes", self.0.len())
+    }
+}
+
+impl Serialize for SmallOutput {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for SmallOutput {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bytes = serde_bytes::ByteBuf::deserialize(deserializer)?;
+        let too_long = || serde::de::Error::custom("a small output is too long");
+        Self::new(&bytes).ok_or_else(too_long)
     }
 }
 
@@ -140,12 +182,15 @@ pub struct TaskResult {
     /// Whether it is handed back before its end: the output is its checkpoint, and no try was failed.
     #[serde(rename = "u", default, skip_serializing_if = "std::ops::Not::not")]
     pub unfinished: bool,
-    /// Everything it produced, as one blob.
+    /// Hash of everything it produced: the name of a blob where that is not `content`.
     #[serde(rename = "o", alias = "output")]
     pub output: BlobId,
-    /// Size of that blob.
+    /// Size of that.
     #[serde(rename = "b", alias = "output_bytes")]
     pub output_bytes: u64,
+    /// Everything it produced, where that is little. The driver that hears of a result checks that it is what the hash says.
+    #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<SmallOutput>,
     /// Work it turned out to be, in Mop.
     #[serde(rename = "w", alias = "work_mops")]
     pub work_mops: f64,
@@ -170,16 +215,18 @@ fn is_yes(value: &bool) -> bool {
 }
 
 /// What a task that ran came to, well or not.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
     /// Whether its exit code is among those the bag declares as success.
     pub success: bool,
     /// Whether its worker died under it, which may be this machine's fault.
     pub crashed: bool,
-    /// Everything it produced; already durable on this machine.
+    /// Hash of everything it produced: of a blob that is durable on this machine already, where that is not `content`.
     pub output: BlobId,
-    /// Size of that blob.
+    /// Size of that.
     pub output_bytes: u64,
+    /// Everything it produced, where that is little: becomes durable with the record of the result.
+    pub content: Option<SmallOutput>,
     /// Work it turned out to be, in Mop.
     pub work_mops: f64,
     /// Its exit code; `None` where it did not end by itself.
@@ -189,16 +236,33 @@ pub struct Finished {
 impl TaskResult {
     /// Of a task that ran, not signed yet.
     pub fn of(index: u64, attempt: u32, finished: Finished) -> Self {
-        let Finished { success, crashed, output, output_bytes, work_mops, exit_code } = finished;
+        let Finished { success, crashed, output, output_bytes, content, work_mops, exit_code } = finished;
         let (unfinished, receipt) = (false, None);
-        Self { index, attempt, success, crashed, unfinished, output, output_bytes, work_mops, exit_code, receipt }
+        Self {
+            index,
+            attempt,
+            success,
+            crashed,
+            unfinished,
+            output,
+            output_bytes,
+            content,
+            work_mops,
+            exit_code,
+            receipt,
+        }
+    }
+
+    /// Bytes of its output that it carries.
+    pub fn content_bytes(&self) -> usize {
+        self.content.as_ref().map_or(0, |content| content.bytes().len())
     }
 
     /// Of a task that is handed back before its end with what it had.
     pub(crate) fn unfinished(index: u64, attempt: u32, checkpoint: Checkpoint) -> Self {
         let Checkpoint { blob: output, bytes: output_bytes } = checkpoint;
-        let (success, crashed, work_mops, exit_code) = (false, false, 0.0, None);
-        let finished = Finished { success, crashed, output, output_bytes, work_mops, exit_code };
+        let (success, crashed, content, work_mops, exit_code) = (false, false, None, 0.0, None);
+        let finished = Finished { success, crashed, output, output_bytes, content, work_mops, exit_code };
         Self { unfinished: true, ..Self::of(index, attempt, finished) }
     }
 
@@ -206,6 +270,10 @@ impl TaskResult {
     pub fn is_valid(&self, tasks: u64) -> bool {
         self.index < tasks
             && !(self.success && self.unfinished)
+            && self
+                .content
+                .as_ref()
+                .is_none_or(|content| !self.unfinished && content.bytes().len() as u64 == self.output_bytes)
             && self.work_mops.is_finite()
             && (0.0..=BAG_WORK_MOPS_MAX).contains(&self.work_mops)
     }

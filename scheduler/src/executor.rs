@@ -19,10 +19,12 @@
 mod admission;
 mod giving;
 mod held;
+mod outbox;
 mod rating;
 mod schedule;
 mod shelf;
 mod submitters;
+mod telling;
 #[cfg(test)]
 mod tests;
 mod vacating;
@@ -38,7 +40,6 @@ use crate::bag::{AGE_MAX, BagHeader, BagId, Checkpoint, Request, TaskId, TaskRes
 use crate::config::{Config, PerSubmitter};
 use crate::io::{Io, Then};
 use crate::ledger::{AVOID_MAX, FAILED_IN_ROW};
-use crate::message::{Message, RENEWALS_MAX};
 use crate::pace::Pace;
 use crate::peer::{Effect, TaskOutcome};
 use crate::ranges::IntervalSet;
@@ -131,6 +132,8 @@ pub(crate) struct Executor {
     resting_until: Option<Time>,
     /// Of the last `Holding`, of whatever bag: a bag that comes again must not be taken for an old word.
     version: u64,
+    /// Results that the ledger of this very machine hears of now.
+    told_here: Vec<TaskId>,
     seen: Recent,
     speed_mops: f64,
     /// The smallest maximum stretch, as last published.
@@ -198,6 +201,7 @@ impl Executor {
             failed_in_row: 0,
             resting_until: None,
             version: 0,
+            told_here: Vec::new(),
             seen: Recent::default(),
             speed_mops: config.speed_mops,
             stretch: 0.0,
@@ -235,7 +239,9 @@ impl Executor {
         let held = self.held.get_or_insert_with(bag.id, || Held::new(bag, released, config));
         held.confirmed = true;
         held.waiting.remove_index(result.index);
-        held.outbox.insert(result.index, result);
+        let (index, attempt) = (result.index, result.attempt);
+        held.outbox.insert(result);
+        held.outbox.written(index, attempt);
     }
 
     /// A request for a bag that may queue here: everything new in it does. However much there is to do it is not refused
@@ -369,16 +375,10 @@ impl Executor {
         held.waiting.subtract(drop);
         held.offered.subtract(drop);
         held.kept.subtract(drop);
-        held.untold.subtract(drop);
         held.checkpoints.retain(|&index, _| !drop.contains(index));
-        let mut changes: Vec<Change> = Vec::new();
-        held.outbox.retain(|&index, _| {
-            let keep = !drop.contains(index);
-            if !keep {
-                changes.push(Change::Delete(RecordKey::Outbox(bag, index)));
-            }
-            keep
-        });
+        let gone = held.outbox.forget(|result| drop.contains(result.index));
+        let mut changes: Vec<Change> =
+            gone.into_iter().map(|index| Change::Delete(RecordKey::Outbox(bag, index))).collect();
         held.keep_what_can_be_told(io.now);
         for (place, running) in self.places.iter_mut().enumerate() {
             if let Some(running) = running
@@ -409,12 +409,7 @@ impl Executor {
         config: &Config,
     ) {
         let Some(held) = self.held.get_mut(&bag).filter(|held| held.bag.submitter.peer == from) else { return };
-        let finished = indices.ranges().flat_map(|range| held.outbox.range(range));
-        let acknowledged: Vec<u64> =
-            finished.filter(|(_, result)| result.attempt == attempt).map(|(&index, _)| index).collect();
-        for index in &acknowledged {
-            held.outbox.remove(index);
-        }
+        let acknowledged = held.outbox.acknowledged(attempt, indices, io.now);
         held.results_wait = held.first_wait(config);
         let changes: Vec<_> =
             acknowledged.into_iter().map(|index| Change::Delete(RecordKey::Outbox(bag, index))).collect();
@@ -455,6 +450,9 @@ impl Executor {
                 let speaks = !success && !held.agreed;
                 self.version += u64::from(speaks);
                 held.finished(result, running.began, speaks.then_some(self.version), self.suspended, io, config);
+                if held.outbox.is_unstored(task.index) {
+                    self.told_here.push(task);
+                }
                 self.rate(task.bag, io.now);
             }
             TaskOutcome::NotStarted { retry_after } => {
@@ -476,12 +474,13 @@ impl Executor {
         }
     }
 
-    /// This machine leaves, or may: what it holds and what is finished is told now, whatever the pace.
-    pub(crate) fn tell_all(&mut self, now: Time) {
-        for held in self.held.values_mut() {
-            held.results_due = held.results_due.min(now);
-            if !held.agreed {
-                held.holding_due = held.holding_due.min(now);
+    /// Stores results that the ledger of this very machine was told of and has not taken.
+    pub(crate) fn store_untaken(&mut self, is_taken: impl Fn(TaskId) -> bool, io: &mut Io) {
+        for task in std::mem::take(&mut self.told_here) {
+            if let Some(held) = self.held.get_mut(&task.bag)
+                && !is_taken(task)
+            {
+                held.store_untaken(task, io);
             }
         }
     }
@@ -512,104 +511,6 @@ impl Executor {
     /// Whether time alone changes what this leaf offers.
     pub(crate) fn has_work(&self) -> bool {
         !self.held.is_empty()
-    }
-
-    /// Does what is due: renewals, repetitions, handing back.
-    pub(crate) fn tick(&mut self, io: &mut Io, config: &Config) {
-        self.rate_what_runs(io.now);
-        self.vacate_if_due(io, config);
-        let due = self.due(io.now, Duration::ZERO);
-        self.take_back_offers(&due, io);
-        self.return_unspoken(&due, io, config);
-        if self.resting_until.is_some_and(|until| until <= io.now) {
-            self.resting_until = None;
-            self.changed = true;
-        }
-        let mut renewals: BTreeMap<PeerId, (Contact, Vec<(BagId, u64)>)> = BTreeMap::new();
-        for bag in due {
-            let Some(held) = self.held.get_mut(&bag).filter(|_| !io.is_writing(bag)) else { continue };
-            if held.holding_due <= io.now && held.agreed {
-                let submitter = &held.bag.submitter;
-                let (_, bags) = renewals.entry(submitter.peer).or_insert_with(|| (submitter.clone(), Vec::new()));
-                if bags.len() < RENEWALS_MAX {
-                    bags.push((held.bag.id, held.version));
-                    held.speak(io, config);
-                }
-            } else if held.holding_due <= io.now {
-                self.version += 1;
-                let message = held.holding(self.version, io, config);
-                io.send(held.bag.submitter.clone(), message);
-            }
-            if !held.outbox.is_empty() && held.results_due <= io.now {
-                if !held.has_untold() {
-                    held.results_wait = held.next_wait(held.results_wait, config);
-                }
-                let results = held.results();
-                let wait = if held.has_untold() { Duration::ZERO } else { held.results_wait };
-                held.results_due = io.now + wait;
-                let message =
-                    Message::Results { bag: held.bag.id, executor: (&io.me).into(), results, signature: None };
-                io.send(held.bag.submitter.clone(), message);
-            }
-        }
-        self.renew(renewals, io, config);
-    }
-
-    /// What has not begun of those of these bags that are not fresh, and that no submitter speaks of when asked, goes back: it
-    /// must not stand in the way of others for ever.
-    fn return_unspoken(&mut self, due: &[BagId], io: &mut Io, config: &Config) {
-        for &bag in due {
-            let is_due = |held: &&mut Held| held.unspoken_until().is_some_and(|until| until <= io.now);
-            let Some(held) = self.held.get_mut(&bag).filter(is_due).filter(|_| !io.is_writing(bag)) else { continue };
-            self.unspoken += held.waiting.len();
-            self.version += 1;
-            held.hand_back(IntervalSet::new(), self.version, io, config);
-            self.forget_if_empty(bag);
-            self.order_stale = true;
-            self.changed = true;
-        }
-    }
-
-    /// One message to each submitter renews what is due, and with it what will be soon.
-    fn renew(&mut self, renewals: BTreeMap<PeerId, (Contact, Vec<(BagId, u64)>)>, io: &mut Io, config: &Config) {
-        for (peer, (submitter, mut bags)) in renewals {
-            for bag in self.due(io.now, config.lease / 4) {
-                let is_soon = |held: &Held| {
-                    let is_due = held.holding_due > io.now && held.holding_due <= io.now + config.lease / 4;
-                    held.agreed && is_due && held.bag.submitter.peer == peer
-                };
-                let is_listed = bags.iter().any(|(listed, _)| *listed == bag);
-                if is_listed || bags.len() >= RENEWALS_MAX || io.is_writing(bag) {
-                    continue;
-                }
-                // Only who changes has to be looked at anew.
-                if !self.held.get(&bag).is_some_and(is_soon) {
-                    continue;
-                }
-                if let Some(held) = self.held.get_mut(&bag) {
-                    bags.push((bag, held.version));
-                    held.speak(io, config);
-                }
-            }
-            io.send(submitter, Message::Renewal { executor: (&io.me).into(), bags });
-        }
-    }
-
-    /// Bags that have something to do now or in so much time, in the order of their ids.
-    fn due(&mut self, now: Time, ahead: Duration) -> Vec<BagId> {
-        self.held.look(now);
-        let due = self.held.due().take_while(|(due, _)| *due <= now + ahead);
-        let mut due: Vec<BagId> = due.map(|(_, bag)| bag).collect();
-        due.sort_unstable();
-        due
-    }
-
-    /// When `tick` or `dispatch` next has something to do.
-    pub(crate) fn deadline(&mut self, io: &Io) -> Option<Time> {
-        self.held.look(io.now);
-        debug_assert!(self.held.is_up_to_date(io.now), "a bag was changed and not looked at");
-        let held = self.held.due().find(|(_, bag)| !io.is_writing(*bag)).map(|(due, _)| due);
-        [held, self.vacate_at, self.resting_until, self.rating_due(io.now)].into_iter().flatten().min()
     }
 
     /// What has begun, by worker.

@@ -1,4 +1,7 @@
 //! How the parts of a peer reach the outside: effects, durable writes, and messages to the peer itself.
+//!
+//! Acknowledgements wait a moment for others of the same results' machine, and all messages to a peer for which the driver has no
+//! room wait until it has (`crowd`).
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -6,10 +9,12 @@ use std::collections::{BTreeMap, VecDeque};
 use idlewood_overlay::{Contact, Member, PeerId, Time, WallTime};
 
 use crate::bag::{BagId, TaskId};
+use crate::config::Config;
+use crate::crowd::{Acks, Crowds};
 use crate::message::Message;
 use crate::peer::{Effect, Notice};
 use crate::ranges::IntervalSet;
-use crate::record::Change;
+use crate::record::{Change, Closing, Record};
 use crate::reputation::{Reputation, Reputations};
 
 /// Names a durable write until the driver says that it is done.
@@ -24,6 +29,17 @@ pub(crate) enum Then {
     Notify(Notice),
     /// A submission is durable: its tasks may be issued.
     Open(BagId),
+    /// The end of a task here, with this attempt, is durable: its submitter may be told.
+    Written(TaskId, u32),
+}
+
+/// What a durable write lets happen that [`Io`] does not do itself.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Durable {
+    /// The bag that may be opened, if it was a submission.
+    pub(crate) opened: Option<BagId>,
+    /// The task whose end, with this attempt, may be told.
+    pub(crate) written: Option<(TaskId, u32)>,
 }
 
 impl Then {
@@ -45,7 +61,38 @@ impl Then {
 struct Write {
     /// The bag whose tasks on this machine it is about.
     held: Option<BagId>,
+    /// What it journals of the results and the end of a bag submitted here.
+    over: Option<(BagId, Journalling)>,
     then: Vec<Then>,
+}
+
+/// Results and ends of a bag on their way to the disk.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Journalling {
+    /// Tasks that succeeded.
+    pub(crate) done: u64,
+    pub(crate) failed: u64,
+    /// Words that all of its tasks are over.
+    pub(crate) closings: u64,
+}
+
+impl Journalling {
+    /// What these changes, all of one ledger, journal.
+    fn of(changes: &[Change]) -> Option<(BagId, Self)> {
+        let mut over: Option<(BagId, Self)> = None;
+        for change in changes {
+            let (bag, add): (BagId, fn(&mut Self)) = match change {
+                Change::Put(Record::Done { bag, result, .. }) if result.success => (*bag, |over| over.done += 1),
+                Change::Put(Record::Done { bag, .. }) => (*bag, |over| over.failed += 1),
+                Change::Put(Record::Bag { bag, closed: Some((Closing::Completed, _)), .. }) => {
+                    (bag.id, |over| over.closings += 1)
+                }
+                Change::Put(_) | Change::Delete(_) => continue,
+            };
+            add(&mut over.get_or_insert((bag, Self::default())).1);
+        }
+        over
+    }
 }
 
 /// The outlet that all parts of one peer share.
@@ -55,6 +102,8 @@ pub(crate) struct Io {
     /// Wall-clock time at the driver's start.
     epoch: WallTime,
     pub(crate) me: Member,
+    /// Speed of a slot of this machine, in Mop/s.
+    pub(crate) speed_mops: f64,
     /// Machines of the grid, as the root last said.
     pub(crate) leaves: u64,
     /// The largest maximum stretch of a machine, as the root last said, in s/Mop.
@@ -72,8 +121,14 @@ pub(crate) struct Io {
     pending: BTreeMap<Ticket, Write>,
     /// Of those, how many are about what this machine holds of each bag.
     writing: BTreeMap<BagId, u32>,
+    /// Of bags submitted here, what is being journalled of their results and ends.
+    journalling: BTreeMap<BagId, Journalling>,
     /// And how many acknowledge what a machine said of each task.
     recording: BTreeMap<(PeerId, TaskId), u32>,
+    /// Acknowledgements that wait for others.
+    acks: Acks,
+    /// Messages for which there was no room.
+    crowds: Crowds,
 }
 
 impl Io {
@@ -82,6 +137,7 @@ impl Io {
             now,
             epoch: WallTime(wall_now.0.saturating_sub(now.as_micros())),
             me: me.into(),
+            speed_mops: Config::default().speed_mops,
             leaves: 1,
             maximum_stretch: 0.0,
             placements: 0,
@@ -92,7 +148,10 @@ impl Io {
             next_ticket: 0,
             pending: BTreeMap::new(),
             writing: BTreeMap::new(),
+            journalling: BTreeMap::new(),
             recording: BTreeMap::new(),
+            acks: Acks::default(),
+            crowds: Crowds::default(),
         }
     }
 
@@ -115,6 +174,8 @@ impl Io {
         let to = to.into();
         if to.peer == self.me.peer {
             self.local.push_back(message);
+        } else if self.crowds.is_crowded(to.peer) && !matches!(message, Message::Overlay(_) | Message::Results { .. }) {
+            self.hold_back(to, message);
         } else {
             self.effects.push(Effect::Send { to, message });
         }
@@ -124,19 +185,60 @@ impl Io {
         self.effects.push(Effect::Notify(notice));
     }
 
+    /// The driver had no room for this message: it waits until [`Io::has_room`], and so do others to that peer. Results do not:
+    /// the executor knows which are to be told then.
+    pub(crate) fn hold_back(&mut self, to: Member, message: Message) {
+        match message {
+            Message::ResultsAck { bag, attempt, indices } => {
+                self.crowds.begin(to.peer);
+                // What there is no room for here either is lost, and acknowledged when it is said again.
+                self.acks.add(&to, bag, attempt, &indices, self.now);
+            }
+            Message::Results { .. } | Message::Overlay(_) => self.crowds.begin(to.peer),
+            message => self.crowds.push(to, message),
+        }
+    }
+
+    /// There is room again: what waited for that leaves.
+    pub(crate) fn has_room(&mut self, peer: PeerId) {
+        for (to, message) in self.crowds.end(peer) {
+            self.send(to, message);
+        }
+        self.send_acks();
+    }
+
+    /// When acknowledgements leave that wait for others.
+    pub(crate) fn acks_due(&self) -> Option<Time> {
+        self.acks.due()
+    }
+
+    /// Sends the acknowledgements that have waited long enough.
+    pub(crate) fn send_acks(&mut self) {
+        let (crowds, now) = (&self.crowds, self.now);
+        for (to, message) in self.acks.take_due(now, |peer| !crowds.is_crowded(peer)) {
+            self.send(to, message);
+        }
+    }
+
     /// Writes durably; what depends on it happens only once it is.
     pub(crate) fn persist(&mut self, changes: Vec<Change>, then: Vec<Then>) {
-        self.write(changes, Write { held: None, then });
+        let over = Journalling::of(&changes);
+        self.write(changes, Write { held: None, over, then });
     }
 
     /// As [`Io::persist`], of what this machine holds of a bag.
     pub(crate) fn persist_held(&mut self, bag: BagId, changes: Vec<Change>, then: Vec<Then>) {
-        self.write(changes, Write { held: Some(bag), then });
+        self.write(changes, Write { held: Some(bag), over: None, then });
     }
 
     /// Whether what this machine holds of a bag is not durable yet, so that nobody may be told of it.
     pub(crate) fn is_writing(&self, bag: BagId) -> bool {
         self.writing.contains_key(&bag)
+    }
+
+    /// What of the results and the end of a bag submitted here is not durable yet.
+    pub(crate) fn journalling(&self, bag: BagId) -> Journalling {
+        self.journalling.get(&bag).copied().unwrap_or_default()
     }
 
     /// These tasks of a bag, but for those whose results the executor has to keep since they are still being written.
@@ -163,7 +265,13 @@ impl Io {
         for said in write.then.iter().flat_map(Then::acknowledged) {
             *self.recording.entry(said).or_default() += 1;
         }
-        if !write.then.is_empty() || write.held.is_some() {
+        if let Some((bag, over)) = write.over {
+            let all = self.journalling.entry(bag).or_default();
+            all.done += over.done;
+            all.failed += over.failed;
+            all.closings += over.closings;
+        }
+        if !write.then.is_empty() || write.held.is_some() || write.over.is_some() {
             self.pending.insert(ticket, write);
         }
         self.effects.push(Effect::Persist { ticket, changes });
@@ -175,24 +283,54 @@ impl Io {
         self.pending.retain(|_, write| !write.then.iter().any(opens));
     }
 
-    /// The driver says that a write is durable. The bag that may be opened, if it was a submission.
-    pub(crate) fn persisted(&mut self, ticket: Ticket) -> Option<BagId> {
-        let mut opened = None;
-        let Some(write) = self.pending.remove(&ticket) else { return opened };
+    /// The driver says that a write is durable.
+    pub(crate) fn persisted(&mut self, ticket: Ticket) -> Durable {
+        let mut durable = Durable::default();
+        let Some(write) = self.pending.remove(&ticket) else { return durable };
         if let Some(bag) = write.held {
             release(&mut self.writing, bag);
+        }
+        if let Some((bag, over)) = write.over
+            && let Entry::Occupied(mut all) = self.journalling.entry(bag)
+        {
+            let left = all.get_mut();
+            left.done -= over.done;
+            left.failed -= over.failed;
+            left.closings -= over.closings;
+            if left.done + left.failed + left.closings == 0 {
+                all.remove();
+            }
         }
         for then in write.then {
             for said in then.acknowledged() {
                 release(&mut self.recording, said);
             }
             match then {
+                Then::Send(to, Message::ResultsAck { bag, attempt, indices }) => {
+                    self.acknowledge(to.into(), bag, attempt, &indices);
+                }
                 Then::Send(to, message) => self.send(to, message),
                 Then::Notify(notice) => self.notify(notice),
-                Then::Open(bag) => opened = Some(bag),
+                Then::Open(bag) => durable.opened = Some(bag),
+                Then::Written(task, attempt) => durable.written = Some((task, attempt)),
             }
         }
-        opened
+        durable
+    }
+
+    /// These results are journalled. That is said with the last of those that are being written of this bag and machine, or in a
+    /// moment: results that came together are acknowledged together.
+    fn acknowledge(&mut self, to: Member, bag: BagId, attempt: u32, indices: &IntervalSet) {
+        let peer = to.peer;
+        if let Some((to, message)) = self.acks.add(&to, bag, attempt, indices, self.now) {
+            self.send(to, message);
+        }
+        let [first, last] = [0, u64::MAX].map(|index| (peer, TaskId { bag, index }));
+        if self.recording.range(first..=last).next().is_none() && !self.crowds.is_crowded(peer) {
+            for (to, message) in self.acks.take_of(peer, bag) {
+                self.send(to, message);
+            }
+        }
     }
 }
 

@@ -19,6 +19,7 @@ mod placements;
 mod quorum;
 #[cfg(test)]
 mod tests;
+mod work;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,12 +35,13 @@ pub(crate) use self::placements::{Holding, refuse};
 pub(crate) use self::quorum::Known;
 use self::quorum::Votes;
 pub use self::quorum::{REPLICAS_MAX, Replication};
+use self::work::Work;
 use crate::bag::{
     BAG_WORK_MOPS_MAX, BagHeader, CHECKPOINTS_MAX, Checkpoint, DeclineReason, REQUEST_INTERVALS_MAX, Request, TaskId,
     TaskResult, answer_within,
 };
 use crate::config::Config;
-use crate::io::{Io, Then};
+use crate::io::{Io, Journalling, Then};
 use crate::message::Message;
 use crate::peer::{Effect, Notice};
 use crate::queue::WORK_MOPS_MIN;
@@ -55,6 +57,8 @@ struct Issue {
     ranges: IntervalSet,
     /// The only machine that may have them; none: whoever they reach.
     to: Option<PeerId>,
+    /// When they were sent.
+    at: Time,
     /// Issued again when nobody accounts for them by then.
     until: Time,
     /// Issued again when nobody has accounted for any of them by then, while nobody has: who gets the first of them answers
@@ -110,8 +114,9 @@ pub(crate) struct Ledger {
     unfetched: BTreeMap<u64, u32>,
     /// Results whose output is on its way here.
     fetching: BTreeMap<u64, (TaskResult, Contact)>,
-    /// Number and summed work of finished tasks.
-    measured: (u64, f64),
+    /// What machines say of the work of tasks, and what was measured or declared here before.
+    work: Work,
+    measured_mops: f64,
     /// Of the last request issued.
     number: u64,
     attempt: u32,
@@ -127,9 +132,9 @@ pub struct BagView {
     pub bag: BagHeader,
     /// r.
     pub released: Time,
-    /// Tasks that succeeded.
+    /// Tasks that succeeded, as the journal has it.
     pub done: u64,
-    /// Tasks that failed for good.
+    /// Tasks that failed for good, likewise.
     pub failed: u64,
     /// Tasks that a machine accounts for.
     pub placed: u64,
@@ -141,8 +146,10 @@ pub struct BagView {
     pub reissued: u64,
     /// Results that came for a task that was over already.
     pub duplicates: u64,
-    /// Mean work of the tasks that succeeded, in Mop; 0 before the first, and of this life only.
+    /// Work of one task by the median of the machines on which tasks succeeded, in Mop; 0 before the first.
     pub measured_mops: f64,
+    /// Results that claimed more work than their machine can have done since it got the task: that is not believed.
+    pub overstated: u64,
     /// How many machines run each task.
     pub replication: Replication,
     /// Tasks that were decided though not all machines said the same.
@@ -158,6 +165,14 @@ pub struct BagView {
 }
 
 impl BagView {
+    /// As its user is told of it: of results, and of its end, what is on disk.
+    pub(crate) fn durable(mut self, unwritten: Journalling) -> Self {
+        self.done = self.done.saturating_sub(unwritten.done);
+        self.failed = self.failed.saturating_sub(unwritten.failed);
+        self.closed = self.closed.filter(|_| unwritten.closings == 0);
+        self
+    }
+
     /// (C − r)/w in s/Mop, of a bag that is closed; `None` while it is not.
     pub fn stretch(&self) -> Option<f64> {
         let (_, closed) = self.closed?;
@@ -191,6 +206,7 @@ impl Ledger {
     pub(crate) fn new(bag: BagHeader, released: Time, retries_max: u32, replication: Replication, io: &Io) -> Self {
         let mut unissued = IntervalSet::new();
         unissued.insert(0..bag.tasks);
+        let measured_mops = bag.task_mops;
         Self {
             bag,
             released,
@@ -217,7 +233,8 @@ impl Ledger {
             checkpoints: BTreeMap::new(),
             unfetched: BTreeMap::new(),
             fetching: BTreeMap::new(),
-            measured: (0, 0.0),
+            work: Work::default(),
+            measured_mops,
             // Above every number of an earlier life of this machine.
             number: u64::try_from(io.wall(io.now).0).unwrap_or(0),
             attempt: 0,
@@ -236,7 +253,8 @@ impl Ledger {
         self.closed = Some((closing, at));
     }
 
-    pub(crate) fn restore_done(&mut self, result: &TaskResult) {
+    pub(crate) fn restore_done(&mut self, executor: PeerId, result: &TaskResult, finished: Time, io: &Io) {
+        self.work.note(executor, result, finished.since(self.released), io.speed_mops);
         self.settle(result, None);
     }
 
@@ -258,6 +276,16 @@ impl Ledger {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.is_some()
+    }
+
+    /// Whether this task is over, in the journal or on its way there.
+    pub(crate) fn is_over(&self, index: u64) -> bool {
+        self.done.contains(index) || self.failed.contains(index)
+    }
+
+    /// The tasks that have succeeded, and those that have failed, likewise.
+    pub(crate) fn over(&self) -> (IntervalSet, IntervalSet) {
+        (self.done.ranges().collect(), self.failed.ranges().collect())
     }
 
     pub(crate) fn is_measured(&self) -> bool {
@@ -293,7 +321,8 @@ impl Ledger {
             reissued: self.reissued,
             duplicates: self.duplicates,
             unasked: self.unasked,
-            measured_mops: if self.measured.0 > 0 { self.measured.1 / self.measured.0 as f64 } else { 0.0 },
+            measured_mops: self.work.of_task(self.measured_mops).unwrap_or(0.0),
+            overstated: self.work.overstated,
             replication: self.replication,
             disputed: self.votes.disputed,
             undecided: self.undecided(),
@@ -304,6 +333,7 @@ impl Ledger {
 
     /// Sets a and w once the first task has shown them.
     pub(crate) fn set_work(&mut self, task_mops: f64, application_size_mops: f64) {
+        self.measured_mops = task_mops;
         self.bag.task_mops = task_mops;
         self.bag.application_size_mops = application_size_mops;
     }
@@ -317,8 +347,6 @@ impl Ledger {
         let index = result.index..result.index + 1;
         if result.success {
             self.done.insert(index);
-            self.measured.0 += 1;
-            self.measured.1 += result.work_mops;
         } else {
             self.failed.insert(index);
         }
@@ -438,6 +466,10 @@ impl Ledger {
         let decided =
             if self.is_replicated() { self.vote(executor, result, io) } else { Some((result, executor.clone())) };
         let Some((result, from)) = decided else { return };
+        if result.content.is_some() {
+            // It came with its output.
+            return self.record_result(result, from, io);
+        }
         io.effects.push(Effect::FetchOutput {
             task: TaskId { bag: self.bag.id, index },
             output: result.output,
@@ -507,6 +539,8 @@ impl Ledger {
         if result.success {
             self.note_end(executor.peer, true);
         }
+        let since = self.placed.get(&executor.peer).map_or(self.released, |placement| placement.since);
+        self.work.note(executor.peer, &result, io.now.since(since), io.speed_mops);
         let has_failed = self.failures.contains_key(&result.index);
         let checkpoint = self.forget_checkpoint(result.index);
         self.settle(&result, Some(executor.peer));
@@ -570,11 +604,10 @@ impl Ledger {
         if self.unissued.is_empty() || !self.open || self.is_closed() || !self.is_measured() {
             return requests;
         }
-        if let (count, sum) = self.measured
+        if let Some(task_mops) = self.work.of_task(self.measured_mops)
             && !self.bag.declared
-            && count > 0
         {
-            self.bag.task_mops = (sum / count as f64).clamp(WORK_MOPS_MIN, BAG_WORK_MOPS_MAX);
+            self.bag.task_mops = task_mops.clamp(WORK_MOPS_MIN, BAG_WORK_MOPS_MAX);
         }
         let mut is_anybody_willing = true;
         while !self.unissued.is_empty() {
@@ -606,7 +639,7 @@ impl Ledger {
         let machines = u32::try_from(machines).unwrap_or(u32::MAX);
         let until = io.now + config.placement_timeout + answer_within(machines);
         let unheard_until = Some(io.now + config.placement_timeout);
-        let issue = Issue { ranges: ranges.clone(), to, until, unheard_until };
+        let issue = Issue { ranges: ranges.clone(), to, at: io.now, until, unheard_until };
         self.ends_at(issue.end());
         self.issued.push(issue);
         let checkpoints = self.checkpoints.iter().filter(|(index, _)| ranges.contains(**index)).take(CHECKPOINTS_MAX);

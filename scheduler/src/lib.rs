@@ -9,6 +9,7 @@
 pub mod availability;
 mod bag;
 mod config;
+mod crowd;
 mod executor;
 mod io;
 mod ledger;
@@ -27,13 +28,14 @@ pub mod summary;
 
 pub use bag::{
     AGE_MAX, BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, BlobId, Checkpoint, DeclineReason, Finished, Path,
-    REQUEST_INTERVALS_MAX, Request, TaskId, TaskResult, manifest_age,
+    REQUEST_INTERVALS_MAX, Request, SMALL_OUTPUT_BYTES_MAX, SMALL_OUTPUTS_BYTES_MAX, SmallOutput, TaskId, TaskResult,
+    manifest_age,
 };
 pub use config::{Config, PerSubmitter};
 pub use executor::{HeldView, RunningTask};
 pub use io::Ticket;
 pub use ledger::{BagView, Declines, REPLICAS_MAX, Replication};
-pub use message::{Asker, DecodeError, MESSAGE_BYTES_MAX, Message, RESULTS_MAX, Speaker};
+pub use message::{Asker, DecodeError, MESSAGE_BYTES_MAX, Message, RESULTS_MAX, Speaker, results_within};
 pub use peer::{Effect, Event, Notice, Peer, RestoreError, Submission, SubmitError, TaskOutcome};
 pub use record::{Change, Closing, Record, RecordError, RecordKey};
 pub use reputation::Reputation;

@@ -8,7 +8,10 @@ use std::time::Duration;
 use idlewood_overlay::{ADDRESS_BYTES_MAX, Contact, Member, Node, PeerId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::bag::{BagId, DeclineReason, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request, TaskResult, is_zero};
+use crate::bag::{
+    BagId, DeclineReason, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request, SMALL_OUTPUTS_BYTES_MAX, TaskResult,
+    is_zero,
+};
 use crate::queue::{SLOTS_MAX, SPEED_MOPS_MIN};
 use crate::ranges::IntervalSet;
 use crate::summary::SPEED_SUM_MOPS_MAX;
@@ -290,6 +293,15 @@ pub enum DecodeError {
     Invalid(&'static str),
 }
 
+/// How many of these results, from the first on, one message takes.
+pub fn results_within<'a>(results: impl IntoIterator<Item = &'a TaskResult>) -> usize {
+    let fits = |bytes: &mut usize, result: &TaskResult| {
+        *bytes += result.content_bytes();
+        (*bytes <= SMALL_OUTPUTS_BYTES_MAX).then_some(())
+    };
+    results.into_iter().scan(0, fits).take(RESULTS_MAX).count()
+}
+
 impl Message {
     /// The acknowledgements of these results, of each attempt one.
     pub(crate) fn acks<'a>(
@@ -337,7 +349,8 @@ impl Message {
     fn validate(&self) -> Result<(), DecodeError> {
         let (valid, what) = match self {
             // The overlay validates its own.
-            Self::Overlay(_) | Self::ResultsAck { .. } => (true, ""),
+            Self::Overlay(_) => (true, ""),
+            Self::ResultsAck { indices, .. } => (indices.intervals() <= HELD_INTERVALS_MAX, "acknowledgement"),
             Self::Lease { submitter, .. } => (submitter.as_ref().is_none_or(Speaker::is_valid), "lease"),
             Self::Request { request, .. } => (request.is_valid(), "request"),
             Self::Holding { executor, ranges, finished, .. } => {

@@ -13,15 +13,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use idlewood_overlay::{Contact, GridId, Node, Nonce, Overlay, PayloadCodec, PeerId, Time};
+use idlewood_overlay::{Contact, GridId, Member, Node, Nonce, Overlay, PayloadCodec, PeerId, Time};
 
 pub use self::event::{Effect, Event, Notice, Submission, SubmitError, TaskOutcome};
 use self::redistribution::Asking;
 pub use self::restore::RestoreError;
-use crate::bag::{BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, Request, TaskResult};
+use crate::bag::{BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, Request, TaskId, TaskResult};
 use crate::config::Config;
 use crate::executor::{Executor, Lease};
-use crate::io::{Io, Then};
+use crate::io::{Durable, Io, Then};
 use crate::ledger::{Holding, Known, Ledger, refuse};
 use crate::message::Message;
 use crate::queue::WORK_MOPS_MIN;
@@ -94,8 +94,10 @@ impl Peer {
             Event::Certified { peer, nonce } => self.certified(peer, nonce),
             Event::ConnectionLost(peer) => self.overlay(idlewood_overlay::Event::ConnectionLost(peer)),
             Event::Persisted(ticket) => {
-                if let Some(bag) = self.io.persisted(ticket) {
-                    self.open(bag);
+                let Durable { opened, written } = self.io.persisted(ticket);
+                opened.into_iter().for_each(|bag| self.open(bag));
+                if let Some((task, attempt)) = written {
+                    self.executor.written(task, attempt);
                 }
             }
             Event::Submitted(submission) => self.submitted(submission),
@@ -135,6 +137,11 @@ impl Peer {
                 self.overlay(idlewood_overlay::Event::Leave);
             }
             Event::Return => self.come_back(),
+            Event::Unsent { to, message } => self.unsent(to, message),
+            Event::Room(peer) => {
+                self.executor.has_room(peer, now);
+                self.io.has_room(peer);
+            }
             Event::DeadlineReached => self.overlay(idlewood_overlay::Event::DeadlineReached),
         }
         self.settle();
@@ -180,7 +187,8 @@ impl Peer {
         let router = router.map(|due| due.max(self.router_from()).max(self.io.now));
         let alone = self.alone_until.filter(|&until| until > self.io.now);
         let ask = self.ask_deadline();
-        [self.overlay.deadline(), summary, ledgers, executor, router, alone, ask].into_iter().flatten().min()
+        let acks = self.io.acks_due();
+        [self.overlay.deadline(), summary, ledgers, executor, router, alone, ask, acks].into_iter().flatten().min()
     }
 
     /// When the leaf's summary may be published again: not before it can leave, so that what leaves is the newest.
@@ -298,6 +306,14 @@ impl Peer {
         }
     }
 
+    /// The driver has no room for a message.
+    fn unsent(&mut self, to: Member, message: Message) {
+        if let Message::Results { bag, results, .. } = &message {
+            self.executor.not_told(*bag, results, &self.io, &self.config);
+        }
+        self.io.hold_back(to, message);
+    }
+
     /// An executor renews its leases. Where what it refers to is not what is known here it has to say what it holds, or to
     /// forget it.
     fn renewal(&mut self, executor: Contact, mut bags: Vec<(BagId, u64)>) {
@@ -389,6 +405,9 @@ impl Peer {
         for ledger in self.ledgers.values_mut() {
             ledger.expire(&mut self.io);
         }
+        if self.io.acks_due().is_some_and(|due| due <= self.io.now) {
+            self.io.send_acks();
+        }
         loop {
             self.pass_cut_off();
             self.issue();
@@ -406,6 +425,9 @@ impl Peer {
                 break;
             }
         }
+        let (ledgers, io) = (&self.ledgers, &mut self.io);
+        let is_taken = |task: TaskId| ledgers.get(&task.bag).is_some_and(|ledger| ledger.is_over(task.index));
+        self.executor.store_untaken(is_taken, io);
         self.publish();
         self.drain_overlay();
     }

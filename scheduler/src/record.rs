@@ -16,8 +16,9 @@ use crate::reputation::Reputation;
 ///
 /// What was written by an older version is read, and written in this one when it changes next. Version 1 knew neither
 /// [`Record::Failures`] nor [`TaskResult::crashed`], version 2 no checkpoints, version 3 neither [`Record::Former`]
-/// nor exit codes, receipts and replicas. Version 4 wrote of each result its attempt and success, the usual ones too.
-const RECORD_VERSION: u8 = 5;
+/// nor exit codes, receipts and replicas. Version 4 wrote of each result its attempt and success, the usual ones too. Version 5
+/// had no outputs within results.
+const RECORD_VERSION: u8 = 6;
 /// The oldest version that can be read.
 const RECORD_VERSION_OLDEST: u8 = 1;
 

@@ -10,7 +10,7 @@
 //! test finds it.
 #![allow(clippy::disallowed_methods, reason = "a test that runs for a given time")]
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::summary::Summary;
 use idlewood_scheduler::{
     Asker, BagHeader, BagId, BlobId, Change, Checkpoint, Config, DeclineReason, Effect, Event, Finished, Message, Path,
-    Peer, Record, Replication, Request, Speaker, Submission, TaskId, TaskOutcome, TaskResult,
+    Peer, Record, Replication, Request, SmallOutput, Speaker, Submission, TaskId, TaskOutcome, TaskResult,
 };
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -155,6 +155,8 @@ impl Source<'_> {
     }
 
     fn result(&mut self) -> TaskResult {
+        let output_bytes = self.number();
+        let content = if self.below(4) == 0 { SmallOutput::new(&vec![1; output_bytes.min(99) as usize]) } else { None };
         TaskResult {
             index: self.number(),
             attempt: self.number() as u32,
@@ -162,7 +164,8 @@ impl Source<'_> {
             crashed: self.flag(),
             unfinished: self.below(4) == 0,
             output: BlobId([self.byte(); 32]),
-            output_bytes: self.number(),
+            output_bytes,
+            content,
             work_mops: self.real(),
             exit_code: None,
             receipt: None,
@@ -345,6 +348,7 @@ impl Source<'_> {
                 crashed: self.flag(),
                 output: BlobId([1; 32]),
                 output_bytes: 1,
+                content: if self.flag() { SmallOutput::new(&[1]) } else { None },
                 work_mops: f64::from(self.byte()),
                 exit_code: self.flag().then_some(0),
             }),
@@ -366,6 +370,10 @@ struct Host {
     authorising: VecDeque<BagId>,
     /// Bags whose tasks are asked for what they go on from.
     packing: VecDeque<(u64, BagId)>,
+    /// Whether there is no room for messages, and what came back since.
+    refuses: bool,
+    unsent: VecDeque<(Member, Message)>,
+    refused: BTreeSet<PeerId>,
 }
 
 fn config() -> Config {
@@ -389,6 +397,9 @@ impl Host {
             measures: VecDeque::new(),
             authorising: VecDeque::new(),
             packing: VecDeque::new(),
+            refuses: false,
+            unsent: VecDeque::new(),
+            refused: BTreeSet::new(),
         }
     }
 
@@ -414,8 +425,12 @@ impl Host {
                     }
                     self.writes.push_back(ticket);
                 }
-                Effect::Send { message, .. } => {
+                Effect::Send { to, message } => {
                     assert_eq!(Message::decode(&message.encode()).as_ref(), Ok(&message), "what is sent can be read");
+                    if self.refuses && !matches!(message, Message::Overlay(_)) {
+                        self.refused.insert(to.peer);
+                        self.unsent.push_back((to, message));
+                    }
                 }
                 Effect::StartTask { place, task, .. } => {
                     let place = &mut self.places[place as usize];
@@ -450,6 +465,20 @@ impl Host {
         while let Some(ticket) = self.writes.pop_front() {
             self.give(Event::Persisted(ticket));
         }
+        for came_back in 0.. {
+            assert!(came_back < 10_000, "it says the same again and again though there is no room");
+            let Some((to, message)) = self.unsent.pop_front() else { break };
+            self.give(Event::Unsent { to, message });
+        }
+    }
+
+    /// There is room again, or none.
+    fn change_room(&mut self) {
+        self.refuses = !self.refuses;
+        if !self.refuses {
+            self.write();
+            std::mem::take(&mut self.refused).into_iter().for_each(|peer| self.give(Event::Room(peer)));
+        }
     }
 
     fn pass(&mut self, time: Duration) {
@@ -476,6 +505,7 @@ impl Host {
         self.measures.clear();
         self.authorising.clear();
         self.packing.clear();
+        self.unsent.clear();
         self.places.fill(None);
     }
 
@@ -489,6 +519,7 @@ impl Host {
                     self.give(Event::CheckpointsKept { stop, bag, checkpoints });
                 }
             }
+            15 if source.flag() => self.change_room(),
             15 => self.give(Event::Vacate),
             0 | 1 => self.pass(Duration::from_millis(u64::from(source.byte()) * 10)),
             2 => self.pass(Duration::from_secs(u64::from(source.byte()) % 64)),

@@ -247,6 +247,7 @@ impl Machine {
             crashed: false,
             output: BlobId([1; 32]),
             output_bytes: 1,
+            content: None,
             work_mops: 1.0,
             exit_code: Some(0),
         });

@@ -9,7 +9,7 @@ use idlewood_overlay::{Contact, Node, PeerId, Side, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
     Asker, BagHeader, BagId, BlobId, Checkpoint, Closing, DeclineReason, DecodeError, Message, Path, Record,
-    RecordError, Replication, Reputation, Request, Speaker, TaskResult,
+    RecordError, Replication, Reputation, Request, SmallOutput, Speaker, TaskResult,
 };
 
 fn contact(byte: u8) -> Contact {
@@ -40,10 +40,16 @@ fn result() -> TaskResult {
         unfinished: false,
         output: BlobId([5; 32]),
         output_bytes: 9,
+        content: None,
         work_mops: 2.0,
         exit_code: None,
         receipt: None,
     }
+}
+
+/// Its output comes with it.
+fn with_output() -> TaskResult {
+    TaskResult { attempt: 0, exit_code: Some(0), content: SmallOutput::new(b"an output"), ..result() }
 }
 
 fn request() -> Request {
@@ -135,6 +141,12 @@ fn messages() -> Vec<Message> {
             results: vec![TaskResult { attempt: 0, exit_code: Some(0), ..result() }],
             signature: None,
         },
+        Message::Results {
+            bag: bag().id,
+            executor: speaker(2),
+            results: vec![with_output()],
+            signature: Some(vec![9; 64]),
+        },
     ]
 }
 
@@ -202,6 +214,8 @@ fn records() -> Vec<Record> {
             result: TaskResult { exit_code: Some(0), receipt: Some(vec![1, 2]), ..result() },
         },
         Record::Failures { bag: bag().id, index: 3, count: 0, crashed_on: Vec::new(), next_attempt: 0, void_before: 4 },
+        Record::Outbox { bag: bag(), released, result: with_output() },
+        Record::Done { bag: bag().id, executor: PeerId([2; 32]), finished: released, result: with_output() },
     ]
 }
 
@@ -227,15 +241,15 @@ fn records_keep_their_bytes() {
     insta::assert_snapshot!(golden);
 }
 
-/// What was written before there were versions 2 to 5.
+/// What was written before there were versions 2 to 6.
 #[test]
 fn older_records_are_read_and_newer_ones_refused_by_their_version() {
     let mut bytes = records()[2].encode();
-    for version in [1, 2, 3, 4] {
+    for version in [1, 2, 3, 4, 5] {
         bytes[0] = version;
         assert_eq!(Record::decode(&bytes).unwrap(), records()[2]);
     }
-    for version in [0, 6, 255] {
+    for version in [0, 7, 255] {
         bytes[0] = version;
         assert!(matches!(Record::decode(&bytes), Err(RecordError::Version(found)) if found == version));
     }

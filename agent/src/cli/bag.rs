@@ -16,6 +16,8 @@ use crate::submit::values::Numbers;
 
 /// Failed tasks whose reasons are shown.
 const REASONS_MAX: usize = 5;
+/// How much of each is shown.
+const REASON_CHARACTERS_MAX: usize = 300;
 
 /// The verbs under `bag`.
 #[derive(Debug, clap::Subcommand)]
@@ -182,9 +184,11 @@ fn show(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
     output::pairs(&mut out, &description(&detail))?;
     if !detail.placements.is_empty() {
         writeln!(out)?;
-        let mut table = Table::new(&[Column::left("machine"), Column::right("tasks")]);
+        let mut table = Table::new(&[Column::left("machine"), Column::right("tasks"), Column::left("")]);
         for placement in &detail.placements {
-            table.row([output::short_peer(&placement.peer).to_owned(), placement.tasks.to_string()]);
+            let slow = |left: u64| format!("answers too slowly: nothing is fetched from it for {left} s");
+            let slow = placement.left_alone_s.map(slow).unwrap_or_default();
+            table.row([output::short_peer(&placement.peer).to_owned(), placement.tasks.to_string(), slow]);
         }
         table.write(&mut out)?;
     }
@@ -252,6 +256,10 @@ fn description(detail: &BagDetail) -> Vec<(&'static str, String)> {
         let from = "from machines that never had the task";
         pairs.push(("not taken", format!("{} {from}", output::count(bag.unasked, "result"))));
     }
+    if bag.overstated > 0 {
+        let claim = "claimed more work than their machine can have done: their work is not believed";
+        pairs.push(("overstated", format!("{} {claim}", output::count(bag.overstated, "result"))));
+    }
     let work = bag
         .work_mops
         .map_or_else(|| "not measured yet".to_owned(), |work| format!("{} Mop per task", output::number(work)));
@@ -285,7 +293,7 @@ fn shown(arg: &str) -> String {
 fn reasons(client: &Client, id: &str) -> anyhow::Result<Vec<(TaskResult, String)>> {
     let mut reasons = Vec::new();
     for result in client.results(id)?.into_iter().filter(|result| !result.success).take(REASONS_MAX) {
-        let why = match client.download(&result.output).map(|bytes| TaskOutput::decode(&bytes)) {
+        let why = match client.output(id, &result).map(|bytes| TaskOutput::decode(&bytes)) {
             Ok(Ok(output)) => why(&output),
             Ok(Err(error)) => format!("its output is damaged: {error}"),
             Err(error) => error.to_string(),
@@ -297,7 +305,7 @@ fn reasons(client: &Client, id: &str) -> anyhow::Result<Vec<(TaskResult, String)
 
 fn why(task: &TaskOutput) -> String {
     let end = match (&task.error, task.exit_code) {
-        (Some(error), _) => error.clone(),
+        (Some(error), _) => output::shortened(error, REASON_CHARACTERS_MAX),
         (None, Some(code)) => format!("exit code {code}"),
         (None, None) => "it did not end by itself".to_owned(),
     };

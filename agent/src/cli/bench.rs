@@ -17,14 +17,18 @@ pub struct BenchArgs {
     /// What each task does
     #[arg(long, value_enum, default_value = "noop", value_name = "KIND")]
     pub task: TaskKind,
-    /// Agent processes to start; of two the first submits
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
+    /// Each task prints a line of its own, of about 100 bytes
+    #[arg(long)]
+    pub distinct: bool,
+    /// Agent processes to start, of which the first submits
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub agents: u32,
 }
 
 pub(super) fn run(context: &Context, args: &BenchArgs) -> anyhow::Result<ExitCode> {
     // JSON goes to standard output, progress to standard error: both can be had.
-    let options = BenchOptions { tasks: args.tasks, task: args.task, agents: args.agents, quiet: false };
+    let &BenchArgs { tasks, task, distinct, agents } = args;
+    let options = BenchOptions { tasks, task, distinct, agents, quiet: false };
     let report = bench::run(&options)?;
     match context.format {
         Format::Json => output::json(&report)?,
@@ -36,7 +40,7 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> anyhow::Result<ExitCod
 fn print(report: &Report) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let mut pairs = vec![
-        ("tasks", format!("{}, {}", report.tasks, report.task)),
+        ("tasks", format!("{}, {}{}", report.tasks, report.task, if report.distinct { ", distinct" } else { "" })),
         ("processor time", format!("{:.1} µs per task", report.cpu_us_per_task)),
         ("throughput", format!("{:.0} tasks/s", report.tasks_per_s)),
         ("submission", format!("{:.1} ms", report.submit_s * 1e3)),
@@ -44,6 +48,7 @@ fn print(report: &Report) -> io::Result<()> {
         ("all acknowledged", output::duration(report.makespan_s)),
         ("memory", format!("{} at most", output::bytes(report.peak_rss_bytes))),
         ("written", output::bytes(report.bytes_written)),
+        ("duplicates", output::count(report.duplicates, "result")),
     ];
     if let Some(efficiency) = report.efficiency {
         pairs.push(("efficiency", format!("{:.1} %", efficiency * 100.0)));

@@ -26,7 +26,8 @@ pub(super) enum ConfigCommand {
 }
 
 /// Settings that an agent takes when it starts.
-const AT_START: [&str; 2] = ["limits.slots", "limits.strict_sandbox"];
+const AT_START: [&str; 5] =
+    ["limits.slots", "limits.strict_sandbox", "bags.work_per_submitter", "network.listen", "network.bootstrap"];
 
 pub(super) fn run(context: &Context, command: ConfigCommand) -> anyhow::Result<ExitCode> {
     let path = &context.config;

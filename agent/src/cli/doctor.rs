@@ -13,9 +13,11 @@ use serde::Serialize;
 
 use super::Context;
 use crate::api::{Disk, Status};
+use crate::client::{Client, ClientError};
 use crate::output::{self, Column, Format, Table};
 use crate::owner::{Source, SourceName, Unavailable, cpu, power, programs};
 use crate::settings;
+use crate::store;
 use crate::worker;
 
 /// Between two looks at the processor.
@@ -118,6 +120,14 @@ fn find_rest(context: &Context) -> Vec<Finding> {
         None => Finding::works("native programs", "have namespaces of their own, where bags.native lets them run"),
         Some(gap) => Finding::fails("native programs", Unavailable::new(gap.what, gap.remedy)),
     });
+    // No quota of the system: it takes an administrator.
+    let measured = "files of tasks are measured every second and at their end; the system bounds each single one";
+    sandbox.push(Finding::works("limit of disk", measured));
+    // Of an agent that is started as this command was: groups are given to sessions and services.
+    sandbox.push(match worker::group_gap() {
+        None => Finding::works("memory limits", "the kernel holds those of native programs (control groups)"),
+        Some(gap) => Finding::fails("memory limits", Unavailable::new(gap.what, gap.remedy)),
+    });
     let battery = match power::on_battery(Path::new(power::POWER_SUPPLY)) {
         Ok(true) => Finding::works("battery", "the machine runs on it"),
         Ok(false) => Finding::works("battery", "the machine is plugged in"),
@@ -135,18 +145,32 @@ fn find_rest(context: &Context) -> Vec<Finding> {
         }
         Err(error) => Finding::fails("settings", Unavailable::new(error.to_string(), "correct that line")),
     };
-    sandbox.extend([cpu, battery, settings, find_disk(context)]);
+    sandbox.extend([cpu, battery, settings, find_disk(context), find_damage(&context.state_dir)]);
     sandbox
 }
 
 /// Whether there is room for results, as the agent has it, or else as the disk has.
 fn find_disk(context: &Context) -> Finding {
-    match context.client().and_then(|client| client.status()) {
+    match Client::open(&context.state_dir).and_then(|client| client.status()) {
         Ok(status) => disk_of(&status),
-        Err(error) if error.is_absence() => {
+        Err(ClientError::NoAgent { .. } | ClientError::NotReady { .. }) => {
             Finding::works("disk", format!("no agent runs on {}", context.state_dir.display()))
         }
         Err(error) => Finding::fails("disk", Unavailable::new(error.to_string(), "see whether the agent still runs")),
+    }
+}
+
+/// Whether files of the store were damaged, and are kept.
+fn find_damage(state_dir: &Path) -> Finding {
+    match store::damaged_files(state_dir) {
+        Ok(kept) if kept.is_empty() => Finding::works("store", "none of its files was found damaged"),
+        Ok(kept) => {
+            let paths: Vec<String> = kept.iter().map(|path| path.display().to_string()).collect();
+            let why = format!("files were damaged, and written anew; kept are: {}", paths.join(", "));
+            let remedy = "check the disk; why.txt in each says what was wrong; remove them when they are of no use";
+            Finding::fails("store", Unavailable::new(why, remedy))
+        }
+        Err(error) => Finding::fails("store", Unavailable::new(error.to_string(), "")),
     }
 }
 
@@ -178,6 +202,15 @@ fn print(findings: &[Finding]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_set_aside_is_named() {
+        let dir = tempfile::tempdir().expect("a directory");
+        assert!(find_damage(&dir.path().join("none")).works && find_damage(dir.path()).works);
+        std::fs::create_dir(dir.path().join("store.damaged-3")).expect("ours");
+        let found = find_damage(dir.path());
+        assert!(!found.works && found.detail.contains("store.damaged-3") && found.advice.is_some(), "{found:?}");
+    }
 
     #[test]
     fn what_does_not_work_is_told_with_what_to_do() {

@@ -4,7 +4,7 @@
 //! orders to the agent that runs. `show` reads the files.
 
 use std::fs;
-use std::io::{self, Read as _, Write};
+use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -16,12 +16,15 @@ use crate::api::{InvitationView, InviteRequest, RevokeRequest};
 use crate::clock::iso_s;
 use crate::grid::{self, Invitation, Membership, MembershipError, Role, now_s};
 use crate::identity;
+use crate::net;
 use crate::output::{self, Column, Format, Table};
 use crate::store::{StateLock, StoreError};
 use crate::submit::values::Span;
 
 /// Longest passphrase file.
 const PASSPHRASE_BYTES_MAX: u64 = 4096;
+/// Longest text that is read for an invitation, which is shorter.
+const INVITATION_BYTES_MAX: u64 = 4096;
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum GridCommand {
@@ -55,8 +58,10 @@ pub(super) enum GridCommand {
     },
     /// Join a grid by an invitation; the agent must not run
     Join {
-        /// The line that `idlewood grid invite` printed; `-` reads it from standard input
-        token: String,
+        /// A file with the line that `idlewood grid invite` printed, or `-` for standard input; without it the line is asked
+        /// for. The line itself is taken, too, but other users of this machine can then read it in its list of processes
+        #[arg(value_name = "FILE")]
+        from: Option<String>,
     },
     /// Throw a machine out of the grid for good; the agent must run
     Revoke {
@@ -82,7 +87,7 @@ pub(super) fn run(context: &Context, command: GridCommand) -> anyhow::Result<Exi
             let valid_s = expires.0.as_secs_f64();
             invite(context, &InviteRequest { role, valid_s, uses, lifetime_s, passphrase })
         }
-        GridCommand::Join { token } => join(context, &token),
+        GridCommand::Join { from } => join(context, from.as_deref()),
         GridCommand::Revoke { peer, passphrase_file } => {
             let passphrase = passphrase_file.map(passphrase).transpose()?;
             let revoked = context.client()?.revoke(&RevokeRequest { peer, passphrase })?;
@@ -169,8 +174,9 @@ impl GridJson {
     }
 }
 
-/// Takes the state directory, which an agent that runs holds.
+/// Takes the state directory, which an agent that runs holds; as root, on behalf of the user whose directory it is.
 fn lock(context: &Context) -> anyhow::Result<StateLock> {
+    super::act_as_owner(&context.state_dir)?;
     StateLock::acquire(&context.state_dir).map_err(|error| match error {
         StoreError::Locked { .. } => {
             anyhow::Error::new(error).context("stop the agent first, and start it again afterwards")
@@ -194,21 +200,59 @@ fn create(context: &Context, name: &str, passphrase_file: Option<PathBuf>) -> an
 
 fn invite(context: &Context, request: &InviteRequest) -> anyhow::Result<ExitCode> {
     let invitation: InvitationView = context.client()?.invite(request)?;
-    print(context, &invitation, |out| {
+    let printed = print(context, &invitation, |out| {
         // The line alone, so that it can be passed on by a pipe.
         writeln!(out, "{}", invitation.token)
-    })
+    })?;
+    let read: Invitation = invitation.token.parse().context("the agent's answer is damaged")?;
+    if read.addresses.iter().all(|address| is_loopback(address)) {
+        output::warning(
+            "this agent listens on loopback only, so that machines elsewhere cannot join by this invitation: start it with \
+             --listen /ip4/0.0.0.0/tcp/4001, or write network.listen in its settings, and invite again",
+        )?;
+    }
+    Ok(printed)
 }
 
-fn join(context: &Context, token: &str) -> anyhow::Result<ExitCode> {
-    let token = if token == "-" {
+/// Whether an address of an invitation leads to this machine alone.
+fn is_loopback(address: &str) -> bool {
+    address.parse().is_ok_and(|address| net::parse_address(&address).is_ok_and(|(at, _)| at.ip().is_loopback()))
+}
+
+/// The line of an invitation: from a file, from standard input, asked for, or as it stands.
+fn invitation(from: Option<&str>) -> anyhow::Result<Invitation> {
+    let read = |source: &mut dyn io::Read| {
         let mut line = String::new();
-        io::stdin().take(PASSPHRASE_BYTES_MAX).read_to_string(&mut line).context("cannot read the invitation")?;
-        line
-    } else {
-        token.to_owned()
+        source.take(INVITATION_BYTES_MAX).read_to_string(&mut line).context("cannot read the invitation")?;
+        anyhow::Ok(line)
     };
-    let invitation: Invitation = token.parse().map_err(|error| BadUsage(format!("{error}")))?;
+    let line = match from {
+        None if io::stdin().is_terminal() => {
+            write!(io::stderr(), "the line that `idlewood grid invite` printed: ")?;
+            let mut line = String::new();
+            io::stdin().lock().take(INVITATION_BYTES_MAX).read_line(&mut line).context("cannot read the invitation")?;
+            line
+        }
+        None | Some("-") => read(&mut io::stdin().lock())?,
+        Some(token) if Invitation::looks_like_one(token) => {
+            output::warning(
+                "other users of this machine could read the invitation in its list of processes: `idlewood grid join` asks for \
+                 it, or reads a file or standard input",
+            )?;
+            token.to_owned()
+        }
+        Some(file) => {
+            let mut opened = fs::File::open(file).with_context(|| {
+                format!("{file:?} is no invitation, which begins with idlewood1., and no file that can be read")
+            })?;
+            read(&mut opened)?
+        }
+    };
+    Ok(line.parse().map_err(|error| BadUsage(format!("{error}")))?)
+}
+
+fn join(context: &Context, from: Option<&str>) -> anyhow::Result<ExitCode> {
+    let invitation = invitation(from)?;
     let _lock = lock(context)?;
     let machine = identity::load_or_create(&context.state_dir)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;

@@ -366,6 +366,7 @@ ON THE LINE  MACHINE                      ADDRESS
             results_unsigned: 0,
             checkpoints_unsigned: 0,
             tasks_unspoken: 0,
+            downloads: crate::api::Downloads::default(),
             protocol_errors: 0,
             disbelieved: crate::api::Disbelieved::default(),
             uptime_s: 61.0,

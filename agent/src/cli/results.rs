@@ -19,6 +19,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::io::{self, IsTerminal as _, Write as _};
+use std::ops::RangeInclusive;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -38,10 +39,19 @@ use crate::manifest::{TaskOutput, is_file_name};
 use crate::output::{self, Format};
 use crate::submit::values::Numbers;
 
+/// Problems that are named; as JSON all are.
+const PROBLEMS_MAX: usize = 20;
+/// How much of each is shown.
+const PROBLEM_CHARACTERS_MAX: usize = 500;
+/// How much of a file's name is.
+const NAME_CHARACTERS_MAX: usize = 100;
 /// What takes longer than this shows how far it is.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// So much of a file is written between looks whether a signal came: some milliseconds' worth.
 const PART_BYTES: usize = 4 << 20;
+
+/// Tasks that are this close together are asked for together: what is between them costs less than another question.
+const CLOSE: u64 = 1000;
 
 /// What `bag get` takes.
 #[derive(Debug, clap::Args)]
@@ -112,19 +122,19 @@ struct Log {
 
 pub(super) fn get(context: &Context, args: &GetArgs) -> anyhow::Result<ExitCode> {
     let client = Arc::new(context.client()?);
-    let Chosen { bag, results, others, missing } = choose(&client, &args.bag.id.0, args.index.as_ref())?;
+    let Chosen { bag, results, missing } = choose(&client, &args.bag.id.0, args.index.as_ref())?;
     let out = match &args.out {
         Some(out) => out.clone(),
         None => PathBuf::from(format!("results-{}", output::short_id(&bag.id))),
     };
     fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
     let chosen = output::count(results.len() as u64, "task");
-    let unsaved =
-        others.into_iter().chain(results.iter().cloned()).map(|result| (result.index, result.output)).collect();
-    let mut saved = Saved { unsaved, before: saved_before(&out)?, ..Saved::default() };
+    let before = saved_before(&out)?;
+    let unsaved = unsaved(&client, &bag.id, &before)?;
+    let mut saved = Saved { unsaved, before, ..Saved::default() };
     // Until now there was nothing to keep.
     let interrupt = Interrupt::hear()?;
-    let mut ended = saved.fetch(&client, &out, results, &interrupt);
+    let mut ended = saved.fetch(&client, &bag.id, &out, results, &interrupt);
     if ended.is_ok() && args.receipts {
         ended = saved.fetch_receipts(&client, &bag.id, &out, &interrupt);
     }
@@ -159,7 +169,7 @@ struct Saved {
     problems: Vec<String>,
     /// Tasks whose outputs cannot be had.
     lost: IntervalSet,
-    /// The outputs of all other tasks that are over, by index.
+    /// The outputs of other tasks that are over and that an earlier `get` has listed, by index.
     unsaved: BTreeMap<u64, String>,
 }
 
@@ -171,6 +181,7 @@ impl Saved {
     fn fetch(
         &mut self,
         client: &Arc<Client>,
+        bag: &str,
         out: &Path,
         results: Vec<TaskResult>,
         interrupt: &Interrupt,
@@ -179,11 +190,17 @@ impl Saved {
         let ended = results.into_iter().try_for_each(|result| {
             progress.step()?;
             let index = result.index;
-            match fetch_output(client, &result, interrupt)? {
-                Ok(task) => {
-                    self.records.push(save(out, result, &task, &mut self.problems, interrupt)?);
-                    self.unsaved.remove(&index);
-                }
+            match fetch_output(client, bag, &result, interrupt)? {
+                Ok(task) => match save(out, result, &task, &mut self.problems, interrupt) {
+                    Ok(record) => {
+                        self.records.push(record);
+                        self.unsaved.remove(&index);
+                    }
+                    Err(error) if is_of_its_path(&error) => {
+                        self.problems.push(format!("task {index} cannot be saved: {error:#}"));
+                    }
+                    Err(error) => return Err(error),
+                },
                 Err(Problem { is_lost, sentence }) => {
                     if is_lost {
                         self.lost.insert_index(index);
@@ -230,7 +247,8 @@ impl Saved {
             all.push(serde_json::to_value(record)?);
         }
         all.sort_by_key(|record| record["index"].as_u64());
-        write(&out.join(LIST), &serde_json::to_vec_pretty(&all)?, &Interrupt::default())
+        let list = output::escaped_json(&serde_json::to_string_pretty(&all)?);
+        write(&out.join(LIST), list.as_bytes(), &Interrupt::default())
     }
 }
 
@@ -255,7 +273,12 @@ fn end(bag: &Bag, problems: &[String], lost: &IntervalSet) -> anyhow::Result<Exi
     if problems.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    let mut sentence = format!("{}: {}", output::count(problems.len() as u64, "problem"), problems.join("\n  "));
+    let named: Vec<String> =
+        problems.iter().take(PROBLEMS_MAX).map(|problem| output::shortened(problem, PROBLEM_CHARACTERS_MAX)).collect();
+    let mut sentence = format!("{}: {}", output::count(problems.len() as u64, "problem"), named.join("\n  "));
+    if problems.len() > PROBLEMS_MAX {
+        sentence += &format!("\n  and {} more; --output json names all", problems.len() - PROBLEMS_MAX);
+    }
     if !lost.is_empty() && bag.state != BagState::Cancelled {
         let tasks = lost.ranges().map(|range| match range.end - range.start {
             1 => range.start.to_string(),
@@ -281,22 +304,23 @@ struct Problem {
 /// One came, or the agent does not answer.
 fn fetch_output(
     client: &Arc<Client>,
+    bag: &str,
     result: &TaskResult,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Result<TaskOutput, Problem>> {
     interrupt.check()?;
-    let (client, result) = (client.clone(), result.clone());
-    interrupt.unless(move || output_of(&client, &result))?
+    let (client, bag, result) = (client.clone(), bag.to_owned(), result.clone());
+    interrupt.unless(move || output_of(&client, &bag, &result))?
 }
 
 /// What a task left, or why that cannot be had: others still can.
 ///
 /// # Errors
 /// The agent does not answer.
-fn output_of(client: &Client, result: &TaskResult) -> anyhow::Result<Result<TaskOutput, Problem>> {
+fn output_of(client: &Client, bag: &str, result: &TaskResult) -> anyhow::Result<Result<TaskOutput, Problem>> {
     let TaskResult { index, output, .. } = result;
     let problem = |is_lost, sentence| Ok(Err(Problem { is_lost, sentence }));
-    let bytes = match client.download(output) {
+    let bytes = match client.output(bag, result) {
         Ok(bytes) => bytes,
         Err(ClientError::Refused { status, sentence }) => {
             return problem(status == 404, format!("the output of task {index} cannot be fetched: {sentence}"));
@@ -319,7 +343,7 @@ fn output_of(client: &Client, result: &TaskResult) -> anyhow::Result<Result<Task
 pub(super) fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCode> {
     let json = context.format == Format::Json;
     let client = Arc::new(context.client()?);
-    let Chosen { bag, results, missing, .. } = choose(&client, &args.bag.id.0, args.index.as_ref())?;
+    let Chosen { bag, results, missing } = choose(&client, &args.bag.id.0, args.index.as_ref())?;
     // Text may end anywhere.
     let interrupt = if json { Interrupt::hear()? } else { Interrupt::default() };
     let mut out = io::BufWriter::new(io::stdout().lock());
@@ -330,7 +354,7 @@ pub(super) fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCod
     let (mut problems, mut lost, mut separator) = (Vec::new(), IntervalSet::new(), &b""[..]);
     let ended = results.into_iter().try_for_each(|result| -> anyhow::Result<()> {
         let index = result.index;
-        let task = match fetch_output(&client, &result, &interrupt)? {
+        let task = match fetch_output(&client, &bag.id, &result, &interrupt)? {
             Ok(task) => task,
             Err(Problem { is_lost, sentence }) => {
                 if is_lost {
@@ -344,8 +368,7 @@ pub(super) fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCod
         if json {
             out.write_all(std::mem::replace(&mut separator, b","))?;
             let text = String::from_utf8_lossy(&text).into_owned();
-            serde_json::to_writer(&mut out, &Log { index, entry: result.entry, success: result.success, text })
-                .map_err(io::Error::from)?;
+            output::write_json(&mut out, &Log { index, entry: result.entry, success: result.success, text })?;
         } else if terminal {
             out.write_all(harmless(&text).as_bytes())?;
         } else {
@@ -367,14 +390,15 @@ pub(super) fn logs(context: &Context, args: &LogsArgs) -> anyhow::Result<ExitCod
 fn not_kept(record: &Record) -> String {
     let paths: Vec<String> = record.left_out.iter().map(|path| path.escape_debug().to_string()).collect();
     let index = record.result.index;
-    format!("of task {index} not kept, as a link, with another name or too deep: {}", paths.join(", "))
+    let paths = output::shortened(&paths.join(", "), PROBLEM_CHARACTERS_MAX);
+    format!("of task {index} not kept, as a link, with another name or too deep: {paths}")
 }
 
 /// `text` without what could steer a terminal.
 fn harmless(text: &[u8]) -> String {
-    let steers = |character: &char| character.is_control() && !matches!(character, '\n' | '\t');
+    let steers = |character| output::steers(character) && !matches!(character, '\n' | '\t');
     let text = String::from_utf8_lossy(text);
-    text.chars().map(|character| if steers(&character) { char::REPLACEMENT_CHARACTER } else { character }).collect()
+    text.chars().map(|character| if steers(character) { char::REPLACEMENT_CHARACTER } else { character }).collect()
 }
 
 fn still_missing(bag: &Bag, missing: u64) -> String {
@@ -391,8 +415,6 @@ struct Chosen {
     bag: Bag,
     /// Of the chosen tasks that are over, by index.
     results: Vec<TaskResult>,
-    /// Of other tasks that are over.
-    others: Vec<TaskResult>,
     /// How many of the chosen are not over.
     missing: u64,
 }
@@ -406,11 +428,45 @@ fn choose(client: &Client, id: &str, chosen: Option<&Numbers>) -> anyhow::Result
             chosen.count() as u64
         }
     };
-    let is_chosen = |result: &TaskResult| chosen.is_none_or(|chosen| chosen.contains(result.index));
-    let (mut results, others): (Vec<_>, Vec<_>) = client.results(&bag.id)?.into_iter().partition(is_chosen);
+    let mut results = Vec::new();
+    match chosen {
+        None => results = client.results(&bag.id)?,
+        Some(chosen) => {
+            for tasks in close_together(chosen.iter()) {
+                client.each_result(&bag.id, tasks, |result| {
+                    if chosen.contains(result.index) {
+                        results.push(result);
+                    }
+                })?;
+            }
+        }
+    }
     results.sort_unstable_by_key(|result| result.index);
     let missing = wanted.saturating_sub(results.len() as u64);
-    Ok(Chosen { bag, results, others, missing })
+    Ok(Chosen { bag, results, missing })
+}
+
+/// Ranges with all of these numbers, and few others: what is close together is asked for together.
+fn close_together(numbers: impl Iterator<Item = u64>) -> Vec<RangeInclusive<u64>> {
+    let mut numbers: Vec<u64> = numbers.collect();
+    numbers.sort_unstable();
+    let mut ranges: Vec<RangeInclusive<u64>> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some(last) if number - *last.end() <= CLOSE => *last = *last.start()..=number,
+            _ => ranges.push(number..=number),
+        }
+    }
+    ranges
+}
+
+/// The outputs, by index, of the tasks that an earlier `get` has listed and that are over.
+fn unsaved(client: &Client, bag: &str, before: &[serde_json::Value]) -> Result<BTreeMap<u64, String>, ClientError> {
+    let mut outputs = BTreeMap::new();
+    for tasks in close_together(before.iter().filter_map(|record| record["index"].as_u64())) {
+        client.each_result(bag, tasks, |result| drop(outputs.insert(result.index, result.output)))?;
+    }
+    Ok(outputs)
 }
 
 /// Refuses tasks that a bag does not have.
@@ -447,11 +503,16 @@ fn save(
             continue;
         };
         let path = outputs.join(relative);
-        if let Some(parent) = path.parent() {
-            make_directory(parent)?;
+        let saved = path.parent().map_or(Ok(()), make_directory).and_then(|()| write(&path, content, interrupt));
+        match saved {
+            Ok(()) => files.push(name.clone()),
+            Err(error) if is_of_its_path(&error) => {
+                let name = output::shortened(name, NAME_CHARACTERS_MAX);
+                let why = error.root_cause();
+                problems.push(format!("task {} left a file that cannot be saved, {name:?}: {why}", result.index));
+            }
+            Err(error) => return Err(error),
         }
-        write(&path, content, interrupt)?;
-        files.push(name.clone());
     }
     // Not before the others are there.
     let code = task.exit_code.map_or_else(String::new, |code| format!("{code}\n"));
@@ -466,6 +527,26 @@ fn save(
         files,
         left_out: task.left_out.clone(),
         result,
+    })
+}
+
+/// Whether a file cannot be written because of its name, or of what has that name: others still can. A machine chooses names as
+/// it likes: `a` and `a/b`, or one that is longer than this system's.
+fn is_of_its_path(error: &anyhow::Error) -> bool {
+    use io::ErrorKind::{
+        AlreadyExists, DirectoryNotEmpty, InvalidFilename, InvalidInput, IsADirectory, NotADirectory, TooManyLinks,
+    };
+    error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>()).any(|error| {
+        matches!(
+            error.kind(),
+            AlreadyExists
+                | DirectoryNotEmpty
+                | InvalidFilename
+                | InvalidInput
+                | IsADirectory
+                | NotADirectory
+                | TooManyLinks
+        )
     })
 }
 
@@ -564,7 +645,21 @@ mod tests {
         for name in ["a", "a/b", "a/.b/c..d", "ä", "..."] {
             assert_eq!(inside(name), Some(PathBuf::from(name)));
         }
-        for name in ["", "/", "/etc/passwd", "..", "../a", "a/../../b", "a//b", "a/", "./a", "a\\b", "a\0b", "a/\n"] {
+        for name in [
+            "",
+            "/",
+            "/etc/passwd",
+            "..",
+            "../a",
+            "a/../../b",
+            "a//b",
+            "a/",
+            "./a",
+            "a\\b",
+            "a\0b",
+            "a/\n",
+            "a\u{202e}b",
+        ] {
             assert_eq!(inside(name), None, "{name:?}");
         }
     }
@@ -589,6 +684,31 @@ mod tests {
         let names: Vec<_> =
             fs::read_dir(out.path().join("7")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names.len(), 4, "nothing temporary is left: {names:?}");
+    }
+
+    /// The other files of the task, and other tasks, are saved.
+    #[test]
+    fn a_path_that_cannot_be_made_is_a_problem_of_its_task() {
+        let out = tempfile::tempdir().unwrap();
+        let mut problems = Vec::new();
+        let long = vec!["n".repeat(255); 40].join("/");
+        let first =
+            saved(out.path(), result(7), &task(&[("a", "1"), ("a/b", "2"), (&long, "3"), ("z", "4")]), &mut problems);
+        assert_eq!(first.files, ["a", "z"]);
+        assert_eq!(problems.len(), 2, "{problems:?}");
+        assert!(
+            problems[0].contains("task 7 left a file that cannot be saved") && problems[0].contains("a/b"),
+            "{problems:?}"
+        );
+
+        // What stands in the way of the whole task.
+        fs::write(out.path().join("8"), "a file of the user's").unwrap();
+        let error = save(out.path(), result(8), &task(&[]), &mut problems, &Interrupt::default()).unwrap_err();
+        assert!(is_of_its_path(&error), "{error:?}");
+        // And of everything.
+        for kind in [io::ErrorKind::StorageFull, io::ErrorKind::PermissionDenied] {
+            assert!(!is_of_its_path(&anyhow::Error::new(io::Error::from(kind)).context("cannot write")));
+        }
     }
 
     /// However large it is.

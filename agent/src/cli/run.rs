@@ -27,11 +27,11 @@ const THREADS: usize = 1;
 #[derive(Clone, Debug, clap::Args)]
 pub struct RunArgs {
     /// Listen here for other agents, on the network for example at /ip4/0.0.0.0/tcp/4001; loopback only without a grid;
-    /// repeatable
-    #[arg(long, value_name = "MULTIADDR", default_value = "/ip4/127.0.0.1/tcp/0")]
+    /// repeatable [default: network.listen of the settings, or a free port of loopback]
+    #[arg(long, value_name = "MULTIADDR", env = "IDLEWOOD_LISTEN", value_delimiter = ',')]
     pub listen: Vec<Multiaddr>,
-    /// Join the grid through this agent too, beside those it knows; repeatable
-    #[arg(long, value_name = "MULTIADDR")]
+    /// Join the grid through this agent too, beside those it knows; repeatable [default: network.bootstrap of the settings]
+    #[arg(long, value_name = "MULTIADDR", env = "IDLEWOOD_BOOTSTRAP", value_delimiter = ',')]
     pub bootstrap: Vec<Multiaddr>,
     /// Tasks that may run at the same time [default: limits.slots of the settings, or 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -59,6 +59,7 @@ pub(super) fn run(context: &Context, args: RunArgs) -> anyhow::Result<ExitCode> 
         die_with_parent().context("cannot tie this agent to the process that started it")?;
     }
     log()?;
+    super::act_as_owner(&context.state_dir)?;
     let options = RunOptions {
         state_dir: context.state_dir.clone(),
         config: context.config.clone(),
@@ -89,7 +90,7 @@ fn log() -> anyhow::Result<()> {
     let colours = output::shows_colours(io::stderr().is_terminal());
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr)
+        .with_writer(|| output::Harmless(io::stderr()))
         .with_ansi(colours)
         .try_init()
         .map_err(anyhow::Error::from_boxed)

@@ -44,8 +44,8 @@ struct Report {
     commits_lost: u64,
     size_bytes: u64,
     live_bytes: u64,
-    /// Why the store does not open.
-    failure: Option<String>,
+    /// What of the store's files is damaged.
+    flaws: Vec<String>,
     set_aside: Vec<PathBuf>,
     /// What to do; null where nothing is wrong.
     advice: Option<String>,
@@ -62,6 +62,7 @@ pub(super) fn run(context: &Context, command: &StoreCommand) -> anyhow::Result<E
     if !context.state_dir.exists() {
         anyhow::bail!("there is no state directory {}: name another with --state-dir", context.state_dir.display());
     }
+    super::act_as_owner(&context.state_dir)?;
     let lock = StateLock::acquire(&context.state_dir)?;
     let inspection = store::inspect(&lock)?;
     match command {
@@ -89,7 +90,7 @@ fn report(inspection: Inspection) -> Report {
         commits_lost: inspection.commits_lost,
         size_bytes: inspection.size_bytes,
         live_bytes: inspection.live_bytes,
-        failure: inspection.unreadable,
+        flaws: inspection.flaws,
         set_aside: inspection.set_aside,
         advice: None,
     };
@@ -110,12 +111,7 @@ fn report(inspection: Inspection) -> Report {
 }
 
 fn advice(report: &Report) -> Option<&'static str> {
-    if report.failure.is_some() {
-        Some(
-            "start the agent: it sets the store aside and begins anew under its identity; the grid issues again what it \
-             held, and bags that were submitted here have to be submitted again",
-        )
-    } else if report.newer > 0 {
+    if report.newer > 0 {
         Some("a newer idlewood wrote these records: update this one")
     } else if report.damaged + report.unreadable > 0 {
         Some(
@@ -123,7 +119,15 @@ fn advice(report: &Report) -> Option<&'static str> {
              grid issues again what it held",
         )
     } else if report.commits_lost > 0 {
-        Some("the disk or its cache lost what was synced: check the disk; the agent goes on with what is there")
+        Some(
+            "the disk or its cache lost what was synced: check the disk; start the agent: it keeps what is damaged under \
+             another name and goes on with what is there",
+        )
+    } else if !report.flaws.is_empty() {
+        Some(
+            "nothing is lost, since all is there twice: start the agent, which keeps what is damaged under another name and \
+             writes it anew; check the disk",
+        )
     } else {
         None
     }
@@ -147,8 +151,8 @@ fn kind(record: &Record) -> &'static str {
 fn print(report: &Report) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let mut pairs = vec![("store", if report.sound { "sound".to_owned() } else { "damaged".to_owned() })];
-    if let Some(failure) = &report.failure {
-        pairs.push(("why", output::printable(failure)));
+    for flaw in &report.flaws {
+        pairs.push(("why", output::printable(flaw)));
     }
     for (kind, tally) in &report.records {
         pairs.push((kind, format!("{}, {}", output::count(tally.count, "record"), output::bytes(tally.bytes))));
@@ -175,9 +179,6 @@ fn print(report: &Report) -> io::Result<()> {
 }
 
 fn export(inspection: &Inspection, to: Option<&PathBuf>) -> anyhow::Result<ExitCode> {
-    if let Some(reason) = &inspection.unreadable {
-        anyhow::bail!("nothing can be exported, since the store does not open: {reason}; see `idlewood store check`");
-    }
     let records: Vec<Value> = inspection.records.iter().map(|(key, value)| exported(key, value)).collect();
     let damaged: Vec<String> = inspection.damaged.iter().map(hex::encode).collect();
     let all = json!({ "records": records, "damaged_keys": damaged, "commits_lost": inspection.commits_lost });
@@ -303,7 +304,7 @@ mod tests {
         let nonsense = with(|inspection| inspection.records[0].1.truncate(2));
         assert_eq!((nonsense.sound, nonsense.unreadable), (false, 1));
         assert!(!with(|inspection| inspection.commits_lost = 1).sound);
-        let shut = with(|inspection| inspection.unreadable = Some("corrupt".to_owned()));
-        assert!(shut.advice.is_some_and(|advice| advice.contains("sets the store aside")));
+        let healed = with(|inspection| inspection.flaws.push("the database: corrupt".to_owned()));
+        assert!(!healed.sound && healed.advice.is_some_and(|advice| advice.contains("nothing is lost")));
     }
 }

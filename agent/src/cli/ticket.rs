@@ -68,7 +68,7 @@ pub(super) fn ticket(context: &Context, args: &TicketArgs) -> anyhow::Result<Exi
     let path = args.to.clone().unwrap_or_else(|| PathBuf::from(format!("ticket-{short}")));
     let bytes = Ticket { identity, membership, records, blobs }.write(&path)?;
     if context.format == Format::Json {
-        output::json(&json!({ "bag": content.bag, "file": path, "bytes": bytes, "results": content.results.len() }))?;
+        output::json(&json!({ "bag": content.bag, "file": path, "bytes": bytes, "results": content.done }))?;
     } else {
         let (size, path) = (output::bytes(bytes), path.display());
         writeln!(io::stdout(), "ticket of bag {short} in {path}, {size}: keep it safe, it holds this machine's key")?;

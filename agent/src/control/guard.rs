@@ -11,6 +11,7 @@ use axum::response::Response;
 use blake3::Hash;
 
 use super::Failure;
+use super::server::Shown;
 
 /// What a request must show.
 #[derive(Clone, Debug)]
@@ -50,5 +51,9 @@ impl Guard {
 /// Lets a request pass, or answers in its place.
 pub(super) async fn check(State(guard): State<Guard>, request: Request, next: Next) -> Result<Response, Failure> {
     guard.examine(request.headers())?;
+    // Such a connection is the owner's, and makes room for nobody.
+    if let Some(shown) = request.extensions().get::<Shown>() {
+        shown.set();
+    }
     Ok(next.run(request).await)
 }

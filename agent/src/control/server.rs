@@ -1,39 +1,129 @@
-//! Connections to the control API: so many at the same time, each of which has to say what it wants within a while. Who has no
-//! token can connect too, and must not keep the owner's commands out for long.
+//! Connections to the control API. Any user of the machine can connect, and only the owner knows the token: a connection
+//! that has not shown it is *silent*. Silent connections are few, and where another comes the oldest of them goes, so that
+//! no number of them keeps the owner's commands out.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
-/// Connections at the same time; others wait for one of them to end.
-const CONNECTIONS_MAX: usize = 64;
+/// Silent connections at the same time.
+const SILENT_MAX: usize = 64;
+/// Connections that have shown the token, at the same time; further commands wait for one of them to end.
+const SHOWN_MAX: usize = 256;
+/// How long a silent connection stays at the least: time for an honest client to be heard. Its request is sent together
+/// with the connection, and lies in the socket when that is accepted.
+const SILENT_LEAST: Duration = Duration::from_millis(100);
 /// How long the head of a request may take, also that of the next one on the same connection.
-const HEAD_WAIT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 30 });
+const HEAD_WAIT: Duration = Duration::from_secs(30);
 /// After a connection could not be accepted: the process may have too many files open.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Whether a connection has shown the token; in the extensions of each of its requests, where the guard sets it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shown(Arc<AtomicBool>);
+
+impl Shown {
+    /// The token is right.
+    pub(super) fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// One connection.
+struct Connection {
+    accepted: Instant,
+    shown: Shown,
+    task: AbortHandle,
+}
+
+/// All connections, the oldest first.
+#[derive(Default)]
+struct Connections(VecDeque<Connection>);
+
+impl Connections {
+    fn add(&mut self, shown: Shown, task: AbortHandle) {
+        self.0.push_back(Connection { accepted: Instant::now(), shown, task });
+    }
+
+    fn forget_ended(&mut self) {
+        self.0.retain(|connection| !connection.task.is_finished());
+    }
+
+    fn is_full(&self) -> bool {
+        self.0.len() >= SILENT_MAX + SHOWN_MAX
+    }
+
+    /// When the next connection may be accepted; `None`: once one ends that has shown the token.
+    fn next_accept(&self) -> Option<Instant> {
+        let silent = || self.0.iter().filter(|connection| !connection.shown.is_set());
+        let oldest = silent().next().map(|connection| connection.accepted + SILENT_LEAST);
+        if silent().count() >= SILENT_MAX || self.is_full() { oldest } else { Some(Instant::now()) }
+    }
+
+    /// Ends the oldest silent connection where there are too many.
+    fn make_room(&mut self) {
+        let silent = self.0.iter().filter(|connection| !connection.shown.is_set()).count();
+        if silent < SILENT_MAX && !self.is_full() {
+            return;
+        }
+        if let Some(oldest) = self.0.iter().position(|connection| !connection.shown.is_set())
+            && let Some(connection) = self.0.remove(oldest)
+        {
+            debug!("a connection to the control API that has shown no token makes room for another");
+            connection.task.abort();
+        }
+    }
+}
 
 /// Answers until it is `stopped`, and then what is under way.
 pub(super) async fn answer(listener: TcpListener, router: Router, mut stopped: oneshot::Receiver<()>) {
     let (stop, told) = watch::channel(());
-    let mut connections = JoinSet::new();
+    let mut tasks = JoinSet::new();
+    let mut connections = Connections::default();
     loop {
+        let may_accept = connections.next_accept();
+        let accept = async {
+            match may_accept {
+                Some(when) => tokio::time::sleep_until(when).await,
+                None => std::future::pending().await,
+            }
+            listener.accept().await
+        };
         tokio::select! {
             // Dropped or sent, it is time to go.
             _ = &mut stopped => break,
-            Some(ended) = connections.join_next() => {
-                if let Err(error) = ended {
+            Some(ended) = tasks.join_next() => {
+                if let Err(error) = ended && !error.is_cancelled() {
                     warn!(%error, "a command failed");
                 }
+                connections.forget_ended();
             }
-            accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => match accepted {
-                Ok((stream, _)) => drop(connections.spawn(converse(stream, router.clone(), told.clone()))),
+            accepted = accept => match accepted {
+                Ok((stream, _)) => {
+                    connections.make_room();
+                    let shown = Shown::default();
+                    let task = tasks.spawn(converse(stream, router.clone(), shown.clone(), told.clone()));
+                    connections.add(shown, task);
+                }
                 Err(error) => {
                     warn!(%error, "a command cannot be taken now");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -42,21 +132,26 @@ pub(super) async fn answer(listener: TcpListener, router: Router, mut stopped: o
         }
     }
     drop((listener, stop));
-    while let Some(ended) = connections.join_next().await {
+    while let Some(ended) = tasks.join_next().await {
         if let Err(error) = ended {
             debug!(%error, "a command was cut off");
         }
     }
 }
 
-async fn converse(stream: TcpStream, router: Router, mut told: watch::Receiver<()>) {
+async fn converse(stream: TcpStream, router: Router, shown: Shown, mut told: watch::Receiver<()>) {
     // The end of an answer would wait until its beginning is acknowledged: 40 ms for each task whose output is asked for.
     if let Err(error) = stream.set_nodelay(true) {
         debug!(%error, "answers of the control API may be late");
     }
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_WAIT);
-    let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let routes = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(shown.clone());
+        routes.call(request.map(Body::new))
+    });
+    let connection = http.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let result = tokio::select! {
         result = connection.as_mut() => result,
@@ -74,41 +169,114 @@ async fn converse(stream: TcpStream, router: Router, mut told: watch::Receiver<(
 #[cfg(test)]
 mod tests {
     use std::io::{Read as _, Write as _};
-    use std::net::TcpStream;
+    use std::net::{SocketAddr, TcpStream};
+    use std::sync::atomic::AtomicUsize;
 
+    use axum::extract::Extension;
     use axum::routing::get;
+    use tokio::runtime::Runtime;
 
     use super::*;
 
-    /// Whoever connects and says nothing, or half of it, is sent away, and commands get through meanwhile.
+    /// Serves `/`, which takes every request for one with the token, and `/wait`, which does so and never answers.
+    struct Served {
+        runtime: Runtime,
+        address: SocketAddr,
+        stop: oneshot::Sender<()>,
+        served: tokio::task::JoinHandle<()>,
+        waiting: Arc<AtomicUsize>,
+    }
+
+    impl Served {
+        fn start() -> Self {
+            let runtime =
+                tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
+            let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a port");
+            let address = listener.local_addr().expect("it listens");
+            let (stop, stopped) = oneshot::channel();
+            let waiting = Arc::new(AtomicUsize::new(0));
+            let counted = waiting.clone();
+            let answered = async |shown: Extension<Shown>| {
+                shown.0.set();
+                "said"
+            };
+            let wait = async move |shown: Extension<Shown>| -> &'static str {
+                shown.0.set();
+                counted.fetch_add(1, Ordering::SeqCst);
+                std::future::pending().await
+            };
+            let router = Router::new().route("/", get(answered)).route("/wait", get(wait));
+            let served = runtime.spawn(answer(listener, router, stopped));
+            Self { runtime, address, stop, served, waiting }
+        }
+
+        fn connect(&self) -> TcpStream {
+            let stream = TcpStream::connect(self.address).expect("it listens");
+            stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
+            stream
+        }
+
+        fn ask(&self, path: &str) -> TcpStream {
+            let mut stream = self.connect();
+            let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes()).expect("there is room");
+            stream
+        }
+
+        fn assert_answers(&self) {
+            let mut said = String::new();
+            self.ask("/").read_to_string(&mut said).expect("it is answered");
+            assert!(said.starts_with("HTTP/1.1 200") && said.ends_with("said"), "{said}");
+        }
+
+        fn end(self) {
+            self.stop.send(()).expect("it runs");
+            self.runtime.block_on(async {
+                self.served.abort();
+                assert!(self.served.await.is_err_and(|error| error.is_cancelled()));
+            });
+        }
+    }
+
+    /// Whoever connects and says nothing, or half of it, makes room for who comes later: nobody waits for their time to
+    /// be over, which in this test is longer than anything is read for.
     #[test]
     fn connections_that_say_nothing_keep_no_command_out() {
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
-        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a port");
-        let address = listener.local_addr().expect("it listens");
-        let (stop, stopped) = oneshot::channel();
-        let served = runtime.spawn(answer(listener, Router::new().route("/", get(async || "said")), stopped));
-        let patience = Some(Duration::from_secs(60));
-        let connect = || {
-            let stream = TcpStream::connect(address).expect("it listens");
-            stream.set_read_timeout(patience).expect("a socket");
-            stream
-        };
-        let mut silent: Vec<TcpStream> = (0..2 * CONNECTIONS_MAX).map(|_| connect()).collect();
+        let served = Served::start();
+        let mut silent: Vec<TcpStream> = (0..3 * SILENT_MAX + 1).map(|_| served.connect()).collect();
         for stream in silent.iter_mut().step_by(2) {
-            stream.write_all(b"GET / HT").expect("there is room");
+            // The first ones may be gone already.
+            if let Err(error) = stream.write_all(b"GET / HT") {
+                assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock);
+            }
         }
-        let mut command = connect();
-        command.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect("there is room");
-        let mut said = String::new();
-        command.read_to_string(&mut said).expect("they had to go");
-        assert!(said.starts_with("HTTP/1.1 200") && said.ends_with("said"), "{said}");
-        for mut stream in silent {
-            let mut rest = Vec::new();
-            stream.read_to_end(&mut rest).expect("closed, and not for want of patience");
+        served.assert_answers();
+        // Of the last 64 one at most made room for it.
+        let last = &mut silent[2 * SILENT_MAX + 2..];
+        for stream in last {
+            stream.set_nonblocking(true).expect("a socket");
+            let error = stream.read(&mut [0; 1]).expect_err("it is open, and says nothing");
+            assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
         }
-        stop.send(()).expect("it runs");
-        runtime.block_on(served).expect("it ends when it is told");
+        served.end();
+    }
+
+    /// Silent connections go for commands, and commands do not go for silent connections.
+    #[test]
+    fn commands_under_way_stay_whoever_comes() {
+        let served = Served::start();
+        let waiting: Vec<TcpStream> = (0..SILENT_MAX).map(|_| served.ask("/wait")).collect();
+        while served.waiting.load(Ordering::SeqCst) < SILENT_MAX {
+            std::thread::yield_now();
+        }
+        let silent: Vec<TcpStream> = (0..2 * SILENT_MAX).map(|_| served.connect()).collect();
+        served.assert_answers();
+        for mut stream in waiting {
+            stream.set_nonblocking(true).expect("a socket");
+            let error = stream.read(&mut [0; 1]).expect_err("it is not answered, and not cut off");
+            assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+        }
+        drop(silent);
+        served.end();
     }
 }

@@ -17,6 +17,7 @@ use crate::tiles::{Canvas, Picture};
 /// When a result cannot be had or does not fit the picture, the picture cannot be written, or the user interrupts.
 pub(super) fn check(
     client: &Client,
+    bag: &str,
     picture: &Picture,
     results: &[TaskResult],
     out: &Path,
@@ -26,7 +27,7 @@ pub(super) fn check(
     let mut tiles = Vec::with_capacity(results.len());
     for result in results.iter().filter(|result| result.success) {
         interrupt.check()?;
-        let output = TaskOutput::decode(&client.download(&result.output)?)?;
+        let output = TaskOutput::decode(&client.output(bag, result)?)?;
         let tile = output.files.get("tile.rgb").with_context(|| format!("task {} left no tile.rgb", result.index))?;
         let index = u32::try_from(result.index)?;
         canvas.place(index, tile)?;

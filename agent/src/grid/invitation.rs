@@ -105,6 +105,13 @@ impl fmt::Display for Invitation {
     }
 }
 
+impl Invitation {
+    /// Whether a text begins as an invitation does; it may be damaged all the same.
+    pub fn looks_like_one(text: &str) -> bool {
+        text.trim_start().starts_with(PREFIX)
+    }
+}
+
 impl FromStr for Invitation {
     type Err = InvitationError;
 

@@ -21,6 +21,7 @@ use super::key::{self, GRID_KEY_FILE, GridKeyError};
 use super::revocation::{REVOCATION_BYTES_MAX, REVOCATIONS_MAX, Revocation, Revocations};
 use super::{files, invitation};
 use crate::identity;
+use crate::output;
 
 /// Longest name of a grid, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -382,7 +383,7 @@ fn peer_id(machine: &Keypair) -> PeerId {
 }
 
 fn check_name(name: &str) -> Result<(), MembershipError> {
-    let is_good = !name.is_empty() && name.len() <= NAME_BYTES_MAX && !name.chars().any(char::is_control);
+    let is_good = !name.is_empty() && name.len() <= NAME_BYTES_MAX && !name.chars().any(output::steers);
     if is_good { Ok(()) } else { Err(MembershipError::Name) }
 }
 

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use idlewood_overlay::PeerId;
 use libp2p::request_response::{InboundRequestId, ResponseChannel};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tracing::debug;
 
+use super::room::Share;
 use super::task::Task;
 use super::wire::Reply;
-use super::{Counters, Item, Outbound};
+use super::{Counters, Outbound};
 
 /// How long an answer waits. Our choice: an agent says what it has to say to a message within a millisecond or two, and who sends
 /// many messages in a row must not wait for long.
@@ -41,8 +41,8 @@ pub(super) struct Owed {
 pub(super) struct Answers {
     /// The oldest first.
     owed: VecDeque<Owed>,
-    /// Messages that leave with an answer: their shares of the budget.
-    leaving: HashMap<InboundRequestId, OwnedSemaphorePermit>,
+    /// Messages that leave with an answer: their shares of the room.
+    leaving: HashMap<InboundRequestId, Share>,
     /// When the last of them was written.
     left: Option<Instant>,
     /// This agent leaves: answers wait no more.
@@ -112,19 +112,19 @@ impl Task {
         }
     }
 
-    /// Sends messages that wait for `to` with the answers that it waits for.
+    /// Sends messages of the tree that wait for `to` with the answers that it waits for.
     pub(super) fn answer_with_messages(&mut self, to: PeerId) {
         let Some(link) = self.links.get_mut(&to) else { return };
-        while matches!(link.waiting.front(), Some(Item::Message(_)))
+        while link.waiting.has_of_tree()
             && let Some(owed) = self.answers.take(to)
-            && let Some(Item::Message(Outbound { bytes, permit })) = link.waiting.pop_front()
+            && let Some(Outbound { bytes, share }) = link.waiting.next_of_tree()
         {
             match self.swarm.behaviour_mut().requests.send_response(owed.channel, Reply::Message(bytes)) {
                 Ok(()) => {
-                    self.answers.leaving.insert(owed.id, permit);
+                    self.answers.leaving.insert(owed.id, share);
                 }
                 // Whoever asked has gone away since.
-                Err(Reply::Message(bytes)) => link.waiting.push_front(Item::Message(Outbound { bytes, permit })),
+                Err(Reply::Message(bytes)) => link.waiting.put_back(Outbound { bytes, share }),
                 Err(_) => {
                     debug!("an answer comes back as another");
                     Counters::add(&self.counters.dropped);

@@ -5,7 +5,7 @@
 //! nobody answers there, what the peer itself said last (`addresses`); and a fresh local port is used, as re-using the
 //! listening one makes quick redials on one machine collide.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use idlewood_overlay::PeerId;
@@ -13,20 +13,18 @@ use libp2p::request_response::{OutboundFailure, OutboundRequestId};
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{ConnectionId, DialError as SwarmDialError};
 use libp2p::{Multiaddr, TransportError};
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::debug;
 
 use super::admission::AdmissionError;
 use super::rate::Allowance;
 use super::reach::Reach;
-use super::swarm::IN_FLIGHT_MAX;
+use super::room::{Kind, Share};
 use super::task::{Task, answer};
+use super::waiting::{Queue, Waiting};
 use super::wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request};
 use super::{ChunkError, ChunkReply, Counters, DialError, Item, Outbound, admission, identity, reach};
-
-/// Requests that wait for one peer.
-const WAITING_MAX: usize = 1024;
 
 /// After a failed dial the same address is not dialled again for this long, and a peer is not reported lost twice
 /// within it.
@@ -46,8 +44,7 @@ const FOUND_DIALS_MAX: usize = 8;
 /// What is known of one peer while there is something to know.
 #[derive(Default)]
 pub(super) struct Link {
-    pub(super) waiting: VecDeque<Item>,
-    pub(super) in_flight: usize,
+    pub(super) waiting: Waiting,
     /// The last address a contact gave.
     pub(super) address: Box<str>,
     pub(super) dialling: Option<(ConnectionId, Route)>,
@@ -73,7 +70,7 @@ pub(super) struct Link {
 impl Link {
     pub(super) fn is_forgettable(&self, now: Instant) -> bool {
         self.waiting.is_empty()
-            && self.in_flight == 0
+            && self.waiting.is_quiet()
             && self.dialling.is_none()
             && self.connections.is_empty()
             && self.quiet.as_ref().is_none_or(|(until, _)| *until <= now)
@@ -92,15 +89,26 @@ pub(super) enum Route {
 
 /// A request under way.
 pub(super) enum InFlight {
-    /// The permit goes back when the answer is in.
+    /// Its room is free again when the answer is in. Of a message about a bag the bytes are kept, since the peer may have no room.
     Message {
-        _permit: OwnedSemaphorePermit,
+        share: Share,
+        bytes: Vec<u8>,
     },
     Chunk {
         offset: u64,
         reply: oneshot::Sender<Result<ChunkReply, ChunkError>>,
     },
     Grid(Vec<u8>),
+}
+
+impl InFlight {
+    fn queue(&self) -> Queue {
+        match self {
+            Self::Message { share, .. } => Queue::of_message(share.kind),
+            Self::Chunk { .. } => Queue::Pieces,
+            Self::Grid(_) => Queue::Grid,
+        }
+    }
 }
 
 pub(super) struct Bootstrap {
@@ -119,30 +127,35 @@ impl Task {
         if !address.is_empty() {
             link.address = address;
         }
-        if link.waiting.len() >= WAITING_MAX {
-            debug!(peer = ?to, "too many messages wait for one peer; dropped");
-            self.fail(to, item);
-            return;
+        match link.waiting.push(item) {
+            Ok(()) => self.pump(to),
+            // Its caller asks again.
+            Err(Item::Chunk { reply, .. }) => answer(reply, Ok(ChunkReply::Busy)),
+            Err(item) => {
+                debug!(peer = ?to, "too much waits for one peer; dropped");
+                self.fail(to, item);
+            }
         }
-        link.waiting.push_back(item);
-        self.pump(to);
     }
 
     /// Moves what waits for `to` onwards: sends it, or dials first, or gives it up.
     pub(super) fn pump(&mut self, to: PeerId) {
         self.answer_with_messages(to);
+        let now = Instant::now();
         let Some(link) = self.links.get_mut(&to) else { return };
         let peer = identity::to_libp2p(to);
         if self.swarm.behaviour().requests.is_connected(&peer) {
-            while link.in_flight < IN_FLIGHT_MAX
-                && let Some(item) = link.waiting.pop_front()
-            {
+            while let Some(item) = link.waiting.next(now) {
                 let (request, in_flight) = match item {
-                    Item::Message(Outbound { bytes, permit }) => {
-                        (Request::Message(bytes), InFlight::Message { _permit: permit })
+                    Item::Message(Outbound { bytes, share }) => {
+                        let kept = if share.kind == Kind::Bag { bytes.clone() } else { Vec::new() };
+                        (Request::Message(bytes), InFlight::Message { share, bytes: kept })
                     }
-                    // The caller gave up.
-                    Item::Chunk { reply, .. } if reply.is_closed() => continue,
+                    Item::Chunk { reply, .. } if reply.is_closed() => {
+                        // The caller gave up.
+                        link.waiting.landed(Queue::Pieces);
+                        continue;
+                    }
                     Item::Chunk { hash, offset, reply } => {
                         (Request::Chunk { hash, offset }, InFlight::Chunk { offset, reply })
                     }
@@ -150,7 +163,6 @@ impl Task {
                 };
                 let id = self.swarm.behaviour_mut().requests.send_request(&peer, request);
                 self.in_flight.insert(id, in_flight);
-                link.in_flight += 1;
             }
             return;
         }
@@ -158,7 +170,7 @@ impl Task {
             return;
         }
         if let Some((until, address)) = &link.quiet
-            && *until > Instant::now()
+            && *until > now
             && *address == link.address
         {
             // It was reported when the dial failed.
@@ -295,7 +307,7 @@ impl Task {
 
     /// Drops what waits for `to`.
     pub(super) fn give_up(&mut self, to: PeerId) {
-        let waiting = self.links.get_mut(&to).map(|link| std::mem::take(&mut link.waiting)).unwrap_or_default();
+        let waiting = self.links.get_mut(&to).map(|link| link.waiting.take()).unwrap_or_default();
         for item in waiting {
             self.fail(to, item);
         }
@@ -313,11 +325,14 @@ impl Task {
     pub(super) fn on_reply(&mut self, from: PeerId, id: OutboundRequestId, reply: Reply) {
         let Some(in_flight) = self.landed(from, id) else { return };
         match (in_flight, reply) {
-            (InFlight::Message { .. }, Reply::Ack) => Counters::add(&self.counters.sent),
-            (InFlight::Message { .. }, Reply::Message(bytes)) if bytes.len() <= MESSAGE_BYTES_MAX => {
-                Counters::add(&self.counters.sent);
+            (InFlight::Message { share, .. }, Reply::Ack) => self.is_taken(from, share.kind),
+            (InFlight::Message { share, .. }, Reply::Message(bytes)) if bytes.len() <= MESSAGE_BYTES_MAX => {
+                self.is_taken(from, share.kind);
                 // Where there is no room for it, it is lost like any other: it was not to be answered.
                 self.take_message(from, bytes);
+            }
+            (InFlight::Message { share, bytes }, Reply::Busy) if share.kind == Kind::Bag => {
+                self.put_off(from, Outbound { bytes, share });
             }
             (InFlight::Message { .. }, Reply::Busy) => Counters::add(&self.counters.dropped),
             (InFlight::Message { .. }, Reply::Message(_) | Reply::Chunk { .. } | Reply::Missing | Reply::Grid(_)) => {
@@ -350,6 +365,30 @@ impl Task {
             }
         }
         self.pump(from);
+    }
+
+    fn is_taken(&mut self, peer: PeerId, kind: Kind) {
+        Counters::add(&self.counters.sent);
+        if let Some(link) = self.links.get_mut(&peer).filter(|_| kind == Kind::Bag) {
+            link.waiting.taken();
+        }
+    }
+
+    /// A peer had no room for a message about a bag, which is said again soon.
+    fn put_off(&mut self, peer: PeerId, message: Outbound) {
+        let link = self.links.get_mut(&peer);
+        match link.and_then(|link| link.waiting.put_off(message, Instant::now())) {
+            Some(until) => drop(self.resting.insert((until, peer))),
+            None => Counters::add(&self.counters.dropped),
+        }
+    }
+
+    /// Says again what was put off until now.
+    pub(super) fn pump_rested(&mut self, now: Instant) {
+        while let Some(&(until, peer)) = self.resting.first().filter(|(until, _)| *until <= now) {
+            self.resting.remove(&(until, peer));
+            self.pump(peer);
+        }
     }
 
     /// Says something about the grid, dialling first where that is needed and an address is known.
@@ -411,16 +450,16 @@ impl Task {
     fn landed(&mut self, peer: PeerId, id: OutboundRequestId) -> Option<InFlight> {
         let in_flight = self.in_flight.remove(&id)?;
         if let Some(link) = self.links.get_mut(&peer) {
-            link.in_flight -= 1;
+            link.waiting.landed(in_flight.queue());
         }
         Some(in_flight)
     }
 }
 
-/// Whether a piece of a blob can be what was asked for.
+/// Whether a piece of a blob can be what was asked for: as long as pieces are, or up to the blob's end. Whoever gave it by the byte
+/// would take a place for each.
 fn fits(offset: u64, total: u64, len: usize) -> bool {
-    let Some(rest) = total.checked_sub(offset) else { return len == 0 };
-    len <= CHUNK_BYTES_MAX && len as u64 <= rest && (len > 0 || rest == 0)
+    len as u64 == total.saturating_sub(offset).min(CHUNK_BYTES_MAX as u64)
 }
 
 fn dialable(reach: Reach, address: &str) -> Result<Multiaddr, String> {
@@ -471,8 +510,11 @@ mod tests {
 
     #[test]
     fn a_chunk_must_fit_the_request() {
-        assert!(fits(0, 0, 0) && fits(0, 5, 5) && fits(2, 5, 3) && fits(2, 5, 1) && fits(9, 5, 0) && fits(5, 5, 0));
+        let piece = CHUNK_BYTES_MAX as u64;
+        assert!(fits(0, 0, 0) && fits(0, 5, 5) && fits(2, 5, 3) && fits(9, 5, 0) && fits(5, 5, 0));
+        assert!(fits(0, u64::MAX, CHUNK_BYTES_MAX) && fits(piece, 2 * piece + 1, CHUNK_BYTES_MAX));
         assert!(!fits(0, 5, 0), "would never end");
+        assert!(!fits(2, 5, 1) && !fits(0, u64::MAX, 1), "byte by byte");
         assert!(!fits(2, 5, 4) && !fits(9, 5, 1) && !fits(0, u64::MAX, CHUNK_BYTES_MAX + 1));
     }
 }

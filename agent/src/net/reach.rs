@@ -4,7 +4,7 @@
 //! every connection begins with certificates (`admission`). The guard wraps the transport itself, so that no behaviour, no
 //! address that a remote peer announces and no forgotten path can go further.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -91,6 +91,11 @@ impl Reach {
         }
         Ok((socket, peer))
     }
+}
+
+/// A free port of this machine alone.
+pub(crate) fn loopback_address() -> Multiaddr {
+    multiaddr((Ipv4Addr::LOCALHOST, 0).into())
 }
 
 /// The address without its `/p2p/` part.

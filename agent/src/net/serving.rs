@@ -2,6 +2,7 @@
 //! time.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use idlewood_overlay::PeerId;
 use libp2p::request_response::{InboundRequestId, ResponseChannel};
@@ -23,10 +24,15 @@ const READING_MAX: usize = 4;
 const WAITING_PER_PEER_MAX: usize = IN_FLIGHT_MAX;
 const WAITING_PEERS_MAX: usize = 64;
 
+/// Who has waited for its turn for so long hears that there is too much to do, and asks again: the other side gives a request
+/// ten seconds, and what is sent after that would take the owner's cap for nothing.
+const TURN_MAX: Duration = Duration::from_secs(4);
+
 /// A request for a piece of a blob.
 struct Wanted {
     hash: [u8; 32],
     offset: u64,
+    came: Instant,
     channel: ResponseChannel<Reply>,
 }
 
@@ -72,7 +78,7 @@ impl Task {
             }
             Request::Grid(bytes) => self.hear(from, bytes, channel),
             Request::Chunk { hash, offset } => {
-                match self.serving.waiting.push(from, Wanted { hash, offset, channel }) {
+                match self.serving.waiting.push(from, Wanted { hash, offset, came: now, channel }) {
                     Ok(()) => self.serve(),
                     Err(Wanted { channel, .. }) => {
                         Counters::add(&self.counters.refused);
@@ -121,8 +127,16 @@ impl Task {
 
     fn serve(&mut self) {
         while self.serving.reading.len() < READING_MAX
-            && let Some(Wanted { hash, offset, channel }) = self.serving.waiting.pop()
+            && let Some(Wanted { hash, offset, came, channel }) = self.serving.waiting.pop()
         {
+            if !channel.is_open() {
+                continue;
+            }
+            if came.elapsed() >= TURN_MAX {
+                Counters::add(&self.counters.refused);
+                self.respond(channel, Reply::Busy);
+                continue;
+            }
             let (blobs, rates) = (self.blobs.clone(), self.serving.rates.clone());
             let read = move || match blobs.read_chunk(hash.into(), offset, CHUNK_BYTES_MAX) {
                 Ok(Some(chunk)) => Reply::Chunk { total: chunk.total, bytes: chunk.bytes },

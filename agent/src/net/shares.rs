@@ -64,6 +64,11 @@ impl Held {
         messages + self.messages < self.messages_max && of_peer + self.bytes + bytes <= self.bytes_max
     }
 
+    /// Whether messages of this peer wait.
+    pub(super) fn has(&self, peer: PeerId) -> bool {
+        self.of.contains_key(&peer)
+    }
+
     /// It waits.
     pub(super) fn add(&mut self, peer: PeerId, bytes: usize) {
         let of_peer = self.of.entry(peer).or_default();

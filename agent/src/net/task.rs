@@ -3,7 +3,7 @@
 //! Nothing here waits for anything but the swarm, the commands and room for events. What goes out is in `outwards`, what
 //! others ask in `serving`.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,6 +65,8 @@ pub(super) struct Task {
     /// Who said on the local network that it is there, and where.
     pub(super) found: Found,
     pub(super) in_flight: HashMap<OutboundRequestId, InFlight>,
+    /// Peers that had no room, and when they are tried again.
+    pub(super) resting: BTreeSet<(Instant, PeerId)>,
     pub(super) bootstraps: HashMap<ConnectionId, Bootstrap>,
     pub(super) serving: Serving,
     pub(super) answers: Answers,
@@ -101,6 +103,7 @@ impl Task {
             addresses: Addresses::new(reach),
             found: Found::default(),
             in_flight: HashMap::new(),
+            resting: BTreeSet::new(),
             bootstraps: HashMap::new(),
             serving,
             answers: Answers::default(),
@@ -116,6 +119,7 @@ impl Task {
         let (events, gate) = (self.events.clone(), self.gate.clone());
         loop {
             let answer_due = self.answers.due();
+            let rested_at = self.resting.first().map(|(until, _)| *until);
             tokio::select! {
                 command = self.commands.recv() => match command {
                     Some(Command::Shutdown) | None => break,
@@ -137,6 +141,9 @@ impl Task {
                 Some(served) = self.serving.reading.join_next() => self.on_served(served),
                 () = tokio::time::sleep_until(answer_due.unwrap_or_else(Instant::now)), if answer_due.is_some() => {
                     self.answer_due(Instant::now());
+                }
+                () = tokio::time::sleep_until(rested_at.unwrap_or_else(Instant::now)), if rested_at.is_some() => {
+                    self.pump_rested(Instant::now());
                 }
                 () = gate.changed() => self.on_grid_changed(),
                 _ = look.tick() => self.look(),
@@ -162,8 +169,9 @@ impl Task {
             if until <= now {
                 break;
             }
+            let until = self.resting.first().map_or(until, |(rested, _)| until.min(*rested));
             tokio::select! {
-                () = tokio::time::sleep_until(until) => {}
+                () = tokio::time::sleep_until(until) => self.pump_rested(Instant::now()),
                 event = self.swarm.select_next_some() => self.on_swarm_event(event),
                 Some(served) = self.serving.reading.join_next() => self.on_served(served),
             }

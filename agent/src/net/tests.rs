@@ -1,12 +1,14 @@
 //! Whole swarms in one process, over real sockets on loopback.
 
 mod answers;
+mod fetching;
 mod floods;
 mod measurements;
 
 use std::path::Path;
 use std::time::Instant;
 
+use idlewood_scheduler::BagId;
 use libp2p::core::muxing::StreamMuxerBox;
 use libp2p::core::upgrade::Version;
 use libp2p::futures::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, StreamExt as _};
@@ -25,6 +27,8 @@ use crate::grid::{Role, Terms, grid_id, now_s};
 /// Which key a grid has.
 pub(super) const GRID: u8 = 7;
 pub(super) const WAIT: Duration = Duration::from_secs(10);
+/// For which bag blobs are fetched.
+pub(super) const BAG: BagId = BagId([6; 32]);
 
 pub(super) struct Node {
     pub(super) net: NetHandle,
@@ -188,22 +192,22 @@ async fn a_blob_travels_in_pieces_and_is_downloaded_once() {
     let mut calls = tokio::task::JoinSet::new();
     for _ in 0..8 {
         let (fetcher, sources) = (fetcher.clone(), sources.clone());
-        calls.spawn(async move { fetcher.fetch(hash, 1 << 20, sources).await });
+        calls.spawn(async move { fetcher.fetch(hash, 1 << 20, sources, BAG).await });
     }
     while let Some(path) = calls.join_next().await {
         assert_eq!(std::fs::read(path.unwrap().unwrap()).unwrap(), content);
     }
     let sent = source.net.counters().bytes_sent;
     assert!((700_001..702_000).contains(&sent), "one download, not eight: {sent}");
-    let path = fetcher.fetch(empty, 0, sources.clone()).await.unwrap();
+    let path = fetcher.fetch(empty, 0, sources.clone(), BAG).await.unwrap();
     assert_eq!(std::fs::read(path).unwrap(), b"");
 
     let other = source.blobs.put_bytes(&content[1..]).unwrap();
-    let error = fetcher.fetch(other, 1000, sources.clone()).await.unwrap_err();
+    let error = fetcher.fetch(other, 1000, sources.clone(), BAG).await.unwrap_err();
     assert!(error.to_string().contains("1000 are allowed"), "{error}");
-    assert!(matches!(fetcher.fetch(hash, 1000, sources.clone()).await, Err(FetchError::TooLarge { .. })));
+    assert!(matches!(fetcher.fetch(hash, 1000, sources.clone(), BAG).await, Err(FetchError::TooLarge { .. })));
     let absent = blake3::hash(b"nobody has this");
-    let error = fetcher.fetch(absent, 1000, sources).await.unwrap_err();
+    let error = fetcher.fetch(absent, 1000, sources, BAG).await.unwrap_err();
     assert!(error.to_string().contains("does not have it"), "{error}");
     assert_eq!(
         target.net.chunk(&source.contact, hash, 1 << 40).await,
@@ -221,7 +225,7 @@ async fn blobs_take_no_more_of_the_line_than_the_owner_gives() {
         let hash = source.blobs.put_bytes(&content).unwrap();
         cap.set(Some(1 << 20));
         let begin = std::time::Instant::now();
-        let path = fetcher.fetch(hash, 1 << 20, vec![source.contact.clone()]).await.unwrap();
+        let path = fetcher.fetch(hash, 1 << 20, vec![source.contact.clone()], BAG).await.unwrap();
         // Half a mebibyte at one a second.
         assert!(begin.elapsed() >= Duration::from_millis(500), "{:?}", begin.elapsed());
         assert_eq!(std::fs::read(path).unwrap(), content);
@@ -241,12 +245,12 @@ async fn a_source_that_lies_or_is_gone_is_passed_over() {
     let gone = Contact { peer: PeerId([3; 32]), incarnation: 1, address: "/ip4/127.0.0.1/tcp/1".into(), nonce: None };
     let fetcher = Fetcher::new(target.blobs.clone(), target.net.clone());
 
-    let error = fetcher.fetch(hash, 1 << 20, vec![gone.clone(), liar.contact.clone()]).await.unwrap_err();
+    let error = fetcher.fetch(hash, 1 << 20, vec![gone.clone(), liar.contact.clone()], BAG).await.unwrap_err();
     let text = error.to_string();
     assert!(text.contains("cannot be reached") && text.contains("other content"), "{text}");
     assert_eq!(target.blobs.used_bytes(), 0, "nothing of it may stay");
     assert_eq!(target.net.counters().protocol_errors, 1, "it is counted");
-    let path = fetcher.fetch(hash, 1 << 20, vec![gone, liar.contact, honest.contact]).await.unwrap();
+    let path = fetcher.fetch(hash, 1 << 20, vec![gone, liar.contact, honest.contact], BAG).await.unwrap();
     assert_eq!(std::fs::read(path).unwrap(), content);
 }
 
@@ -603,25 +607,24 @@ async fn a_shutdown_delivers_what_is_queued() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_does_not_keep_up_refuses_and_recovers() {
     let (a, mut b) = (Node::start().await, Node::start().await);
-    // 400 messages of 200 kB are 80 MB: more than either side holds. `b` takes no event meanwhile.
-    let mut sent = 0;
-    for _ in 0..400 {
-        a.net.send(&b.contact, vec![1; 200_000]);
-        sent += 1;
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    // `b` takes no event meanwhile. What is sent comes back where there is no room for it, and only then.
     let (from, to) = (a.net.clone(), b.net.clone());
-    until("all messages to be accounted for", || {
-        let counters = from.counters();
-        counters.messages_sent + counters.messages_dropped == sent
+    let (mut taken, mut came_back) = (0, 0);
+    until("the receiver to be full", || {
+        while a.net.send(&b.contact, vec![1; 200_000]) {
+            taken += 1;
+        }
+        came_back += 1;
+        to.counters().messages_refused > 0
     })
     .await;
-    assert!(to.counters().messages_refused > 0, "{:?}", to.counters());
-    let received = to.counters().messages_received;
-    for _ in 0..received {
-        b.message().await;
+    assert!(taken > 20 && came_back > 0, "{taken} messages");
+    for number in 0..taken {
+        assert_eq!(b.message().await.1.len(), 200_000, "{number} of {taken}");
     }
-    assert_eq!(from.counters().messages_sent, received, "acknowledged means handed over");
+    let freed = timeout(WAIT, a.net.freed()).await.expect("there is room again");
+    assert_eq!(freed.into_iter().collect::<Vec<_>>(), [b.contact.peer]);
+    assert_eq!((from.counters().messages_sent, from.counters().messages_dropped), (taken, 0));
     a.net.send(&b.contact, b"last".to_vec());
     assert_eq!(b.message().await.1, b"last");
 }

@@ -1,15 +1,15 @@
-//! What the user may still want of a bag: some of its tasks run again, a ticket for it, or everything of it gone.
+//! What the user may still want of a bag: some of its tasks run again, or everything of it gone.
 
 use std::sync::Arc;
 
 use blake3::Hash;
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{BagId, Closing, Event, Record};
+use idlewood_scheduler::{BagId, Closing, Event};
 
 use super::Refusal;
 use super::driver::{Done, Driver};
 use super::handle::Reply;
-use super::kept::{self, Finished};
+use super::kept;
 use super::pin::Pin;
 use super::views::answer;
 use crate::api;
@@ -44,7 +44,7 @@ impl Driver {
             _ => {
                 let blobs = self.supplies.blobs.clone();
                 // What they wrote before may be why they run again.
-                again.iter().for_each(|finished| blobs.doubt(Hash::from_bytes(finished.result.output.0)));
+                self.kept.output_blobs(bag, &again).into_iter().for_each(|hash| blobs.doubt(hash));
                 let look = move || Done::RerunReady { bag, tasks, needs: needs(&blobs, bag).map(Box::new), reply };
                 self.answers.spawn_blocking(look, Done::Discarded);
                 return;
@@ -54,12 +54,9 @@ impl Driver {
     }
 
     /// Those of these tasks that are over, or those that failed.
-    fn again(&self, bag: BagId, tasks: Option<&IntervalSet>) -> Vec<&Finished> {
-        let is_chosen = |finished: &&Finished| match tasks {
-            None => !finished.result.success,
-            Some(tasks) => tasks.contains(finished.result.index),
-        };
-        self.kept.results(bag).filter(is_chosen).collect()
+    fn again(&self, bag: BagId, tasks: Option<&IntervalSet>) -> IntervalSet {
+        let (succeeded, failed) = self.peer.over(bag);
+        tasks.map_or(failed.clone(), |tasks| failed.union(&succeeded).intersection(tasks))
     }
 
     pub(super) fn rerun_ready(
@@ -73,8 +70,7 @@ impl Driver {
             Ok(needs) => needs,
             Err(refusal) => return answer(reply, Err(refusal)),
         };
-        let again = self.again(bag, tasks).into_iter().map(|finished| finished.result.index);
-        let tasks: IntervalSet = again.map(|index| index..index + 1).collect();
+        let tasks = self.again(bag, tasks);
         let refusal = match self.peer.bag(bag).map(|view| view.closed) {
             None => Refusal::NotFound("the bag was removed meanwhile".to_owned()),
             Some(Some((Closing::Cancelled, _))) => Refusal::Conflict(format!("bag {bag} was cancelled meanwhile")),
@@ -89,29 +85,6 @@ impl Driver {
             }
         };
         answer(reply, Err(refusal));
-    }
-
-    /// What another machine needs to go on with a bag.
-    pub(super) fn ticket(&self, id: &str, with_results: bool) -> Result<api::Ticket, Refusal> {
-        let view = self.find(id)?;
-        let bag = view.bag.id;
-        if view.closed.is_some() {
-            return Err(Refusal::Conflict(format!("bag {bag} is over: `idlewood bag get` saves its results")));
-        }
-        let mut records = self.peer.records_of(bag);
-        let finished: Vec<_> = self.kept.results(bag).filter(|_| with_results).cloned().collect();
-        let mut results: Vec<String> = finished.iter().map(|finished| hex::encode(finished.result.output.0)).collect();
-        results.sort_unstable();
-        results.dedup();
-        let results_bytes = finished.iter().map(|finished| finished.result.output_bytes).sum();
-        records.extend(finished.into_iter().map(|Finished { executor, at, result }| Record::Done {
-            bag,
-            executor,
-            finished: at,
-            result,
-        }));
-        let records = records.iter().map(|record| hex::encode(record.encode())).collect();
-        Ok(api::Ticket { bag: hex::encode(bag.0), records, results, results_bytes })
     }
 
     /// Forgets a bag that is over. Its results go when their room is needed.

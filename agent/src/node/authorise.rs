@@ -100,7 +100,7 @@ impl Supplies {
         sources: &[Contact],
     ) -> Result<Manifest, NoManifest> {
         let unavailable = |error: anyhow::Error| NoManifest::Unavailable(error.into());
-        let got = self.get_by(fetcher, BlobId(bag.id.0), SIGNED_BYTES_MAX, sources).await;
+        let got = self.get_by(fetcher, BlobId(bag.id.0), SIGNED_BYTES_MAX, sources, bag.id).await;
         let (path, _pin) = got.map_err(NoManifest::Unavailable)?;
         let (gate, submitter) = (self.gate.clone(), bag.submitter.peer);
         // One at a time on this machine: each takes several times its size meanwhile.

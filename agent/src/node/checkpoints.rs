@@ -16,7 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{self, Read as _};
+use std::io::{self, ErrorKind, Read as _};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,11 @@ use super::pin::Pin;
 use crate::blobs::Blobs;
 use crate::grid::{CHECKPOINT_ADDED_BYTES, Gate};
 use crate::manifest::TaskOutput;
-use crate::worker::left::{self, Contents, FILES_MAX, Left, Room};
+use crate::worker::left::{Contents, DEPTH_MAX, FILES_MAX, Left, Room};
+use crate::worker::removal;
+
+/// Most tasks of a bag of which checkpoints are looked for. Far more than a machine has begun.
+const TASKS_MAX: usize = 1 << 16;
 
 /// How often what nobody goes on from is removed.
 pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
@@ -52,7 +56,7 @@ pub(super) fn path(parent: &Path, task: TaskId) -> PathBuf {
 /// When a directory cannot be read or removed; the others are.
 pub(super) fn sweep(parent: &Path, held: &BTreeMap<BagId, IntervalSet>, in_use: &BTreeSet<BagId>) -> io::Result<()> {
     let bags = match fs::read_dir(parent) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         bags => bags?,
     };
     let mut result = Ok(());
@@ -60,19 +64,28 @@ pub(super) fn sweep(parent: &Path, held: &BTreeMap<BagId, IntervalSet>, in_use: 
         let bag = bag?.path();
         let id = id_of(&bag);
         let held = id.and_then(|id| held.get(&id));
-        let Some(directory) = Left::open(&bag)? else { continue };
-        for name in directory.names()? {
-            let index = index_of(&name);
-            if !index.is_some_and(|index| held.is_some_and(|held| held.contains(index))) {
-                result = result.and(remove(&bag.join(name)));
-            }
-        }
+        // Whatever is wrong with one, the others go.
+        result = result.and(sweep_bag(&bag, held));
         if held.is_none() && !id.is_some_and(|id| in_use.contains(&id)) {
-            // Not while something is left in it.
             match fs::remove_dir(&bag) {
-                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+                // Not while something is left in it; and what workers have put in its place stays out of their way.
+                Err(error) if matches!(error.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::NotADirectory) => {}
                 removed => result = result.and(removed),
             }
+        }
+    }
+    result
+}
+
+/// The same for one bag, of whose tasks these are held.
+fn sweep_bag(bag: &Path, held: Option<&IntervalSet>) -> io::Result<()> {
+    let Some(directory) = Left::open(bag)? else { return Ok(()) };
+    let mut result = Ok(());
+    for name in directory.names()? {
+        let name = name?;
+        let index = index_of(&name);
+        if !index.is_some_and(|index| held.is_some_and(|held| held.contains(index))) {
+            result = result.and(remove(&bag.join(name)));
         }
     }
     result
@@ -83,10 +96,13 @@ pub(super) fn sweep(parent: &Path, held: &BTreeMap<BagId, IntervalSet>, in_use: 
 /// # Errors
 /// When it cannot be removed.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
-    match Left::open(path)? {
+    match Left::open(path) {
         // A worker has it: for a task that has just come back, or it is about to die.
-        Some(directory) if !directory.lock()? => Ok(()),
-        Some(_) | None => left::remove(path),
+        Ok(Some(directory)) if !directory.lock()? => Ok(()),
+        Ok(_) => removal::remove(path),
+        // Its task has taken away the rights to it.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => removal::remove(path),
+        Err(error) => Err(error),
     }
 }
 
@@ -96,17 +112,20 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
 /// When a directory cannot be read.
 pub(super) fn found(parent: &Path) -> io::Result<BTreeMap<BagId, IntervalSet>> {
     let mut found = BTreeMap::new();
-    for bag in names(parent)? {
+    let Some(bags) = Left::open(parent)? else { return Ok(found) };
+    for bag in bags.names()? {
+        let bag = parent.join(bag?);
         let Some(id) = id_of(&bag) else { continue };
-        found.insert(id, names(&bag)?.iter().filter_map(|task| index_of(task)).map(|index| index..index + 1).collect());
+        found.insert(id, indices(&bag)?.into_iter().map(|index| index..index + 1).collect());
     }
     Ok(found)
 }
 
-/// The paths of what is in a directory; nothing where there is none.
-fn names(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    let names = Left::open(directory)?.map(|directory| directory.names()).transpose()?;
-    Ok(names.unwrap_or_default().into_iter().map(|name| directory.join(name)).collect())
+/// The tasks that have something in a bag's directory, which workers write to: as many as are ever looked at.
+fn indices(bag: &Path) -> io::Result<BTreeSet<u64>> {
+    let Some(directory) = Left::open(bag)? else { return Ok(BTreeSet::new()) };
+    let indices = directory.names()?.filter_map(|name| name.map(|name| index_of(&name)).transpose());
+    indices.take(TASKS_MAX).collect()
 }
 
 /// What is kept of each task that has a checkpoint, durable and pinned; `None`: it stays on this machine.
@@ -115,13 +134,8 @@ pub(super) type Kept = BTreeMap<u64, Option<(Checkpoint, Pin)>>;
 /// Packs the checkpoints of these tasks of a bag. Blocks.
 fn keep(parent: &Path, bag: BagId, tasks: &IntervalSet, blobs: &Arc<Blobs>, bytes_max: u64) -> io::Result<Kept> {
     let path_of = |index| path(parent, TaskId { bag, index });
-    let indices = names(&of_bag(parent, bag))?
-        .iter()
-        .filter_map(|task| index_of(task))
-        .filter(|index| tasks.contains(*index))
-        .collect::<Vec<_>>();
     let mut kept = Kept::new();
-    for index in indices {
+    for index in indices(&of_bag(parent, bag))?.into_iter().filter(|index| tasks.contains(*index)) {
         match pack(&path_of(index), bytes_max).and_then(|packed| packed.map(|bytes| store(blobs, &bytes)).transpose()) {
             Ok(Some(checkpoint)) => drop(kept.insert(index, Some(checkpoint))),
             // Nothing is in it.
@@ -179,8 +193,12 @@ pub(super) fn sign(path: &Path, task: TaskId, gate: &Gate, blobs: &Arc<Blobs>) -
 /// It is none, or cannot be written.
 pub(super) fn lay_out(path: &Path, packed: &[u8], aside: &Path) -> anyhow::Result<()> {
     let files = TaskOutput::decode(packed).context("not a checkpoint")?.files;
-    let is_inside =
-        |name: &str| !name.is_empty() && Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
+    let is_inside = |name: &str| {
+        let parts = Path::new(name).components();
+        !name.is_empty()
+            && parts.clone().count() <= DEPTH_MAX + 1
+            && parts.clone().all(|part| matches!(part, Component::Normal(_)))
+    };
     anyhow::ensure!(files.len() <= FILES_MAX && files.keys().all(|name| is_inside(name)), "not a checkpoint");
     let aside = tempfile::tempdir_in(aside)?;
     let new = aside.path().join("checkpoint");
@@ -228,12 +246,17 @@ impl Driver {
     /// Removes a checkpoint that a worker may still have open.
     fn set_aside(&mut self, task: TaskId) {
         let path = path(self.supplies.homes.checkpoints(), task);
-        let moved = tempfile::tempdir_in(self.supplies.homes.scratch())
-            .and_then(|aside| fs::rename(&path, aside.path().join("checkpoint")).map(|()| aside));
+        let moved = tempfile::tempdir_in(self.supplies.homes.scratch()).and_then(|aside| {
+            fs::rename(&path, aside.path().join("checkpoint"))?;
+            // What it has of the task is not for its own way of removing.
+            Ok(aside.keep())
+        });
         match moved {
             Ok(aside) => {
                 let remove = move || {
-                    drop(aside);
+                    if let Err(error) = removal::remove(&aside) {
+                        tracing::warn!(%error, path = %aside.display(), "a checkpoint cannot be removed");
+                    }
                     Done::Discarded
                 };
                 self.jobs.spawn_blocking(remove, Done::Discarded);
@@ -322,7 +345,7 @@ mod tests {
             let files = BTreeMap::from([(name.to_owned(), serde_bytes::ByteBuf::from(b"x".to_vec()))]);
             TaskOutput { files, ..TaskOutput::default() }.encode()
         };
-        for name in ["../out", "/out", "a/../../out", "", "./a"] {
+        for name in ["../out", "/out", "a/../../out", "", "./a", &"d/".repeat(DEPTH_MAX + 2)] {
             lay_out(&path, &packed(name), parent.path()).expect_err(name);
         }
         lay_out(&path, b"nonsense", parent.path()).expect_err("not even an output");

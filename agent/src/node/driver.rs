@@ -21,7 +21,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use super::absence::Absence;
 use super::again::Needs;
 use super::checkpoints;
-use super::commits::Commits;
+use super::commits::{Commits, Ended};
 use super::handle::{Command, Reply};
 use super::jobs::Jobs;
 use super::kept::Kept;
@@ -320,6 +320,7 @@ impl Driver {
                 self.look_at_owner();
                 self.notice_absence();
                 self.fetch_outputs();
+                self.tidy_partial_blobs();
             }
             // An idle agent is not woken for it.
             _ = wakes.relieve.tick(), if self.runs.are_long() => self.relieve_runs(),
@@ -357,9 +358,15 @@ impl Driver {
             // number waits.
             Some((id, done)) = self.answers.next() => self.done(id, done),
             Some(command) = self.commands.recv() => self.command(command),
+            peers = self.net.freed() => peers.into_iter().for_each(|peer| self.feed(Event::Room(peer))),
             Some(event) = self.net_events.recv(), if self.commits.has_room() => self.net_event(event),
         }
         self.send_results();
+        while let Some(event) = self.follow_ups.pop_front() {
+            // There was no room for results.
+            self.feed(event);
+            self.send_results();
+        }
         if self.commits.is_closed() && self.fatal.is_none() {
             self.fatal = Some(CommitError::Broken("its writer has ended".to_owned()));
         }
@@ -423,10 +430,11 @@ impl Driver {
             }
             if let Change::Put(Record::Bag { bag, closed: Some(_), .. }) = change {
                 self.stop_measuring(bag.id);
+                self.let_go_of_outputs(bag.id);
             }
         }
         let is_patient = changes.iter().any(is_of_an_end);
-        self.commits.push(ticket, changes.into_iter().map(to_store).collect::<Vec<_>>(), is_patient);
+        self.commits.push(ticket, changes, is_patient);
         self.commits.flow(&self.store);
     }
 
@@ -453,10 +461,11 @@ impl Driver {
         if let Err(error @ CommitError::Broken(_)) = &result.result {
             self.fatal = Some(error.clone());
         }
-        match self.commits.ended(result) {
-            Ok(()) => self.feed(Event::Persisted(Ticket(result.ticket))),
-            Err(keys) => self.refuse_unwritten(&keys),
+        let Ended { durable, unwritten } = self.commits.ended(result);
+        for ticket in durable {
+            self.feed(Event::Persisted(ticket));
         }
+        self.refuse_unwritten(&unwritten);
         self.commits.flow(&self.store);
     }
 
@@ -511,8 +520,8 @@ impl Driver {
             Done::Measured { bag, cpu, collected } => self.measured(bag, cpu, &collected),
             Done::Authorised { bag, manifest } => self.authorised(bag, manifest),
             Done::MeasureAgain => self.measure_again(job),
-            Done::OutputKept { task, kept } => self.output_kept(task, kept),
-            Done::NoRoom { wanted } => self.no_room_for(wanted),
+            Done::OutputKept { task, kept } => self.output_kept(job, task, kept),
+            Done::NoRoom { wanted } => self.no_room_for(job, wanted),
             Done::Accepted { result, reply } => self.accepted(result, reply),
             Done::AcceptLost => self.accepting -= 1,
             Done::RerunReady { bag, tasks, needs, reply } => self.rerun_ready(bag, tasks.as_ref(), needs, reply),
@@ -542,16 +551,13 @@ impl Driver {
     }
 }
 
-/// Whether a task has ended: many do, and nobody waits for one of them.
+/// Whether a task has ended, or what is held here has changed: that happens often, and nobody waits for one of them.
 fn is_of_an_end(change: &Change) -> bool {
-    matches!(change, Change::Put(Record::Outbox { .. } | Record::Done { .. }) | Change::Delete(RecordKey::Outbox(..)))
-}
-
-fn to_store(change: Change) -> crate::store::Change {
-    match change {
-        Change::Put(record) => crate::store::Change { key: record.key().to_bytes(), value: Some(record.encode()) },
-        Change::Delete(key) => crate::store::Change { key: key.to_bytes(), value: None },
-    }
+    matches!(
+        change,
+        Change::Put(Record::Outbox { .. } | Record::Done { .. } | Record::Held { .. })
+            | Change::Delete(RecordKey::Outbox(..) | RecordKey::Held(_))
+    )
 }
 
 fn interval(period: Duration) -> Interval {

@@ -26,6 +26,27 @@ pub enum Refusal {
     Unavailable(String),
 }
 
+/// Which results of a bag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(default)]
+pub struct Page {
+    /// Of the tasks from this one on.
+    pub from: u64,
+    /// So many at most.
+    pub most: u64,
+}
+
+impl Page {
+    /// All of them.
+    pub const ALL: Self = Self { from: 0, most: u64::MAX };
+}
+
+impl Default for Page {
+    fn default() -> Self {
+        Self::ALL
+    }
+}
+
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
 
 /// A question, or an order.
@@ -35,7 +56,8 @@ pub(crate) enum Command {
     Peers(Reply<api::Peers>),
     Bags(Reply<Vec<api::Bag>>),
     Bag(String, Reply<api::BagDetail>),
-    Results(String, Reply<Vec<api::TaskResult>>),
+    Results(String, Page, Reply<Vec<api::TaskResult>>),
+    Output(String, u64, Reply<Result<Vec<u8>, blake3::Hash>>),
     Receipts(String, Reply<Vec<api::Receipt>>),
     Submit(Box<api::SubmitRequest>, Reply<api::Bag>),
     Cancel(String, Reply<api::Bag>),
@@ -101,8 +123,16 @@ impl NodeHandle {
     ///
     /// # Errors
     /// As [`NodeHandle::bag`].
-    pub async fn results(&self, id: &str) -> Result<Vec<api::TaskResult>, Refusal> {
-        self.ask(|reply| Command::Results(id.to_owned(), reply)).await
+    pub async fn results(&self, id: &str, page: Page) -> Result<Vec<api::TaskResult>, Refusal> {
+        self.ask(|reply| Command::Results(id.to_owned(), page, reply)).await
+    }
+
+    /// The output of one of them; the hash of the blob that it is, where it is not in the record of the result.
+    ///
+    /// # Errors
+    /// As [`NodeHandle::bag`]; [`Refusal::NotFound`] also when the task is not over.
+    pub async fn output(&self, id: &str, index: u64) -> Result<Result<Vec<u8>, blake3::Hash>, Refusal> {
+        self.ask(|reply| Command::Output(id.to_owned(), index, reply)).await
     }
 
     /// What the machines signed that ran its tasks, by index; tasks that are over without any are left out.

@@ -2,11 +2,12 @@
 //!
 //! | directory | is | workers may |
 //! |---|---|---|
-//! | `scratch/<bag>-<number>/in` | inputs, hard links to blobs | read |
-//! | `scratch/<bag>-<number>/out` | a directory for each attempt | write |
+//! | `scratch/<life>/<bag>-<number>/in` | inputs, hard links to blobs | read |
+//! | `scratch/<life>/<bag>-<number>/out` | a directory for each attempt | write |
 //! | `checkpoints/<bag>` | a directory for each task (see `checkpoints`) | write |
 //!
-//! A bag's first two come anew when none of its tasks has been here for a while, under another number.
+//! A bag's first two come anew when none of its tasks has been here for a while, under another number. `scratch` says what a
+//! life is.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
@@ -19,7 +20,7 @@ use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{BagId, TaskId};
 
 use super::checkpoints;
-use crate::worker::{Reach, left};
+use crate::worker::{Reach, removal};
 
 /// Homes that stay when no task has anything in them: whoever comes next finds a worker for it. Our choice.
 const IDLE_MAX: usize = 16;
@@ -67,7 +68,7 @@ impl Home {
 
 impl Drop for Home {
     fn drop(&mut self) {
-        if let Err(error) = left::remove(&self.path) {
+        if let Err(error) = removal::remove(&self.path) {
             tracing::warn!(%error, directory = %self.path.display(), "cannot remove a bag's directory");
         }
     }

@@ -1,11 +1,13 @@
-//! What the records of this machine speak of, beside the peer's own state: results and descriptions for whoever asks,
-//! and the blobs that must not be evicted.
+//! What the records of this machine speak of, beside the peer's own state: descriptions for whoever asks, the blobs that
+//! must not be evicted, and what small outputs take, which are in the records themselves.
+//!
+//! Results of bags stay in the store (`results`): there may be millions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use blake3::Hash;
-use idlewood_overlay::{PeerId, WallTime};
+use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{BagId, Change, Record, RecordKey, TaskResult};
 
 use super::Refusal;
@@ -14,12 +16,109 @@ use super::pin::Pin;
 use crate::blobs::{BlobError, Blobs};
 use crate::manifest::Manifest;
 
-/// A task that is over.
-#[derive(Clone, Debug)]
-pub(super) struct Finished {
-    pub(super) executor: PeerId,
-    pub(super) at: WallTime,
-    pub(super) result: TaskResult,
+/// Most bytes of small outputs that nobody has acknowledged. They are in memory too; what exceeds it is kept as blobs.
+const OUTBOX_BYTES_MAX: u64 = 32 << 20;
+
+/// Room for an output in a record, until this is dropped.
+#[derive(Debug)]
+struct Counted {
+    blobs: Arc<Blobs>,
+    bytes: u64,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.blobs.count_in_records(self.bytes, 0);
+    }
+}
+
+/// Where the output of a result is.
+#[derive(Debug)]
+enum Output {
+    Blob { _pin: Pin },
+    Record(Counted),
+}
+
+impl Output {
+    fn of(blobs: &Arc<Blobs>, result: &TaskResult) -> Self {
+        match &result.content {
+            None => Self::Blob { _pin: Pin::new(blobs, Hash::from_bytes(result.output.0)) },
+            Some(content) => {
+                let bytes = content.bytes().len() as u64;
+                blobs.count_in_records(0, bytes);
+                Self::Record(Counted { blobs: blobs.clone(), bytes })
+            }
+        }
+    }
+
+    /// Bytes of it in the record.
+    fn record_bytes(&self) -> u64 {
+        match self {
+            Self::Blob { .. } => 0,
+            Self::Record(counted) => counted.bytes,
+        }
+    }
+}
+
+/// Lengths of small outputs by task, two bytes each.
+#[derive(Debug, Default)]
+struct Lengths(BTreeMap<u64, Box<[u16; LENGTHS_TOGETHER as usize]>>);
+
+/// Our choice: what a few scattered tasks cost stays small, and so does what many cost beside their lengths.
+const LENGTHS_TOGETHER: u64 = 256;
+
+impl Lengths {
+    /// Sets the length of one; what it was.
+    fn set(&mut self, index: u64, bytes: u16) -> u16 {
+        let (group, place) = (index / LENGTHS_TOGETHER, (index % LENGTHS_TOGETHER) as usize);
+        if bytes == 0 && !self.0.contains_key(&group) {
+            return 0;
+        }
+        let lengths = self.0.entry(group).or_insert_with(|| Box::new([0; LENGTHS_TOGETHER as usize]));
+        std::mem::replace(&mut lengths[place], bytes)
+    }
+
+    fn sum(&self) -> u64 {
+        self.0.values().flat_map(|lengths| lengths.iter()).map(|&bytes| u64::from(bytes)).sum()
+    }
+}
+
+/// Where the outputs of a bag's results are.
+#[derive(Debug)]
+struct Over {
+    blobs: Arc<Blobs>,
+    /// Those that are blobs.
+    pins: BTreeMap<u64, Pin>,
+    /// Those in the records.
+    lengths: Lengths,
+}
+
+impl Over {
+    fn put(&mut self, result: &TaskResult) {
+        let bytes = u16::try_from(result.content_bytes()).unwrap_or(u16::MAX);
+        let before = self.lengths.set(result.index, bytes);
+        self.blobs.count_in_records(before.into(), bytes.into());
+        match result.content {
+            None => {
+                let pin = Pin::new(&self.blobs, Hash::from_bytes(result.output.0));
+                self.pins.insert(result.index, pin);
+            }
+            Some(_) if self.pins.is_empty() => {}
+            Some(_) => drop(self.pins.remove(&result.index)),
+        }
+    }
+
+    fn remove(&mut self, index: u64) {
+        self.pins.remove(&index);
+        let before = self.lengths.set(index, 0);
+        self.blobs.count_in_records(before.into(), 0);
+    }
+}
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.blobs.count_in_records(self.lengths.sum(), 0);
+    }
 }
 
 /// What people want to know of a bag, from its manifest.
@@ -45,10 +144,12 @@ struct Bag {
 #[derive(Debug)]
 pub(super) struct Kept {
     blobs: Arc<Blobs>,
-    outbox: BTreeMap<(BagId, u64), Pin>,
+    outbox: BTreeMap<(BagId, u64), Output>,
+    /// Bytes of small outputs in it.
+    outbox_bytes: u64,
     /// What tasks of this machine's bags go on from.
     checkpoints: BTreeMap<(BagId, u64), Pin>,
-    done: BTreeMap<BagId, BTreeMap<u64, Finished>>,
+    over: BTreeMap<BagId, Over>,
     bags: BTreeMap<BagId, Bag>,
     /// Bags whose manifest is here and could not be read yet, and whether that is being tried again.
     unread: BTreeMap<BagId, bool>,
@@ -58,8 +159,8 @@ impl Kept {
     /// What the records of the last run speak of. Reads the manifests of this machine's bags, which blocks.
     pub(super) fn restore(blobs: &Arc<Blobs>, records: &[Record]) -> Self {
         let (outbox, checkpoints) = (BTreeMap::new(), BTreeMap::new());
-        let (done, bags, unread) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let mut kept = Self { blobs: blobs.clone(), outbox, checkpoints, done, bags, unread };
+        let (over, bags, unread) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let mut kept = Self { blobs: blobs.clone(), outbox, outbox_bytes: 0, checkpoints, over, bags, unread };
         for record in records {
             if let Record::Bag { bag, .. } = record {
                 let manifest = read_manifest(blobs, bag.id).unwrap_or_else(|error| {
@@ -100,20 +201,19 @@ impl Kept {
         match change {
             Change::Put(record) => self.put(record),
             Change::Delete(RecordKey::Outbox(bag, index)) => {
-                self.outbox.remove(&(*bag, *index));
+                let gone = self.outbox.remove(&(*bag, *index));
+                self.outbox_bytes -= gone.map_or(0, |output| output.record_bytes());
             }
             Change::Delete(RecordKey::Checkpoint(bag, index)) => {
                 self.checkpoints.remove(&(*bag, *index));
             }
             Change::Delete(RecordKey::Done(bag, index)) => {
-                if let Some(done) = self.done.get_mut(bag)
-                    && let Some(finished) = done.remove(index)
-                {
-                    self.blobs.unpin(Hash::from_bytes(finished.result.output.0));
+                if let Some(over) = self.over.get_mut(bag) {
+                    over.remove(*index);
                 }
             }
             Change::Delete(RecordKey::Bag(bag)) => {
-                self.done.remove(bag);
+                self.over.remove(bag);
                 self.bags.remove(bag);
                 self.unread.remove(bag);
             }
@@ -121,9 +221,15 @@ impl Kept {
         }
     }
 
-    /// The tasks of a bag that are over, by index.
-    pub(super) fn results(&self, bag: BagId) -> impl Iterator<Item = &Finished> {
-        self.done.get(&bag).into_iter().flat_map(BTreeMap::values)
+    /// Blobs that are outputs of these tasks of a bag.
+    pub(super) fn output_blobs(&self, bag: BagId, tasks: &IntervalSet) -> Vec<Hash> {
+        let Some(over) = self.over.get(&bag) else { return Vec::new() };
+        tasks.ranges().flat_map(|range| over.pins.range(range)).map(|(_, pin)| pin.hash()).collect()
+    }
+
+    /// Whether one more small output may wait for its acknowledgement in a record.
+    pub(super) fn takes_small_outputs(&self) -> bool {
+        self.outbox_bytes < OUTBOX_BYTES_MAX
     }
 
     /// What a bag of this machine is; `None` where the disk lost its manifest, or does not give it just now.
@@ -146,15 +252,14 @@ impl Kept {
     fn put(&mut self, record: &Record) {
         match record {
             Record::Outbox { bag, result, .. } => {
-                let pin = Pin::new(&self.blobs, Hash::from_bytes(result.output.0));
-                self.outbox.insert((bag.id, result.index), pin);
+                let output = Output::of(&self.blobs, result);
+                self.outbox_bytes += output.record_bytes();
+                let before = self.outbox.insert((bag.id, result.index), output);
+                self.outbox_bytes -= before.map_or(0, |output| output.record_bytes());
             }
-            Record::Done { bag, executor, finished, result } => {
-                let finished = Finished { executor: *executor, at: *finished, result: result.clone() };
-                let hash = Hash::from_bytes(result.output.0);
-                if self.done.entry(*bag).or_default().insert(result.index, finished).is_none() {
-                    self.blobs.pin(hash);
-                }
+            Record::Done { bag, result, .. } => {
+                let new = || Over { blobs: self.blobs.clone(), pins: BTreeMap::new(), lengths: Lengths::default() };
+                self.over.entry(*bag).or_insert_with(new).put(result);
             }
             Record::Checkpoint { bag, index, checkpoint } => {
                 let pin = Pin::new(&self.blobs, Hash::from_bytes(checkpoint.blob.0));
@@ -238,8 +343,8 @@ impl Driver {
 
 #[cfg(test)]
 mod tests {
-    use idlewood_overlay::Contact;
-    use idlewood_scheduler::{BagHeader, BlobId, Checkpoint, Closing, Finished, Replication};
+    use idlewood_overlay::{Contact, PeerId, WallTime};
+    use idlewood_scheduler::{BagHeader, BlobId, Checkpoint, Closing, Finished, Replication, SmallOutput};
 
     use super::super::task::tests::manifest;
     use super::*;
@@ -252,7 +357,11 @@ mod tests {
 
     fn result(index: u64, output: BlobId) -> TaskResult {
         let (success, crashed, output_bytes, work_mops, exit_code) = (true, false, 100, 1.0, None);
-        TaskResult::of(index, 0, Finished { success, crashed, output, output_bytes, work_mops, exit_code })
+        TaskResult::of(
+            index,
+            0,
+            Finished { success, crashed, output, output_bytes, content: None, work_mops, exit_code },
+        )
     }
 
     fn is_here(blobs: &Blobs, blob: BlobId) -> bool {
@@ -353,11 +462,12 @@ mod tests {
         kept.apply(&Change::Delete(RecordKey::Done(bag, 0)));
         crowd(&blobs);
         assert_eq!(here(&blobs), [true, false, true]);
-        assert_eq!(kept.results(bag).count(), 1);
+        let all = IntervalSet::from(0..2);
+        assert_eq!(kept.output_blobs(bag, &all), [Hash::from_bytes(second.0)]);
         kept.apply(&Change::Delete(RecordKey::Done(bag, 1)));
         kept.apply(&Change::Delete(RecordKey::Bag(bag)));
         crowd(&blobs);
-        assert_eq!((here(&blobs), kept.results(bag).count()), ([false; 3], 0));
+        assert_eq!((here(&blobs), kept.output_blobs(bag, &all)), ([false; 3], Vec::new()));
         assert!(kept.description(bag).is_none());
     }
 
@@ -403,5 +513,44 @@ mod tests {
         kept.apply(&Change::Delete(RecordKey::Outbox(bag, 3)));
         crowd(&blobs);
         assert!(!is_here(&blobs, second));
+    }
+
+    #[test]
+    fn small_outputs_count_as_long_as_a_record_has_them() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let blobs = Arc::new(Blobs::open(&dir.path().join("blobs"), 1000).expect("an empty directory"));
+        let (bag, executor) = (BagId([7; 32]), PeerId([1; 32]));
+        let small = |index: u64, bytes: usize| {
+            let content = SmallOutput::new(&vec![1; bytes]);
+            TaskResult { content, output_bytes: bytes as u64, ..result(index, BlobId([9; 32])) }
+        };
+        let done = |result| Record::Done { bag, executor, finished: WallTime(0), result };
+        let mut kept = Kept::restore(&blobs, &[done(small(300, 100)), done(small(1, 50))]);
+        assert_eq!((blobs.record_bytes(), blobs.kept_bytes().0, blobs.used_bytes()), (150, 150, 150));
+        kept.apply(&Change::Put(done(small(300, 10))));
+        assert_eq!(blobs.record_bytes(), 60, "another try of a task has another output");
+        let output = store(&blobs, 3);
+        kept.apply(&Change::Put(done(result(1, output))));
+        assert_eq!((blobs.record_bytes(), blobs.kept_bytes().0), (10, 110));
+        assert_eq!(kept.output_blobs(bag, &IntervalSet::from(0..400)), [Hash::from_bytes(output.0)]);
+        kept.apply(&Change::Put(done(small(1, 7))));
+        assert_eq!(blobs.kept_bytes().0, 17, "nobody needs the blob");
+        kept.apply(&Change::Delete(RecordKey::Done(bag, 300)));
+        assert_eq!(blobs.record_bytes(), 7);
+
+        let Record::Bag { bag: header, .. } = record(bag, None) else { unreachable!("it is a bag") };
+        let outbox = |result| Change::Put(Record::Outbox { bag: header.clone(), released: WallTime(0), result });
+        kept.apply(&outbox(small(2, 40)));
+        kept.apply(&outbox(small(2, 30)));
+        assert_eq!((blobs.record_bytes(), kept.outbox_bytes), (37, 30));
+        // What nobody acknowledges is in memory too.
+        let many = OUTBOX_BYTES_MAX / 4096;
+        (0..many).for_each(|index| kept.apply(&outbox(small(10 + index, 4096))));
+        assert!(!kept.takes_small_outputs());
+        (0..many).for_each(|index| kept.apply(&Change::Delete(RecordKey::Outbox(bag, 10 + index))));
+        assert!(kept.takes_small_outputs());
+        kept.apply(&Change::Delete(RecordKey::Outbox(bag, 2)));
+        kept.apply(&Change::Delete(RecordKey::Bag(bag)));
+        assert_eq!((blobs.record_bytes(), blobs.kept_bytes().0), (0, 0));
     }
 }

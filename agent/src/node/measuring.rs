@@ -119,7 +119,7 @@ impl Driver {
         let (blobs, speed_mops) = (self.supplies.blobs.clone(), self.config.speed_mops);
         let collect = move || {
             let codes = &prepared.manifest.success_codes;
-            let collected = task::collect(&blobs, Some(&prepared.job), codes, &ended, speed_mops);
+            let collected = task::collect(&blobs, true, Some(&prepared.job), codes, &ended, speed_mops);
             Done::Measured { bag, cpu: ended.cpu, collected }
         };
         let lost = Done::Measured { bag, cpu: Duration::ZERO, collected: Collected::not_started() };
@@ -128,12 +128,12 @@ impl Driver {
 
     /// `collected` pins the output until the peer's record does.
     pub(super) fn measured(&mut self, bag: BagId, cpu: Duration, collected: &Collected) {
-        match collected.outcome {
+        match &collected.outcome {
             TaskOutcome::NotStarted { .. } => self.could_not_measure(bag),
             // The bag is closed, or the agent ends.
             TaskOutcome::Stopped => self.finish_measurement(bag, None),
             TaskOutcome::Finished(finished) => {
-                let result = TaskResult::of(0, 0, finished);
+                let result = TaskResult::of(0, 0, finished.clone());
                 self.finish_measurement(bag, Some((cpu, result)));
             }
         }

@@ -18,6 +18,11 @@ impl Pin {
         blobs.pin(hash);
         Self { blobs: blobs.clone(), hash }
     }
+
+    /// Of which blob.
+    pub(super) fn hash(&self) -> Hash {
+        self.hash
+    }
 }
 
 impl Drop for Pin {

@@ -120,9 +120,10 @@ impl Driver {
     ) {
         self.places[place] = Place::Running { task, attempt };
         let (blobs, speed_mops) = (self.supplies.blobs.clone(), self.config.speed_mops);
+        let takes_small = self.kept.takes_small_outputs();
         let collect = move || {
             drop(prepared);
-            Done::Collected { task, attempt, collected: task::not_prepared(&blobs, error, speed_mops) }
+            Done::Collected { task, attempt, collected: task::not_prepared(&blobs, takes_small, error, speed_mops) }
         };
         self.jobs.spawn_blocking(collect, Done::Collected { task, attempt, collected: Collected::not_started() });
     }
@@ -199,15 +200,17 @@ impl Driver {
         self.note_start(task.bag, ended.wall);
         self.note_span(task.bag, ended.wall);
         let (blobs, speed_mops) = (self.supplies.blobs.clone(), self.config.speed_mops);
-        let known = task::collect_known(&blobs, &prepared.job, &prepared.manifest.success_codes, &ended, speed_mops);
-        if let Some(collected) = known {
+        let takes_small = self.kept.takes_small_outputs();
+        let codes = &prepared.manifest.success_codes;
+        let untouched = takes_small.then(|| task::collect_untouched(&blobs, &prepared.job, codes, &ended, speed_mops));
+        if let Some(collected) = untouched.flatten() {
             prepared.leave_nothing();
             self.over(task, attempt, collected);
         } else {
             self.note_collecting(task, attempt);
             let collect = move || {
                 let codes = &prepared.manifest.success_codes;
-                let collected = task::collect(&blobs, Some(&prepared.job), codes, &ended, speed_mops);
+                let collected = task::collect(&blobs, takes_small, Some(&prepared.job), codes, &ended, speed_mops);
                 Done::Collected { task, attempt, collected }
             };
             self.jobs.spawn_blocking(collect, Done::Collected { task, attempt, collected: Collected::not_started() });

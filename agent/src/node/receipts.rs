@@ -12,11 +12,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use idlewood_overlay::{Contact, GridId, Member, PeerId};
-use idlewood_scheduler::{BagId, BlobId, Message, RESULTS_MAX, Speaker, TaskResult};
+use idlewood_scheduler::{BagId, BlobId, Event, Message, RESULTS_MAX, Speaker, TaskResult, results_within};
 
 use super::driver::{Done, Driver};
-use super::handle::Reply;
-use super::kept::{self, Finished};
+use super::handle::{Page, Reply};
+use super::kept;
+use super::results::{self, Finished};
 use super::task::SIGNED_BYTES_MAX;
 use super::views::answer;
 use crate::api;
@@ -78,15 +79,21 @@ fn prove(
     true
 }
 
+/// Whether a result comes without its output, or with the one that it names.
+fn is_its_output(result: &TaskResult) -> bool {
+    result.content.as_ref().is_none_or(|content| blake3::hash(content.bytes()) == result.output.0)
+}
+
 impl Driver {
     /// Sends a message; results wait for others until [`Driver::send_results`].
     pub(super) fn send(&mut self, to: Member, message: Message) {
         let Message::Results { bag, executor, mut results, .. } = message else {
-            return self.net.send(&to, message.encode());
+            return self.send_now(to, message);
         };
         let key = (to.peer, bag);
-        let waiting = self.leaving.0.get(&key).map_or(0, |parcel| parcel.results.len());
-        if waiting + results.len() > RESULTS_MAX
+        let waiting = self.leaving.0.get(&key).map_or(&[][..], |parcel| &parcel.results);
+        let together = waiting.len() + results.len();
+        if results_within(waiting.iter().chain(&results)) < together
             && let Some(full) = self.leaving.0.remove(&key)
         {
             self.sign_and_send(bag, full);
@@ -107,14 +114,24 @@ impl Driver {
         let Some(manifest) = self.manifests.get(bag) else { return self.look_for_manifest(bag, &to) };
         let batch = Batch::new(&statements(self.grid, bag, &manifest, &results));
         let signature = Some(self.gate.sign_results(&batch).to_vec());
-        self.net.send(&to, Message::Results { bag, executor, results, signature }.encode());
+        self.send_now(to, Message::Results { bag, executor, results, signature });
+    }
+
+    /// What there is no room for comes back to the peer.
+    fn send_now(&mut self, to: Member, message: Message) {
+        let bytes = message.encode();
+        if matches!(message, Message::Overlay(_)) {
+            self.net.send_of_tree(&to, bytes);
+        } else if !self.net.send(&to, bytes) {
+            self.follow_ups.push_back(Event::Unsent { to, message });
+        }
     }
 
     /// The manifest is needed and not at hand.
     fn look_for_manifest(&mut self, bag: BagId, submitter: &Contact) {
         let (supplies, sources) = (self.supplies.clone(), self.sources(submitter));
         let look = async move {
-            let manifest = match supplies.get(BlobId(bag.0), SIGNED_BYTES_MAX, &sources).await {
+            let manifest = match supplies.get(BlobId(bag.0), SIGNED_BYTES_MAX, &sources, bag).await {
                 Ok(_pin) => {
                     let read = tokio::task::spawn_blocking(move || kept::read_manifest(&supplies.blobs, bag));
                     let read = read
@@ -134,9 +151,14 @@ impl Driver {
     }
 
     /// A message as the peer may hear it: results of this machine's bags if their executor signed them, each with what
-    /// proves it. `None`: it is not to be heard.
+    /// proves it. Outputs that come with results are what these say. `None`: it is not to be heard.
     pub(super) fn checked(&mut self, from: PeerId, message: Message) -> Option<Message> {
         let Message::Results { bag, executor, mut results, signature } = message else { return Some(message) };
+        if !results.iter().all(is_its_output) {
+            self.results_unsigned += results.len() as u64;
+            tracing::info!(%bag, ?from, "results with other outputs than they name");
+            return None;
+        }
         let is_foreign = self.kept.description(bag).is_none() && !self.kept.is_unread(bag);
         if is_foreign || results.is_empty() {
             return Some(Message::Results { bag, executor, results, signature });
@@ -151,18 +173,36 @@ impl Driver {
             tracing::info!(%bag, ?from, "results that their machine did not sign");
             return None;
         }
+        self.leave_what_has_no_room(&mut results);
         Some(Message::Results { bag, executor, results, signature })
+    }
+
+    /// Of results that come with their outputs, those for which there is no room stay with their executor, which says them
+    /// again.
+    fn leave_what_has_no_room(&self, results: &mut Vec<TaskResult>) {
+        let bytes: u64 = results.iter().map(|result| result.content_bytes() as u64).sum();
+        if bytes > 0 && self.supplies.blobs.make_room_in_records(bytes).is_err() {
+            tracing::warn!(bytes, "there is no room for small outputs, which stay where they are");
+            results.retain(|result| result.content.is_none());
+        }
     }
 
     /// Answers beside the loop, as for results.
     pub(super) fn receipts(&mut self, bag: BagId, reply: Reply<Vec<api::Receipt>>) {
-        let finished: Vec<Finished> = self.kept.results(bag).cloned().collect();
+        let reader = self.store.reader();
         let (known, blobs) = (self.manifests.get(bag), self.supplies.blobs.clone());
         let (grid, gate) = (self.grid, self.gate.clone());
         let read = move || {
             let missing = || super::Refusal::Unavailable(format!("the manifest of bag {bag} is missing on this disk"));
             let known = match kept::manifest(known, &blobs, bag).and_then(|known| known.ok_or_else(missing)) {
                 Ok(known) => known,
+                Err(refusal) => {
+                    answer(reply, Err(refusal));
+                    return Done::Discarded;
+                }
+            };
+            let finished = match results::collect(&reader, bag, Page::ALL) {
+                Ok(finished) => finished,
                 Err(refusal) => {
                     answer(reply, Err(refusal));
                     return Done::Discarded;
@@ -201,7 +241,7 @@ impl Driver {
 
 #[cfg(test)]
 mod tests {
-    use idlewood_scheduler::BlobId;
+    use idlewood_scheduler::{BlobId, SmallOutput};
     use libp2p::identity::Keypair;
 
     use super::super::task::tests::manifest;
@@ -217,10 +257,20 @@ mod tests {
             unfinished: false,
             output: BlobId([index as u8; 32]),
             output_bytes: 9,
+            content: None,
             work_mops: 2.5,
             exit_code: Some(0),
             receipt: Some(vec![1, 2, 3]),
         }
+    }
+
+    #[test]
+    fn an_output_that_comes_with_a_result_is_the_one_that_it_names() {
+        let content = SmallOutput::new(b"what it printed");
+        let named = TaskResult { output: BlobId(*blake3::hash(b"what it printed").as_bytes()), ..result(1) };
+        assert!(is_its_output(&named), "it may be fetched");
+        assert!(is_its_output(&TaskResult { content: content.clone(), ..named }));
+        assert!(!is_its_output(&TaskResult { content, ..result(1) }));
     }
 
     #[test]

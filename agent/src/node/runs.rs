@@ -567,7 +567,7 @@ mod tests {
     fn collected(attempt: u32) -> Collected {
         let (success, crashed, output, output_bytes, exit_code) = (true, false, BlobId([2; 32]), 1, Some(0));
         let work_mops = f64::from(attempt);
-        let finished = Finished { success, crashed, output, output_bytes, work_mops, exit_code };
+        let finished = Finished { success, crashed, output, output_bytes, content: None, work_mops, exit_code };
         Collected { outcome: TaskOutcome::Finished(finished), pin: None }
     }
 

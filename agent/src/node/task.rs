@@ -11,9 +11,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use blake3::Hash;
 use idlewood_overlay::{Contact, PeerId};
-use idlewood_scheduler::{BagHeader, BlobId, Checkpoint, TaskId};
+use idlewood_scheduler::{BagHeader, BagId, BlobId, Checkpoint, TaskId};
 
-pub(super) use self::ended::{Collected, Ended, collect, collect_known, not_prepared};
+pub(super) use self::ended::{Collected, Ended, collect, collect_untouched, not_prepared};
 use super::checkpoints;
 use super::homes::{Home, Homes};
 use super::pin::Pin;
@@ -23,7 +23,7 @@ use crate::grid::{CHECKPOINT_ADDED_BYTES, Gate, Refused, Unauthorised, open_chec
 use crate::manifest::{INPUT_BYTES_MAX, MANIFEST_BYTES_MAX, Manifest, OUTPUT_BYTES_MAX};
 use crate::settings::{Bags, Objection};
 use crate::submit::values::ByteSize;
-use crate::worker::left;
+use crate::worker::removal;
 use crate::worker::{Input, Job, JobError, LayOutError, StartError, Stdin, lay_out};
 
 /// Most that is kept of each of stdout and stderr. Our choice: what exceeds it belongs in an output file.
@@ -192,7 +192,7 @@ struct Scratch(PathBuf);
 impl Drop for Scratch {
     fn drop(&mut self) {
         if !self.0.as_os_str().is_empty()
-            && let Err(error) = left::remove(&self.0)
+            && let Err(error) = removal::remove(&self.0)
         {
             tracing::warn!(%error, directory = %self.0.display(), "cannot remove a task's directory");
         }
@@ -200,14 +200,15 @@ impl Drop for Scratch {
 }
 
 impl Supplies {
-    /// Fetches a blob, pinned before it is here.
+    /// Fetches a blob of a bag, pinned before it is here.
     pub(super) async fn get(
         &self,
         blob: BlobId,
         bytes_max: u64,
         sources: &[Contact],
+        of: BagId,
     ) -> Result<(PathBuf, Pin), PrepareError> {
-        self.get_by(&self.fetcher, blob, bytes_max, sources).await
+        self.get_by(&self.fetcher, blob, bytes_max, sources, of).await
     }
 
     /// The same by one of the fetchers.
@@ -217,10 +218,11 @@ impl Supplies {
         blob: BlobId,
         bytes_max: u64,
         sources: &[Contact],
+        of: BagId,
     ) -> Result<(PathBuf, Pin), PrepareError> {
         let hash = Hash::from_bytes(blob.0);
         let pin = Pin::new(&self.blobs, hash);
-        let fetched = fetcher.fetch(hash, bytes_max, sources.to_vec()).await;
+        let fetched = fetcher.fetch(hash, bytes_max, sources.to_vec(), of).await;
         Ok((fetched.context("a blob is not to be had")?, pin))
     }
 
@@ -304,7 +306,7 @@ impl Supplies {
         let mut tries_left = CHECKPOINT_TRIES;
         let (packed, _pin) = loop {
             tries_left -= 1;
-            match self.get(checkpoint.blob, checkpoint.bytes, sources).await {
+            match self.get(checkpoint.blob, checkpoint.bytes, sources, task.bag).await {
                 Err(_) if tries_left > 0 => tokio::time::sleep(RETRY_AFTER).await,
                 got => break got?,
             }
@@ -326,11 +328,11 @@ impl Supplies {
         manifest: &Arc<Manifest>,
         sources: &[Contact],
     ) -> Result<Prepared, PrepareError> {
-        let (program, pin) = self.get(manifest.program.blob, INPUT_BYTES_MAX, sources).await?;
+        let (program, pin) = self.get(manifest.program.blob, INPUT_BYTES_MAX, sources, task.bag).await?;
         let mut pins = vec![pin];
         let mut inputs = Vec::new();
         for input in manifest.task_inputs(task.index) {
-            let (path, pin) = self.get(input.blob, INPUT_BYTES_MAX, sources).await?;
+            let (path, pin) = self.get(input.blob, INPUT_BYTES_MAX, sources, task.bag).await?;
             pins.push(pin);
             inputs.push(Input { name: input.name, path });
         }
@@ -403,12 +405,18 @@ fn environment(manifest: &Manifest, task: TaskId, attempt: u32) -> Vec<(String, 
 
 impl Supplies {
     /// Brings the output of a task here, durably.
-    pub(super) async fn keep_output(&self, output: BlobId, bytes: u64, from: Contact) -> Result<Pin, PrepareError> {
+    pub(super) async fn keep_output(
+        &self,
+        bag: BagId,
+        output: BlobId,
+        bytes: u64,
+        from: Contact,
+    ) -> Result<Pin, PrepareError> {
         if bytes > OUTPUT_BYTES_MAX {
             let limit = OUTPUT_BYTES_MAX;
             return Err(PrepareError::Never(format!("an output of {bytes} bytes is over the limit of {limit}")));
         }
-        let (_, pin) = self.get(output, bytes, &[from]).await?;
+        let (_, pin) = self.get(output, bytes, &[from], bag).await?;
         let blobs = self.blobs.clone();
         let durable = tokio::task::spawn_blocking(move || blobs.make_durable(Hash::from_bytes(output.0)));
         durable.await.context("the write failed")?.context("cannot keep a result")?;
@@ -426,7 +434,7 @@ impl Supplies {
         if packed.bytes > OUTPUT_BYTES_MAX {
             return Err(PrepareError::Never(format!("a checkpoint of {} bytes is over the limit", packed.bytes)));
         }
-        let (path, _pin) = self.get(packed.blob, packed.bytes, &[from]).await?;
+        let (path, _pin) = self.get(packed.blob, packed.bytes, &[from], task.bag).await?;
         let (gate, blobs) = (self.gate.clone(), self.blobs.clone());
         // One at a time on this machine: it may be large.
         let turn = self.reading.clone().lock_owned().await;

@@ -1,12 +1,11 @@
 //! Answers to the control API: what this machine knows, in the API's words; and the user's orders.
 
 use idlewood_overlay::{Contact, Node, State, Time};
-use idlewood_scheduler::{BagId, BagView, Closing, Event};
+use idlewood_scheduler::{BagView, Closing, Event};
 
 use super::Refusal;
-use super::driver::{Done, Driver};
+use super::driver::Driver;
 use super::handle::{Command, Reply};
-use super::kept::{self, Finished};
 use crate::api;
 use crate::clock::{iso, iso_s};
 use crate::identity;
@@ -27,8 +26,12 @@ impl Driver {
             Command::Peers(reply) => answer(reply, Ok(self.peers())),
             Command::Bags(reply) => answer(reply, Ok(self.bags())),
             Command::Bag(id, reply) => answer(reply, self.find(&id).and_then(|bag| self.bag_detail(bag))),
-            Command::Results(id, reply) => match self.find(&id) {
-                Ok(bag) => self.results(bag.bag.id, reply),
+            Command::Results(id, page, reply) => match self.find(&id) {
+                Ok(bag) => self.results(bag.bag.id, page, reply),
+                Err(refusal) => answer(reply, Err(refusal)),
+            },
+            Command::Output(id, index, reply) => match self.find(&id) {
+                Ok(bag) => self.output(bag.bag.id, index, reply),
                 Err(refusal) => answer(reply, Err(refusal)),
             },
             Command::Receipts(id, reply) => match self.find(&id) {
@@ -41,10 +44,7 @@ impl Driver {
                 answer(reply, result);
             }
             Command::Rerun(id, tasks, reply) => self.rerun(&id, tasks, reply),
-            Command::Ticket(id, results, reply) => {
-                let result = self.ticket(&id, results);
-                answer(reply, result);
-            }
+            Command::Ticket(id, results, reply) => self.ticket(&id, results, reply),
             Command::Remove(id, reply) => {
                 let result = self.remove(&id);
                 answer(reply, result);
@@ -169,9 +169,26 @@ impl Driver {
                 .map(|(peer, _)| identity::to_libp2p(peer).to_string())
                 .collect(),
             requests_declined: self.peer.declined_requests(),
+            downloads: self.downloads(),
             protocol_errors: counters.protocol_errors + self.malformed_messages,
             disbelieved: self.disbelieved(),
             uptime_s: self.clock.now().as_secs_f64(),
+        }
+    }
+
+    fn downloads(&self) -> api::Downloads {
+        let downloads = self.supplies.fetcher.downloads();
+        let manifests = self.supplies.manifest_fetcher.downloads();
+        let left_alone = downloads.left_alone.into_iter().map(|(machine, left)| api::LeftAlone {
+            machine: identity::to_libp2p(machine).to_string(),
+            seconds: left.as_secs(),
+        });
+        api::Downloads {
+            under_way: (downloads.under_way + manifests.under_way) as u64,
+            waiting: (downloads.waiting + manifests.waiting) as u64,
+            partial: self.supplies.blobs.partials().0 as u64,
+            left_alone: left_alone.collect(),
+            found_slow: downloads.found_slow,
         }
     }
 
@@ -282,6 +299,7 @@ impl Driver {
                 .collect(),
             work_mops: measured.then_some(view.bag.task_mops),
             measured_mops: (view.measured_mops > 0.0).then_some(view.measured_mops),
+            overstated: view.overstated,
             submitted: self.wall(view.released),
             finished: view.closed.map(|(_, at)| self.wall(at)),
             elapsed_s,
@@ -301,9 +319,12 @@ impl Driver {
             Refusal::Unavailable(format!("the manifest of bag {bag} {why}"))
         };
         let description = self.kept.description(bag).ok_or_else(missing)?;
+        let left_alone = self.supplies.fetcher.downloads().left_alone;
+        let left_alone = |peer| left_alone.iter().find(|(alone, _)| *alone == peer).map(|(_, left)| left.as_secs());
         let placements = self.peer.placements(view.bag.id).into_iter().map(|(executor, ranges)| api::Placement {
             peer: identity::to_libp2p(executor.peer).to_string(),
             tasks: ranges.len(),
+            left_alone_s: left_alone(executor.peer),
         });
         Ok(api::BagDetail {
             program: description.program.clone(),
@@ -311,35 +332,6 @@ impl Driver {
             placements: placements.collect(),
             bag: self.bag_view(&view),
         })
-    }
-
-    /// Answers beside the loop: the entries are in the manifest, which may have to be read.
-    fn results(&mut self, bag: BagId, reply: Reply<Vec<api::TaskResult>>) {
-        let finished: Vec<Finished> = self.kept.results(bag).cloned().collect();
-        let (known, blobs) = (self.manifests.get(bag), self.supplies.blobs.clone());
-        let read = move || {
-            let manifest = match kept::manifest(known, &blobs, bag) {
-                Ok(manifest) => manifest,
-                Err(refusal) => {
-                    answer(reply, Err(refusal));
-                    return Done::Discarded;
-                }
-            };
-            let results = finished.into_iter().map(|finished| api::TaskResult {
-                index: finished.result.index,
-                entry: manifest.as_ref().map(|manifest| manifest.entry(finished.result.index).text).unwrap_or_default(),
-                attempt: finished.result.attempt,
-                success: finished.result.success,
-                machine: identity::to_libp2p(finished.executor).to_string(),
-                finished: iso(finished.at),
-                work_mops: finished.result.work_mops,
-                output: hex::encode(finished.result.output.0),
-                output_bytes: finished.result.output_bytes,
-            });
-            answer(reply, Ok(results.collect()));
-            Done::ManifestRead { bag, manifest }
-        };
-        self.answers.spawn_blocking(read, Done::ManifestRead { bag, manifest: None });
     }
 
     fn cancel(&mut self, id: &str) -> Result<api::Bag, Refusal> {
@@ -393,7 +385,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use idlewood_overlay::PeerId;
-    use idlewood_scheduler::{BagHeader, Replication};
+    use idlewood_scheduler::{BagHeader, BagId, Replication};
 
     use super::*;
 
@@ -414,6 +406,7 @@ mod tests {
             reissued: 0,
             duplicates: 0,
             measured_mops: 0.0,
+            overstated: 0,
             replication: Replication { replicas: 3, quorum: 2, recheck: 0 },
             disputed: 0,
             undecided: 0,

@@ -47,7 +47,12 @@ fn a_mistake_is_told_with_its_line_and_what_is_allowed() {
         ("[owner]\nidle = \"0.5s\"", 2, "write a duration from 1s to 1d"),
         ("[owner]\n\nidle = \"2d\"", 3, "2d is not allowed: write a duration from 1s to 1d"),
         ("[owner]\nidel = \"5m\"", 2, "unknown field `idel`, expected one of `idle`, `vacate`, `on_battery`"),
-        ("[owners]", 1, "unknown field `owners`, expected one of `owner`, `limits`, `bags`"),
+        ("[owners]", 1, "unknown field `owners`, expected one of `owner`, `limits`, `bags`, `network`"),
+        (
+            "[network]\nlisten = [\"localhost\"]",
+            2,
+            "\"localhost\" is not an address of an agent: write for example \"/ip4/",
+        ),
         ("[owner]\non_battery = \"yes\"", 2, "expected a boolean"),
         ("[owner]\nforeign_cpu_percent = 250", 2, "250 is not allowed: write a whole number from 1 to 100"),
         ("[owner]\nhours = [\"22-7\", \"late\"]", 2, "\"late\" are no hours: write for example \"22:00-07:00\""),

@@ -59,6 +59,20 @@ impl StateLock {
         Ok(Self { dir: dir.to_owned(), _file: file })
     }
 
+    /// Who has `dir` now, as it says of itself, `process 123`; `None` where nobody has. A lock that cannot be looked at is
+    /// nobody's.
+    pub fn holder(dir: &Path) -> Option<String> {
+        let file = File::open(dir.join(LOCK_FILE)).ok()?;
+        // A shared lock is given back with the file, at once; who takes the directory meanwhile waits for longer.
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+            Err(rustix::io::Errno::WOULDBLOCK) => {}
+            Ok(()) | Err(_) => return None,
+        }
+        let mut text = String::new();
+        file.take(64).read_to_string(&mut text).ok()?;
+        Some(text.trim().to_owned())
+    }
+
     /// The directory that is locked.
     pub fn dir(&self) -> &Path {
         &self.dir

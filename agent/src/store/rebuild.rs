@@ -5,11 +5,14 @@
 //! Wherever it is interrupted, [`finish`] finds one that is whole: the old one counts until the new one has its name.
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::database::{Contents, Database};
 use super::disk::{failed, sync_all, sync_dir};
+use super::journal::JOURNAL_DIR;
+use super::recovery::Findings;
 use super::{STORE_DIR, StoreError};
 
 /// Where a store is rebuilt, and where the old one waits to be deleted.
@@ -18,6 +21,11 @@ pub(super) const RETIRED_DIR: &str = "store.retired";
 
 /// What a damaged store is called from then on, with a number behind it.
 pub(super) const ASIDE_PREFIX: &str = "store.damaged-";
+
+/// In it: what was wrong.
+pub(super) const NOTE_FILE: &str = "why.txt";
+/// So many are kept. Our choice.
+const ASIDE_MAX: usize = 4;
 
 /// A store larger than [`super::Thresholds::rebuild_bytes_min`] and than this many times what lives in it is rebuilt.
 const GARBAGE_RATIO: u64 = 5;
@@ -28,7 +36,7 @@ pub(super) fn is_due(size_bytes: u64, live_bytes: u64, rebuild_bytes_min: u64) -
 }
 
 /// Copies all that lives to a new store beside the old one, durably. How many bytes that is.
-pub(super) fn prepare(dir: &Path, database: &Database) -> Result<u64, String> {
+pub(super) fn prepare(dir: &Path, database: &mut Database) -> Result<u64, String> {
     let rebuilt = dir.join(REBUILT_DIR);
     if rebuilt.exists() {
         // Of a rebuild that failed.
@@ -39,12 +47,16 @@ pub(super) fn prepare(dir: &Path, database: &Database) -> Result<u64, String> {
     Ok(live_bytes)
 }
 
-/// Puts the new store in the place of the old one, which is closed, and opens it.
+/// Puts the new store in the place of the old one, which is closed or gone, and opens it.
 pub(super) fn exchange(dir: &Path) -> Result<(Database, Contents), StoreError> {
     let (path, rebuilt, retired) = (dir.join(STORE_DIR), dir.join(REBUILT_DIR), dir.join(RETIRED_DIR));
-    fs::rename(&path, &retired).map_err(failed("rename", &path))?;
+    if path.exists() {
+        fs::rename(&path, &retired).map_err(failed("rename", &path))?;
+    }
     fs::rename(&rebuilt, &path).and_then(|()| sync_dir(dir)).map_err(failed("rename", &rebuilt))?;
-    fs::remove_dir_all(&retired).map_err(failed("remove", &retired))?;
+    if retired.exists() {
+        fs::remove_dir_all(&retired).map_err(failed("remove", &retired))?;
+    }
     Database::open(&path).map_err(|trouble| StoreError::Unusable { dir: dir.to_owned(), reason: trouble.to_string() })
 }
 
@@ -62,11 +74,46 @@ pub(super) fn finish(dir: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Moves a damaged store out of the way; where to.
-pub(super) fn set_aside(dir: &Path) -> Result<PathBuf, StoreError> {
-    let path = dir.join(STORE_DIR);
-    let names = (1_u32..).map(|number| dir.join(format!("{ASIDE_PREFIX}{number}")));
-    let aside = names.into_iter().find(|aside| !aside.exists()).unwrap_or_else(|| dir.join("store.damaged"));
-    fs::rename(&path, &aside).and_then(|()| sync_dir(dir)).map_err(failed("set aside", &path))?;
+/// Moves what is damaged out of the way: sled's directory, a file of the journal, or both, with a note of what was wrong
+/// with them. Where to.
+pub(super) fn set_aside(
+    dir: &Path,
+    store: Option<&Path>,
+    journal: Option<&Path>,
+    findings: &Findings,
+) -> Result<PathBuf, StoreError> {
+    let mut earlier = list_aside(dir)?;
+    let number = earlier.last().map_or(1, |(number, _)| number + 1);
+    let aside = dir.join(format!("{ASIDE_PREFIX}{number}"));
+    fs::create_dir(&aside).map_err(failed("create", &aside))?;
+    for from in [store, journal].into_iter().flatten() {
+        let name = if Some(from) == store { OsStr::new(STORE_DIR) } else { OsStr::new(JOURNAL_DIR) };
+        fs::rename(from, aside.join(name)).map_err(failed("set aside", from))?;
+    }
+    let lost = findings.commits_lost + findings.damaged.len() as u64;
+    let result =
+        if lost == 0 { "nothing that was acknowledged is lost" } else { "see the agent's log for what is lost" };
+    let note = format!("{}\n{result}\n", findings.flaws.join("\n"));
+    fs::write(aside.join(NOTE_FILE), note).and_then(|()| sync_dir(dir)).map_err(failed("write to", &aside))?;
+    // A disk that damages something every day must not fill up with what is of no use.
+    while earlier.len() >= ASIDE_MAX {
+        let (_, oldest) = earlier.remove(0);
+        let removed = if oldest.is_dir() { fs::remove_dir_all(&oldest) } else { fs::remove_file(&oldest) };
+        removed.map_err(failed("remove", &oldest))?;
+    }
     Ok(aside)
+}
+
+/// What was set aside, by number.
+pub(super) fn list_aside(dir: &Path) -> Result<Vec<(u64, PathBuf)>, StoreError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).map_err(failed("list", dir))? {
+        let path = entry.map_err(failed("list", dir))?.path();
+        let name = path.file_name().and_then(OsStr::to_str);
+        if let Some(number) = name.and_then(|name| name.strip_prefix(ASIDE_PREFIX)) {
+            found.push((number.parse().unwrap_or(0), path));
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
 }

@@ -1,6 +1,10 @@
-//! The thread that writes: all batches that wait go to disk as one, and only then are acknowledged.
+//! The thread that writes: all batches that wait go to the journal as one, and only then are acknowledged.
+//!
+//! What was written is kept in memory, the last value of each key, until there is enough of it; then sled gets it as one
+//! batch, beside the commits that go on, and the journal is told. When the journal has grown by as much as it began
+//! with, sled writes the snapshot of the next generation, beside them, too. Should sled fail, commits go on in the
+//! journal alone, and the next opening of the store mends the rest.
 
-use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,11 +13,12 @@ use tokio::sync::mpsc;
 use tracing::{debug, error, info, warn};
 
 use super::database::Database;
-use super::disk::{Mark, sync_all};
+use super::disk::Mark;
 use super::frame::{HEADER_BYTES, encode};
-use super::{
-    COUNT_KEY, Change, CommitError, CommitResult, KEY_BYTES_MAX, STORE_DIR, Thresholds, VALUE_BYTES_MAX, rebuild,
-};
+use super::journal::{AppendError, Changes, Journal, push_entry};
+use super::reading::Reader;
+use super::recovery::Recovered;
+use super::{COUNT_KEY, Change, CommitError, CommitResult, KEY_BYTES_MAX, Thresholds, VALUE_BYTES_MAX, rebuild};
 
 /// How long a group that comes right behind another waits for company: each costs a flush, and more processor time than
 /// the writes in it. Our choice: less than a disk takes.
@@ -54,26 +59,78 @@ impl Job {
     }
 }
 
+/// What sled does beside the commits.
+#[derive(Clone, Copy, Debug)]
+enum UnderWay {
+    /// It gets the commits up to a count, which end at a place of the journal.
+    Checkpoint { count: u64, end: u64, bytes: u64 },
+    /// It writes the snapshot of the next generation, which commits behind that place of the journal have to follow.
+    Snapshot { end: u64 },
+}
+
 pub(super) struct Writer {
     /// The state directory.
     pub(super) dir: PathBuf,
     pub(super) thresholds: Thresholds,
-    /// Or why there is none any more.
-    pub(super) database: Result<Database, String>,
+    /// Or why nothing can be written any more.
+    pub(super) journal: Result<Journal, String>,
+    /// Until it fails.
+    pub(super) database: Option<Database>,
+    under_way: Option<UnderWay>,
+    /// It has what sled does not have yet.
+    reader: Reader,
+    /// What that takes.
+    pending_bytes: u64,
+    /// The journal may grow to this size before a next generation is tried again.
+    grown_bytes_min: u64,
     /// Commits since the store was made.
-    pub(super) count: u64,
-    pub(super) mark: Mark,
+    count: u64,
+    mark: Mark,
     /// What lived in the store when all of it was read last.
-    pub(super) live_bytes: u64,
-    /// Bytes written since the size of the store was looked at.
-    pub(super) unlooked_bytes: u64,
-    /// Blob files of sled that were synced before.
-    pub(super) synced_blobs: HashSet<PathBuf>,
-    pub(super) jobs: mpsc::Receiver<Job>,
-    pub(super) results: mpsc::Sender<CommitResult>,
+    live_bytes: u64,
+    /// Bytes that sled got since its size was looked at.
+    unlooked_bytes: u64,
+    jobs: mpsc::Receiver<Job>,
+    results: mpsc::Sender<CommitResult>,
+}
+
+/// What a key and its record take in a batch.
+fn size(key: &[u8], record: Option<&Vec<u8>>) -> u64 {
+    (key.len() + record.map_or(0, Vec::len)) as u64
 }
 
 impl Writer {
+    pub(super) fn new(
+        dir: PathBuf,
+        thresholds: Thresholds,
+        recovered: Recovered,
+        live_bytes: u64,
+        reader: Reader,
+        jobs: mpsc::Receiver<Job>,
+        results: mpsc::Sender<CommitResult>,
+    ) -> Self {
+        let Recovered { mut database, journal, mark, pending, count, .. } = recovered;
+        let pending_bytes = pending.iter().map(|(key, record)| size(key, record.as_ref())).sum();
+        *reader.pending() = pending;
+        database.read_by(&reader);
+        Self {
+            dir,
+            thresholds,
+            journal: Ok(journal),
+            database: Some(database),
+            under_way: None,
+            reader,
+            pending_bytes,
+            grown_bytes_min: thresholds.generation_bytes_min,
+            count,
+            mark,
+            live_bytes,
+            unlooked_bytes: 0,
+            jobs,
+            results,
+        }
+    }
+
     pub(super) fn run(mut self) {
         let mut last: Option<Instant> = None;
         while let Some(first) = self.jobs.blocking_recv() {
@@ -91,12 +148,10 @@ impl Writer {
                     continue;
                 }
             }
-            self.rebuild_if_due();
+            self.tend();
             last = Some(Instant::now());
         }
-        if let Ok(database) = self.database {
-            database.close();
-        }
+        self.end();
     }
 
     /// Everything that goes to disk with this job, and how many bytes that are.
@@ -120,49 +175,59 @@ impl Writer {
     }
 
     fn write(&mut self, group: &[Job], fit: &[bool], bytes: usize) -> Result<(), CommitError> {
-        let database = match &self.database {
-            Ok(database) => database,
-            Err(reason) => return Err(CommitError::Broken(reason.clone())),
-        };
-        let needed_bytes = match self.thresholds.free_bytes_min {
-            0 => 0,
-            free_bytes_min => free_bytes_min + 4 * bytes as u64,
-        };
-        match self.free_bytes() {
-            Some(free_bytes) if free_bytes < needed_bytes => {
-                return Err(CommitError::DiskFull { free_bytes, needed_bytes });
-            }
-            // Where it is not known, the write will tell.
-            Some(_) | None => {}
+        let changes = || group.iter().zip(fit).filter(|(_, fit)| **fit).flat_map(|(job, _)| job.changes.iter());
+        // What only removes makes room, and is written as long as the disk takes it.
+        if changes().any(|change| change.value.is_some()) {
+            self.check_room(4 * bytes as u64)?;
+        }
+        let mut last = Changes::new();
+        for change in changes() {
+            // Within a group only the last value of a key counts.
+            last.insert(change.key.clone(), change.value.as_ref().map(|value| encode(&change.key, value)));
+        }
+        let mut payload = Vec::with_capacity(bytes + 16 * last.len());
+        for (key, record) in &last {
+            push_entry(&mut payload, key, record.as_deref());
         }
         let count = self.count + group.len() as u64;
-        let mut batch = sled::Batch::default();
-        for (job, _) in group.iter().zip(fit).filter(|(_, fit)| **fit) {
-            for change in job.changes.iter() {
-                match &change.value {
-                    Some(value) => batch.insert(change.key.as_slice(), encode(&change.key, value)),
-                    None => batch.remove(change.key.as_slice()),
+        let journal = self.journal.as_mut().map_err(|reason| CommitError::Broken(reason.clone()))?;
+        match journal.append(self.count, count, &payload) {
+            Ok(()) => {}
+            Err(AppendError::Full) => {
+                let needed_bytes = payload.len() as u64;
+                return Err(CommitError::DiskFull { free_bytes: self.free_bytes().unwrap_or(0), needed_bytes });
+            }
+            Err(AppendError::Broken(reason)) => {
+                self.journal = Err(reason.clone());
+                return Err(CommitError::Broken(reason));
+            }
+        }
+        self.count = count;
+        self.mark.write(count);
+        if self.database.is_some() {
+            let mut pending = self.reader.pending();
+            for (key, record) in last {
+                self.pending_bytes += size(&key, record.as_ref());
+                let key_bytes = key.len() as u64;
+                if let Some(old) = pending.insert(key, record) {
+                    self.pending_bytes -= key_bytes + old.map_or(0, |old| old.len() as u64);
                 }
             }
         }
-        batch.insert(COUNT_KEY, encode(COUNT_KEY, &count.to_be_bytes()));
-        let written = database.apply(batch);
-        // A failed sync may have lost what it was to write, and the next one would not say so: it is final too.
-        let synced = written.and_then(|()| {
-            sync_all(&self.dir.join(STORE_DIR), &mut self.synced_blobs)
-                .map_err(|error| format!("its files cannot be synced: {error}"))
-        });
-        match synced {
-            Ok(()) => {
-                self.count = count;
-                self.mark.write(count);
-                self.unlooked_bytes += bytes as u64;
-                Ok(())
-            }
-            Err(reason) => {
-                self.database = Err(reason.clone());
-                Err(CommitError::Broken(reason))
-            }
+        Ok(())
+    }
+
+    /// # Errors
+    /// When the disk has not that much room, and what must stay free beside it.
+    fn check_room(&self, bytes: u64) -> Result<(), CommitError> {
+        let needed_bytes = match self.thresholds.free_bytes_min {
+            0 => 0,
+            free_bytes_min => free_bytes_min + bytes,
+        };
+        match self.free_bytes() {
+            Some(free_bytes) if free_bytes < needed_bytes => Err(CommitError::DiskFull { free_bytes, needed_bytes }),
+            // Where it is not known, the write will tell.
+            Some(_) | None => Ok(()),
         }
     }
 
@@ -176,14 +241,148 @@ impl Writer {
         }
     }
 
-    /// Gives disk space back where most of the store is garbage. Commits wait meanwhile: 100,000 records take a second.
+    /// Sees to sled and to the next generation, without waiting for them.
+    fn tend(&mut self) {
+        if let (Some(under_way), Some(database)) = (self.under_way, &mut self.database) {
+            let Some(result) = database.poll() else { return };
+            self.under_way = None;
+            self.ended(under_way, result);
+        }
+        if self.under_way.is_none() {
+            self.rebuild_if_due();
+            if self.pending_bytes > self.thresholds.checkpoint_bytes || self.has_grown() {
+                self.begin_checkpoint();
+            }
+        }
+    }
+
+    /// Whether the journal is due for its next generation.
+    fn has_grown(&self) -> bool {
+        self.journal.as_ref().is_ok_and(|journal| {
+            let (grown_bytes, snapshot_bytes) = journal.sizes();
+            grown_bytes > self.grown_bytes_min.max(snapshot_bytes)
+        })
+    }
+
+    /// Hands sled what it does not have, if the disk has room for it: it does not come back from a failed write.
+    fn begin_checkpoint(&mut self) {
+        let (count, bytes) = (self.count, self.pending_bytes);
+        if self.check_room(4 * bytes).is_err() {
+            return;
+        }
+        let (Some(database), Ok(journal)) = (&mut self.database, &self.journal) else { return };
+        let end = journal.end();
+        self.pending_bytes = 0;
+        let begun = {
+            // Until sled has its order: who reads finds all in one of the two.
+            let mut pending = self.reader.pending();
+            database.begin_checkpoint(std::mem::take(&mut *pending), count)
+        };
+        self.begun(UnderWay::Checkpoint { count, end, bytes }, begun);
+    }
+
+    fn begun(&mut self, under_way: UnderWay, begun: Result<(), String>) {
+        match begun {
+            Ok(()) => self.under_way = Some(under_way),
+            Err(reason) => self.give_database_up(&reason),
+        }
+    }
+
+    fn ended(&mut self, under_way: UnderWay, result: Result<u64, String>) {
+        match (under_way, result) {
+            (UnderWay::Checkpoint { count, end, bytes }, Ok(_)) => {
+                self.unlooked_bytes += bytes;
+                if let Ok(journal) = &mut self.journal
+                    && let Err(AppendError::Broken(reason)) = journal.note_indexed(count)
+                {
+                    self.journal = Err(reason);
+                }
+                if self.has_grown() {
+                    self.begin_snapshot(end);
+                }
+            }
+            (UnderWay::Checkpoint { .. }, Err(reason)) => self.give_database_up(&reason),
+            (UnderWay::Snapshot { end }, Ok(_)) => self.take_next_generation(end),
+            (UnderWay::Snapshot { .. }, Err(reason)) => self.put_generation_off(&reason),
+        }
+    }
+
+    fn begin_snapshot(&mut self, end: u64) {
+        let (grown_bytes, snapshot_bytes) = self.journal.as_ref().map_or((0, 0), Journal::sizes);
+        if self.check_room(grown_bytes + 2 * snapshot_bytes).is_err() {
+            return self.put_generation_off("the disk has no room for it");
+        }
+        let (Some(database), Ok(journal)) = (&mut self.database, &self.journal) else { return };
+        let begun = database.begin_snapshot(&journal.next_path());
+        self.begun(UnderWay::Snapshot { end }, begun);
+    }
+
+    fn take_next_generation(&mut self, end: u64) {
+        let Ok(journal) = &mut self.journal else { return };
+        let snapshot_end = match journal.complete_next(end) {
+            Ok(snapshot_end) => snapshot_end,
+            Err(error) => return self.put_generation_off(&error.to_string()),
+        };
+        if let Err(error) = journal.advance(snapshot_end) {
+            self.journal = Err(format!("the journal's next generation: {error}"));
+            return;
+        }
+        if let Err(error) = journal.remove_older() {
+            warn!(%error, "the journal's last generation cannot be removed");
+        }
+        self.grown_bytes_min = self.thresholds.generation_bytes_min;
+    }
+
+    /// The journal goes on as it is, until it has grown by as much again.
+    fn put_generation_off(&mut self, reason: &str) {
+        warn!(reason, "the journal's next generation is put off");
+        if let Ok(journal) = &self.journal {
+            self.grown_bytes_min = journal.sizes().0 + self.thresholds.generation_bytes_min;
+        }
+    }
+
+    fn give_database_up(&mut self, reason: &str) {
+        error!(
+            reason,
+            "the database of the store has stopped working; nothing is lost, and commits go on in the journal: check the \
+             disk, and start the agent again"
+        );
+        self.database = None;
+        self.under_way = None;
+        self.reader.follow(None);
+        self.reader.pending().clear();
+        self.pending_bytes = 0;
+    }
+
+    /// Brings all to sled that it does not have, so that it has all without the journal.
+    fn end(mut self) {
+        self.wait_for_database();
+        if self.pending_bytes > 0 {
+            self.begin_checkpoint();
+            self.wait_for_database();
+        }
+        if let Some(database) = self.database {
+            database.close();
+        }
+    }
+
+    fn wait_for_database(&mut self) {
+        while let Some(under_way) = self.under_way.take() {
+            let Some(database) = &mut self.database else { return };
+            let result = database.wait();
+            self.ended(under_way, result);
+        }
+    }
+
+    /// Gives disk space back where most of sled's files is garbage. Commits wait meanwhile: 100,000 records take a second.
     fn rebuild_if_due(&mut self) {
-        let Thresholds { free_bytes_min, rebuild_bytes_min } = self.thresholds;
-        let Ok(database) = &self.database else { return };
+        let Thresholds { free_bytes_min, rebuild_bytes_min, .. } = self.thresholds;
         if self.unlooked_bytes < rebuild_bytes_min / LOOKS {
             return;
         }
         self.unlooked_bytes = 0;
+        let free_bytes = self.free_bytes();
+        let Some(database) = &mut self.database else { return };
         let size_bytes = match database.size_bytes() {
             Ok(size_bytes) => size_bytes,
             Err(reason) => return warn!(%reason, "the size of the store is not known"),
@@ -191,7 +390,7 @@ impl Writer {
         // What lives may have grown meanwhile; then the copy is in vain once, and the next one waits for more.
         let room_bytes = free_bytes_min + 4 * self.live_bytes;
         if !rebuild::is_due(size_bytes, self.live_bytes, rebuild_bytes_min)
-            || self.free_bytes().is_some_and(|free_bytes| free_bytes < room_bytes)
+            || free_bytes.is_some_and(|free_bytes| free_bytes < room_bytes)
         {
             return;
         }
@@ -199,20 +398,16 @@ impl Writer {
             Ok(live_bytes) => self.live_bytes = live_bytes,
             Err(reason) => return warn!(%reason, "the store could not be rebuilt; it stays as large as it is"),
         }
-        let closed = "it is being rebuilt".to_owned();
-        if let Ok(database) = std::mem::replace(&mut self.database, Err(closed)) {
+        if let Some(database) = self.database.take() {
             database.close();
         }
-        self.synced_blobs.clear();
         match rebuild::exchange(&self.dir) {
-            Ok((database, contents)) => {
+            Ok((mut database, contents)) => {
+                database.read_by(&self.reader);
                 info!(size_bytes, now_bytes = contents.size_bytes, "the store was rebuilt to give disk space back");
-                self.database = Ok(database);
+                self.database = Some(database);
             }
-            Err(error) => {
-                error!(%error, "the store was rebuilt and cannot be opened; the agent has to be started again");
-                self.database = Err(error.to_string());
-            }
+            Err(error) => self.give_database_up(&error.to_string()),
         }
     }
 }

@@ -212,7 +212,8 @@ impl Numbers {
     }
 }
 
-/// One environment variable, `KEY=VALUE`.
+/// One environment variable, `KEY=VALUE`; or `KEY`, whose value is that of the environment of `submit`, so that a secret does not
+/// stand in the list of processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variable {
     /// Its name.
@@ -241,9 +242,15 @@ impl FromStr for Variable {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
-        let (key, value) =
-            text.split_once('=').ok_or_else(|| ValueError(format!("{text:?} has no value: write {text}=VALUE")))?;
-        Self::new(key, value)
+        match text.split_once('=') {
+            Some((key, value)) => Self::new(key, value),
+            None => {
+                let value = std::env::var(text).map_err(|_| {
+                    ValueError(format!("{text:?} has no value, here and in the environment: write {text}=VALUE"))
+                })?;
+                Self::new(text, &value)
+            }
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
 use rustix::process::{Resource, Rlimit};
-use wasmtime::{Engine, InstancePre, Linker, Module, ResourceLimiter, Store, Trap};
+use wasmtime::{Engine, InstancePre, Linker, Module, Store, Trap};
 use wasmtime_wasi::cli::InputFile;
 use wasmtime_wasi::p1::{self, WasiP1Ctx};
 use wasmtime_wasi::p2::pipe::MemoryInputPipe;
@@ -26,15 +26,16 @@ use super::compile_cache::{self, DISK_BYTES_MAX};
 use super::confine::confine;
 use super::disk::{self, Allowance};
 use super::fixed;
+use super::group::Member;
+use super::limits::{Limits, MemoryLimit, ProcessLimits, RANDOM_BYTES_MAX};
 use super::low;
 use super::native;
 use super::output::CappedFile;
 use super::program::{PREVIEW1_MODULE, check_shape, one_line};
 use super::protocol::{self, End, FromWorker, Hello, Report, Role};
+use super::removal;
 use super::{Job, Stdin};
 
-/// Most table entries (function pointers) of a task; 8 MiB. Our choice.
-const TABLE_ENTRIES_MAX: usize = 1 << 20;
 /// Most memory for compiling a program, as address space. Our choice: many times what the largest known programs take.
 const COMPILE_BYTES_MAX: u64 = 8 << 30;
 
@@ -68,18 +69,20 @@ fn serve() -> anyhow::Result<()> {
     let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
     anyhow::ensure!(parent == i32::try_from(hello.agent_pid).ok(), "the agent is gone");
     match hello.role {
-        Role::Native => low::lower_process(),
+        Role::Native { .. } => low::lower_process(),
         Role::Compile { .. } | Role::Run { .. } => low::keep_low(),
     }
     disk::outlive_large_files().context("cannot ignore a signal (SIGXFSZ)")?;
+    disk::limit_open_files().context("no limit of open files")?;
     if let Role::Compile { .. } = hello.role {
         let most = |bytes| Rlimit { current: Some(bytes), maximum: Some(bytes) };
         rustix::process::setrlimit(Resource::As, most(COMPILE_BYTES_MAX)).context("no limit of memory")?;
         rustix::process::setrlimit(Resource::Fsize, most(DISK_BYTES_MAX)).context("no limit of file sizes")?;
     }
-    if hello.role == Role::Native {
-        return serve_native(&hello, &input, &mut output, &mut packet);
+    if let Role::Native { group } = &hello.role {
+        return serve_native(&hello, group.as_ref(), &input, &mut output, &mut packet);
     }
+    let mut process = ProcessLimits::new().context("cannot limit this process")?;
     for gap in confine(&hello.readable, &hello.writable) {
         anyhow::ensure!(!hello.strict, "{}, and the owner asked for all of the sandbox; {}", gap.what, gap.remedy);
         eprintln!("{}", gap.what);
@@ -92,23 +95,31 @@ fn serve() -> anyhow::Result<()> {
             return say_ready(&mut output, compiled).map(drop);
         }
         Role::Run { artefact } => artefact,
-        Role::Native => anyhow::bail!("that was seen to above"),
+        Role::Native { .. } => anyhow::bail!("that was seen to above"),
     };
     let loaded = worker.load(&artefact);
     let Some(program) = say_ready(&mut output, loaded)? else { return Ok(()) };
+    process.program_is_loaded().context("cannot say what memory this process has")?;
     loop {
         let (job, beside) = protocol::receive(&input, &mut packet)?;
         if job.is_empty() {
             return Ok(());
         }
         let (number, job) = protocol::decode_job(job, beside)?;
+        process.admit(job.memory_bytes).context("cannot limit this process's memory")?;
         let report = worker.run(&job, &program);
         say(&mut output, &FromWorker::Done(number, report))?;
     }
 }
 
 /// Runs the one job of a native program, and waits for its end.
-fn serve_native(hello: &Hello, input: &io::Stdin, output: &mut File, packet: &mut [u8]) -> anyhow::Result<()> {
+fn serve_native(
+    hello: &Hello,
+    group: Option<&Member>,
+    input: &io::Stdin,
+    output: &mut File,
+    packet: &mut [u8],
+) -> anyhow::Result<()> {
     let gap = native::enter_namespaces().err();
     if let Some(error) = &gap {
         let gap = native::no_namespaces(error);
@@ -121,7 +132,7 @@ fn serve_native(hello: &Hello, input: &io::Stdin, output: &mut File, packet: &mu
         return Ok(());
     }
     let (number, job) = protocol::decode_job(job, beside)?;
-    say(output, &FromWorker::Done(number, native::run(&job, gap.is_none())))?;
+    say(output, &FromWorker::Done(number, native::run(&job, gap.is_none(), group)))?;
     // The agent ends the whole group.
     protocol::receive(input, packet)?;
     Ok(())
@@ -154,38 +165,6 @@ struct Program {
 struct Task {
     wasi: WasiP1Ctx,
     limits: Limits,
-}
-
-struct Limits {
-    memory_bytes: u64,
-}
-
-/// Why a task's memory did not grow.
-#[derive(Debug, thiserror::Error)]
-#[error("needs more memory than its limit of {} MiB: submit the bag with a larger --memory", .limit_bytes >> 20)]
-struct MemoryLimit {
-    limit_bytes: u64,
-}
-
-impl ResourceLimiter for Limits {
-    fn memory_growing(&mut self, _: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
-        if maximum.is_some_and(|maximum| desired > maximum) {
-            return Ok(false);
-        }
-        if desired as u64 > self.memory_bytes {
-            return Err(wasmtime::Error::new(MemoryLimit { limit_bytes: self.memory_bytes }));
-        }
-        Ok(true)
-    }
-
-    fn memory_grow_failed(&mut self, error: wasmtime::Error) -> wasmtime::Result<()> {
-        // The machine, not the limit, refused: end the task rather than let it write through a null pointer.
-        Err(error.context(super::NO_MEMORY))
-    }
-
-    fn table_growing(&mut self, _: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
-        Ok(desired <= maximum.unwrap_or(usize::MAX).min(TABLE_ENTRIES_MAX))
-    }
 }
 
 struct Worker {
@@ -265,7 +244,7 @@ impl Worker {
         let stderr = CappedFile::new(job.stderr_path(), job.output_bytes);
         let checkpoint = Checkpoint::of(job, program.uses_files)?;
         let wasi = present(job, program.uses_files, &stdout, &stderr)?;
-        let limits = Limits { memory_bytes: job.memory_bytes };
+        let limits = Limits::new(job.memory_bytes);
         let mut store = Store::new(&self.engine, Task { wasi, limits });
         store.limiter(|task| &mut task.limits);
         if program.uses_files {
@@ -278,13 +257,13 @@ impl Worker {
         });
         *output_truncated = stdout.exceeded() || stderr.exceeded();
         *untouched = !program.uses_files && !stdout.exists() && !stderr.exists();
+        // With it goes all that the task has open: it may have left no descriptors to look at its files with.
+        drop(store);
         if program.uses_files {
             limit_files(job, None)?;
-            let looked = Allowance::of(job).exceeded();
-            if let Some(limit_bytes) =
-                looked.map_err(|error| unable(&job.directory, "look at a task's files", &error))?
-            {
-                return Ok(End::OverDisk { limit_bytes });
+            let looked = Allowance::of(job).exceeded(None);
+            if let Some(end) = looked.map_err(|error| unable(&job.directory, "look at a task's files", &error))? {
+                return Ok(end);
             }
         }
         drop(checkpoint);
@@ -332,7 +311,7 @@ fn present(job: &Job, uses_files: bool, stdout: &CappedFile, stderr: &CappedFile
 
     let mut wasi = WasiCtxBuilder::new();
     wasi.allow_blocking_current_thread(true).args(&job.args).envs(&job.env);
-    wasi.stdout(stdout.clone()).stderr(stderr.clone());
+    wasi.stdout(stdout.clone()).stderr(stderr.clone()).max_random_size(RANDOM_BYTES_MAX);
     if let Some(seed) = job.fixed {
         fixed::fix(&mut wasi, seed);
     }
@@ -374,7 +353,14 @@ impl<'a> Checkpoint<'a> {
         let Some(path) = job.checkpoint.as_deref().filter(|_| uses_files) else { return Ok(None) };
         let failed = |error: io::Error| unable(path, "keep the checkpoint", &error);
         fs::create_dir_all(path).map_err(failed)?;
-        let directory = File::open(path).map_err(failed)?;
+        let directory = match File::open(path) {
+            // An earlier attempt at a native program has taken away the rights to it.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                removal::open_up(path).and_then(|()| File::open(path))
+            }
+            opened => opened,
+        };
+        let directory = directory.map_err(failed)?;
         rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive)
             .map_err(|errno| failed(errno.into()))?;
         Ok(Some(Self { path, _directory: directory }))

@@ -6,10 +6,11 @@
 //! it has open already, three pipes to its agent, stays open.
 //!
 //! All of it holds for the calling thread and what it starts, for good. What a worker wrote the agent reads as it does a
-//! stranger's (`left`). Left out: another user for the worker, which takes a service that is root; name spaces and cgroups,
-//! which differ from desktop to desktop.
+//! stranger's (`left`). Left out: another user for the worker, which takes a service that is root; name spaces, which
+//! differ from desktop to desktop: native programs have them where they can be had (`native`).
 
-use std::collections::BTreeMap;
+mod calls;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -17,190 +18,15 @@ use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, Ruleset, RulesetAttr, RulesetCreatedAttr, Scope,
     path_beneath_rules,
 };
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-    sock_filter,
-};
 
 /// The newest rules that we know: signals and abstract sockets stay inside.
 const ABI_MOST: ABI = ABI::V6;
 /// The oldest with which files elsewhere cannot be changed at all; those before leave them to be truncated.
 const ABI_LEAST: ABI = ABI::V3;
 
-/// System calls that fail with EPERM. Our choice: what reaches other machines, other processes, or the system's set-up,
-/// and what kernels had most defects in. What remains is files, memory, time and threads.
-const FORBIDDEN: &[i64] = &[
-    // The network, other than what is open.
-    libc::SYS_socket,
-    libc::SYS_socketpair,
-    libc::SYS_connect,
-    libc::SYS_bind,
-    libc::SYS_listen,
-    libc::SYS_accept,
-    libc::SYS_accept4,
-    // Other programs and processes.
-    libc::SYS_execve,
-    libc::SYS_execveat,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_fork,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_vfork,
-    libc::SYS_kill,
-    libc::SYS_tkill,
-    libc::SYS_rt_sigqueueinfo,
-    libc::SYS_rt_tgsigqueueinfo,
-    libc::SYS_pidfd_open,
-    libc::SYS_pidfd_getfd,
-    libc::SYS_pidfd_send_signal,
-    libc::SYS_ptrace,
-    libc::SYS_process_vm_readv,
-    libc::SYS_process_vm_writev,
-    libc::SYS_process_madvise,
-    libc::SYS_kcmp,
-    libc::SYS_setpriority,
-    libc::SYS_sched_setaffinity,
-    libc::SYS_sched_setscheduler,
-    libc::SYS_sched_setparam,
-    libc::SYS_sched_setattr,
-    libc::SYS_ioprio_set,
-    // A timer could wake a worker that was stopped.
-    libc::SYS_timer_create,
-    // Memory and queues of other processes.
-    libc::SYS_shmget,
-    libc::SYS_shmat,
-    libc::SYS_shmctl,
-    libc::SYS_msgget,
-    libc::SYS_msgsnd,
-    libc::SYS_msgrcv,
-    libc::SYS_msgctl,
-    libc::SYS_semget,
-    libc::SYS_semop,
-    libc::SYS_semctl,
-    libc::SYS_semtimedop,
-    libc::SYS_mq_open,
-    libc::SYS_mq_unlink,
-    // What Landlock leaves open of files elsewhere, and of those that can only be read: rights, owners, attributes, and who
-    // uses them.
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_chmod,
-    libc::SYS_fchmod,
-    libc::SYS_fchown,
-    libc::SYS_fsetxattr,
-    libc::SYS_fremovexattr,
-    libc::SYS_fchmodat,
-    libc::SYS_fchmodat2,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_chown,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_lchown,
-    libc::SYS_fchownat,
-    libc::SYS_setxattr,
-    libc::SYS_lsetxattr,
-    libc::SYS_removexattr,
-    libc::SYS_lremovexattr,
-    SYS_SETXATTRAT,
-    SYS_REMOVEXATTRAT,
-    SYS_FILE_SETATTR,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_inotify_init,
-    libc::SYS_inotify_init1,
-    libc::SYS_inotify_add_watch,
-    // Another view of the system.
-    libc::SYS_mount,
-    libc::SYS_umount2,
-    libc::SYS_pivot_root,
-    libc::SYS_chroot,
-    libc::SYS_setns,
-    libc::SYS_unshare,
-    libc::SYS_open_tree,
-    libc::SYS_move_mount,
-    libc::SYS_mount_setattr,
-    libc::SYS_fsopen,
-    libc::SYS_fsmount,
-    libc::SYS_fspick,
-    libc::SYS_name_to_handle_at,
-    libc::SYS_open_by_handle_at,
-    libc::SYS_personality,
-    // The system itself.
-    libc::SYS_bpf,
-    libc::SYS_perf_event_open,
-    libc::SYS_userfaultfd,
-    libc::SYS_io_uring_setup,
-    libc::SYS_io_uring_enter,
-    libc::SYS_io_uring_register,
-    libc::SYS_add_key,
-    libc::SYS_request_key,
-    libc::SYS_keyctl,
-    libc::SYS_init_module,
-    libc::SYS_finit_module,
-    libc::SYS_delete_module,
-    libc::SYS_kexec_load,
-    libc::SYS_reboot,
-    libc::SYS_swapon,
-    libc::SYS_swapoff,
-    libc::SYS_acct,
-    libc::SYS_quotactl,
-    libc::SYS_fanotify_init,
-    libc::SYS_syslog,
-    libc::SYS_sethostname,
-    libc::SYS_setdomainname,
-    libc::SYS_settimeofday,
-    libc::SYS_clock_settime,
-    libc::SYS_adjtimex,
-    libc::SYS_clock_adjtime,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_iopl,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_ioperm,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_modify_ldt,
-];
-
-/// Of kernels that are younger than the library: the numbers are the same everywhere.
-const SYS_SETXATTRAT: i64 = 463;
-const SYS_REMOVEXATTRAT: i64 = 466;
-const SYS_FILE_SETATTR: i64 = 469;
-
-/// Those of them that are for who may start programs.
-const PROCESSES: &[i64] = &[
-    libc::SYS_execve,
-    libc::SYS_execveat,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_fork,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_vfork,
-];
-
-/// Those that are for who sees no other processes, and no other files that can be changed.
-const WITH_NAMESPACES: &[i64] = &[
-    libc::SYS_kill,
-    libc::SYS_tkill,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_chmod,
-    libc::SYS_fchmod,
-    libc::SYS_fchmodat,
-    libc::SYS_fchmodat2,
-];
-
-/// More that a native program may not: what would take its processes out of the group that is frozen and ended together,
-/// and files that are memory and count as neither.
-const FORBIDDEN_TO_NATIVE: &[i64] =
-    &[libc::SYS_setsid, libc::SYS_setpgid, libc::SYS_memfd_create, libc::SYS_memfd_secret];
-
-/// Flags of a process with namespaces of its own.
-const NAMESPACES: [libc::c_int; 7] = [
-    libc::CLONE_NEWUSER,
-    libc::CLONE_NEWNS,
-    libc::CLONE_NEWPID,
-    libc::CLONE_NEWNET,
-    libc::CLONE_NEWIPC,
-    libc::CLONE_NEWUTS,
-    libc::CLONE_NEWCGROUP,
-];
-
 /// What of the system native programs read and execute: programs, libraries, and how libraries are found. Of `/etc` nothing
 /// else, since it says who works here and how.
-const SYSTEM: &[&str] = &[
+pub(super) const SYSTEM: &[&str] = &[
     "/usr",
     "/bin",
     "/sbin",
@@ -213,28 +39,9 @@ const SYSTEM: &[&str] = &[
     "/etc/ld.so.cache",
     "/etc/localtime",
 ];
-const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
-
-/// From the kernel's `fcntl.h`.
-const F_SETSIG: libc::c_int = 10;
-const F_SETOWN_EX: libc::c_int = 15;
-
-/// The beginning of a filter: on x86-64 the same system calls have second numbers, those of the x32 interface, which no
-/// program of ours uses. ENOSYS for all of them.
-#[cfg(target_arch = "x86_64")]
-const REFUSE_X32: [sock_filter; 3] = [
-    // The number of the call; if it is one of those, go on with the next instruction, else with the one behind.
-    sock_filter { code: (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, jt: 0, jf: 0, k: 0 },
-    sock_filter { code: (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16, jt: 0, jf: 1, k: 0x4000_0000 },
-    sock_filter {
-        code: (libc::BPF_RET | libc::BPF_K) as u16,
-        jt: 0,
-        jf: 0,
-        k: libc::SECCOMP_RET_ERRNO | libc::ENOSYS.unsigned_abs(),
-    },
-];
-#[cfg(not(target_arch = "x86_64"))]
-const REFUSE_X32: [sock_filter; 0] = [];
+pub(super) const DEVICES: [&str; 5] = ["/dev/null", ZERO, "/dev/full", "/dev/random", "/dev/urandom"];
+/// Shared mappings of it are memory that nothing counts. A root of its own has another device in its place.
+pub(super) const ZERO: &str = "/dev/zero";
 
 /// A part of the wall that this system does not give.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -265,7 +72,7 @@ pub(super) fn confine_native(program: &Path, readable: &[PathBuf], writable: &[P
         remedy: "run the agent on Linux 3.5 or later",
     });
     let system = SYSTEM.iter().map(PathBuf::from).chain([program.to_owned()]).collect::<Vec<_>>();
-    let devices = DEVICES.map(PathBuf::from);
+    let devices = DEVICES.iter().filter(|device| namespaces || **device != ZERO).map(PathBuf::from).collect::<Vec<_>>();
     let files = close_files(&Open { readable, writable, executable: &system, devices: &devices });
     no_new_privileges.into_iter().chain(files).chain(confine_calls(Some(namespaces))).collect()
 }
@@ -338,76 +145,12 @@ fn close_files(open: &Open) -> Option<Gap> {
 
 /// Of a native program it is said whether it has namespaces of its own.
 fn confine_calls(native: Option<bool>) -> Option<Gap> {
-    let filters =
-        filters(native).and_then(|filters| filters.iter().try_for_each(|filter| seccompiler::apply_filter(filter)));
+    let filters = calls::filters(native)
+        .and_then(|filters| filters.iter().try_for_each(|filter| seccompiler::apply_filter(filter)));
     filters.err().map(|error| Gap {
         what: format!("the network and other processes are not closed to the worker: seccomp refused: {error}"),
         remedy: "use a kernel with CONFIG_SECCOMP_FILTER on x86-64, ARM64 or RISC-V",
     })
-}
-
-fn filters(native: Option<bool>) -> Result<[BpfProgram; 2], seccompiler::Error> {
-    let architecture = std::env::consts::ARCH.try_into().map_err(seccompiler::Error::from)?;
-    let refuse = |errno: i32, rules: BTreeMap<i64, Vec<SeccompRule>>| {
-        let action = SeccompAction::Errno(errno.unsigned_abs());
-        let filter = SeccompFilter::new(rules, SeccompAction::Allow, action, architecture)?;
-        Ok::<BpfProgram, seccompiler::Error>(filter.try_into()?)
-    };
-    let mut forbidden: BTreeMap<i64, Vec<SeccompRule>> = FORBIDDEN.iter().map(|call| (*call, Vec::new())).collect();
-    match native {
-        None => {}
-        Some(namespaces) => {
-            forbidden.extend(FORBIDDEN_TO_NATIVE.iter().map(|call| (*call, Vec::new())));
-            PROCESSES.iter().for_each(|call| drop(forbidden.remove(call)));
-            if namespaces {
-                WITH_NAMESPACES.iter().for_each(|call| drop(forbidden.remove(call)));
-            } else {
-                // It could signal all of the user's processes.
-                forbidden.insert(libc::SYS_tgkill, Vec::new());
-            }
-        }
-    }
-    let number = SeccompCmpArgLen::Dword;
-    let mut forbid = |call: i64, argument: u8, length, is: SeccompCmpOp, value: u64| {
-        let rule = SeccompRule::new(vec![SeccompCondition::new(argument, length, is, value)?])?;
-        forbidden.entry(call).or_default().push(rule);
-        Ok::<(), seccompiler::Error>(())
-    };
-    if native.is_some() {
-        for namespace in NAMESPACES {
-            let flag = u64::from(namespace.unsigned_abs());
-            forbid(libc::SYS_clone, 0, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(flag), flag)?;
-        }
-    } else {
-        // A thread is welcome, a process is not.
-        let thread = SeccompCmpOp::MaskedEq(libc::CLONE_THREAD as u64);
-        forbid(libc::SYS_clone, 0, SeccompCmpArgLen::Qword, thread, 0)?;
-        // Signals are for this process alone.
-        forbid(libc::SYS_tgkill, 0, number.clone(), SeccompCmpOp::Ne, u64::from(std::process::id()))?;
-    }
-    if native == Some(true) {
-        // Whoever is frozen stays so.
-        for (call, argument) in [(libc::SYS_kill, 1), (libc::SYS_tkill, 1), (libc::SYS_tgkill, 2)] {
-            forbid(call, argument, number.clone(), SeccompCmpOp::Eq, u64::from(libc::SIGCONT.unsigned_abs()))?;
-        }
-    }
-    if native.is_some() {
-        // Nor does the end of a child wake its parent.
-        let signal = SeccompCmpOp::MaskedEq(0xff);
-        forbid(libc::SYS_clone, 0, SeccompCmpArgLen::Qword, signal, u64::from(libc::SIGCONT.unsigned_abs()))?;
-    }
-    // Limits are for this process alone, and no other is told of by signals.
-    forbid(libc::SYS_prlimit64, 0, number.clone(), SeccompCmpOp::Ne, 0)?;
-    for command in [libc::F_SETOWN, F_SETOWN_EX, F_SETSIG] {
-        forbid(libc::SYS_fcntl, 1, number.clone(), SeccompCmpOp::Eq, u64::from(command.unsigned_abs()))?;
-    }
-    // It ends with its agent.
-    forbid(libc::SYS_prctl, 0, number, SeccompCmpOp::Eq, u64::from(libc::PR_SET_PDEATHSIG.unsigned_abs()))?;
-    // Its flags are in memory, where no filter sees them: who is told that it does not exist uses the older one.
-    let unknown = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
-    let mut forbidden = refuse(libc::EPERM, forbidden)?;
-    forbidden.splice(0..0, REFUSE_X32);
-    Ok([forbidden, refuse(libc::ENOSYS, unknown)?])
 }
 
 #[cfg(test)]
@@ -417,6 +160,8 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::net::UnixStream;
     use std::process::Command;
+
+    use rustix::io::Errno;
 
     use super::*;
 
@@ -511,6 +256,37 @@ mod tests {
             // A link that leads out leads nowhere.
             std::os::unix::fs::symlink("/etc/passwd", inside.join("a/link")).expect("a link");
             assert_eq!(fs::read(inside.join("a/link")).expect_err("closed").kind(), PermissionDenied);
+        });
+    }
+
+    /// Landlock leaves names open. What no task needs to ask for is refused, whatever file it is about.
+    #[test]
+    #[allow(unsafe_code)]
+    fn names_of_files_elsewhere_tell_little() {
+        behind(|inside, outside| {
+            fs::write(inside.join("a/file"), "text").expect("a file");
+            let own = fs::File::options().write(true).open(inside.join("a/file")).expect("its own");
+            own.set_modified(std::time::SystemTime::UNIX_EPOCH).expect("those of an open file can be set");
+            for path in [outside.join("secret"), inside.join("a/file")] {
+                let mut text = [0; 64];
+                assert_eq!(rustix::fs::getxattr(&path, "user.note", &mut text[..]), Err(Errno::NOSYS));
+                assert_eq!(rustix::fs::lgetxattr(&path, "user.note", &mut text[..]), Err(Errno::NOSYS));
+                assert_eq!(rustix::fs::listxattr(&path, &mut text[..]), Err(Errno::NOSYS));
+                assert_eq!(rustix::fs::llistxattr(&path, &mut text[..]), Err(Errno::NOSYS));
+                assert_eq!(rustix::fs::statfs(&path).err(), Some(Errno::NOSYS));
+                let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+                let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
+                let set = rustix::fs::utimensat(rustix::fs::CWD, &path, &times, rustix::fs::AtFlags::empty());
+                assert_eq!(set, Err(Errno::PERM), "{}", path.display());
+            }
+            // Of kernels younger than the library: `getxattrat`, `listxattrat`, `file_getattr`, `statmount`, `listmount` and
+            // `open_tree_attr`.
+            for call in [464, 465, 468, 457, 458, 467] {
+                // SAFETY: without arguments none of them does anything.
+                let answer = unsafe { libc::syscall(call, 0, 0, 0, 0, 0, 0) };
+                let error = std::io::Error::last_os_error().raw_os_error();
+                assert_eq!((answer, error), (-1, Some(libc::ENOSYS)), "{call}");
+            }
         });
     }
 

@@ -2,21 +2,40 @@
 //!
 //! The system bounds the size of each file a process writes (RLIMIT_FSIZE), but not the sum of a user's files in a
 //! directory: quotas need an administrator. So there are two walls: the worker has the system refuse to let one file
-//! grow beyond the task's limit, and all of a task's files are added up at its end and, by the agent, now and then
-//! while it runs.
+//! grow beyond the task's limit, and all of a task's files are added up at its end and, by the agent, every second
+//! while it runs. What it has removed and holds open counts, too (`held_open`).
 //!
-//! Left out: what a task takes between two looks, and what files that it removes again have taken.
+//! A look costs no more than the limits of number and depth let it, so that no task makes looks rare. What cannot be
+//! measured for what the task did counts as over its limit; what the machine hinders is measured at the next look.
+//!
+//! Left out: what a task takes between two looks.
 
-use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit};
 
 use super::Job;
+use super::held_open::{self, Holder};
+use super::protocol::End;
 
 /// What a file or directory takes besides its content: so that many empty ones count, too.
 const ENTRY_BYTES: u64 = 4096;
+
+/// Most files and directories of a task at the same time. Our choice: several times what builds make, and a tenth of a second
+/// to look at.
+const ENTRIES_MAX: u64 = 1 << 16;
+/// How many directories may lie below each other. Our choice: more than people and their tools nest, and few descriptors.
+const DEPTH_MAX: usize = 64;
+/// Most files that a worker may have open for its task. What a system gives by default.
+const OPEN_FILES_MAX: u64 = 1024;
+
+/// Neither follows a link nor waits.
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 /// What one task may take.
 #[derive(Clone, Debug)]
@@ -26,55 +45,128 @@ pub(super) struct Allowance {
     limit_bytes: u64,
 }
 
+/// Why a look ends before everything is counted.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// The task is to end like this.
+    Verdict(End),
+    /// Nothing is known: this machine hinders it.
+    Hindered(io::Error),
+}
+
+impl Stop {
+    /// The task ends for this.
+    pub(super) fn broke(message: impl Into<String>) -> Self {
+        Self::Verdict(End::Trapped { message: message.into() })
+    }
+
+    fn by(errno: Errno) -> Self {
+        match errno {
+            Errno::ACCESS | Errno::PERM | Errno::NOTDIR | Errno::LOOP => Self::broke(
+                "has a directory that cannot be read, so that nobody knows what it takes of the disk: leave the rights to it",
+            ),
+            errno => Self::Hindered(errno.into()),
+        }
+    }
+}
+
 impl Allowance {
     pub(super) fn of(job: &Job) -> Self {
         Self { work: job.work_dir(), checkpoint: job.checkpoint.clone(), limit_bytes: job.disk_bytes }
     }
 
-    /// The limit, if the task has gone over it. Looks at each of its files until then, which blocks.
+    /// How the task ends for what it takes, if it does; `holder` has its files open. Looks at each of them, which blocks.
     ///
     /// # Errors
-    /// Some cannot be looked at.
-    pub(super) fn exceeded(&self) -> io::Result<Option<u64>> {
-        let mut room = self.limit_bytes;
-        for directory in [Some(&self.work), self.checkpoint.as_ref()].into_iter().flatten() {
-            match take(directory, room)? {
-                Some(left) => room = left,
-                None => return Ok(Some(self.limit_bytes)),
-            }
+    /// This machine hinders it.
+    pub(super) fn exceeded(&self, holder: Option<Holder>) -> io::Result<Option<End>> {
+        let mut tally = Tally { limit_bytes: self.limit_bytes, room: self.limit_bytes, entries_left: ENTRIES_MAX };
+        let mut directories = [Some(&self.work), self.checkpoint.as_ref()].into_iter().flatten();
+        let counted = directories.try_for_each(|directory| tally.add_all(directory));
+        let counted = counted.and_then(|()| match holder {
+            Some(holder) => held_open::each(holder, |stat| tally.add(stat)),
+            None => Ok(()),
+        });
+        match counted {
+            Ok(()) => Ok(None),
+            Err(Stop::Verdict(end)) => Ok(Some(end)),
+            Err(Stop::Hindered(error)) => Err(error),
         }
-        Ok(None)
     }
 }
 
-/// What is left of `room` when everything in a directory is taken from it; `None` where it is not enough.
-fn take(directory: &Path, mut room: u64) -> io::Result<Option<u64>> {
-    let mut directories = vec![directory.to_owned()];
-    while let Some(directory) = directories.pop() {
-        let entries = match fs::read_dir(&directory) {
-            // The task is at work meanwhile.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            // Nested so deep that nobody can look at it by its name.
-            Err(error) if error.kind() == io::ErrorKind::InvalidFilename => return Ok(None),
-            entries => entries?,
+/// What is left of an allowance.
+struct Tally {
+    limit_bytes: u64,
+    room: u64,
+    entries_left: u64,
+}
+
+impl Tally {
+    /// Counts one file or directory.
+    fn add(&mut self, stat: &Stat) -> Result<(), Stop> {
+        let has_content = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        let content = if has_content { u64::try_from(stat.st_size).unwrap_or(0) } else { 0 };
+        // A directory that had many entries stays large. Of a file the system may have set aside more than its size, and
+        // gives it back; tasks cannot ask for that (`confine`).
+        let blocks = if has_content { 0 } else { u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512) };
+        let bytes = content.saturating_add(ENTRY_BYTES).max(blocks);
+        let over = Stop::Verdict(End::OverDisk { limit_bytes: self.limit_bytes });
+        self.room = self.room.checked_sub(bytes).ok_or(over)?;
+        let too_many = || {
+            Stop::broke(format!(
+                "has too many files: more than the limit of {ENTRIES_MAX} files and directories; pack them into fewer"
+            ))
         };
-        for entry in entries {
-            let entry = entry?;
-            // Of links, not of what they lead to.
-            let metadata = match entry.metadata() {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) if error.kind() == io::ErrorKind::InvalidFilename => return Ok(None),
-                metadata => metadata?,
-            };
-            let bytes = if metadata.is_file() { metadata.len() } else { 0 };
-            let Some(left) = room.checked_sub(bytes.saturating_add(ENTRY_BYTES)) else { return Ok(None) };
-            room = left;
-            if metadata.is_dir() {
-                directories.push(entry.path());
-            }
-        }
+        self.entries_left = self.entries_left.checked_sub(1).ok_or_else(too_many)?;
+        Ok(())
     }
-    Ok(Some(room))
+
+    /// Counts all that is in a directory, one level open for each that lies below another.
+    fn add_all(&mut self, directory: &Path) -> Result<(), Stop> {
+        let first = match rustix::fs::open(directory, DIRECTORY, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(()),
+            first => first.map_err(Stop::by)?,
+        };
+        let mut open = vec![read(first)?];
+        while let Some(innermost) = open.last_mut() {
+            let Some(entry) = innermost.read() else {
+                open.pop();
+                continue;
+            };
+            let entry = entry.map_err(Stop::by)?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let parent = innermost.fd().map_err(Stop::by)?;
+            // Of links, not of what they lead to.
+            let stat = match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+                // The task is at work meanwhile.
+                Err(Errno::NOENT) => continue,
+                stat => stat.map_err(Stop::by)?,
+            };
+            self.add(&stat)?;
+            if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+                continue;
+            }
+            let inner = match rustix::fs::openat(parent, name, DIRECTORY, Mode::empty()) {
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
+                inner => inner.map_err(Stop::by)?,
+            };
+            if open.len() == DEPTH_MAX {
+                return Err(Stop::broke(format!(
+                    "nests directories too deep: more than the limit of {DEPTH_MAX} below each other"
+                )));
+            }
+            open.push(read(inner)?);
+        }
+        Ok(())
+    }
+}
+
+fn read(directory: OwnedFd) -> Result<Dir, Stop> {
+    Dir::new(directory).map_err(Stop::by)
 }
 
 /// Lets no file that this process writes grow beyond so many bytes: writing more fails with EFBIG. `None`: any size.
@@ -83,6 +175,15 @@ fn take(directory: &Path, mut room: u64) -> io::Result<Option<u64>> {
 /// The system refuses.
 pub(super) fn limit_files(bytes_max: Option<u64>) -> io::Result<()> {
     Ok(rustix::process::setrlimit(Resource::Fsize, Rlimit { current: bytes_max, maximum: None })?)
+}
+
+/// Bounds how many files this process has open, which the agent looks at every second.
+///
+/// # Errors
+/// The system refuses.
+pub(super) fn limit_open_files() -> io::Result<()> {
+    let most = rustix::process::getrlimit(Resource::Nofile).maximum.unwrap_or(OPEN_FILES_MAX).min(OPEN_FILES_MAX);
+    Ok(rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: Some(most) })?)
 }
 
 /// A write beyond that limit is to fail, not to end this process with a signal.
@@ -97,7 +198,24 @@ pub(super) fn outlive_large_files() -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, File};
+    use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+
     use super::*;
+
+    /// What the files of a task in this directory come to, with a limit.
+    fn look(work: &Path, limit_bytes: u64, holder: Option<Holder>) -> Option<End> {
+        let allowance = Allowance { work: work.to_owned(), checkpoint: None, limit_bytes };
+        allowance.exceeded(holder).expect("nothing hinders it")
+    }
+
+    fn over(limit_bytes: u64) -> Option<End> {
+        Some(End::OverDisk { limit_bytes })
+    }
+
+    fn is_trapped(end: Option<End>, words: &str) -> bool {
+        matches!(end, Some(End::Trapped { message }) if message.contains(words))
+    }
 
     #[test]
     fn contents_and_entries_count_and_links_lead_nowhere() {
@@ -105,20 +223,97 @@ mod tests {
         let (work, checkpoint) = (root.path().join("work"), root.path().join("checkpoint"));
         let exceeded = |limit_bytes| {
             let allowance = Allowance { work: work.clone(), checkpoint: Some(checkpoint.clone()), limit_bytes };
-            allowance.exceeded().expect("our directory")
+            allowance.exceeded(None).expect("our directory")
         };
         assert_eq!(exceeded(0), None, "there is nothing");
         fs::create_dir_all(work.join("deep")).expect("our directory");
         fs::write(work.join("deep/file"), vec![1; 1000]).expect("our directory");
         let bytes = 1000 + 2 * ENTRY_BYTES;
-        assert_eq!((exceeded(bytes), exceeded(bytes - 1)), (None, Some(bytes - 1)));
+        assert_eq!((exceeded(bytes), exceeded(bytes - 1)), (None, over(bytes - 1)));
         fs::create_dir(&checkpoint).expect("our directory");
         fs::write(checkpoint.join("file"), vec![1; 500]).expect("our directory");
         let bytes = bytes + 500 + ENTRY_BYTES;
-        assert_eq!((exceeded(bytes), exceeded(bytes - 1)), (None, Some(bytes - 1)));
+        assert_eq!((exceeded(bytes), exceeded(bytes - 1)), (None, over(bytes - 1)));
         std::os::unix::fs::symlink("/", work.join("out")).expect("our directory");
         std::os::unix::fs::symlink(&checkpoint, work.join("again")).expect("our directory");
         let bytes = bytes + 2 * ENTRY_BYTES;
-        assert_eq!((exceeded(bytes), exceeded(bytes - 1)), (None, Some(bytes - 1)));
+        assert_eq!((exceeded(bytes), exceeded(bytes - 1)), (None, over(bytes - 1)));
+    }
+
+    #[test]
+    fn number_and_depth_have_limits_whatever_the_bytes() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let nested = |depth: usize| root.path().join("d/".repeat(depth));
+        fs::create_dir_all(nested(DEPTH_MAX - 1)).expect("our directory");
+        assert_eq!(look(root.path(), u64::MAX, None), None);
+        fs::create_dir(nested(DEPTH_MAX)).expect("our directory");
+        assert!(is_trapped(look(root.path(), u64::MAX, None), "too deep"));
+
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let directory = rustix::fs::open(root.path(), DIRECTORY, Mode::empty()).expect("ours");
+        let make = |number: u64| {
+            rustix::fs::mknodat(&directory, number.to_string(), FileType::RegularFile, Mode::RUSR, 0)
+                .expect("it is new");
+        };
+        (0..ENTRIES_MAX).for_each(make);
+        assert_eq!(look(root.path(), u64::MAX, None), None);
+        make(ENTRIES_MAX);
+        assert!(is_trapped(look(root.path(), u64::MAX, None), "too many files"));
+    }
+
+    /// Deeper than a path can say.
+    #[test]
+    fn depth_beyond_all_paths_is_too_deep() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let mut at = rustix::fs::open(root.path(), DIRECTORY, Mode::empty()).expect("ours");
+        for _ in 0..3000 {
+            rustix::fs::mkdirat(&at, "d", Mode::RWXU).expect("it is new");
+            at = rustix::fs::openat(&at, "d", DIRECTORY, Mode::empty()).expect("it is there");
+        }
+        assert!(is_trapped(look(root.path(), u64::MAX, None), "too deep"));
+        super::super::removal::remove(root.path()).expect("ours");
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_read_counts_as_over() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        fs::set_permissions(root.path(), fs::Permissions::from_mode(0o777)).expect("ours");
+        let begin = || {
+            if rustix::process::geteuid().is_root() {
+                // This thread alone.
+                let nobody = rustix::fs::Uid::from_raw(65534);
+                rustix::thread::set_thread_res_uid(nobody, nobody, nobody).expect("root may");
+            }
+            let closed = root.path().join("closed");
+            for mode in [0o000, 0o200, 0o300, 0o400] {
+                fs::create_dir_all(closed.join("deep")).expect("ours");
+                fs::set_permissions(&closed, fs::Permissions::from_mode(mode)).expect("ours");
+                assert!(is_trapped(look(root.path(), u64::MAX, None), "cannot be read"), "{mode:o}");
+                assert!(is_trapped(look(&closed, u64::MAX, None), "cannot be read"), "{mode:o}");
+                fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).expect("ours");
+            }
+            assert_eq!(look(root.path(), u64::MAX, None), None);
+        };
+        std::thread::scope(|scope| scope.spawn(begin).join().expect("as it is to be"));
+    }
+
+    /// In this process, which stands for a worker.
+    #[test]
+    fn what_is_removed_and_held_open_counts() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let me = Some(Holder { pid: std::process::id(), native: false });
+        let options = || {
+            let mut options = File::options();
+            options.write(true).create_new(true).mode(0o600);
+            options
+        };
+        let held = options().open(root.path().join("held")).expect("ours");
+        held.set_len(10 << 30).expect("ours");
+        assert_eq!(look(root.path(), 1 << 30, None), over(1 << 30));
+        fs::remove_file(root.path().join("held")).expect("ours");
+        // Other tests of this process hold little.
+        assert_eq!((look(root.path(), 1 << 30, None), look(root.path(), 1 << 30, me)), (None, over(1 << 30)));
+        drop(held);
+        assert_eq!(look(root.path(), 1 << 30, me), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Reads and removes what workers left in their directories, as what strangers may have put there.
+//! Reads what workers left in their directories, as what strangers may have put there. `removal` removes it.
 //!
 //! The agent has the rights of its user, the worker that wrote has none: so whoever broke out of WebAssembly would have the
 //! agent read for them what they cannot, through a link, or wait for ever, on a pipe. Each name is therefore looked up in
@@ -8,18 +8,18 @@
 //! The directories that are given by their path must lie where no worker can replace them but the last part.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Dir, FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{Dir, DirEntry, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 /// Most files that are taken of one task, and how deep they may lie.
 pub const FILES_MAX: usize = 4096;
-const DEPTH_MAX: usize = 16;
+pub(crate) const DEPTH_MAX: usize = 16;
 /// Most entries that are looked at, of any kind.
 const ENTRIES_MAX: usize = 4 * FILES_MAX;
 
@@ -68,7 +68,7 @@ impl Left {
     /// # Errors
     /// It cannot be opened.
     pub fn directory(&self, name: &str) -> io::Result<Option<Self>> {
-        Self::found(rustix::fs::openat(&self.0, name, CAREFULLY | OFlags::DIRECTORY, Mode::empty()))
+        directory_at(self.0.as_fd(), name)
     }
 
     fn found(opened: rustix::io::Result<OwnedFd>) -> io::Result<Option<Self>> {
@@ -84,65 +84,50 @@ impl Left {
     /// # Errors
     /// It cannot be read, or there is no room for it.
     pub fn read(&self, name: &str, room: &mut Room) -> io::Result<Option<Vec<u8>>> {
-        let file = match rustix::fs::openat(&self.0, name, CAREFULLY, Mode::empty()) {
-            Ok(file) => file,
-            // A link, or a socket.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO) => return Ok(None),
-            Err(errno) => return Err(errno.into()),
-        };
-        let stat = rustix::fs::fstat(&file)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_nlink != 1 {
-            return Ok(None);
-        }
-        let mut bytes = Vec::new();
-        File::from(file).take(room.bytes.saturating_add(1)).read_to_end(&mut bytes)?;
-        let left = room.bytes.checked_sub(bytes.len() as u64);
-        room.bytes = left.ok_or_else(|| io::Error::other(room.over.clone()))?;
-        Ok(Some(bytes))
+        read_at(self.0.as_fd(), name, room)
     }
 
-    /// All files below it with their names, as [`Left::read`], and what is left out.
+    /// All files below it with their names, as [`Left::read`], and what is left out. No more directories are open than one
+    /// lies below the other.
     ///
     /// # Errors
     /// They cannot be read, there is no room for them, there are too many, or a name is not UTF-8.
     pub fn read_all(&self, room: &mut Room) -> io::Result<Contents> {
+        let too_many = || io::Error::other(format!("it is over the limit of {FILES_MAX} files: pack them into fewer"));
         let mut contents = Contents::default();
         let mut entries_left = ENTRIES_MAX;
-        self.walk("", 0, &mut entries_left, room, &mut contents)?;
-        Ok(contents)
-    }
-
-    /// Goes down one directory after the other, so that no more are open than one lies below the other.
-    fn walk(
-        &self,
-        prefix: &str,
-        depth: usize,
-        entries_left: &mut usize,
-        room: &mut Room,
-        contents: &mut Contents,
-    ) -> io::Result<()> {
-        let too_many = || io::Error::other(format!("it is over the limit of {FILES_MAX} files: pack them into fewer"));
-        for entry in Dir::read_from(&self.0)? {
+        let mut open = vec![(Dir::read_from(&self.0)?, String::new())];
+        loop {
+            let may_go_down = open.len() <= DEPTH_MAX;
+            let Some((innermost, prefix)) = open.last_mut() else { return Ok(contents) };
+            let Some(entry) = innermost.read() else {
+                open.pop();
+                continue;
+            };
             let entry = entry?;
             if matches!(entry.file_name().to_bytes(), b"." | b"..") {
                 continue;
             }
-            *entries_left = entries_left.checked_sub(1).ok_or_else(too_many)?;
+            entries_left = entries_left.checked_sub(1).ok_or_else(too_many)?;
             let name = entry.file_name().to_str().map_err(|_| io::Error::other("a file name is not UTF-8"))?;
-            if let Some(bytes) = self.read(name, room)? {
+            let (path, parent) = (format!("{prefix}{name}"), innermost.fd()?);
+            let cannot = |error: io::Error| match error.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    io::Error::new(error.kind(), format!("{path:?} cannot be read: {error}"))
+                }
+                _ => error,
+            };
+            if let Some(bytes) = read_at(parent, name, room).map_err(cannot)? {
                 if contents.files.len() == FILES_MAX {
                     return Err(too_many());
                 }
-                contents.files.push((format!("{prefix}{name}"), bytes));
-            } else if depth < DEPTH_MAX
-                && let Some(inner) = self.directory(name)?
-            {
-                inner.walk(&format!("{prefix}{name}/"), depth + 1, entries_left, room, contents)?;
+                contents.files.push((path, bytes));
+            } else if may_go_down && let Some(Left(inner)) = directory_at(parent, name)? {
+                open.push((Dir::new(inner)?, path + "/"));
             } else {
-                contents.left_out.push(format!("{prefix}{name}"));
+                contents.left_out.push(path);
             }
         }
-        Ok(())
     }
 
     /// Whether it is now this process's alone until it is dropped.
@@ -157,40 +142,50 @@ impl Left {
         }
     }
 
-    /// Names of what is in it.
+    /// Names of what is in it, one after the other: there may be any number. What is removed meanwhile does no harm.
     ///
     /// # Errors
-    /// It cannot be read, or there is too much.
-    pub fn names(&self) -> io::Result<Vec<PathBuf>> {
-        let mut names = Vec::new();
-        for entry in Dir::read_from(&self.0)? {
-            let entry = entry?;
-            if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
-                names.push(PathBuf::from(OsStr::from_bytes(entry.file_name().to_bytes())));
+    /// It cannot be read.
+    pub fn names(&self) -> io::Result<impl Iterator<Item = io::Result<PathBuf>>> {
+        let name = |entry: rustix::io::Result<DirEntry>| match entry {
+            Ok(entry) => {
+                let name = entry.file_name().to_bytes();
+                let is_one = !matches!(name, b"." | b"..");
+                is_one.then(|| Ok(PathBuf::from(OsStr::from_bytes(name))))
             }
-        }
-        Ok(names)
+            Err(errno) => Some(Err(errno.into())),
+        };
+        Ok(Dir::read_from(&self.0)?.filter_map(name))
     }
 }
 
-/// Removes whatever is at a path, with all that is in it; of a link, the link. Nothing may be there.
-///
-/// # Errors
-/// It, or a part of it, cannot be removed.
-pub fn remove(path: &Path) -> io::Result<()> {
-    // The library looks names up in open directories, and follows no links.
-    let removed = match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => fs::remove_file(path),
-        removed => removed,
+/// [`Left::directory`].
+fn directory_at(parent: BorrowedFd, name: &str) -> io::Result<Option<Left>> {
+    Left::found(rustix::fs::openat(parent, name, CAREFULLY | OFlags::DIRECTORY, Mode::empty()))
+}
+
+/// [`Left::read`].
+fn read_at(parent: BorrowedFd, name: &str, room: &mut Room) -> io::Result<Option<Vec<u8>>> {
+    let file = match rustix::fs::openat(parent, name, CAREFULLY, Mode::empty()) {
+        Ok(file) => file,
+        // A link, or a socket.
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO) => return Ok(None),
+        Err(errno) => return Err(errno.into()),
     };
-    match removed {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed,
+    let stat = rustix::fs::fstat(&file)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_nlink != 1 {
+        return Ok(None);
     }
+    let mut bytes = Vec::new();
+    File::from(file).take(room.bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+    let left = room.bytes.checked_sub(bytes.len() as u64);
+    room.bytes = left.ok_or_else(|| io::Error::other(room.over.clone()))?;
+    Ok(Some(bytes))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
 
@@ -276,20 +271,5 @@ mod tests {
         // More than this process may have open.
         (0..=ENTRIES_MAX).for_each(|number| fs::create_dir_all(left.join(number.to_string())).expect("ours"));
         assert!(all(&mut room(100)).expect_err("too many").to_string().contains("over the limit"));
-    }
-
-    #[test]
-    fn what_is_removed_is_what_is_there() {
-        let (root, left, secret) = setup();
-        symlink(&secret, left.join("link")).expect("a link");
-        remove(&left.join("link")).expect("a link");
-        remove(&left.join("nothing")).expect("it is gone");
-        fifo(&left.join("pipe"));
-        remove(&left.join("pipe")).expect("a pipe");
-        symlink(&secret, left.join("link")).expect("a link");
-        remove(&left).expect("a directory");
-        let there: Vec<_> = fs::read_dir(root.path()).expect("ours").flatten().map(|entry| entry.path()).collect();
-        assert_eq!(there, std::slice::from_ref(&secret));
-        assert!(secret.join("key").exists());
     }
 }

@@ -12,10 +12,11 @@
 //! # The parts
 //! - [`Pool`] (agent side): one thread and at most one worker process per slot, time limits, freezing.
 //! - [`child`] (worker side): what `idlewood worker` does; compiles, or runs.
-//! - [`lay_out`] (before): puts a task's inputs where it can read them. [`left`] (after): reads what it left.
+//! - [`lay_out`] (before): puts a task's inputs where it can read them. [`left`] (after): reads what it left. [`removal`]: removes it.
 //! - [`check_program`]: says in one sentence what is wrong with a program, without running or compiling it.
 //! - `protocol`: the frames between the two; `compile_cache`: compiled programs on disk; `output`: capped stdout; `low`: priorities;
-//!   `confine`: the second wall; `disk`: what a task's files may take.
+//!   `confine`: the second wall; `disk`: what a task's files may take, `held_open`: also when it has removed them; `limits`: what it
+//!   may take of memory; `group`: control groups, which hold that for native programs.
 //!
 //! # What a task sees
 //! Its arguments, exactly the environment it was given, and three directories (WASI knows no working directory, only
@@ -43,7 +44,7 @@
 //! # Native programs
 //! Where the owner lets them run ([`Job::native`]) a worker is for one task: it starts the program, watches it, and goes
 //! with all that it has started (`native`). Such a program finds `inputs` and `checkpoint` as links in its working directory,
-//! and what the system has installed, read-only.
+//! and what the system has installed, read-only. Where it has namespaces there is nothing else: the owner's paths do not exist.
 //!
 //! # Left out
 //! - Clocks and random numbers are the host's, unless a job wants them fixed (`fixed`); the monotonic clock goes on while a task is frozen.
@@ -54,7 +55,10 @@ mod compile_cache;
 mod confine;
 mod disk;
 mod fixed;
+mod group;
+mod held_open;
 mod inputs;
+mod limits;
 mod low;
 mod native;
 mod output;
@@ -64,8 +68,10 @@ mod protocol;
 
 pub mod child;
 pub mod left;
+pub mod removal;
 
 pub use confine::{Gap, gaps};
+pub use group::gap as group_gap;
 pub use inputs::{Input, LayOutError, lay_out};
 pub use native::gap as native_gap;
 pub use pool::{Pool, PoolConfig, PoolError, StartError, WorkerEvent};
@@ -105,13 +111,13 @@ pub struct Job {
     /// keeps it locked while that runs, and removes it again where the program left nothing in it. A task whose checkpoint
     /// another worker has does not start.
     pub checkpoint: Option<PathBuf>,
-    /// Most linear memory the program may have, or most memory of all processes of a native one, bytes. (The worker itself
-    /// takes some 10 MiB besides.)
+    /// Most that the program's linear memory and tables may take together, or most memory of all processes of a native one,
+    /// bytes. (The worker itself takes some 10 MiB besides, and at most 64 MiB for what a task makes it do.)
     pub memory_bytes: u64,
     /// Most bytes taken from each of stdout and stderr.
     pub output_bytes: u64,
-    /// Most bytes that the files in [`Job::work_dir`] and [`Job::checkpoint`] may take together; each file and directory
-    /// counts for 4 KiB besides its content.
+    /// Most bytes that the files in [`Job::work_dir`] and [`Job::checkpoint`] may take together, those that the task has
+    /// removed and holds open among them; each file and directory counts for 4 KiB besides its content.
     pub disk_bytes: u64,
     /// Longest run, not counting frozen time and the compilation; `None`: unlimited.
     pub time_limit: Option<Duration>,

@@ -39,6 +39,7 @@ use tokio::sync::mpsc;
 use self::slot::{Serves, Slot, Waiting};
 use super::compile_cache::CompileCache;
 use super::disk::Allowance;
+use super::group;
 use super::native;
 use super::protocol;
 use super::{Job, JobError, Outcome};
@@ -183,6 +184,10 @@ impl Pool {
         }
         let cache = CompileCache::open(&config.cache_dir)
             .map_err(|source| PoolError::CacheDir { dir: config.cache_dir.clone(), source })?;
+        // Before there are workers.
+        if let Err(gap) = group::groups() {
+            tracing::debug!("{}", gap.what);
+        }
         let mut slots = Vec::new();
         slots.resize_with(config.slots, Slot::default);
         let (next_number, timer_at, disk_is_watched) = (0, None, false);
@@ -268,7 +273,8 @@ impl Pool {
         let (program, limit) = (job.program.clone(), job.time_limit);
         let place = &mut state.slots[slot];
         let allowance = Allowance::of(job);
-        place.waiting.push_back(Waiting { number, packet, program, serves, limit, allowance, permit });
+        let memory_bytes = job.memory_bytes;
+        place.waiting.push_back(Waiting { number, packet, program, serves, limit, memory_bytes, allowance, permit });
         if place.listening {
             place.hand_over();
         } else {

@@ -22,6 +22,7 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use super::group::Member;
 use super::{Job, StartError};
 
 /// Largest job. Holds its stdin bytes.
@@ -68,7 +69,10 @@ pub(super) enum Role {
         artefact: PathBuf,
     },
     /// Runs one job of a native program, and is ended.
-    Native,
+    Native {
+        /// What its processes join, where there are such.
+        group: Option<Member>,
+    },
 }
 
 /// A job on its way to a worker.

@@ -55,6 +55,50 @@ fn the_limit_of_disk_holds_for_one_file_for_many_and_while_a_task_runs() {
     assert_eq!(setup.outcome_of(&["fill", "file", "1", "900000", "0"]), exit(0), "the slot has a new worker");
 }
 
+/// Longer than a test waits: whoever gets that far was not ended.
+fn without_end() -> String {
+    (2 * PATIENCE).as_millis().to_string()
+}
+
+fn trapped(outcome: &Outcome, words: &str) {
+    assert!(matches!(outcome, Outcome::Trapped { message } if message.contains(words)), "{words}: {outcome:?}");
+}
+
+#[test]
+fn what_is_removed_and_held_open_counts_while_a_task_runs() {
+    let mut setup = Setup::new(1);
+    let job = setup.job("hoard", &["hold", "10", "500000", &without_end()]);
+    assert_eq!(setup.run(&job).outcome, Outcome::OverDisk { limit_bytes: mib(1) });
+    // Within the limit, and it goes with the task.
+    let job = setup.job("hoard", &["hold", "1", "900000", "2500"]);
+    assert_eq!(setup.run(&job).outcome, exit(0));
+}
+
+/// That of number is tested where files are made more quickly (`worker/disk`).
+#[test]
+fn depth_has_a_limit_while_a_task_runs_and_at_its_end() {
+    let mut setup = Setup::new(1);
+    for pause in [without_end(), "0".to_owned()] {
+        let job = Job { disk_bytes: mib(4096), ..setup.job("hoard", &["nest", "1500", &pause]) };
+        trapped(&setup.run(&job).outcome, "too deep");
+        removal::remove(&job.directory).unwrap();
+        assert!(!job.directory.exists());
+    }
+    let job = setup.job("hoard", &["nest", "60", "0"]);
+    assert_eq!(setup.run(&job).outcome, exit(0));
+}
+
+/// More than a worker may have open, at which the agent looks every second.
+#[test]
+fn a_task_opens_so_many_files_and_no_more() {
+    let mut setup = Setup::new(1);
+    let job = Job { disk_bytes: mib(4096), ..setup.job("hoard", &["hold", "1100", "0", "0"]) };
+    let ended = setup.run(&job);
+    let (code, _, stderr) = exited(&job, &ended);
+    assert_eq!((code, stderr.as_str()), (4, "holding\nheld: I/O error\n"));
+    assert_eq!(setup.outcome_of(&["exit", "3"]), exit(3), "the slot goes on");
+}
+
 #[test]
 fn a_frozen_task_is_not_looked_at_and_its_disk_counts_when_it_goes_on() {
     let mut setup = Setup::new(1);

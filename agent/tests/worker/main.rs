@@ -1,6 +1,7 @@
 //! Worker processes as the agent uses them: real processes, real programs (`tasks/probe`, `tasks/tile`).
 
 mod limits;
+mod memory;
 mod native;
 mod programs;
 mod runs;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use idlewood::tiles::{Canvas, Picture};
 use idlewood::worker::{
-    Input, Job, JobError, Outcome, Pool, PoolConfig, Reach, StartError, Stdin, WorkerEvent, lay_out,
+    Input, Job, JobError, Outcome, Pool, PoolConfig, Reach, StartError, Stdin, WorkerEvent, lay_out, removal,
 };
 use rustix::process::{Pid, Signal};
 use tokio::sync::mpsc;

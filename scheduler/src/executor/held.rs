@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use idlewood_overlay::Time;
 
-use crate::bag::{ANSWER_WITHIN_MAX, BagHeader, Checkpoint, HELD_INTERVALS_MAX, Request, TaskResult};
+use super::outbox::Outbox;
+use crate::bag::{ANSWER_WITHIN_MAX, BagHeader, Checkpoint, HELD_INTERVALS_MAX, Request, TaskId, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::message::{Message, RESULTS_MAX};
@@ -60,9 +61,7 @@ pub(super) struct Held {
     pub(super) checkpoints: BTreeMap<u64, Checkpoint>,
     /// Tasks that began here in an earlier life and have a checkpoint here: they are not given away without it.
     pub(super) kept: IntervalSet,
-    pub(super) outbox: BTreeMap<u64, TaskResult>,
-    /// Of these, those whose submitter was not told yet.
-    pub(super) untold: IntervalSet,
+    pub(super) outbox: Outbox,
     /// Number and summed work of the tasks finished here.
     pub(super) finished: (u64, f64),
     /// How many times its declared work a task takes, where that is far more (`rating`); else 1.
@@ -79,12 +78,14 @@ pub(super) struct Held {
     pub(super) agreed: bool,
     pub(super) holding_due: Time,
     pub(super) holding_wait: Duration,
+    /// When results are told of which nobody was told.
     pub(super) results_due: Time,
+    /// How long after it was told last a result is told again.
     pub(super) results_wait: Duration,
+    /// Until then nothing is said of results: there is no room on the way to its submitter.
+    pub(super) crowded_until: Time,
     /// Not before then are the last results told that may wait.
     turn: Time,
-    /// Where the next repetition of results begins, so that each has its turn.
-    pub(super) results_from: u64,
     /// What [`Self::next_due`] was when the shelf looked last.
     pub(super) due: Option<Time>,
 }
@@ -107,8 +108,7 @@ impl Held {
             running: IntervalSet::new(),
             checkpoints: BTreeMap::new(),
             kept: IntervalSet::new(),
-            outbox: BTreeMap::new(),
-            untold: IntervalSet::new(),
+            outbox: Outbox::default(),
             finished: (0, 0.0),
             times_declared: 1.0,
             with_mops: 0.0,
@@ -120,8 +120,8 @@ impl Held {
             holding_wait: config.repeat_after,
             results_due: Time::ZERO,
             results_wait: config.repeat_after,
+            crowded_until: Time::ZERO,
             turn: Time::ZERO,
-            results_from: 0,
             due: None,
         }
     }
@@ -129,7 +129,7 @@ impl Held {
     /// When there is something to do: to speak of it, to take back what was offered, to give back what nobody speaks for, or to
     /// try again to start of it.
     pub(super) fn next_due(&self, now: Time) -> Time {
-        let results = (!self.outbox.is_empty()).then_some(self.results_due);
+        let results = self.tell_due();
         let offered = (!self.offered.is_empty()).then_some(self.offered_until);
         let blocked = (!self.waiting.is_empty() && self.blocked_until > now).then_some(self.blocked_until);
         [results, offered, blocked, self.unspoken_until()].into_iter().flatten().fold(self.holding_due, Time::min)
@@ -169,7 +169,7 @@ impl Held {
     /// Everything this machine accounts for.
     pub(super) fn ranges(&self) -> IntervalSet {
         let mut ranges = self.unfinished();
-        for &index in self.outbox.keys() {
+        for index in self.outbox.indices() {
             ranges.insert_index(index);
         }
         ranges
@@ -255,9 +255,7 @@ impl Held {
     pub(super) fn supersede(&mut self, attempt: u32, ranges: &IntervalSet) -> Vec<Change> {
         let old = |result: &TaskResult| !result.success && result.attempt < attempt && ranges.contains(result.index);
         let bag = self.bag.id;
-        let gone: Vec<u64> = self.outbox.values().filter(|result| old(result)).map(|result| result.index).collect();
-        self.outbox.retain(|_, result| !old(result));
-        gone.into_iter().map(|index| Change::Delete(RecordKey::Outbox(bag, index))).collect()
+        self.outbox.forget(old).into_iter().map(|index| Change::Delete(RecordKey::Outbox(bag, index))).collect()
     }
 
     /// What must be in the store for the tasks that are not finished.
@@ -396,31 +394,36 @@ impl Held {
         self.turn = began + self.link_takes().mul_f64(self.pace.share);
         let takes_a_link = self.bag.submitter.peer != io.me.peer;
         let can_wait = result.success && !at_once && !self.pace.is_none() && (takes_a_link || !is_last);
+        let waits_until = self.outbox.has_untold().then_some(self.results_due);
+        let (bag, index, attempt) = (self.bag.id, result.index, result.attempt);
+        if !takes_a_link && version.is_none() && result.success && result.content.is_some() {
+            // Its ledger journals it in the same breath: one record of it is enough.
+            self.outbox.insert_unstored(result.clone());
+            io.persist_held(bag, vec![self.change(io)], Vec::new());
+            let (executor, results) = ((&io.me).into(), vec![result]);
+            io.send(self.bag.submitter.clone(), Message::Results { bag, executor, results, signature: None });
+            return;
+        }
+        self.outbox.insert(result.clone());
+        let outbox = self.outbox_record(result, io);
+        let results = match (can_wait || self.crowded_until > io.now, is_last) {
+            (true, _) => Vec::new(),
+            (false, false) => self.outbox.tell_one(index, io.now),
+            // With the last all are told that wait; what is not durable yet, or more than one message takes, follows at once.
+            (false, true) => {
+                let mut results = self.outbox.tell_one(index, io.now);
+                self.outbox.tell_with(&mut results, RESULTS_MAX, io.now);
+                results
+            }
+        };
         let due = match (can_wait, is_last) {
-            (false, _) => io.now + self.results_wait,
+            (false, false) if !results.is_empty() => Time::MAX,
+            (false, _) => io.now,
             (true, false) => self.pace.next(io.now),
             (true, true) => self.last_due(io),
         };
         // What waits already is told in its time at the latest.
-        let is_told = self.outbox.is_empty() || is_last && !can_wait;
-        self.results_due = if is_told { due } else { due.min(self.results_due) };
-        self.outbox.insert(result.index, result.clone());
-        let (bag, released) = (self.bag.id, io.wall(self.released));
-        let outbox = Record::Outbox { bag: self.bag.clone(), released, result: result.clone() };
-        self.untold.insert_index(result.index);
-        let results = if can_wait {
-            Vec::new()
-        } else if is_last {
-            // With the last all are told that wait.
-            self.untold_results()
-        } else {
-            self.untold.remove_index(result.index);
-            vec![result]
-        };
-        if is_last && !can_wait && self.has_untold() {
-            // More than one message takes.
-            self.results_due = io.now;
-        }
+        self.results_due = waits_until.map_or(due, |until| until.min(due));
         let results = (!results.is_empty()).then(|| Message::Results {
             bag,
             executor: (&io.me).into(),
@@ -429,13 +432,30 @@ impl Held {
         });
         let holding = version.map(|version| self.holding(version, io, config));
         let then = holding.into_iter().chain(results).map(|message| Then::Send(self.bag.submitter.clone(), message));
-        let changes = vec![Change::Put(outbox), self.change(io)];
-        io.persist_held(bag, changes, then.collect());
+        let written = Then::Written(TaskId { bag, index }, attempt);
+        let changes = vec![outbox, self.change(io)];
+        io.persist_held(bag, changes, then.chain([written]).collect());
+    }
+
+    /// Keeps a result of this machine's own bag that its ledger has not taken.
+    pub(super) fn store_untaken(&mut self, task: TaskId, io: &mut Io) {
+        if let Some(result) = self.outbox.store(task.index) {
+            let written = Then::Written(task, result.attempt);
+            // It is due as what waits already is, or at once.
+            self.results_due = self.results_due.min(io.now);
+            let change = self.outbox_record(result, io);
+            io.persist_held(task.bag, vec![change], vec![written]);
+        }
+    }
+
+    /// What the store keeps of a result until it is acknowledged.
+    fn outbox_record(&self, result: TaskResult, io: &Io) -> Change {
+        Change::Put(Record::Outbox { bag: self.bag.clone(), released: io.wall(self.released), result })
     }
 
     /// Tasks went elsewhere that would have followed: what waited for their results is the last, and is told as such.
     pub(super) fn tell_if_last(&mut self, io: &Io) {
-        if self.unfinished_is_empty() && self.has_untold() {
+        if self.unfinished_is_empty() && self.outbox.has_untold() {
             self.results_due = self.results_due.min(self.last_due(io));
         }
     }
@@ -455,31 +475,46 @@ impl Held {
         self.pace.within((self.pace.period / LAST_RATE).min(most))
     }
 
-    /// What is to be said of results now: what was not told yet, else some of the unacknowledged once more.
-    pub(super) fn results(&mut self) -> Vec<TaskResult> {
-        let untold = self.untold_results();
-        if untold.is_empty() { self.repeat_results() } else { untold }
+    /// When something is to be said of results.
+    pub(super) fn tell_due(&self) -> Option<Time> {
+        let first = self.outbox.may_tell().then_some(self.results_due);
+        let due = first.into_iter().chain(self.results_again()).min();
+        due.map(|due| due.max(self.crowded_until))
     }
 
-    /// Whether there are results that nobody was told of.
-    pub(super) fn has_untold(&self) -> bool {
-        !self.untold.is_empty()
+    /// When results are told again, unless they are acknowledged before.
+    fn results_again(&self) -> Option<Time> {
+        self.outbox.again_at(self.results_wait)
     }
 
-    fn untold_results(&mut self) -> Vec<TaskResult> {
-        let indices: Vec<u64> = self.untold.take_first(RESULTS_MAX as u64).indices().collect();
-        indices.iter().filter_map(|index| self.outbox.get(index).cloned()).collect()
-    }
-
-    /// Some of the unacknowledged results; the next call begins behind them.
-    fn repeat_results(&mut self) -> Vec<TaskResult> {
-        let behind = self.outbox.range(self.results_from..);
-        let results: Vec<TaskResult> = behind
-            .chain(self.outbox.range(..self.results_from))
-            .take(RESULTS_MAX)
-            .map(|(_, result)| result.clone())
-            .collect();
-        self.results_from = results.last().map_or(0, |result| result.index.saturating_add(1));
+    /// What is to be said of results now: once more what was not acknowledged in time, else what was not told yet.
+    pub(super) fn results(&mut self, io: &Io, config: &Config) -> Vec<TaskResult> {
+        if self.crowded_until > io.now {
+            return Vec::new();
+        }
+        if self.results_again().is_some_and(|due| due <= io.now) {
+            // With it all that nobody has acknowledged for long enough to be said again for the first time.
+            let told_by = io.now - self.first_wait(config);
+            self.results_wait = self.next_wait(self.results_wait, config);
+            return self.outbox.tell_again(told_by, io.now);
+        }
+        if !self.outbox.may_tell() || self.results_due > io.now {
+            return Vec::new();
+        }
+        let results = self.outbox.tell(RESULTS_MAX, io.now);
+        if !self.outbox.has_written() {
+            // What is being written waits for the next such moment.
+            let next = self.pace.next(io.now + Duration::from_micros(1));
+            self.results_due = if self.unfinished_is_empty() { self.last_due(io) } else { next };
+        }
         results
+    }
+
+    /// These results did not leave, since there is no room on the way to its submitter: nothing is said of results until it
+    /// is known that there is room, or until then.
+    pub(super) fn not_told(&mut self, results: &[TaskResult], until: Time) {
+        self.outbox.not_told(results);
+        self.results_due = Time::ZERO;
+        self.crowded_until = until;
     }
 }

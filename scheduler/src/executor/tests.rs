@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::bag::{BlobId, Finished, Path};
-use crate::message::Asker;
+use crate::message::{Asker, Message};
 use crate::queue::Entry;
 use crate::summary::{STRETCH_COUNT, STRETCHES, Summary};
 
@@ -180,6 +180,7 @@ fn finished_tasks_correct_a_work_that_nobody_declared() {
             crashed: false,
             output,
             output_bytes: 1,
+            content: None,
             work_mops: 2.9e5,
             exit_code: None,
         });
@@ -260,6 +261,7 @@ impl Machine {
                 crashed: false,
                 output,
                 output_bytes: 1,
+                content: None,
                 work_mops: 1.0,
                 exit_code: None,
             });
@@ -321,7 +323,7 @@ proptest! {
 
 /// Every write so far is done.
 fn all_durable(io: &mut Io) {
-    let opened = (0..20).filter_map(|ticket| io.persisted(crate::io::Ticket(ticket))).count();
+    let opened = (0..20).filter_map(|ticket| io.persisted(crate::io::Ticket(ticket)).opened).count();
     assert_eq!(opened, 0, "nothing is submitted here");
 }
 
@@ -383,6 +385,7 @@ fn a_machine_rests_when_it_is_told_to_and_all_has_failed() {
             crashed: false,
             output,
             output_bytes: 1,
+            content: None,
             work_mops: 1e5,
             exit_code: None,
         });
@@ -468,6 +471,7 @@ fn an_attempt_is_that_of_the_tasks_it_came_with() {
             crashed: false,
             output,
             output_bytes: 1,
+            content: None,
             work_mops: 1e3,
             exit_code: None,
         });

@@ -50,6 +50,8 @@ pub(crate) struct Holding {
 pub(super) struct Placement {
     pub(super) executor: Contact,
     pub(super) ranges: IntervalSet,
+    /// When the first of them were sent to it.
+    pub(super) since: Time,
     /// End of the lease.
     pub(super) until: Time,
     /// Of the last `Holding` heard.
@@ -86,7 +88,8 @@ impl Ledger {
         self.gain(ranges.clone());
         let until = io.now + self.term(io, config);
         self.ends_at(until);
-        let placement = Placement { executor, ranges, until, version: 0, withdrawn: false };
+        let since = self.released;
+        let placement = Placement { executor, ranges, since, until, version: 0, withdrawn: false };
         self.placed.insert(placement.executor.peer, placement);
     }
 
@@ -386,6 +389,14 @@ impl Ledger {
         gained
     }
 
+    /// When the first of what this executor has, or newly takes on, was sent.
+    fn sent_since(&self, executor: PeerId, gained: &IntervalSet) -> Time {
+        let is_among = |issue: &&Issue| !issue.ranges.intersection(gained).is_empty();
+        let known = self.placed.get(&executor).map(|placement| placement.since);
+        let sent = self.issued.iter().filter(is_among).map(|issue| issue.at);
+        known.into_iter().chain(sent).min().unwrap_or(self.released)
+    }
+
     /// An executor says what it accounts for. Answers with what it may keep, and for how long.
     pub(crate) fn holding(&mut self, holding: Holding, io: &mut Io, config: &Config) {
         let Holding { executor, version, attempt, ranges, finished } = holding;
@@ -403,6 +414,7 @@ impl Ledger {
             None => IntervalSet::new(),
         };
         let gained = self.gained(executor.peer, &ranges, &mine, attempt, io);
+        let since = self.sent_since(executor.peer, &gained);
         let lost = mine.difference(&ranges);
         let keep = mine.difference(&lost).union(&gained);
         let back = ranges.difference(&keep);
@@ -431,7 +443,7 @@ impl Ledger {
         let until = io.now + term;
         self.ends_at(until);
         let ranges = keep.clone();
-        let placement = Placement { executor: executor.clone(), ranges, until, version, withdrawn };
+        let placement = Placement { executor: executor.clone(), ranges, since, until, version, withdrawn };
         self.placed.insert(executor.peer, placement);
         if changed {
             let placed = Record::Placed { bag: self.bag.id, executor: executor.clone(), ranges: keep };

@@ -200,7 +200,16 @@ impl Ledger {
 
     /// A machine says what came of a task: what to fetch, once enough have said the same. Its first word counts.
     pub(super) fn vote(&mut self, executor: &Contact, result: TaskResult, io: &Io) -> Option<(TaskResult, Contact)> {
-        let index = result.index;
+        let (index, mut result) = (result.index, result);
+        // Votes may wait for long, and there may be many: the word that decides brings the output once more.
+        let content = result.content.take();
+        let (output, output_bytes) = (result.output, result.output_bytes);
+        let with_content = |mut result: TaskResult| {
+            if (result.output, result.output_bytes) == (output, output_bytes) {
+                result.content.clone_from(&content);
+            }
+            result
+        };
         let is_believed = self.is_believed(executor.peer, index, io);
         let votes = self.votes.by_task.entry(index).or_default();
         if let Some(vote) = votes.iter_mut().find(|vote| vote.executor.peer == executor.peer) {
@@ -219,7 +228,7 @@ impl Ledger {
         // The machine that speaks is there to be asked for the output.
         let winner = std::iter::once(&votes[own]).chain(votes.iter()).find(|vote| alike(vote) >= enough);
         if let Some(Vote { executor, result }) = winner {
-            return Some((result.clone(), executor.clone()));
+            return Some((with_content(result.clone()), executor.clone()));
         }
         let is_last = votes.len() >= VOTES_MAX;
         self.votes.exempt.remove_index(index);
@@ -231,7 +240,7 @@ impl Ledger {
         // Nobody can tell what is right.
         let Vote { executor, result } = votes[own].clone();
         // It says something else than its machine has signed.
-        Some((TaskResult { success: false, exit_code: None, receipt: None, ..result }, executor))
+        Some((with_content(TaskResult { success: false, exit_code: None, receipt: None, ..result }), executor))
     }
 
     /// A task is decided: who agreed and who dissented; what is to be written, and whom to tell that it is over.

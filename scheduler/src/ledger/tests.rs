@@ -3,6 +3,7 @@
 mod checkpoints;
 mod declined;
 mod honest;
+mod work;
 
 use std::collections::BTreeSet;
 
@@ -50,6 +51,7 @@ pub(super) fn result(index: u64, success: bool) -> TaskResult {
         unfinished: false,
         output,
         output_bytes,
+        content: None,
         work_mops,
         exit_code: None,
         receipt: None,
@@ -91,7 +93,7 @@ pub(super) fn persist_all(io: &mut Io) {
         _ => None,
     });
     let tickets: Vec<_> = tickets.collect();
-    assert!(tickets.into_iter().all(|ticket| io.persisted(ticket).is_none()), "no submission is among them");
+    assert!(tickets.into_iter().all(|ticket| io.persisted(ticket).opened.is_none()), "no submission is among them");
 }
 
 /// Where every index is, gathered without the ledger's own arithmetic.
@@ -560,7 +562,7 @@ fn a_restart_gives_every_lease_a_full_new_term() {
     let mut io = io();
     io.now = Time::ZERO + Duration::from_secs(1000);
     let mut ledger = ledger(&io, 0);
-    ledger.restore_done(&result(0, true));
+    ledger.restore_done(contact(1).peer, &result(0, true), io.now, &io);
     ledger.restore_placed(contact(1), &IntervalSet::from(0..20), &mut io, &config);
     assert_eq!((ledger.view().done, ledger.view().placed), (1, 19));
     // What is all over is nobody's any more, on disk neither.

@@ -150,6 +150,16 @@ pub enum Event {
     Leave,
     /// Back after a leave, in a newer life with the same bags and tasks. Ignored unless it left.
     Return,
+    /// There is no room for this message, and [`Event::Room`] follows once there is. Of the tree's own traffic nobody is told:
+    /// it is lost.
+    Unsent {
+        /// To whom.
+        to: Member,
+        /// What.
+        message: Message,
+    },
+    /// There is room again for messages to this peer.
+    Room(PeerId),
     /// [`crate::Peer::deadline`] has come.
     DeadlineReached,
 }
@@ -157,7 +167,7 @@ pub enum Event {
 /// An order to the driver.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Send a message. It may be lost.
+    /// Send a message. It may be lost, or come back with [`Event::Unsent`].
     Send {
         /// To whom.
         to: Member,

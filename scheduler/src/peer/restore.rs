@@ -1,17 +1,17 @@
 //! A peer from what it had persisted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use idlewood_overlay::{Contact, GridId, Overlay, Time, WallTime};
 
 use super::{Asking, Effect, Peer, REPORTS};
-use crate::bag::BagHeader;
+use crate::bag::{BagHeader, BagId};
 use crate::config::Config;
 use crate::executor::Executor;
 use crate::io::Io;
 use crate::ledger::{Failures, Ledger};
-use crate::record::{Change, Record};
+use crate::record::{Change, Closing, Record};
 use crate::router::Router;
 
 /// Why a peer cannot be rebuilt.
@@ -49,6 +49,7 @@ impl Peer {
         }
         let mut io = Io::new(now, wall_now, me.clone());
         io.secret = seed;
+        io.speed_mops = config.speed_mops;
         for record in &records {
             if let Record::Reputation { executor, reputation } = record {
                 io.reputations.restore(*executor, *reputation);
@@ -78,17 +79,24 @@ impl Peer {
             deadline: Some(now),
         };
         peer.alone_until = peer.config.expects_grid.then(|| now + peer.config.placement_timeout);
-        peer.restore_bags(&records);
-        peer.restore_tasks(records);
+        let given_up = peer.restore_bags(&records);
+        peer.restore_tasks(records, &given_up);
         peer.io.persist(vec![Change::Put(Record::Incarnation(peer.io.me.incarnation))], Vec::new());
         Ok(peer)
     }
 
     /// Bags first, then what is over, then what was placed: each step takes its tasks out of the one before.
-    fn restore_bags(&mut self, records: &[Record]) {
+    ///
+    /// A bag that was submitted under another identity ends here: its manifest is signed with a key that is gone, so that
+    /// no machine takes this one for its submitter. What is done stays. Returns those that end so.
+    fn restore_bags(&mut self, records: &[Record]) -> BTreeSet<BagId> {
+        let mut given_up = BTreeSet::new();
         for record in records {
             if let Record::Bag { bag, released, retries_max, attempt, closed, replication } = record {
                 let released = self.io.moment(*released);
+                if closed.is_none() && bag.submitter.peer != self.io.me.peer {
+                    given_up.insert(bag.id);
+                }
                 let bag = BagHeader { submitter: Contact::clone(&self.io.me), ..bag.clone() };
                 let mut ledger = Ledger::new(bag, released, *retries_max, *replication, &self.io);
                 ledger.restore_attempt(*attempt);
@@ -96,17 +104,17 @@ impl Peer {
                     ledger.restore_closed(*closing, self.io.moment(*at));
                 }
                 ledger.open();
-                if !ledger.is_measured() && !ledger.is_closed() {
+                if !ledger.is_measured() && !ledger.is_closed() && !given_up.contains(&ledger.header().id) {
                     self.io.effects.push(Effect::MeasureTask { bag: ledger.header().id });
                 }
                 self.ledgers.insert(ledger.header().id, Box::new(ledger));
             }
         }
         for record in records {
-            if let Record::Done { bag, result, .. } = record
+            if let Record::Done { bag, executor, finished, result } = record
                 && let Some(ledger) = self.ledgers.get_mut(bag)
             {
-                ledger.restore_done(result);
+                ledger.restore_done(*executor, result, self.io.moment(*finished), &self.io);
             }
         }
         for record in records {
@@ -139,14 +147,22 @@ impl Peer {
         }
         for ledger in self.ledgers.values_mut() {
             ledger.close_if_over(&mut self.io);
+            if given_up.contains(&ledger.header().id) {
+                ledger.close(Closing::Cancelled, &mut self.io);
+            }
             ledger.issue_anew(&mut self.io);
             ledger.greet(&mut self.io, &self.config);
         }
+        given_up
     }
 
-    fn restore_tasks(&mut self, records: Vec<Record>) {
+    /// Tasks of a bag that was given up are nobody's.
+    fn restore_tasks(&mut self, records: Vec<Record>, given_up: &BTreeSet<BagId>) {
         for record in records {
             match record {
+                Record::Held { ref bag, .. } | Record::Outbox { ref bag, .. } if given_up.contains(&bag.id) => {
+                    self.io.persist(vec![Change::Delete(record.key())], Vec::new());
+                }
                 Record::Held { bag, released, attempt, attempts, ranges, checkpoints } => {
                     let released = self.io.moment(released);
                     let attempts = attempts.unwrap_or_else(|| BTreeMap::from([(attempt, ranges.clone())]));

@@ -35,14 +35,19 @@ impl Peer {
         self.io.me.clone_from(self.overlay.me_shared());
     }
 
-    /// The bags submitted from this machine, by id.
+    /// The bags submitted from this machine, by id; of each as [`Self::bag`].
     pub fn bags(&self) -> impl Iterator<Item = BagView> {
-        self.ledgers.values().map(|ledger| ledger.view())
+        self.ledgers.keys().filter_map(|&id| self.bag(id))
     }
 
-    /// One bag submitted from this machine.
+    /// One bag submitted from this machine. What is told of its results and its end survives a power cut.
     pub fn bag(&self, id: BagId) -> Option<BagView> {
-        self.ledgers.get(&id).map(|ledger| ledger.view())
+        self.ledgers.get(&id).map(|ledger| ledger.view().durable(self.io.journalling(id)))
+    }
+
+    /// Which tasks of a bag submitted from this machine have succeeded, and which have failed.
+    pub fn over(&self, id: BagId) -> (IntervalSet, IntervalSet) {
+        self.ledgers.get(&id).map(|ledger| ledger.over()).unwrap_or_default()
     }
 
     /// Who holds which tasks of a bag submitted from this machine.

@@ -24,7 +24,7 @@ impl Host {
     fn hear_result(&mut self, from: u8, index: u64, attempt: u32, success: bool) {
         let output = BlobId([1; 32]);
         let (output_bytes, work_mops, exit_code) = (1, 1000.0, Some(u8::from(!success)));
-        let finished = Finished { success, crashed: false, output, output_bytes, work_mops, exit_code };
+        let finished = Finished { success, crashed: false, output, output_bytes, content: None, work_mops, exit_code };
         let results = vec![TaskResult::of(index, attempt, finished)];
         self.receive(from, Message::Results { bag: BAG, executor: speaker(from), results, signature: None });
     }
@@ -183,10 +183,11 @@ fn a_task_with_a_quorum_that_is_run_again_is_not_decided_by_old_votes() {
 fn results_of_several_attempts_are_acknowledged_each_as_its_own() {
     let mut host = submitter_of(10, Replication::default(), &[2]);
     let (output, output_bytes, work_mops, exit_code) = (BlobId([1; 32]), 1, 1000.0, Some(0));
-    let finished = Finished { success: true, crashed: false, output, output_bytes, work_mops, exit_code };
+    let finished =
+        Finished { success: true, crashed: false, output, output_bytes, content: None, work_mops, exit_code };
     let other = BagId([77; 32]);
     for bag in [BAG, other] {
-        let results = [(1, 3), (2, 0), (4, 3)].map(|(index, attempt)| TaskResult::of(index, attempt, finished));
+        let results = [(1, 3), (2, 0), (4, 3)].map(|(index, attempt)| TaskResult::of(index, attempt, finished.clone()));
         host.sent.clear();
         host.receive(2, Message::Results { bag, executor: speaker(2), results: results.to_vec(), signature: None });
         // Those that were taken are over now: the same once more are not wanted.

@@ -69,6 +69,7 @@ fn what_a_machine_says_counts_as_its_own_whatever_address_it_gives() {
         crashed: false,
         output: BlobId([1; 32]),
         output_bytes: 1,
+        content: None,
         work_mops: 1000.0,
         exit_code: Some(0),
     };
@@ -199,4 +200,51 @@ fn a_bag_that_could_not_be_written_can_be_removed() {
     host.pass(seconds(60.0));
     assert!(host.peer.bag(BAG).is_none() && host.started.is_empty());
     assert_eq!(host.notices, [], "nobody is told that it was taken");
+}
+
+/// Its manifest is signed with a key that is gone: nobody would ever answer for it.
+#[test]
+fn a_bag_of_an_identity_that_is_gone_is_given_up_and_what_is_done_of_it_stays() {
+    let header = BagHeader { tasks: 3, submitter: contact(8), ..bag(8) };
+    let result = TaskResult::of(
+        0,
+        0,
+        Finished {
+            success: true,
+            crashed: false,
+            output: BlobId([1; 32]),
+            output_bytes: 1,
+            content: None,
+            work_mops: 1000.0,
+            exit_code: Some(0),
+        },
+    );
+    let ranges = || IntervalSet::from(1..2);
+    let records = vec![
+        submitted(header.clone(), 3, 0),
+        Record::Done { bag: BAG, executor: contact(8).peer, finished: START, result },
+        Record::Placed { bag: BAG, executor: contact(4), ranges: ranges() },
+        Record::Held {
+            bag: header.clone(),
+            released: START,
+            attempt: 0,
+            attempts: None,
+            ranges: IntervalSet::from(2..3),
+            checkpoints: BTreeMap::new(),
+        },
+    ];
+    let mut host = Host::restore(3, Config::default(), records.clone());
+    host.pass(seconds(600.0));
+    let view = host.peer.bag(BAG).expect("it can be looked at");
+    assert!(view.closed.is_some(), "{view:?}");
+    assert!(view.done == 1 && host.peer.held().is_empty());
+    assert!(host.notices.contains(&Notice::BagClosed(BAG)), "{:?}", host.notices);
+    assert!(host.started.is_empty() && host.measured.is_empty(), "nothing of it runs");
+    assert!(host.store.contains_key(&RecordKey::Done(BAG, 0)) && !host.store.contains_key(&RecordKey::Held(BAG)));
+    // It stays so.
+    let again = host.restart(3);
+    assert!(again.peer.bag(BAG).is_some_and(|view| view.closed.is_some() && view.done == 1));
+    // Under its own identity it goes on.
+    let own = Host::restore(8, Config { expects_grid: true, ..Config::default() }, records);
+    assert!(own.peer.bag(BAG).is_some_and(|view| view.closed.is_none()));
 }

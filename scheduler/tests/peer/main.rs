@@ -4,12 +4,14 @@ mod admission;
 mod again;
 mod bags;
 mod checkpoints;
+mod crowd;
 mod going;
 mod late;
 mod pace;
 mod redistribution;
 mod reports;
 mod requests;
+mod small;
 mod submitters;
 
 use std::collections::BTreeMap;
@@ -170,6 +172,7 @@ impl Host {
             crashed: false,
             output: BlobId([1; 32]),
             output_bytes: 1,
+            content: None,
             work_mops: 1000.0,
             exit_code: Some(0),
         });

@@ -96,6 +96,7 @@ fn what_is_held_can_always_be_said() {
         unfinished: false,
         output: BlobId([1; 32]),
         output_bytes: 1,
+        content: None,
         work_mops: 1000.0,
         exit_code: None,
         receipt: None,

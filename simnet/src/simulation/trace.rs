@@ -108,6 +108,14 @@ impl Trace<'_> {
             Event::OwnerLeft => self.letter(b'a'),
             Event::Leave => self.letter(b'l'),
             Event::Return => self.letter(b'R'),
+            Event::Unsent { to, .. } => {
+                self.letter(b'u');
+                self.word(tag(to.peer));
+            }
+            Event::Room(peer) => {
+                self.letter(b'U');
+                self.word(tag(*peer));
+            }
             Event::DeadlineReached => self.letter(b'd'),
         }
     }

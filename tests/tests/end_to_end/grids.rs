@@ -152,7 +152,7 @@ fn mistakes_with_grids_are_told() {
     refused(agent, &["grid", "show"], &["no grid", "create"]);
     refused(agent, &["grid", "leave"], &["no grid"]);
     refused(agent, &["grid", "invite"], &["no agent is running"]);
-    refused(agent, &["grid", "join", "nonsense"], &["not an invitation"]);
+    refused(agent, &["grid", "join", "nonsense"], &["no invitation", "no file"]);
     refused(agent, &["grid", "join", "idlewood1.AAAA"], &["damaged"]);
     refused(agent, &["grid", "create", "--passphrase-file", "/no/such/file"], &["/no/such/file"]);
     refused(agent, &["run", "--bootstrap", "/ip4/127.0.0.1/tcp/1"], &["no grid"]);
@@ -267,6 +267,46 @@ fn results_are_signed_by_the_machines_that_ran_them() {
     bytes[100] ^= 1;
     std::fs::write(&files[3], bytes).expect("our directory");
     refused(submitter, &["bag", "receipts", &files[3]], &["not a receipt, or was changed"]);
+}
+
+/// As an administrator does with `sudo` for a service: the service's user can read and write all of it afterwards.
+#[test]
+fn what_root_does_for_a_service_belongs_to_the_service() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+    if std::fs::metadata("/proc/self").expect("this process").uid() != 0 {
+        println!("SKIPPED: only root works in other users' directories");
+        return;
+    }
+    const USER: u32 = 54_321;
+    let root = tempfile::tempdir().expect("a temporary directory");
+    std::fs::set_permissions(root.path(), std::fs::Permissions::from_mode(0o755)).expect("ours");
+    let (state, settings) = (root.path().join("state"), root.path().join("etc/idlewood/config.toml"));
+    std::fs::create_dir(&state).expect("ours");
+    chown(&state, Some(USER), Some(USER)).expect("root may");
+    let run = |args: &[&str]| {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "umask 077; exec \"$0\" \"$@\"", AGENT]).args(args);
+        command.arg("--state-dir").arg(&state).arg("--config").arg(&settings);
+        let output = command.output().expect("the binary starts");
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    run(&["grid", "create"]);
+    run(&["config", "set", "network.listen", r#"["/ip4/127.0.0.1/tcp/0"]"#]);
+    run(&["config", "set", "owner.idle", "10m"]);
+    let mut directories = vec![state];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory).expect("it is there") {
+            let entry = entry.expect("it is there");
+            let metadata = entry.metadata().expect("it is there");
+            assert_eq!(metadata.uid(), USER, "{}", entry.path().display());
+            if metadata.is_dir() {
+                directories.push(entry.path());
+            }
+        }
+    }
+    // The settings are root's, and the service reads them.
+    let mode = |path: &std::path::Path| std::fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+    assert_eq!((mode(&settings), mode(settings.parent().expect("a directory"))), (0o644, 0o755));
 }
 
 #[test]

@@ -144,6 +144,7 @@ fn a_hostile_machine_of_the_grid_keeps_no_bag_from_completing() {
             crashed: false,
             output: BlobId([7; 32]),
             output_bytes: 1,
+            content: None,
             work_mops: 50.0,
             exit_code: Some(0),
         };
@@ -162,7 +163,7 @@ fn a_hostile_machine_of_the_grid_keeps_no_bag_from_completing() {
                     1 => net.send(&honest, decline.clone()),
                     2 => net.send(&honest, results.clone()),
                     _ => net.send(&to, valid.clone()),
-                }
+                };
             }
             for number in 0..50 {
                 // Whether it is busy or has no such thing.
@@ -383,4 +384,65 @@ fn nothing_that_is_written_can_be_read_by_others() {
 fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).unwrap().flatten();
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// Makes directories in a directory, one in the other, however long the path gets.
+fn nest(root: &Path, levels: usize) {
+    let chain = |number: usize| format!("{number}{}", "/d".repeat(499));
+    for number in 0..levels / 500 {
+        fs::create_dir_all(root.join(chain(number))).unwrap();
+        if number > 0 {
+            fs::rename(root.join((number - 1).to_string()), root.join(chain(number)).join("below")).unwrap();
+        }
+    }
+}
+
+/// Neither removing what a task has left, nor finding it at the next start, depends on its depth or rights.
+#[test]
+fn deep_directories_end_their_task_and_nothing_else() {
+    let mut grid = Grid::start(2);
+    let program = probe_program().with_file_name("../hoard/hoard.wasm");
+    let program = program.to_str().unwrap();
+    let submitter = &grid.agents[0];
+    for levels in ["1500", "30000"] {
+        let common = ["submit", "--program", program, "--array", "0-3", "--work", "50", "--max-retries", "0", "--"];
+        let bag = submitter.ask(&[&common[..], &["nest", levels, "0"]].concat());
+        let bag = bag["id"].as_str().unwrap();
+        assert_eq!(submitter.cli(&["bag", "wait", bag]).code, 3);
+        assert_eq!(submitter.ask(&["bag", "show", bag])["failed"].as_u64(), Some(4));
+        let shown = command(&["--state-dir", submitter.dir.to_str().unwrap(), "bag", "show", bag]);
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        assert!(shown.contains("too deep"), "{shown}");
+    }
+    for agent in &grid.agents {
+        wait_until("what the tasks left is gone", || {
+            let attempts = homes(agent).iter().map(|home| names(&home.join("out")).len()).sum::<usize>();
+            attempts == 0
+        });
+        assert!(!agent.log().contains("cannot remove"), "{}", agent.log());
+    }
+    // As tasks of an agent leave it that is killed.
+    grid.agents[1].kill();
+    let left = grid.agents[1].dir.join("scratch/0/left/out/0/work");
+    fs::create_dir_all(&left).unwrap();
+    nest(&left, 20_000);
+    fs::set_permissions(&left, fs::Permissions::from_mode(0o000)).unwrap();
+    grid.run(1);
+    let agent = &grid.agents[1];
+    wait_until("what was left is gone", || agent.log().contains("removed what tasks of an earlier agent left"));
+    assert_eq!(names(&agent.dir.join("scratch")).len(), 1, "{}", agent.log());
+    let honest = agent.submit_sleeps(4, 50);
+    assert_complete(agent, &honest, 4);
+}
+
+/// The directories of bags that have tasks on an agent.
+fn homes(agent: &Agent) -> Vec<PathBuf> {
+    let scratch = agent.dir.join("scratch");
+    names(&scratch)
+        .iter()
+        .flat_map(|life| {
+            let life = scratch.join(life);
+            names(&life).into_iter().map(move |home| life.join(home))
+        })
+        .collect()
 }

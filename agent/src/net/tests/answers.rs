@@ -58,7 +58,7 @@ async fn what_is_said_to_a_message_leaves_with_its_answer() {
         let net = node.net.clone();
         let said = async {
             assert_eq!(node.message().await, (contact.peer, vec![number]));
-            net.send(&contact, vec![100 + number]);
+            net.send_of_tree(&contact, vec![100 + number]);
         };
         let (answer, ()) = timeout(WAIT, async { tokio::join!(answer(&mut swarm), said) }).await.unwrap();
         if answer != alone() {
@@ -110,7 +110,7 @@ async fn a_message_in_an_answer_is_received() {
             }
         }
     });
-    node.net.send(&contact, vec![1]);
+    node.net.send_of_tree(&contact, vec![1]);
     assert_eq!(node.message().await, (peer, vec![9]));
     assert_eq!(node.net.counters().messages_sent, 1);
     // It is no answer to a request for a blob.
@@ -122,13 +122,13 @@ async fn a_message_in_an_answer_is_received() {
 async fn the_last_words_of_an_agent_arrive_though_they_leave_with_an_answer() {
     for _ in 0..10 {
         let (mut a, mut b) = (Node::start().await, Node::start().await);
-        b.net.send(&a.contact, b"hello".to_vec());
+        b.net.send_of_tree(&a.contact, b"hello".to_vec());
         a.message().await;
         // Until all is said that machines say of the grid, for whose answers a shutdown would wait.
         tokio::time::sleep(Duration::from_millis(100)).await;
-        b.net.send(&a.contact, b"how are you?".to_vec());
+        b.net.send_of_tree(&a.contact, b"how are you?".to_vec());
         assert_eq!(a.message().await.1, b"how are you?");
-        a.net.send(&b.contact, b"going".to_vec());
+        a.net.send_of_tree(&b.contact, b"going".to_vec());
         a.net.shutdown().await;
         assert_eq!(b.message().await.1, b"going");
     }
@@ -137,11 +137,11 @@ async fn the_last_words_of_an_agent_arrive_though_they_leave_with_an_answer() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn agents_that_leave_together_answer_each_other() {
     let (a, mut b) = (Node::start().await, Node::start().await);
-    a.net.send(&b.contact, b"hello".to_vec());
+    a.net.send_of_tree(&b.contact, b"hello".to_vec());
     b.message().await;
     let (of_a, of_b) = (a.net.clone(), b.net.clone());
-    a.net.send(&b.contact, b"bye".to_vec());
-    b.net.send(&a.contact, b"bye".to_vec());
+    a.net.send_of_tree(&b.contact, b"bye".to_vec());
+    b.net.send_of_tree(&a.contact, b"bye".to_vec());
     tokio::join!(a.net.shutdown(), b.net.shutdown());
     for (net, said) in [(of_a, 2), (of_b, 1)] {
         let counters = net.counters();
@@ -164,7 +164,7 @@ async fn a_message_is_accounted_for_where_whoever_asked_goes_away() {
             _ = async { loop { swarm.select_next_some().await; } } => {}
         }
         drop(swarm);
-        node.net.send(&contact, vec![0]);
+        node.net.send_of_tree(&contact, vec![0]);
         let net = node.net.clone();
         until("the message to be accounted for", || {
             let counters = net.counters();

@@ -52,7 +52,7 @@ async fn measure() {
     let hash = a.blobs.put_bytes(&content).unwrap();
     let fetcher = Fetcher::new(b.blobs.clone(), b.net.clone());
     let start = Instant::now();
-    fetcher.fetch(hash, 1 << 30, vec![a.contact.clone()]).await.unwrap();
+    fetcher.fetch(hash, 1 << 30, vec![a.contact.clone()], BAG).await.unwrap();
     println!("50 MiB blob: {:.0} MiB/s", 50.0 / start.elapsed().as_secs_f64());
     drop(content);
 }

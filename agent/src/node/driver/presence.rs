@@ -121,6 +121,7 @@ impl Driver {
         }
         self.submitting.clear();
         self.leave(until.min(Instant::now() + LEAVE_TIMEOUT)).await;
+        self.commits.hand_over(&self.store);
 
         let Self {
             workers,

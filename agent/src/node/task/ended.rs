@@ -4,11 +4,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use idlewood_scheduler::{BlobId, Finished, TaskOutcome};
+use blake3::Hash;
+use idlewood_scheduler::{BlobId, Finished, SmallOutput, TaskOutcome};
 use serde_bytes::ByteBuf;
 
 use super::{PrepareError, RETRY_AFTER, STREAM_BYTES_MAX};
-use crate::blobs::Blobs;
+use crate::blobs::{BlobError, Blobs};
 use crate::manifest::{OUTPUT_BYTES_MAX, TaskOutput};
 use crate::node::checkpoints;
 use crate::node::pin::Pin;
@@ -101,10 +102,10 @@ impl Collected {
     }
 }
 
-/// What a task produced that wrote nothing, where that is on disk already: many small tasks end the same way. Neither
-/// blocks nor writes. `None`: [`collect`] has to keep it.
-pub(in crate::node) fn collect_known(
-    blobs: &Arc<Blobs>,
+/// What a task produced that wrote nothing: it goes into the record of its result. Neither blocks nor writes. `None`:
+/// [`collect`] has to keep it.
+pub(in crate::node) fn collect_untouched(
+    blobs: &Blobs,
     job: &Job,
     success_codes: &[i32],
     ended: &Ended,
@@ -116,22 +117,37 @@ pub(in crate::node) fn collect_known(
     }
     let (exit_code, code) = (Some(code), i32::from(code));
     let bytes = TaskOutput { exit_code: Some(code), ..ended.times(Some(job)) }.encode();
-    let hash = blake3::hash(&bytes);
-    let pin = Pin::new(blobs, hash);
+    let content = SmallOutput::new(&bytes).filter(|_| blobs.make_room_in_records(bytes.len() as u64).is_ok())?;
     let outcome = TaskOutcome::Finished(Finished {
         success: success_codes.contains(&code),
         crashed: false,
-        output: BlobId(*hash.as_bytes()),
+        output: BlobId(*blake3::hash(&bytes).as_bytes()),
         output_bytes: bytes.len() as u64,
+        content: Some(content),
         work_mops: ended.work_mops(speed_mops),
         exit_code,
     });
-    blobs.is_durable(hash).then_some(Collected { outcome, pin: Some(pin) })
+    Some(Collected { outcome, pin: None })
 }
 
-/// Keeps what a task produced, durably. Blocks.
+/// Keeps the bytes of an output: small ones, where they may be, go with their result, whose record keeps them. Their hash.
+fn keep(
+    blobs: &Arc<Blobs>,
+    bytes: &[u8],
+    takes_small: bool,
+) -> Result<(Hash, Option<SmallOutput>, Option<Pin>), BlobError> {
+    if let Some(content) = SmallOutput::new(bytes).filter(|_| takes_small) {
+        blobs.make_room_in_records(bytes.len() as u64)?;
+        return Ok((blake3::hash(bytes), Some(content), None));
+    }
+    let pin = Pin::new(blobs, blake3::hash(bytes));
+    Ok((blobs.put_durable(bytes)?, None, Some(pin)))
+}
+
+/// Keeps what a task produced: durably, or, where that is little and may be, with its result. Blocks.
 pub(in crate::node) fn collect(
     blobs: &Arc<Blobs>,
+    takes_small: bool,
     job: Option<&Job>,
     success_codes: &[i32],
     ended: &Ended,
@@ -182,8 +198,7 @@ pub(in crate::node) fn collect(
     }
     let bytes = encode_within(&mut output, OUTPUT_BYTES_MAX);
     let success = output.error.is_none() && output.exit_code.is_some_and(|code| success_codes.contains(&code));
-    let pin = Pin::new(blobs, blake3::hash(&bytes));
-    let kept = blobs.put_durable(&bytes);
+    let kept = keep(blobs, &bytes, takes_small);
     // Where the worker died the next try goes on from there; else what is wrong may be in it.
     let is_over = kept.is_ok() && !matches!(ended.outcome, Outcome::WorkerDied { .. });
     if let Some(checkpoint) = job.and_then(|job| job.checkpoint.as_ref()).filter(|_| is_over && !ended.untouched)
@@ -192,16 +207,17 @@ pub(in crate::node) fn collect(
         tracing::warn!(%error, checkpoint = %checkpoint.display(), "a checkpoint could not be removed");
     }
     match kept {
-        Ok(hash) => Collected {
+        Ok((hash, content, pin)) => Collected {
             outcome: TaskOutcome::Finished(Finished {
                 success,
                 crashed: ended.is_of_this_machine(job),
                 output: BlobId(*hash.as_bytes()),
                 output_bytes: bytes.len() as u64,
+                content,
                 work_mops: ended.work_mops(speed_mops),
                 exit_code: if let Outcome::Exited { code } = ended.outcome { Some(code) } else { None },
             }),
-            pin: Some(pin),
+            pin,
         },
         Err(error) => {
             tracing::error!(%error, "a result could not be kept; its task runs again later");
@@ -226,13 +242,18 @@ pub(super) fn encode_within(output: &mut TaskOutput, bytes_max: u64) -> Vec<u8> 
 }
 
 /// What failing to prepare a task means for it.
-pub(in crate::node) fn not_prepared(blobs: &Arc<Blobs>, error: PrepareError, speed_mops: f64) -> Collected {
+pub(in crate::node) fn not_prepared(
+    blobs: &Arc<Blobs>,
+    takes_small: bool,
+    error: PrepareError,
+    speed_mops: f64,
+) -> Collected {
     match error {
         PrepareError::Later(error) => {
             tracing::info!(error = format!("{error:#}"), "a task cannot start yet");
             Collected::not_started()
         }
-        PrepareError::Never(reason) => collect(blobs, None, &[], &Ended::never(reason), speed_mops),
+        PrepareError::Never(reason) => collect(blobs, takes_small, None, &[], &Ended::never(reason), speed_mops),
     }
 }
 

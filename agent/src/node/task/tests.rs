@@ -1,7 +1,7 @@
 use std::path::Path;
 
 use idlewood_overlay::PeerId;
-use idlewood_scheduler::{BagId, Finished, TaskOutcome};
+use idlewood_scheduler::{Finished, TaskOutcome};
 use libp2p::identity::Keypair;
 use serde_bytes::ByteBuf;
 
@@ -89,7 +89,7 @@ fn whoever_is_over_a_limit_fails_with_its_name_and_what_to_change() {
         let (wall, cpu, untouched) = (Duration::ZERO, Duration::ZERO, false);
         let ended = Ended { outcome, wall, cpu, output_truncated, untouched, cut };
         let TaskOutcome::Finished(Finished { success: false, output, .. }) =
-            collect(&blobs, None, &[0], &ended, 1.0).outcome
+            collect(&blobs, false, None, &[0], &ended, 1.0).outcome
         else {
             panic!("it succeeds");
         };
@@ -119,7 +119,7 @@ fn what_fails_for_want_of_the_machine_is_no_fault_of_the_task() {
         job.fixed = fixed;
         let (wall, cpu) = (Duration::ZERO, Duration::ZERO);
         let ended = Ended { outcome, wall, cpu, output_truncated: false, untouched: true, cut };
-        match collect(&blobs, Some(&job), &[0], &ended, 1.0).outcome {
+        match collect(&blobs, false, Some(&job), &[0], &ended, 1.0).outcome {
             TaskOutcome::Finished(Finished { success: false, crashed, .. }) => crashed,
             other => panic!("{other:?}"),
         }
@@ -148,12 +148,13 @@ fn an_output_is_pinned_until_its_record_is() {
         untouched: false,
         cut: false,
     };
-    let collected = collect(&blobs, None, &[0, 3], &ended, 10.0);
+    let collected = collect(&blobs, false, None, &[0, 3], &ended, 10.0);
     let TaskOutcome::Finished(Finished {
         success: true,
         crashed: false,
         output,
         output_bytes,
+        content: None,
         work_mops: 20.0,
         exit_code: Some(3),
     }) = collected.outcome
@@ -169,6 +170,39 @@ fn an_output_is_pinned_until_its_record_is() {
     assert_eq!(blobs.len(hash), None);
 }
 
+/// The same bytes with the same hash, in the result or as a blob.
+#[test]
+fn a_small_output_goes_with_its_result_and_makes_no_file() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let blobs = blobs(dir.path(), 10_000);
+    let outcome = Outcome::Exited { code: 0 };
+    let (wall, cpu) = (Duration::ZERO, Duration::ZERO);
+    let ended = Ended { outcome, wall, cpu, output_truncated: false, untouched: false, cut: false };
+    let finished = |takes_small: bool| match collect(&blobs, takes_small, None, &[0], &ended, 1.0).outcome {
+        TaskOutcome::Finished(finished) => finished,
+        other => panic!("{other:?}"),
+    };
+    let small = finished(true);
+    let content = small.content.clone().expect("it is small");
+    assert_eq!(
+        (blake3::hash(content.bytes()), content.bytes().len() as u64),
+        (small.output.0.into(), small.output_bytes)
+    );
+    assert_eq!((blobs.used_bytes(), blobs.len(small.output.0.into())), (0, None), "nothing is on the disk");
+    let as_blob = finished(false);
+    assert_eq!(blobs.len(small.output.0.into()), Some(small.output_bytes));
+    assert_eq!(as_blob, Finished { content: None, ..small });
+
+    // Where there is no room it is run again later, as with blobs.
+    blobs.count_in_records(0, 10_000);
+    assert!(matches!(collect(&blobs, true, None, &[0], &ended, 1.0).outcome, TaskOutcome::NotStarted { .. }));
+    let untouched = Ended { untouched: true, ..ended };
+    let job = prepared(1).job;
+    assert!(collect_untouched(&blobs, &job, &[0], &untouched, 1.0).is_none());
+    blobs.count_in_records(10_000, 0);
+    assert!(collect_untouched(&blobs, &job, &[0], &untouched, 1.0).is_some());
+}
+
 #[test]
 fn what_no_machine_can_start_is_not_tried_again() {
     let never = |error: StartError| matches!(PrepareError::from(error), PrepareError::Never(_));
@@ -179,9 +213,9 @@ fn what_no_machine_can_start_is_not_tried_again() {
     assert!(!never(StartError::Busy { slot: 0 }));
     let dir = tempfile::tempdir().expect("a temporary directory");
     let blobs = blobs(dir.path(), 1000);
-    let failed = not_prepared(&blobs, PrepareError::Never("no".to_owned()), 1.0);
+    let failed = not_prepared(&blobs, false, PrepareError::Never("no".to_owned()), 1.0);
     assert!(matches!(failed.outcome, TaskOutcome::Finished(Finished { success: false, .. })), "{failed:?}");
-    let later = not_prepared(&blobs, anyhow::anyhow!("not now").into(), 1.0);
+    let later = not_prepared(&blobs, false, anyhow::anyhow!("not now").into(), 1.0);
     assert!(matches!(later.outcome, TaskOutcome::NotStarted { .. }), "{later:?}");
 }
 
@@ -239,7 +273,8 @@ fn supplies(dir: &Path) -> Supplies {
     let blobs = blobs(dir, 1 << 20);
     let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().expect("an address")];
     let (net, _) = net::start(NetConfig { keypair: key, gate: gate.clone(), listen }, blobs.clone()).expect("a port");
-    let [fetcher, manifest_fetcher] = [(); 2].map(|()| Fetcher::new(blobs.clone(), net.clone()));
+    let fetcher = Fetcher::new(blobs.clone(), net);
+    let manifest_fetcher = fetcher.another();
     fs::create_dir(dir.join("scratch")).expect("our directory");
     let homes = Arc::new(Homes::new(dir.join("scratch"), dir.join("checkpoints")));
     let (reading, bags) = (Arc::default(), Arc::default());

@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal};
 use tokio::sync::mpsc;
 
 use super::super::disk::Allowance;
+use super::super::held_open::Holder;
 use super::super::{Outcome, Reach, protocol};
 use super::WorkerEvent;
 
@@ -71,6 +72,8 @@ pub(super) struct Waiting {
     pub(super) program: PathBuf,
     pub(super) serves: Serves,
     pub(super) limit: Option<Duration>,
+    /// What its processes may have together.
+    pub(super) memory_bytes: u64,
     pub(super) allowance: Allowance,
     pub(super) permit: mpsc::OwnedPermit<WorkerEvent>,
 }
@@ -175,10 +178,12 @@ impl Slot {
         !self.is_idle() && self.frozen_since.is_none()
     }
 
-    /// The job that may be running now, by its number, and what its files may take.
-    pub(super) fn first(&self) -> Option<(u64, Allowance)> {
+    /// The job that may be running now, by its number, what its files may take, and who has them open.
+    pub(super) fn first(&self) -> Option<(u64, Allowance, Option<Holder>)> {
         let first = self.handed.front().filter(|_| self.frozen_since.is_none())?;
-        Some((first.number, first.allowance.clone()))
+        let pid = self.worker.and_then(|worker| u32::try_from(worker.as_raw_nonzero().get()).ok());
+        let holder = pid.map(|pid| Holder { pid, native: first.serves.native });
+        Some((first.number, first.allowance.clone(), holder))
     }
 
     /// Hands over to the worker what it is for and has room for. One that is about to be killed gets nothing; one that has

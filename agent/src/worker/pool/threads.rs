@@ -12,6 +12,8 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
 use super::super::Outcome;
 use super::super::disk::Allowance;
+use super::super::group::{Group, groups};
+use super::super::held_open::Holder;
 use super::super::protocol::{self, End, FromWorker, Hello, Role};
 use super::slot::{Line, PREPARE_LIMIT, Running, Serves, Slot};
 use super::{Shared, State, WorkerEvent, never_ran};
@@ -19,10 +21,8 @@ use super::{Shared, State, WorkerEvent, never_ran};
 /// No run is said to have been longer: a worker that ran foreign code may say anything, and others reckon with it.
 const RUN_MAX: Duration = Duration::from_secs(90 * 86_400);
 
-/// Between two looks at what running tasks take of the disk, and how many times longer than a look took: it may cost a
-/// twentieth of a processor.
+/// Between two looks at what running tasks take of the disk, whatever a look takes: that has limits of its own (`disk`).
 const DISK_INTERVAL: Duration = Duration::from_secs(1);
-const DISK_INTERVAL_SHARE: u32 = 20;
 
 /// How long reports may accumulate while the worker has more to do.
 const ACCUMULATE: Duration = Duration::from_millis(1);
@@ -41,6 +41,8 @@ struct Link {
     cpu: Duration,
     /// Processor time of what made its program ready, until a job is told of that.
     compile: Duration,
+    /// What the processes of a native task are in; it goes after them.
+    group: Option<Group>,
 }
 
 /// Why a worker is of no use any more.
@@ -138,10 +140,9 @@ impl Shared {
         }
     }
 
-    /// Looks now and then at what the files of running tasks take, and ends those that take too much. Sleeps while
+    /// Looks every second at what the files of running tasks take, and ends those that take too much. Sleeps while
     /// nothing runs.
     pub(super) fn watch_disk(&self) {
-        let mut pause = DISK_INTERVAL;
         let mut state = self.lock();
         while !state.closing {
             if !state.slots.iter().any(Slot::may_run) {
@@ -149,23 +150,19 @@ impl Shared {
                 state = self.disk.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            state = self.disk.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.disk.wait_timeout(state, DISK_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
             let running: Vec<_> =
                 state.slots.iter().enumerate().filter_map(|(slot, place)| Some((slot, place.first()?))).collect();
             drop(state);
-            let begin = Instant::now();
-            let over: Vec<_> = running
-                .into_iter()
-                .filter_map(|(slot, (job, allowance))| Some((slot, job, exceeded(&allowance)?)))
-                .collect();
-            pause = DISK_INTERVAL.max(begin.elapsed() * DISK_INTERVAL_SHARE);
-            state = self.lock();
-            for (slot, job, limit_bytes) in over {
-                let place = &mut state.slots[slot];
-                if place.first().is_some_and(|(number, _)| number == job) {
-                    place.condemn(Outcome::OverDisk { limit_bytes });
+            // One after the other, so that none waits for its end until all others were looked at.
+            for (slot, (job, allowance, holder)) in running {
+                let Some(end) = exceeded(&allowance, holder) else { continue };
+                let place = &mut self.lock().slots[slot];
+                if place.first().is_some_and(|(number, ..)| number == job) {
+                    place.condemn(outcome_of(end));
                 }
             }
+            state = self.lock();
         }
     }
 
@@ -219,8 +216,11 @@ impl Shared {
                 continue;
             }
             if serves.native {
-                match self.spawn(place, Role::Native, serves, Vec::new(), Vec::new()) {
-                    Ok(new) => {
+                let group = group_for(front.memory_bytes);
+                let role = Role::Native { group: group.as_ref().map(|group| group.member.clone()) };
+                match self.spawn(place, role, serves, Vec::new(), Vec::new()) {
+                    Ok(mut new) => {
+                        new.group = group;
                         *link = Some(new);
                         place.listening = true;
                         self.nudge_timer(&state);
@@ -279,7 +279,8 @@ impl Shared {
         }
         place.starts(pid_of(&child), line, serves);
         let (cpu, compile) = (Duration::ZERO, Duration::ZERO);
-        let link = Link { child, reports: BufReader::new(stdout), stderr, said: String::new(), cpu, compile };
+        let (said, group) = (String::new(), None);
+        let link = Link { child, reports: BufReader::new(stdout), stderr, said, cpu, compile, group };
         // Its writes may wait for us, never our reads for it.
         rustix::fs::fcntl_setfl(&link.stderr, OFlags::NONBLOCK)?;
         Ok(link)
@@ -497,6 +498,12 @@ fn could_not_start(slot: usize, place: &mut Slot, error: &io::Error) {
     }
 }
 
+/// A control group for a native task, where the system has some for it.
+fn group_for(memory_bytes: u64) -> Option<Group> {
+    let group = groups().ok()?.group(memory_bytes);
+    group.inspect_err(|error| tracing::warn!(%error, "a task goes without a control group: it is looked at")).ok()
+}
+
 fn out_of_turn() -> Lost {
     Lost::Nonsense("the worker spoke out of turn".to_owned())
 }
@@ -534,10 +541,10 @@ fn hear(slot: usize, link: &mut Link) {
     }
 }
 
-/// The limit that a running task has gone over.
-fn exceeded(allowance: &Allowance) -> Option<u64> {
-    allowance.exceeded().unwrap_or_else(|error| {
-        tracing::warn!(%error, "what a task takes of the disk is not known");
+/// How a running task ends for what it takes of the disk.
+fn exceeded(allowance: &Allowance, holder: Option<Holder>) -> Option<End> {
+    allowance.exceeded(holder).unwrap_or_else(|error| {
+        tracing::warn!(%error, "what a task takes of the disk is not known before the next look");
         None
     })
 }

@@ -9,6 +9,7 @@ const FINISHED: Finished = Finished {
     crashed: false,
     output: BlobId([1; 32]),
     output_bytes: 1,
+    content: None,
     work_mops: 1e5,
     exit_code: None,
 };
@@ -90,6 +91,7 @@ fn last_result_waits(maximum_stretch: f64, period: Duration, age: Duration) -> D
         crashed: false,
         output: BlobId([7; 32]),
         output_bytes: 1,
+        content: None,
         work_mops: 1e4,
         exit_code: Some(0),
     };

@@ -182,8 +182,8 @@ proptest! {
         let set = |ranges: &[(u64, u64)]| ranges.iter().map(|&(start, len)| start..start + len).collect::<IntervalSet>();
         for (number, ranges) in (1..).zip(&held) {
             let (executor, ranges) = (contact(number), set(ranges));
-            let (until, version, withdrawn) = (Time::ZERO, 1, false);
-            let placement = super::super::super::Placement { executor, ranges, until, version, withdrawn };
+            let (since, until, version, withdrawn) = (Time::ZERO, Time::ZERO, 1, false);
+            let placement = super::super::super::Placement { executor, ranges, since, until, version, withdrawn };
             machines.ledger.placed.insert(contact(number).peer, placement);
         }
         for (index, number) in voted {

@@ -1,0 +1,97 @@
+//! What machines claim that tasks took.
+
+use super::*;
+
+/// A bag whose user did not say how much work a task is: 10 Mop were measured.
+fn undeclared(io: &Io) -> Ledger {
+    let mut ledger = ledger(io, 0);
+    ledger.bag.declared = false;
+    ledger.set_work(10.0, 400.0);
+    ledger
+}
+
+/// This machine has these tasks, and says after a second that each was so much work.
+fn ran(ledger: &mut Ledger, executor: u8, ranges: std::ops::Range<u64>, work_mops: f64, io: &mut Io) {
+    let config = Config::default();
+    ledger.requests(io, &config);
+    ledger.holding(said(executor, 1, IntervalSet::from(ranges.clone())), io, &config);
+    io.now += Duration::from_secs(1);
+    for index in ranges {
+        ledger.results(&contact(executor), vec![TaskResult { work_mops, ..result(index, true) }], io, &config);
+        ledger.fetched(index, true, None, io);
+    }
+    persist_all(io);
+}
+
+/// a of what is issued again.
+fn issued_again(ledger: &mut Ledger, io: &mut Io) -> f64 {
+    io.now += Duration::from_secs(3600);
+    ledger.expire(io);
+    let again = ledger.requests(io, &Config::default());
+    again.first().expect("something is issued again").bag.task_mops
+}
+
+#[test]
+fn a_machine_that_claims_the_impossible_does_not_change_the_work_of_the_bag() {
+    for others in [0, 1, 2, 5] {
+        let mut io = io();
+        let mut ledger = undeclared(&io);
+        ran(&mut ledger, 9, 0..10, 1e14, &mut io);
+        for other in 0..others {
+            let first = 10 + u64::from(other) * 2;
+            ran(&mut ledger, other + 1, first..first + 2, 12.0, &mut io);
+        }
+        let expected = if others > 0 { 12.0 } else { 10.0 };
+        assert_eq!(issued_again(&mut ledger, &mut io), expected, "beside {others} others");
+        let view = ledger.view();
+        assert_eq!((view.overstated, view.done), (10, 10 + 2 * u64::from(others)), "its results count all the same");
+        assert_eq!(view.measured_mops, if others > 0 { 12.0 } else { 0.0 });
+    }
+}
+
+#[test]
+fn one_machine_has_one_voice_however_many_results_it_sends() {
+    for lie in [0.0, 5e4] {
+        let mut io = io();
+        let mut ledger = undeclared(&io);
+        // That much may just have been done in a second.
+        ran(&mut ledger, 9, 0..30, lie, &mut io);
+        ran(&mut ledger, 1, 30..31, 11.0, &mut io);
+        // Of the two the one is as good as the other: what was measured here decides.
+        let of_two = ledger.view().measured_mops;
+        assert!((10.0..=11.0).contains(&of_two), "{of_two} between {lie} and 11");
+        ran(&mut ledger, 2, 31..32, 13.0, &mut io);
+        let of_three = issued_again(&mut ledger, &mut io);
+        assert!((11.0..=13.0).contains(&of_three), "{of_three} of {lie}, 11 and 13");
+        assert_eq!(ledger.view().overstated, 0);
+    }
+}
+
+#[test]
+fn what_a_machine_can_have_done_counts_from_when_it_was_sent_the_task() {
+    let mut io = io();
+    let mut ledger = undeclared(&io);
+    let config = Config::default();
+    ledger.requests(&io, &config);
+    ledger.holding(said(1, 1, IntervalSet::from(0..20)), &mut io, &config);
+    // The rest is issued again after an hour, and another machine gets it.
+    io.now += Duration::from_secs(3600);
+    ledger.expire(&mut io);
+    ran(&mut ledger, 2, 30..40, 1e6, &mut io);
+    assert_eq!(ledger.view().overstated, 10, "a million Mop in the second since that");
+    // The same of the machine that has had its tasks for an hour.
+    ledger.results(&contact(1), vec![TaskResult { work_mops: 1e6, ..result(3, true) }], &mut io, &config);
+    ledger.fetched(3, true, None, &mut io);
+    assert_eq!((ledger.view().overstated, ledger.view().measured_mops), (10, 1e6));
+}
+
+#[test]
+fn after_a_restart_the_impossible_is_not_believed_either() {
+    let mut io = io();
+    io.now = Time::ZERO + Duration::from_secs(100);
+    let mut ledger = undeclared(&io);
+    let lie = TaskResult { work_mops: 1e14, ..result(0, true) };
+    ledger.restore_done(contact(9).peer, &lie, io.now, &io);
+    assert_eq!((ledger.view().overstated, ledger.view().measured_mops), (1, 0.0));
+    assert_eq!(ledger.requests(&io, &Config::default())[0].bag.task_mops, 10.0);
+}
