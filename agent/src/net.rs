@@ -16,6 +16,7 @@
 mod addresses;
 mod admission;
 mod answers;
+mod conversation;
 mod found;
 mod outwards;
 mod rate;
@@ -223,7 +224,7 @@ struct Counters {
     dropped: AtomicU64,
     refused: AtomicU64,
     errors: AtomicU64,
-    traffic: Arc<wire::Traffic>,
+    traffic: Arc<conversation::Traffic>,
 }
 
 impl Counters {
