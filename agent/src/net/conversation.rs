@@ -11,6 +11,8 @@
 
 mod frames;
 mod handler;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
