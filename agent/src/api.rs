@@ -178,6 +178,9 @@ pub struct Bag {
     /// Results that claimed more work than their machine can have done since it got the task; nobody counts on that work.
     #[serde(default)]
     pub overstated: u64,
+    /// The identity under which it was submitted, where this machine does not have that any more: the bag was given up then.
+    #[serde(default)]
+    pub given_up_with: Option<String>,
     /// When it was submitted.
     pub submitted: String,
     /// When it ended.

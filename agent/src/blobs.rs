@@ -37,6 +37,9 @@ pub use blake3::Hash;
 /// Where unfinished blobs live, beside the two-letter directories.
 const TMP_DIR: &str = "tmp";
 
+/// What blobs leave free of the disk: records are more important. Our choice: twice what the store leaves.
+pub(crate) const DISK_FREE_MIN: u64 = 16 << 20;
+
 /// Why a blob could not be stored or read. An insert that failed left nothing behind.
 #[derive(Debug, thiserror::Error)]
 pub enum BlobError {
@@ -62,6 +65,17 @@ pub enum BlobError {
         kept_bytes: u64,
         /// The limit.
         quota_bytes: u64,
+    },
+    /// The disk has not that much room, and what has to stay free for records.
+    #[error(
+        "no room for {needed_bytes} more bytes of blobs: the disk has {free_bytes} bytes free, of which {DISK_FREE_MIN} stay free; \
+         free some space"
+    )]
+    DiskFull {
+        /// What was asked for.
+        needed_bytes: u64,
+        /// What is free, after all went that may go.
+        free_bytes: u64,
     },
     /// A download grew beyond what was agreed.
     #[error("blob {hash} is larger than the {size_max} bytes that were allowed for it")]
@@ -91,7 +105,7 @@ impl BlobError {
     /// Whether it would have gone well with more room.
     pub fn is_for_want_of_room(&self) -> bool {
         match self {
-            Self::Full { .. } => true,
+            Self::Full { .. } | Self::DiskFull { .. } => true,
             Self::Io { source, .. } => {
                 matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
             }
@@ -424,6 +438,24 @@ impl Blobs {
         (index.total_bytes - index.idle_bytes + index.reserved_bytes, self.0.quota_bytes.load(Relaxed))
     }
 
+    /// The quota, or what the disk would hold of blobs if that is less.
+    pub fn limit_bytes(&self) -> u64 {
+        let (kept_bytes, quota_bytes) = self.kept_bytes();
+        let evictable_bytes = {
+            let index = self.index();
+            index.idle_bytes + index.partial_bytes
+        };
+        match self.disk_free_bytes() {
+            Ok(free_bytes) => {
+                quota_bytes.min(kept_bytes + (free_bytes + evictable_bytes).saturating_sub(DISK_FREE_MIN))
+            }
+            Err(error) => {
+                warn!(%error, "the free space of the disk is not known");
+                quota_bytes
+            }
+        }
+    }
+
     /// Bytes that are left of the quota; 0 after something that was made here found no room, until a twentieth of the
     /// quota more is free.
     pub fn room_bytes(&self) -> u64 {
@@ -494,13 +526,43 @@ impl Blobs {
             return Err(BlobError::Full { needed_bytes, kept_bytes, quota_bytes });
         }
         while index.total_bytes + index.reserved_bytes + index.partial_bytes + needed_bytes > quota_bytes {
-            if index.evict_partial() {
-                continue;
+            if !self.evict(index) {
+                break;
             }
-            let Some((_, &hash)) = index.idle.first_key_value() else { break };
-            self.unlink(index, hash);
         }
-        Ok(())
+        self.make_room_on_disk(index, needed_bytes)
+    }
+
+    /// Evicts until the disk has room for `needed` more bytes, beside what stays free.
+    fn make_room_on_disk(&self, index: &mut Index, needed_bytes: u64) -> Result<(), BlobError> {
+        if needed_bytes == 0 {
+            return Ok(());
+        }
+        // Where it is not known, the write will tell.
+        let free_bytes = || self.disk_free_bytes().unwrap_or(u64::MAX);
+        let lacks = |free_bytes: u64| (needed_bytes + DISK_FREE_MIN).saturating_sub(free_bytes);
+        let lacking_bytes = lacks(free_bytes());
+        if lacking_bytes == 0 {
+            return Ok(());
+        }
+        let in_use = |index: &Index| index.total_bytes + index.partial_bytes;
+        let before = in_use(index);
+        // Some systems give space back a little later.
+        while before - in_use(index) < lacking_bytes && self.evict(index) {}
+        let free_bytes = free_bytes();
+        if before - in_use(index) >= lacking_bytes || lacks(free_bytes) == 0 {
+            return Ok(());
+        }
+        Err(BlobError::DiskFull { needed_bytes, free_bytes })
+    }
+
+    /// Removes what is needed least. Whether there was something.
+    fn evict(&self, index: &mut Index) -> bool {
+        if index.evict_partial() {
+            return true;
+        }
+        let oldest = index.idle.first_key_value().map(|(_, &hash)| hash);
+        oldest.inspect(|&hash| self.unlink(index, hash)).is_some()
     }
 
     fn unlink(&self, index: &mut Index, hash: Hash) {

@@ -226,7 +226,9 @@ impl From<BlobError> for Failure {
             BlobError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             BlobError::Mismatch { .. } => StatusCode::BAD_REQUEST,
             BlobError::Missing { .. } => StatusCode::NOT_FOUND,
-            BlobError::Full { .. } | BlobError::Io { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            BlobError::Full { .. } | BlobError::DiskFull { .. } | BlobError::Io { .. } => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
         };
         Self::new(status, error.to_string())
     }

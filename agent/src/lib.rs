@@ -24,6 +24,8 @@ pub mod output;
 mod owner;
 mod policy;
 pub mod settings;
+#[cfg(test)]
+mod small_disk;
 pub mod speed;
 pub mod store;
 pub mod submit;

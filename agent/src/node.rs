@@ -9,6 +9,7 @@ mod authorise;
 mod checkpoints;
 mod commits;
 mod driver;
+mod ending;
 mod handle;
 mod homes;
 mod jobs;

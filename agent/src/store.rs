@@ -38,6 +38,7 @@ mod lock;
 mod reading;
 mod rebuild;
 mod recovery;
+mod reserve;
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -58,6 +59,7 @@ pub use reading::{ReadError, Reader, Records};
 use disk::failed;
 use frame::HEADER_BYTES;
 use recovery::Findings;
+use reserve::Reserve;
 use writer::{Job, Writer};
 
 /// Name of sled's directory in the state directory.
@@ -86,6 +88,8 @@ struct Thresholds {
     free_bytes_min: u64,
     /// A smaller store is never rebuilt.
     rebuild_bytes_min: u64,
+    /// Room that is kept for what has to be written on a full disk.
+    reserve_bytes: u64,
     /// sled gets what it does not have when that is more than this.
     checkpoint_bytes: u64,
     /// The journal's next generation begins when this much, and as much as its snapshot, has followed the snapshot.
@@ -97,6 +101,7 @@ struct Thresholds {
 /// ever hears of it.
 const THRESHOLDS: Thresholds = Thresholds {
     free_bytes_min: 8 << 20,
+    reserve_bytes: 16 << 20,
     rebuild_bytes_min: 32 << 20,
     checkpoint_bytes: 2 << 20,
     generation_bytes_min: 16 << 20,
@@ -263,7 +268,10 @@ impl Store {
 
     fn open_with(lock: &StateLock, thresholds: Thresholds) -> Result<Opened, StoreError> {
         let dir = lock.dir();
-        let mut recovered = recovery::recover(dir)?;
+        let mut recovered = recovery::recover(dir).or_else(|error| {
+            // What it needs may be in the reserve.
+            if Reserve::of(dir, thresholds.reserve_bytes).give(u64::MAX) { recovery::recover(dir) } else { Err(error) }
+        })?;
         tell(&recovered.findings);
         let (size_bytes, live_bytes) = (recovered.size_bytes, live_bytes(&recovered.records));
         if rebuild::is_due(size_bytes, live_bytes, thresholds.rebuild_bytes_min) {
@@ -298,7 +306,7 @@ impl Store {
     /// # Errors
     /// When the queue is full or the writer has ended.
     pub fn try_commit(&self, changes: impl Into<Arc<[Change]>>, ticket: u64) -> Result<(), QueueError> {
-        self.queue(Job { ticket, changes: changes.into(), is_patient: false })
+        self.queue(Job { ticket, changes: changes.into(), is_patient: false, takes_on: true })
     }
 
     /// [`Store::try_commit`] of what may wait some milliseconds for others to go to disk with.
@@ -306,7 +314,20 @@ impl Store {
     /// # Errors
     /// When the queue is full or the writer has ended.
     pub fn try_commit_patiently(&self, changes: impl Into<Arc<[Change]>>, ticket: u64) -> Result<(), QueueError> {
-        self.queue(Job { ticket, changes: changes.into(), is_patient: true })
+        self.queue(Job { ticket, changes: changes.into(), is_patient: true, takes_on: true })
+    }
+
+    /// [`Store::try_commit`] of what takes on nothing new, which is written on a full disk, too, as long as the reserve lasts.
+    ///
+    /// # Errors
+    /// When the queue is full or the writer has ended.
+    pub fn try_commit_from_reserve(
+        &self,
+        changes: impl Into<Arc<[Change]>>,
+        ticket: u64,
+        is_patient: bool,
+    ) -> Result<(), QueueError> {
+        self.queue(Job { ticket, changes: changes.into(), is_patient, takes_on: false })
     }
 
     /// Reads what is durable, also while commits are written.

@@ -29,6 +29,8 @@ pub(crate) enum Then {
     Notify(Notice),
     /// A submission is durable: its tasks may be issued.
     Open(BagId),
+    /// A piece of a bag that is to go is gone, or that it is to go is written.
+    Remove(BagId),
     /// The end of a task here, with this attempt, is durable: its submitter may be told.
     Written(TaskId, u32),
 }
@@ -38,6 +40,8 @@ pub(crate) enum Then {
 pub(crate) struct Durable {
     /// The bag that may be opened, if it was a submission.
     pub(crate) opened: Option<BagId>,
+    /// The bag of which more may go.
+    pub(crate) removed: Option<BagId>,
     /// The task whose end, with this attempt, may be told.
     pub(crate) written: Option<(TaskId, u32)>,
 }
@@ -312,6 +316,7 @@ impl Io {
                 Then::Send(to, message) => self.send(to, message),
                 Then::Notify(notice) => self.notify(notice),
                 Then::Open(bag) => durable.opened = Some(bag),
+                Then::Remove(bag) => durable.removed = Some(bag),
                 Then::Written(task, attempt) => durable.written = Some((task, attempt)),
             }
         }

@@ -5,6 +5,7 @@
 
 mod event;
 mod redistribution;
+mod removal;
 mod requests;
 mod restore;
 mod view;
@@ -17,6 +18,7 @@ use idlewood_overlay::{Contact, GridId, Member, Node, Nonce, Overlay, PayloadCod
 
 pub use self::event::{Effect, Event, Notice, Submission, SubmitError, TaskOutcome};
 use self::redistribution::Asking;
+use self::removal::Removals;
 pub use self::restore::RestoreError;
 use crate::bag::{BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, Request, TaskId, TaskResult};
 use crate::config::Config;
@@ -55,6 +57,7 @@ pub struct Peer {
     cut_off: Vec<(Time, Request)>,
     executor: Executor,
     ledgers: BTreeMap<BagId, Box<Ledger>>,
+    removals: Removals,
     io: Io,
     /// When the leaf's summary may be, and when it must be, published again.
     summary_earliest: Time,
@@ -94,7 +97,8 @@ impl Peer {
             Event::Certified { peer, nonce } => self.certified(peer, nonce),
             Event::ConnectionLost(peer) => self.overlay(idlewood_overlay::Event::ConnectionLost(peer)),
             Event::Persisted(ticket) => {
-                let Durable { opened, written } = self.io.persisted(ticket);
+                let Durable { opened, removed, written } = self.io.persisted(ticket);
+                removed.into_iter().for_each(|bag| self.remove_piece(bag));
                 opened.into_iter().for_each(|bag| self.open(bag));
                 if let Some((task, attempt)) = written {
                     self.executor.written(task, attempt);
@@ -230,7 +234,7 @@ impl Peer {
         if !submission.replication.is_valid() {
             return Err(SubmitError::Replication);
         }
-        if self.ledgers.contains_key(&submission.id) {
+        if self.ledgers.contains_key(&submission.id) || self.removals.contains_key(&submission.id) {
             return Err(SubmitError::Known);
         }
         Ok(())
@@ -350,18 +354,6 @@ impl Peer {
         self.ledgers.insert(submission.id, Box::new(ledger));
         let then = vec![Then::Notify(Notice::BagAccepted(submission.id)), Then::Open(submission.id)];
         self.io.persist(vec![Change::Put(record)], then);
-    }
-
-    /// Whoever still has something of it is told to forget it, as of any bag that is not known here.
-    fn remove(&mut self, bag: BagId) {
-        if let Some(ledger) = self.ledgers.remove(&bag) {
-            if ledger.is_closed() || !ledger.is_open() {
-                self.io.give_up(bag);
-                self.io.persist(ledger.removal(), Vec::new());
-            } else {
-                self.ledgers.insert(bag, ledger);
-            }
-        }
     }
 
     /// w' = a·max(n, N), or the paper's w = a·n.

@@ -29,6 +29,8 @@ pub enum Closing {
     Completed,
     /// The user cancelled it.
     Cancelled,
+    /// It was over before, and the user needs nothing of it any more: its records go.
+    Removed,
 }
 
 /// One durable fact.

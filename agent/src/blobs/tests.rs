@@ -218,3 +218,33 @@ fn many_threads_agree_on_what_is_there() {
     assert!(blobs.used_bytes() <= 4000);
     assert_eq!(files(&dir.path().join("blobs")) as u64 * 400, blobs.used_bytes());
 }
+
+/// What nobody needs goes where the disk is full, however large the quota is; what is needed stays.
+#[test]
+fn room_is_made_by_what_the_disk_has() {
+    let Some(disk) = crate::small_disk::SmallDisk::mount("64m") else {
+        println!("not tested: this user may not mount a file system");
+        return;
+    };
+    let blobs = open(disk.path(), 1 << 30);
+    let put = |number: u8| blobs.put_bytes(&vec![number; 4 << 20]);
+    let kept = put(0).unwrap();
+    blobs.pin(kept);
+    let copies: Vec<Hash> = (1..=30).map(|number| put(number).unwrap()).collect();
+    assert!(disk.free_bytes() >= DISK_FREE_MIN, "{}", disk.free_bytes());
+    let here = copies.iter().filter(|copy| blobs.len(**copy).is_some()).count();
+    assert!((8..12).contains(&here), "{here}: the disk has room for 11 beside what stays free");
+    assert!(blobs.len(kept).is_some() && blobs.len(copies[29]).is_some(), "the oldest of those that nobody needs went");
+    assert!((44 << 20..=48 << 20).contains(&blobs.limit_bytes()), "{}", blobs.limit_bytes());
+    // Somebody else takes the disk.
+    let filler = disk.fill(2 << 20);
+    put(40).expect("copies make room");
+    copies.iter().for_each(|copy| blobs.pin(*copy));
+    let more = disk.fill_more(1 << 20);
+    let error = put(41).unwrap_err();
+    assert!(matches!(error, BlobError::DiskFull { .. }) && error.is_for_want_of_room(), "{error}");
+    assert!(error.to_string().contains("free some space"), "{error}");
+    assert!(blobs.make_room_in_records(100).unwrap_err().is_for_want_of_room());
+    [filler, more].map(|filler| fs::remove_file(filler).unwrap());
+    put(41).unwrap();
+}

@@ -237,6 +237,10 @@ fn description(detail: &BagDetail) -> Vec<(&'static str, String)> {
         ),
         ("placed", format!("{} on {}, {} unplaced", bag.placed, output::count(bag.machines, "machine"), bag.unplaced)),
     ];
+    if let Some(identity) = &bag.given_up_with {
+        let why = "which this machine does not have any more: get what is here, and submit it again";
+        pairs.push(("given up", format!("it was submitted under the identity {identity}, {why}")));
+    }
     if bag.reissued + bag.duplicates > 0 {
         pairs.push(("repeated", format!("{} issued again, {} results came twice", bag.reissued, bag.duplicates)));
     }

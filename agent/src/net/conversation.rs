@@ -18,6 +18,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use libp2p::core::Endpoint;
 use libp2p::core::transport::PortUse;
@@ -154,15 +155,18 @@ pub(super) struct Behaviour {
     traffic: Arc<Traffic>,
     connections: HashMap<PeerId, Vec<Connection>>,
     events: VecDeque<ToSwarm<Event, Request>>,
+    idle: Duration,
     last_asked: u64,
     last_heard: Arc<AtomicU64>,
 }
 
 impl Behaviour {
-    pub(super) fn new(protocol: StreamProtocol, traffic: Arc<Traffic>) -> Self {
+    /// Connections are kept for as long as `idle` after something was last asked or answered on them.
+    pub(super) fn new(protocol: StreamProtocol, traffic: Arc<Traffic>, idle: Duration) -> Self {
         Self {
             protocol,
             traffic,
+            idle,
             connections: HashMap::new(),
             events: VecDeque::new(),
             last_asked: 0,
@@ -198,7 +202,7 @@ impl Behaviour {
     }
 
     fn handler(&self) -> Handler {
-        Handler::new(self.protocol.clone(), self.traffic.clone(), self.last_heard.clone())
+        Handler::new(self.protocol.clone(), self.traffic.clone(), self.idle, self.last_heard.clone())
     }
 
     fn on_closed(&mut self, peer: PeerId, id: ConnectionId) {

@@ -108,13 +108,13 @@ pub(super) fn build(
                 .with_cache_size(0),
         ),
         ping: ping::Behaviour::new(ping::Config::new().with_interval(PING_INTERVAL)),
-        requests: conversation::Behaviour::new(protocol, traffic),
+        requests: conversation::Behaviour::new(protocol, traffic, IDLE_TIMEOUT),
     };
     let mut swarm = Swarm::new(
         TransportTimeout::new(transport, CONNECT_TIMEOUT).boxed(),
         behaviour,
         key.public().to_peer_id(),
-        swarm::Config::with_tokio_executor().with_idle_connection_timeout(IDLE_TIMEOUT),
+        swarm::Config::with_tokio_executor().with_idle_connection_timeout(Duration::ZERO),
     );
     for address in listen {
         swarm.listen_on(address.clone()).map_err(|error| listen_error(address, error))?;

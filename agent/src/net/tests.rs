@@ -313,7 +313,7 @@ impl request_response::Codec for Raw {
 
 /// A member that says what it wants in its requests and answers.
 fn raw_swarm() -> (Swarm<conversation::Behaviour>, PeerId) {
-    raw_swarm_of(|protocol| conversation::Behaviour::new(protocol, Arc::default()))
+    raw_swarm_of(|protocol| conversation::Behaviour::new(protocol, Arc::default(), 60 * WAIT))
 }
 
 /// A member that opens as many streams as it likes, and writes what it likes to them.

@@ -1,4 +1,4 @@
-//! What the user may still want of a bag: some of its tasks run again, or everything of it gone.
+//! Tasks of a bag that is over, or of one that goes on, which their user wants run again.
 
 use std::sync::Arc;
 
@@ -85,19 +85,6 @@ impl Driver {
             }
         };
         answer(reply, Err(refusal));
-    }
-
-    /// Forgets a bag that is over. Its results go when their room is needed.
-    pub(super) fn remove(&mut self, id: &str) -> Result<api::Bag, Refusal> {
-        let view = self.find(id)?;
-        let bag = view.bag.id;
-        if view.closed.is_none() {
-            return Err(Refusal::Conflict(format!("bag {bag} is not over: wait for it, or cancel it first")));
-        }
-        let shown = self.bag_view(&view);
-        self.feed(Event::Removed(bag));
-        self.first_starts.remove(&bag);
-        Ok(shown)
     }
 }
 

@@ -36,21 +36,27 @@ struct Commit {
     is_patient: bool,
     /// It may not fit the store, and must not spoil others.
     is_alone: bool,
+    /// It needs more room than the store's reserve is for.
+    takes_on: bool,
 }
 
 impl Commit {
     fn new(ticket: Ticket, changes: Vec<idlewood_scheduler::Change>, is_patient: bool) -> Self {
         let is_alone = changes.iter().any(may_not_fit);
+        let takes_on = changes.iter().any(takes_on);
         let changes = changes.into_iter().map(|change| match change {
             idlewood_scheduler::Change::Put(record) => (record.key().to_bytes(), Some(record)),
             idlewood_scheduler::Change::Delete(key) => (key.to_bytes(), None),
         });
-        Self { tickets: vec![ticket.0], changes: changes.collect(), is_patient, is_alone }
+        Self { tickets: vec![ticket.0], changes: changes.collect(), is_patient, is_alone, takes_on }
     }
 
     /// Whether this one follows so closely that both can go together.
     fn takes(&self, next: &Self) -> bool {
-        !self.is_alone && !next.is_alone && self.tickets.len() + next.tickets.len() <= TOGETHER_MAX
+        !self.is_alone
+            && !next.is_alone
+            && self.takes_on == next.takes_on
+            && self.tickets.len() + next.tickets.len() <= TOGETHER_MAX
     }
 
     fn join(&mut self, mut next: Self) {
@@ -65,6 +71,22 @@ impl Commit {
             value: record.as_ref().map(Record::encode),
         };
         self.changes.iter().map(encode).collect()
+    }
+}
+
+/// Whether this is new work: bags that are submitted here and what comes of their tasks. What is removed, what machines have
+/// agreed on, and results that are to leave are not: they free room here or elsewhere, or end something.
+fn takes_on(change: &idlewood_scheduler::Change) -> bool {
+    let idlewood_scheduler::Change::Put(record) = change else { return false };
+    match record {
+        Record::Bag { closed, .. } => closed.is_none(),
+        Record::Done { .. } | Record::Failures { .. } | Record::Checkpoint { .. } => true,
+        Record::Incarnation(_)
+        | Record::Held { .. }
+        | Record::Outbox { .. }
+        | Record::Reputation { .. }
+        | Record::Placed { .. }
+        | Record::Former { .. } => false,
     }
 }
 
@@ -105,6 +127,8 @@ pub(super) struct Commits {
     retry_at: Option<Instant>,
     /// The last write to end has failed: that is told when it begins, and not again each second for each that waits.
     is_failing: bool,
+    /// Of the last writes that needed room, one found none.
+    is_full: bool,
     /// The store takes nothing any more.
     closed: bool,
     /// Writes that have not ended.
@@ -132,6 +156,11 @@ impl Commits {
         self.on_the_way < OF_TASKS_MAX
     }
 
+    /// Whether the disk has no room for new work, so that nothing of others is taken in that would have to be written down.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full
+    }
+
     /// Whether everything is written.
     pub(super) fn is_empty(&self) -> bool {
         self.on_the_way == 0
@@ -156,10 +185,10 @@ impl Commits {
         while self.failed.is_empty() && self.under_way.len() < at_the_store_max {
             let Some(commit) = self.waiting.pop_front() else { return };
             let changes = commit.encoded();
-            let queued = if commit.is_patient {
-                store.try_commit_patiently(changes, self.number)
-            } else {
-                store.try_commit(changes, self.number)
+            let queued = match (commit.takes_on, commit.is_patient) {
+                (false, is_patient) => store.try_commit_from_reserve(changes, self.number, is_patient),
+                (true, true) => store.try_commit_patiently(changes, self.number),
+                (true, false) => store.try_commit(changes, self.number),
             };
             match queued {
                 Ok(()) => {
@@ -213,12 +242,14 @@ impl Commits {
         let Some((_, mut commit)) = commit else { return Ended::default() };
         let Err(error) = &result.result else {
             self.is_failing = false;
+            self.is_full &= !commit.takes_on;
             self.on_the_way -= commit.tickets.len();
             return Ended { durable: commit.tickets.into_iter().map(Ticket).collect(), unwritten: Vec::new() };
         };
         if *error == CommitError::Unfit || !std::mem::replace(&mut self.is_failing, true) {
             tracing::error!(%error, "the store could not write");
         }
+        self.is_full |= matches!(error, CommitError::DiskFull { .. });
         let unwritten = commit.changes.keys().cloned().collect();
         if *error == CommitError::Unfit {
             // It never will fit: what depends on it never happens.

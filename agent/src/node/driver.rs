@@ -22,6 +22,7 @@ use super::absence::Absence;
 use super::again::Needs;
 use super::checkpoints;
 use super::commits::{Commits, Ended};
+use super::ending::Ending;
 use super::handle::{Command, Reply};
 use super::jobs::Jobs;
 use super::kept::Kept;
@@ -219,6 +220,8 @@ pub(super) struct Driver {
     pub(super) first_starts: BTreeMap<BagId, Time>,
     /// Submissions that wait to be durable.
     pub(super) submitting: BTreeMap<BagId, Reply<api::Bag>>,
+    /// Who cancels or removes a bag and waits until that is durable.
+    pub(super) ending: BTreeMap<BagId, Vec<Ending>>,
     effects: Vec<Effect>,
     /// What followed from an effect while effects were carried out.
     pub(super) follow_ups: VecDeque<Event>,
@@ -276,6 +279,7 @@ impl Driver {
             packing: 0,
             first_starts: BTreeMap::new(),
             submitting: BTreeMap::new(),
+            ending: BTreeMap::new(),
             effects: Vec::new(),
             follow_ups: VecDeque::new(),
             pins: Vec::new(),
@@ -444,7 +448,14 @@ impl Driver {
                 tracing::info!(%bag, "bag accepted");
                 self.answer_submission(bag);
             }
-            Notice::BagClosed(bag) => tracing::info!(%bag, "bag closed"),
+            Notice::BagClosed(bag) => {
+                tracing::info!(%bag, "bag closed");
+                self.answer_ending(bag);
+            }
+            Notice::BagRemoved(bag) => {
+                tracing::info!(%bag, "bag removed");
+                self.answer_ending(bag);
+            }
             Notice::Joined => {
                 tracing::info!("member of the grid");
                 self.neighbours.save(self.peer.overlay_view().neighbours());
@@ -466,6 +477,7 @@ impl Driver {
             self.feed(Event::Persisted(ticket));
         }
         self.refuse_unwritten(&unwritten);
+        self.tell_unended(&unwritten);
         self.commits.flow(&self.store);
     }
 
@@ -487,6 +499,8 @@ impl Driver {
     fn net_event(&mut self, event: NetEvent) {
         match event {
             NetEvent::Received { from, bytes } => match Message::decode(&bytes) {
+                // Its executor keeps them, and says them again.
+                Ok(Message::Results { .. }) if self.commits.is_full() => {}
                 Ok(message) => {
                     if let Some(message) = self.checked(from, message) {
                         match self.gate.nonce_of(from) {

@@ -15,7 +15,7 @@ use super::reclaim::{self, Reclaims};
 use crate::blobs::Blobs;
 use crate::clock::wall_now;
 use crate::owner::{Reading, Watch, cpu, memory, power, programs};
-use crate::policy::{Facts, Input, Orders, Policy};
+use crate::policy::{Facts, Input, Orders, Policy, Reason};
 use crate::settings::{Current, Settings};
 use crate::submit::values::ByteSize;
 
@@ -23,8 +23,8 @@ use crate::submit::values::ByteSize;
 const SAMPLE_EVERY: Duration = Duration::from_secs(2);
 /// A limit of the processor is kept within each such time, by letting tasks run for a part of it.
 const THROTTLE_CYCLE: Duration = Duration::from_secs(1);
-/// A disk with less free space than this is full: twice what the store asks for.
-const DISK_FREE_MIN: u64 = 16 << 20;
+/// Less room for blobs than this is none, whatever share of all of it that is. Our choice: some tasks' worth of small outputs.
+const ROOM_BYTES_MIN: u64 = 1 << 20;
 /// How long an agent that finishes waits for submitters to take its last results.
 const FINISH_WAIT: Duration = Duration::from_secs(30);
 
@@ -161,15 +161,12 @@ impl Owner {
     }
 }
 
-/// Share of the quota that nothing needs; none where the disk itself is nearly full.
+/// Share of the room for blobs that nothing needs: of the quota, or of what the disk has.
 fn disk_room(blobs: &Blobs) -> f64 {
-    match blobs.disk_free_bytes() {
-        Ok(free_bytes) if free_bytes < DISK_FREE_MIN => return 0.0,
-        Ok(_) => {}
-        Err(error) => tracing::warn!(%error, "the free space of the disk is not known"),
-    }
-    let (_, quota_bytes) = blobs.kept_bytes();
-    blobs.room_bytes() as f64 / quota_bytes.max(1) as f64
+    let (kept_bytes, _) = blobs.kept_bytes();
+    let limit_bytes = blobs.limit_bytes();
+    let room_bytes = blobs.room_bytes().min(limit_bytes.saturating_sub(kept_bytes));
+    if room_bytes < ROOM_BYTES_MIN { 0.0 } else { room_bytes as f64 / limit_bytes as f64 }
 }
 
 impl Driver {
@@ -235,6 +232,10 @@ impl Driver {
         tracing::info!(reason, cpu_percent = judgement.cpu_percent, takes_work = judgement.takes_work, "owner's state");
         self.owner.takes_work = judgement.takes_work;
         self.feed(if judgement.takes_work { Event::OwnerLeft } else { Event::OwnerReturned { stands_still } });
+        if judgement.reason == Some(Reason::DiskFull) {
+            // What has not begun may begin elsewhere at once: nobody knows when there will be room here.
+            self.feed(Event::Vacate);
+        }
         self.keep_to_limits();
     }
 

@@ -39,16 +39,10 @@ impl Driver {
                 Err(refusal) => answer(reply, Err(refusal)),
             },
             Command::Submit(request, reply) => self.submit(*request, reply),
-            Command::Cancel(id, reply) => {
-                let result = self.cancel(&id);
-                answer(reply, result);
-            }
+            Command::Cancel(id, reply) => self.cancel(&id, reply),
             Command::Rerun(id, tasks, reply) => self.rerun(&id, tasks, reply),
             Command::Ticket(id, results, reply) => self.ticket(&id, results, reply),
-            Command::Remove(id, reply) => {
-                let result = self.remove(&id);
-                answer(reply, result);
-            }
+            Command::Remove(id, reply) => self.remove(&id, reply),
             Command::Pause(for_, reply) => {
                 let pause = Pause { until: for_.map(|for_| self.clock.now() + for_) };
                 self.order(Orders { pause: Some(pause), ..self.owner.orders }, reply);
@@ -266,7 +260,8 @@ impl Driver {
         let measured = view.bag.task_mops > 0.0;
         let machines = self.peer.overlay_view().root().map_or(1, |root| root.count);
         let state = match view.closed {
-            Some((Closing::Cancelled, _)) => api::BagState::Cancelled,
+            // One that was removed is in no view.
+            Some((Closing::Cancelled | Closing::Removed, _)) => api::BagState::Cancelled,
             Some((Closing::Completed, _)) if view.failed > 0 => api::BagState::Failed,
             Some((Closing::Completed, _)) => api::BagState::Succeeded,
             None if !measured => api::BagState::Measuring,
@@ -300,6 +295,8 @@ impl Driver {
             work_mops: measured.then_some(view.bag.task_mops),
             measured_mops: (view.measured_mops > 0.0).then_some(view.measured_mops),
             overstated: view.overstated,
+            given_up_with: (state == api::BagState::Cancelled && view.bag.submitter.peer != self.peer.me().peer)
+                .then(|| identity::to_libp2p(view.bag.submitter.peer).to_string()),
             submitted: self.wall(view.released),
             finished: view.closed.map(|(_, at)| self.wall(at)),
             elapsed_s,
@@ -332,16 +329,6 @@ impl Driver {
             placements: placements.collect(),
             bag: self.bag_view(&view),
         })
-    }
-
-    fn cancel(&mut self, id: &str) -> Result<api::Bag, Refusal> {
-        let view = self.find(id)?;
-        if view.closed.is_some() {
-            return Err(Refusal::Conflict(format!("bag {} is over already", view.bag.id)));
-        }
-        self.feed(Event::Cancelled(view.bag.id));
-        let view = self.find(&hex::encode(view.bag.id.0))?;
-        Ok(self.bag_view(&view))
     }
 }
 

@@ -18,6 +18,7 @@ use super::frame::{HEADER_BYTES, encode};
 use super::journal::{AppendError, Changes, Journal, push_entry};
 use super::reading::Reader;
 use super::recovery::Recovered;
+use super::reserve::Reserve;
 use super::{COUNT_KEY, Change, CommitError, CommitResult, KEY_BYTES_MAX, Thresholds, VALUE_BYTES_MAX, rebuild};
 
 /// How long a group that comes right behind another waits for company: each costs a flush, and more processor time than
@@ -42,6 +43,8 @@ pub(super) struct Job {
     pub(super) changes: Arc<[Change]>,
     /// It may wait for others.
     pub(super) is_patient: bool,
+    /// It needs more room than the reserve is for.
+    pub(super) takes_on: bool,
 }
 
 impl Job {
@@ -74,6 +77,7 @@ pub(super) struct Writer {
     pub(super) thresholds: Thresholds,
     /// Or why nothing can be written any more.
     pub(super) journal: Result<Journal, String>,
+    reserve: Reserve,
     /// Until it fails.
     pub(super) database: Option<Database>,
     under_way: Option<UnderWay>,
@@ -113,7 +117,8 @@ impl Writer {
         let pending_bytes = pending.iter().map(|(key, record)| size(key, record.as_ref())).sum();
         *reader.pending() = pending;
         database.read_by(&reader);
-        Self {
+        let mut writer = Self {
+            reserve: Reserve::of(&dir, thresholds.reserve_bytes),
             dir,
             thresholds,
             journal: Ok(journal),
@@ -128,21 +133,24 @@ impl Writer {
             unlooked_bytes: 0,
             jobs,
             results,
-        }
+        };
+        writer.fill_reserve();
+        writer
     }
 
     pub(super) fn run(mut self) {
         let mut last: Option<Instant> = None;
         while let Some(first) = self.jobs.blocking_recv() {
             let (group, bytes) = self.gather(first, last);
-            let fit: Vec<bool> = group.iter().map(Job::fits).collect();
-            let result = if fit.contains(&true) { self.write(&group, &fit, bytes) } else { Ok(()) };
+            let refused = self.refused(&group, bytes);
+            let written: Vec<bool> = refused.iter().map(Option::is_none).collect();
+            let result = if written.contains(&true) { self.write(&group, &written, bytes) } else { Ok(()) };
             if let Err(error) = &result {
                 // Whoever hears of it tells it, once and not with each attempt.
                 debug!(%error, "a commit failed");
             }
-            for (job, fit) in group.iter().zip(fit) {
-                let result = if fit { result.clone() } else { Err(CommitError::Unfit) };
+            for (job, refused) in group.iter().zip(refused) {
+                let result = refused.map_or_else(|| result.clone(), Err);
                 if self.results.blocking_send(CommitResult { ticket: job.ticket, result }).is_err() {
                     // The agent is ending and does not wait for results; what is queued is written all the same.
                     continue;
@@ -174,12 +182,23 @@ impl Writer {
         }
     }
 
-    fn write(&mut self, group: &[Job], fit: &[bool], bytes: usize) -> Result<(), CommitError> {
-        let changes = || group.iter().zip(fit).filter(|(_, fit)| **fit).flat_map(|(job, _)| job.changes.iter());
-        // What only removes makes room, and is written as long as the disk takes it.
-        if changes().any(|change| change.value.is_some()) {
-            self.check_room(4 * bytes as u64)?;
-        }
+    /// Which of these are not written, and why.
+    fn refused(&self, group: &[Job], bytes: usize) -> Vec<Option<CommitError>> {
+        // What only removes makes room, and what takes on nothing new is what the reserve is for.
+        let takes_on = |job: &Job| job.takes_on && job.changes.iter().any(|change| change.value.is_some());
+        let is_full = if group.iter().any(takes_on) { self.check_room(4 * bytes as u64).err() } else { None };
+        let refused = |job: &Job| match &is_full {
+            _ if !job.fits() => Some(CommitError::Unfit),
+            Some(is_full) if takes_on(job) => Some(is_full.clone()),
+            _ => None,
+        };
+        group.iter().map(refused).collect()
+    }
+
+    fn write(&mut self, group: &[Job], written: &[bool], bytes: usize) -> Result<(), CommitError> {
+        let changes =
+            || group.iter().zip(written).filter(|(_, written)| **written).flat_map(|(job, _)| job.changes.iter());
+        self.find_room(4 * bytes as u64);
         let mut last = Changes::new();
         for change in changes() {
             // Within a group only the last value of a key counts.
@@ -191,7 +210,11 @@ impl Writer {
         }
         let count = self.count + group.len() as u64;
         let journal = self.journal.as_mut().map_err(|reason| CommitError::Broken(reason.clone()))?;
-        match journal.append(self.count, count, &payload) {
+        let mut appended = journal.append(self.count, count, &payload);
+        if matches!(appended, Err(AppendError::Full)) && self.reserve.give(4 * payload.len() as u64) {
+            appended = journal.append(self.count, count, &payload);
+        }
+        match appended {
             Ok(()) => {}
             Err(AppendError::Full) => {
                 let needed_bytes = payload.len() as u64;
@@ -231,6 +254,21 @@ impl Writer {
         }
     }
 
+    /// Makes this much room from the reserve where the disk has less.
+    fn find_room(&mut self, bytes: u64) {
+        if self.free_bytes().is_some_and(|free_bytes| free_bytes < bytes) {
+            self.reserve.give(bytes);
+        }
+    }
+
+    fn fill_reserve(&mut self) {
+        if self.reserve.bytes() < self.thresholds.reserve_bytes
+            && let Some(free_bytes) = self.free_bytes()
+        {
+            self.reserve.fill(free_bytes, self.thresholds.free_bytes_min);
+        }
+    }
+
     fn free_bytes(&self) -> Option<u64> {
         match rustix::fs::statvfs(&self.dir) {
             Ok(disk) => Some(disk.f_bavail * disk.f_frsize),
@@ -249,6 +287,7 @@ impl Writer {
             self.ended(under_way, result);
         }
         if self.under_way.is_none() {
+            self.fill_reserve();
             self.rebuild_if_due();
             if self.pending_bytes > self.thresholds.checkpoint_bytes || self.has_grown() {
                 self.begin_checkpoint();
@@ -267,7 +306,9 @@ impl Writer {
     /// Hands sled what it does not have, if the disk has room for it: it does not come back from a failed write.
     fn begin_checkpoint(&mut self) {
         let (count, bytes) = (self.count, self.pending_bytes);
-        if self.check_room(4 * bytes).is_err() {
+        if let Err(CommitError::DiskFull { free_bytes, needed_bytes }) = self.check_room(4 * bytes)
+            && (free_bytes + self.reserve.bytes() < needed_bytes || !self.reserve.give(needed_bytes - free_bytes))
+        {
             return;
         }
         let (Some(database), Ok(journal)) = (&mut self.database, &self.journal) else { return };

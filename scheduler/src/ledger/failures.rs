@@ -284,14 +284,6 @@ impl Ledger {
         io.persist(changes, Vec::new());
         again.len()
     }
-
-    /// Everything that is stored of this bag, which is over.
-    pub(crate) fn removal(&self) -> Vec<Change> {
-        let bag = self.bag.id;
-        let over = self.done.ranges().chain(self.failed.ranges()).flatten();
-        let results = over.map(|index| Change::Delete(RecordKey::Done(bag, index)));
-        results.chain([Change::Delete(RecordKey::Bag(bag))]).collect()
-    }
 }
 
 pub(super) fn pause_end(time: Time) -> Time {

@@ -264,6 +264,8 @@ pub enum Notice {
     BagAccepted(BagId),
     /// Every task of a bag is over, or it was cancelled; durable.
     BagClosed(BagId),
+    /// That a bag is to go is durable.
+    BagRemoved(BagId),
     /// This peer is a member of the grid.
     Joined,
     /// This peer has left the grid.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use idlewood_overlay::{Contact, GridId, Overlay, Time, WallTime};
 
-use super::{Asking, Effect, Peer, REPORTS};
-use crate::bag::{BagHeader, BagId};
+use super::{Asking, Effect, Peer, REPORTS, Removals};
+use crate::bag::BagId;
 use crate::config::Config;
 use crate::executor::Executor;
 use crate::io::Io;
@@ -67,6 +67,7 @@ impl Peer {
             router: Router::default(),
             cut_off: Vec::new(),
             ledgers: BTreeMap::new(),
+            removals: Removals::new(),
             io,
             summary_earliest: now,
             summary_latest: now,
@@ -80,6 +81,7 @@ impl Peer {
         };
         peer.alone_until = peer.config.expects_grid.then(|| now + peer.config.placement_timeout);
         let given_up = peer.restore_bags(&records);
+        peer.restore_removals(&records);
         peer.restore_tasks(records, &given_up);
         peer.io.persist(vec![Change::Put(Record::Incarnation(peer.io.me.incarnation))], Vec::new());
         Ok(peer)
@@ -92,12 +94,17 @@ impl Peer {
     fn restore_bags(&mut self, records: &[Record]) -> BTreeSet<BagId> {
         let mut given_up = BTreeSet::new();
         for record in records {
-            if let Record::Bag { bag, released, retries_max, attempt, closed, replication } = record {
+            if let Record::Bag { bag, released, retries_max, attempt, closed, replication } = record
+                && !matches!(closed, Some((Closing::Removed, _)))
+            {
                 let released = self.io.moment(*released);
                 if closed.is_none() && bag.submitter.peer != self.io.me.peer {
                     given_up.insert(bag.id);
                 }
-                let bag = BagHeader { submitter: Contact::clone(&self.io.me), ..bag.clone() };
+                let mut bag = bag.clone();
+                if bag.submitter.peer == self.io.me.peer {
+                    bag.submitter = Contact::clone(&self.io.me);
+                }
                 let mut ledger = Ledger::new(bag, released, *retries_max, *replication, &self.io);
                 ledger.restore_attempt(*attempt);
                 if let Some((closing, at)) = closed {

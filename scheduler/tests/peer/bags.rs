@@ -1,5 +1,7 @@
 //! Bags on the machine that submitted them: measured, tried again, and who has a say in them.
 
+use idlewood_scheduler::{Closing, SubmitError};
+
 use super::*;
 
 #[test]
@@ -182,6 +184,70 @@ fn what_failed_is_tried_again_on_demand_and_what_is_over_can_be_removed() {
     assert_eq!(host.peer.bag(BAG), None);
 }
 
+/// That it goes is durable before it is said, its records go one piece after the other, and a restart goes on with that.
+#[test]
+fn a_bag_goes_piece_by_piece() {
+    const TASKS: u64 = 10_000;
+    let done = |index| {
+        let output = BlobId([1; 32]);
+        let (content, exit_code) = (None, Some(0));
+        let result =
+            Finished { success: true, crashed: false, output, output_bytes: 1, content, work_mops: 1.0, exit_code };
+        Record::Done { bag: BAG, executor: contact(1).peer, finished: START, result: TaskResult::of(index, 0, result) }
+    };
+    let closed = Record::Bag {
+        bag: BagHeader { tasks: TASKS, ..bag(1) },
+        released: START,
+        retries_max: 0,
+        attempt: 0,
+        closed: Some((Closing::Completed, START)),
+        replication: Replication::default(),
+    };
+    let records: Vec<Record> = (0..TASKS).map(done).chain([closed]).collect();
+    let mut host = Host::restore(1, Config::default(), records);
+    let write = |host: &mut Host, event| {
+        let mut effects = Vec::new();
+        host.peer.handle(host.now, event, &mut effects);
+        let mut writes = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::Persist { ticket, changes } => writes.push((ticket, changes)),
+                Effect::Notify(notice) => host.notices.push(notice),
+                _ => {}
+            }
+        }
+        assert!(writes.len() <= 1, "one after the other");
+        let (ticket, changes) = writes.pop()?;
+        for change in &changes {
+            match change {
+                Change::Put(record) => drop(host.store.insert(record.key(), record.clone())),
+                Change::Delete(key) => drop(host.store.remove(key)),
+            }
+        }
+        Some((ticket, changes))
+    };
+    let (ticket, changes) = write(&mut host, Event::Removed(BAG)).expect("it is written");
+    let said =
+        |changes: &[Change]| matches!(changes, [Change::Put(Record::Bag { closed: Some((Closing::Removed, _)), .. })]);
+    assert!(said(&changes), "{changes:?}");
+    assert!(
+        host.peer.bag(BAG).is_none() && !host.notices.contains(&Notice::BagRemoved(BAG)),
+        "not before it is durable"
+    );
+    let again = Submission { tasks: TASKS, ..submission(1, 1.0) };
+    assert_eq!(host.peer.check(&again), Err(SubmitError::Known), "not while its records go");
+    let (_, changes) = write(&mut host, Event::Persisted(ticket)).expect("the first piece");
+    assert!(host.notices.contains(&Notice::BagRemoved(BAG)));
+    assert!(changes.len() < TASKS as usize / 2 && host.store.contains_key(&RecordKey::Bag(BAG)), "{}", changes.len());
+    // It ends there, and goes on in its next life, in which nobody sees the bag.
+    let left = host.store.len();
+    let host = host.restart(1);
+    assert!(left > TASKS as usize / 2 && host.peer.bag(BAG).is_none());
+    let of_bag = |key: &RecordKey| matches!(key, RecordKey::Bag(BAG) | RecordKey::Done(BAG, _));
+    assert!(!host.store.keys().any(of_bag), "all of it is gone");
+    assert_eq!(host.peer.check(&again), Ok(()));
+}
+
 /// A disk that is full: the driver says no to the user, and there is no such bag, whatever becomes of the write.
 #[test]
 fn a_bag_that_could_not_be_written_can_be_removed() {
@@ -242,8 +308,10 @@ fn a_bag_of_an_identity_that_is_gone_is_given_up_and_what_is_done_of_it_stays() 
     assert!(host.started.is_empty() && host.measured.is_empty(), "nothing of it runs");
     assert!(host.store.contains_key(&RecordKey::Done(BAG, 0)) && !host.store.contains_key(&RecordKey::Held(BAG)));
     // It stays so.
-    let again = host.restart(3);
-    assert!(again.peer.bag(BAG).is_some_and(|view| view.closed.is_some() && view.done == 1));
+    let again = host.restart(3).restart(3);
+    let view = again.peer.bag(BAG).expect("it can be looked at");
+    assert!(view.closed.is_some() && view.done == 1);
+    assert_eq!(view.bag.submitter.peer, contact(8).peer, "it is known why");
     // Under its own identity it goes on.
     let own = Host::restore(8, Config { expects_grid: true, ..Config::default() }, records);
     assert!(own.peer.bag(BAG).is_some_and(|view| view.closed.is_none()));

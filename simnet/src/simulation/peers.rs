@@ -194,7 +194,7 @@ impl Shard {
             }
             Effect::Notify(Notice::BagAccepted(bag)) => self.tell(host, News::Accepted(bag)),
             Effect::Notify(Notice::BagClosed(bag)) => self.tell(host, News::Closed(bag)),
-            Effect::Notify(Notice::Joined | Notice::Left) => {}
+            Effect::Notify(Notice::BagRemoved(_) | Notice::Joined | Notice::Left) => {}
         }
     }
 }

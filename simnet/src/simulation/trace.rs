@@ -170,6 +170,7 @@ impl Trace<'_> {
                 let (letter, bag) = match notice {
                     Notice::BagAccepted(bag) => (b'A', Some(*bag)),
                     Notice::BagClosed(bag) => (b'C', Some(*bag)),
+                    Notice::BagRemoved(bag) => (b'R', Some(*bag)),
                     Notice::Joined => (b'J', None),
                     Notice::Left => (b'L', None),
                 };

@@ -88,7 +88,9 @@ fn bags_of_an_identity_that_is_gone_are_given_up_with_a_sentence_and_their_resul
     grid.run(0);
     let agent = &grid.agents[0];
     assert_ne!(peer(agent), name);
-    assert_eq!(agent.ask(&["bag", "show", &open])["state"], "cancelled");
+    let shown = agent.ask(&["bag", "show", &open]);
+    assert_eq!((&shown["state"], &shown["given_up_with"]), (&"cancelled".into(), &name.into()));
+    assert_eq!(agent.ask(&["bag", "show", &over])["given_up_with"], serde_json::Value::Null);
     let log = agent.log();
     assert!(log.lines().any(|line| line.contains("given up") && line.contains(&open)), "{log}");
     let out = grid.root.path().join("out");
@@ -446,7 +448,7 @@ fn on_a_full_disk_submissions_are_refused_and_what_was_acknowledged_is_done() {
     for _ in 0..5 {
         let refused = agent.cli(&["submit", "--program", program.to_str().expect("ours"), "--", "exit", "0"]);
         assert_eq!(refused.code, 1);
-        assert!(refused.stderr.contains("the bag could not be written to disk"), "{}", refused.stderr);
+        assert!(refused.stderr.contains("free some space"), "{}", refused.stderr);
     }
     assert_eq!(agent.log().matches("could not write").count(), 1, "{}", agent.log());
     let listed = || agent.ask(&["bag", "list"]).as_array().map(Vec::len);
@@ -503,11 +505,55 @@ fn an_agent_answers_while_nothing_more_can_wait_for_its_disk() {
         (Some(1), Some("cancelled")),
         "{listed}"
     );
-    fs::remove_file(&filler).expect("our directory");
+    // It is killed the moment that this is said, the disk is full to the last byte, and it starts there.
+    grid.agents[0].kill();
+    let more = grid.agents[0].dir.join("more");
+    fs::write(&more, vec![0; 200 << 20]).expect_err("it does not fit");
+    grid.run(0);
+    let agent = &grid.agents[0];
+    let listed = agent.ask(&["bag", "list"]);
+    assert_eq!(
+        (listed.as_array().map(Vec::len), listed[0]["state"].as_str()),
+        (Some(1), Some("cancelled")),
+        "what was ordered was written: {listed}"
+    );
+    assert_eq!(agent.ask(&["status"])["reason_code"], "paused_by_user");
     wait_for("nobody to hold anything", || grid.agents.iter().all(|agent| agent.holds() == 0));
+    agent.ask(&["bag", "rm", &bag]);
+    assert_eq!(agent.ask(&["bag", "list"]).as_array().map(Vec::len), Some(0));
+    [&filler, &more].into_iter().for_each(|filler| fs::remove_file(filler).expect("our directory"));
+    let program = probe_program();
+    let submit = ["submit", "--program", program.to_str().expect("ours"), "--", "exit", "0"];
+    wait_for("bags to be taken again", || agent.cli(&submit).code == 0);
     grid.agents[0].terminate();
     grid.run(0);
-    assert_eq!(grid.agents[0].ask(&["bag", "list"])[0]["state"], "cancelled", "what was ordered was written");
+    assert_eq!(grid.agents[0].ask(&["bag", "list"]).as_array().map(Vec::len), Some(1), "what was removed is gone");
+}
+
+/// A machine whose disk others fill keeps no tasks that have not begun, and what had ended there arrives.
+#[test]
+fn tasks_go_elsewhere_from_a_machine_whose_disk_is_full() {
+    let mut grid = Grid::prepare_unstarted(2);
+    let Some(_disk) = small_disk(&grid.agents[1].dir) else {
+        println!("not tested: this user may not mount a file system");
+        return;
+    };
+    (0..2).for_each(|number| grid.run(number));
+    grid.wait_until_formed(2);
+    let bag = grid.agents[0].submit_sleeps(60, 300);
+    wait_for("tasks on both machines", || grid.agents.iter().all(|agent| agent.holds() > 4));
+    let filler = grid.agents[1].dir.join("filler");
+    fs::write(&filler, vec![0; 200 << 20]).expect_err("it does not fit");
+    wait_for("the agent to say so", || grid.agents[1].ask(&["status"])["reason_code"] == "disk_full");
+    // Killed while full, it starts there and delivers what it had.
+    grid.agents[1].kill();
+    grid.run(1);
+    assert_complete(&grid.agents[0], &bag, 60);
+    wait_for("nobody to hold anything", || grid.agents.iter().all(|agent| agent.holds() == 0));
+    let shown = grid.agents[0].ask(&["bag", "show", &bag]);
+    assert_eq!(shown["duplicates"], 0, "{shown}");
+    fs::remove_file(&filler).expect("our directory");
+    wait_for("it to take work again", || grid.agents[1].ask(&["status"])["reason_code"].is_null());
 }
 
 #[test]

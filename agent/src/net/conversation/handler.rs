@@ -89,14 +89,25 @@ pub(in crate::net) struct Handler {
     streams: FuturesUnordered<BoxFuture<'static, Ended>>,
     heard_streams: usize,
     unanswered: Arc<Semaphore>,
+    /// How long the connection is kept after something was last asked or answered on it, and when that was.
+    idle: Duration,
+    used: Instant,
+    idle_timer: Pin<Box<Sleep>>,
+    is_idle: bool,
     read: mpsc::Receiver<Read>,
     reads: mpsc::Sender<Read>,
     events: VecDeque<Said>,
 }
 
 impl Handler {
-    pub(super) fn new(protocol: StreamProtocol, traffic: Arc<Traffic>, last_heard: Arc<AtomicU64>) -> Self {
+    pub(super) fn new(
+        protocol: StreamProtocol,
+        traffic: Arc<Traffic>,
+        idle: Duration,
+        last_heard: Arc<AtomicU64>,
+    ) -> Self {
         let (reads, read) = mpsc::channel(READ_MAX);
+        let used = Instant::now();
         Self {
             protocol,
             traffic,
@@ -107,6 +118,10 @@ impl Handler {
             streams: FuturesUnordered::new(),
             heard_streams: 0,
             unanswered: Arc::new(Semaphore::new(UNANSWERED_MAX)),
+            idle,
+            used,
+            idle_timer: Box::pin(sleep_until(used + idle)),
+            is_idle: false,
             read,
             reads,
             events: VecDeque::new(),
@@ -114,7 +129,8 @@ impl Handler {
     }
 
     fn ask(&mut self, request: Request) {
-        self.deadlines.push_back((Instant::now() + REQUEST_TIMEOUT, request.lane, request.id));
+        self.used = Instant::now();
+        self.deadlines.push_back((self.used + REQUEST_TIMEOUT, request.lane, request.id));
         self.asking[request.lane as usize].ask(request);
     }
 
@@ -181,6 +197,7 @@ impl Handler {
     }
 
     fn on_read(&mut self, read: Read) -> Option<Said> {
+        self.used = Instant::now();
         match read {
             Read::Asked { id, bytes, channel } => Some(Said::Asked { id, bytes, channel }),
             Read::Answered { id, is_written } => Some(Said::Answered { id, is_written }),
@@ -214,6 +231,26 @@ impl Handler {
 
     fn is_asking(&self) -> bool {
         self.asking.iter().any(|asking| !asking.asked.is_empty() || !asking.waiting.is_empty())
+    }
+
+    /// Whether something is asked or to be answered.
+    fn is_in_use(&self) -> bool {
+        // Each stream that is read holds a place for what it reads next.
+        let open = UNANSWERED_MAX - self.unanswered.available_permits();
+        self.is_asking() || open > self.heard_streams
+    }
+
+    /// Looks, once in a while, whether the connection is still wanted: libp2p's own timer would be set anew with each
+    /// message, and wakes a thread of its own for that.
+    fn poll_idle(&mut self, cx: &mut Context<'_>) {
+        while !self.is_idle && self.idle_timer.as_mut().poll(cx).is_ready() {
+            let now = Instant::now();
+            if self.is_in_use() {
+                self.used = now;
+            }
+            self.is_idle = self.used + self.idle <= now;
+            self.idle_timer.as_mut().reset(self.used + self.idle);
+        }
     }
 
     /// Sets the timer for the next request that is given up; whether some were.
@@ -356,11 +393,10 @@ impl ConnectionHandler for Handler {
         SubstreamProtocol::new(ReadyUpgrade::new(self.protocol.clone()), ())
     }
 
-    /// While something is asked or to be answered.
+    /// While something is asked or to be answered, and some time after. The swarm's own time for idle connections is to be
+    /// zero.
     fn connection_keep_alive(&self) -> bool {
-        // Each stream that is read holds a place for what it reads next.
-        let open = UNANSWERED_MAX - self.unanswered.available_permits();
-        self.is_asking() || open > self.heard_streams
+        !self.is_idle
     }
 
     fn on_behaviour_event(&mut self, request: Request) {
@@ -406,6 +442,7 @@ impl ConnectionHandler for Handler {
             if self.poll_timer(cx) {
                 continue;
             }
+            self.poll_idle(cx);
             for lane in Lane::ALL {
                 let asking = &mut self.asking[lane as usize];
                 if asking.open.is_none() && !asking.is_opening && !asking.waiting.is_empty() {

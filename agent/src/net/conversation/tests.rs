@@ -1,7 +1,5 @@
 //! Two swarms in one process, over memory.
 
-use std::time::Duration;
-
 use libp2p::core::Transport as _;
 use libp2p::core::transport::MemoryTransport;
 use libp2p::core::upgrade::Version;
@@ -19,7 +17,7 @@ const IDLE: Duration = Duration::from_millis(300);
 const WAIT: Duration = Duration::from_secs(20);
 
 fn swarm(protocol: StreamProtocol) -> Swarm<Behaviour> {
-    swarm_with(Behaviour::new(protocol, Arc::default()))
+    swarm_with(Behaviour::new(protocol, Arc::default(), IDLE))
 }
 
 fn swarm_with<B: NetworkBehaviour>(behaviour: B) -> Swarm<B> {
@@ -29,7 +27,7 @@ fn swarm_with<B: NetworkBehaviour>(behaviour: B) -> Swarm<B> {
         .authenticate(noise::Config::new(&key).expect("a key"))
         .multiplex(yamux::Config::default())
         .boxed();
-    let config = Config::with_tokio_executor().with_idle_connection_timeout(IDLE);
+    let config = Config::with_tokio_executor().with_idle_connection_timeout(Duration::ZERO);
     Swarm::new(transport, behaviour, key.public().to_peer_id(), config)
 }
 
@@ -282,7 +280,7 @@ async fn few_streams_are_taken_from_one_connection() {
     let protocols = [(PROTOCOL, request_response::ProtocolSupport::Outbound)];
     let raw = request_response::Behaviour::<Raw>::new(protocols, request_response::Config::default());
     let traffic = Arc::<Traffic>::default();
-    let (mut a, mut b) = (swarm_with(raw), swarm_with(Behaviour::new(PROTOCOL, traffic.clone())));
+    let (mut a, mut b) = (swarm_with(raw), swarm_with(Behaviour::new(PROTOCOL, traffic.clone(), IDLE)));
     connect(&mut a, &mut b).await;
     let to = *b.local_peer_id();
     for _ in 0..10 {

@@ -1,37 +1,10 @@
 //! The store on a disk that fills up.
 
 use super::*;
+use crate::small_disk::SmallDisk;
 
-/// A small file system that goes away with this.
-struct SmallDisk(TempDir);
-
-impl SmallDisk {
-    fn mount(size: &str) -> Option<Self> {
-        let dir = tempfile::tempdir().unwrap();
-        let options = format!("size={size}");
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &options, "tmpfs"])
-            .arg(dir.path())
-            .stderr(Stdio::null())
-            .status();
-        mounted.is_ok_and(|status| status.success()).then(|| Self(dir))
-    }
-
-    /// A file that takes all room but `room_bytes`.
-    fn fill(&self, room_bytes: u64) -> PathBuf {
-        let disk = rustix::fs::statvfs(self.0.path()).unwrap();
-        let taken = (disk.f_bavail * disk.f_frsize).saturating_sub(room_bytes);
-        let filler = self.0.path().join("filler");
-        fs::write(&filler, vec![0; usize::try_from(taken).unwrap()]).unwrap();
-        filler
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let unmounted = Command::new("umount").arg("-l").arg(self.0.path()).status();
-        assert!(unmounted.is_ok_and(|status| status.success()));
-    }
+fn remove(key: &[u8]) -> Change {
+    Change { key: key.to_vec(), value: None }
 }
 
 #[test]
@@ -40,7 +13,7 @@ fn a_full_disk_fails_commits_until_there_is_room() {
         println!("not tested: this user may not mount a file system");
         return;
     };
-    let dir = disk.0.path().join("state");
+    let dir = disk.path().join("state");
     let (mut opened, lock) = open(&dir);
     let commit = |opened: &mut Opened, key: &[u8]| {
         opened.store.try_commit(vec![set(key, &[7; 1000])], 1).unwrap();
@@ -64,13 +37,67 @@ fn a_full_disk_fails_commits_until_there_is_room() {
     assert_eq!(opened.records.iter().map(|(key, _)| key.as_slice()).collect::<Vec<_>>(), [&b"after"[..], b"before"]);
 }
 
+/// Others may take the last byte: what takes on nothing new is written from the reserve, and the store opens.
+#[test]
+fn on_a_full_disk_what_frees_something_is_written() {
+    let Some(disk) = SmallDisk::mount("48m") else {
+        println!("not tested: this user may not mount a file system");
+        return;
+    };
+    let dir = disk.path().join("state");
+    let (mut opened, lock) = open(&dir);
+    let mut ticket = 0;
+    let mut commit = |opened: &mut Opened, takes_on: bool, change: Change| {
+        ticket += 1;
+        if takes_on {
+            opened.store.try_commit(vec![change], ticket).unwrap();
+        } else {
+            opened.store.try_commit_from_reserve(vec![change], ticket, false).unwrap();
+        }
+        next(&mut opened.results).result
+    };
+    for number in 0..1000_u16 {
+        assert_eq!(commit(&mut opened, true, set(&number.to_be_bytes(), &[7; 1000])), Ok(()));
+    }
+    let filler = disk.fill(0);
+    assert!(disk.free_bytes() < 64 << 10);
+    for number in 0..1000_u16 {
+        let key = number.to_be_bytes();
+        let change = if number % 2 == 0 { remove(&key) } else { set(&key, &[8; 1000]) };
+        assert_eq!(commit(&mut opened, false, change), Ok(()), "{number}");
+    }
+    let error = commit(&mut opened, true, set(b"new", &[9; 1000])).unwrap_err();
+    assert!(matches!(error, CommitError::DiskFull { .. }), "{error}");
+    // Others take what was given back, too.
+    let more = disk.fill_more(0);
+    assert_eq!(commit(&mut opened, false, remove(&1_u16.to_be_bytes())), Ok(()));
+    opened.store.close();
+    drop(lock);
+    let (mut opened, lock) = open(&dir);
+    assert!(sound(&opened));
+    assert_eq!(opened.records.len(), 499);
+    assert!(opened.records.iter().all(|(key, value)| key[1] % 2 == 1 && *value == [8; 1000]));
+    assert_eq!(commit(&mut opened, false, remove(&3_u16.to_be_bytes())), Ok(()), "also in the next life");
+    for filler in [filler, more] {
+        fs::remove_file(filler).unwrap();
+    }
+    // It is filled up again beside what is written.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while dir.join("reserve").metadata().unwrap().len() < THRESHOLDS.reserve_bytes {
+        assert!(Instant::now() < deadline, "there is room again");
+        assert_eq!(commit(&mut opened, true, set(b"new", &[9; 1000])), Ok(()));
+    }
+    opened.store.close();
+    drop(lock);
+}
+
 /// Not a test: the process that meets a full disk without the check before it.
 #[test]
 #[ignore = "started by another test"]
 fn unchecked() {
     let Ok(dir) = std::env::var(VICTIM_DIR) else { return };
     let lock = StateLock::acquire(Path::new(&dir)).unwrap();
-    let mut opened = Store::open_with(&lock, Thresholds { free_bytes_min: 0, ..THRESHOLDS }).unwrap();
+    let mut opened = Store::open_with(&lock, Thresholds { free_bytes_min: 0, reserve_bytes: 0, ..THRESHOLDS }).unwrap();
     let mut full = 0;
     for number in 0..2000_u64 {
         opened.store.try_commit(vec![set(&number.to_be_bytes(), &[8; 30_000])], number).unwrap();
@@ -99,7 +126,7 @@ fn a_disk_that_fills_under_sled_costs_nothing_but_a_restart() {
         println!("not tested: this user may not mount a file system");
         return;
     };
-    let dir = disk.0.path().join("state");
+    let dir = disk.path().join("state");
     let mut acknowledged = Vec::new();
     for round in 0..3 {
         let filler = disk.fill(8 << 20);
