@@ -71,6 +71,9 @@ const SLED_FILE: &str = "db";
 /// The record under which the store counts its own commits. No other key may begin with this byte.
 const COUNT_KEY: &[u8] = &[0xff];
 
+/// Room for the small files that an agent writes when it starts.
+const STARTS_WITH_BYTES: u64 = 2 << 20;
+
 /// Longest value, in bytes. Our choice: larger things are blobs.
 pub const VALUE_BYTES_MAX: usize = 1024 * 1024;
 
@@ -268,9 +271,13 @@ impl Store {
 
     fn open_with(lock: &StateLock, thresholds: Thresholds) -> Result<Opened, StoreError> {
         let dir = lock.dir();
+        let mut reserve = Reserve::of(dir, thresholds.reserve_bytes);
+        if disk::free_bytes(dir).is_some_and(|free_bytes| free_bytes < STARTS_WITH_BYTES) {
+            reserve.give(STARTS_WITH_BYTES);
+        }
         let mut recovered = recovery::recover(dir).or_else(|error| {
-            // What it needs may be in the reserve.
-            if Reserve::of(dir, thresholds.reserve_bytes).give(u64::MAX) { recovery::recover(dir) } else { Err(error) }
+            // What it needs may be in the rest of it.
+            if reserve.give(u64::MAX) { recovery::recover(dir) } else { Err(error) }
         })?;
         tell(&recovered.findings);
         let (size_bytes, live_bytes) = (recovered.size_bytes, live_bytes(&recovered.records));

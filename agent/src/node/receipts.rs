@@ -182,7 +182,8 @@ impl Driver {
     fn leave_what_has_no_room(&self, results: &mut Vec<TaskResult>) {
         let bytes: u64 = results.iter().map(|result| result.content_bytes() as u64).sum();
         if bytes > 0 && self.supplies.blobs.make_room_in_records(bytes).is_err() {
-            tracing::warn!(bytes, "there is no room for small outputs, which stay where they are");
+            // Machines say them again and again: that there is no room is told as the owner's state, once.
+            tracing::debug!(bytes, "there is no room for small outputs, which stay where they are");
             results.retain(|result| result.content.is_none());
         }
     }

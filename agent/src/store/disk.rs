@@ -82,3 +82,14 @@ pub(super) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error
     let path = path.to_owned();
     move |source| StoreError::Io { action, path, source }
 }
+
+/// Room on the disk of a directory, where the system says.
+pub(super) fn free_bytes(dir: &Path) -> Option<u64> {
+    match rustix::fs::statvfs(dir) {
+        Ok(disk) => Some(disk.f_bavail * disk.f_frsize),
+        Err(errno) => {
+            tracing::warn!(%errno, "the free space of the disk is not known");
+            None
+        }
+    }
+}

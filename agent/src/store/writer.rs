@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tracing::{debug, error, info, warn};
 
 use super::database::Database;
-use super::disk::Mark;
+use super::disk::{self, Mark};
 use super::frame::{HEADER_BYTES, encode};
 use super::journal::{AppendError, Changes, Journal, push_entry};
 use super::reading::Reader;
@@ -270,13 +270,7 @@ impl Writer {
     }
 
     fn free_bytes(&self) -> Option<u64> {
-        match rustix::fs::statvfs(&self.dir) {
-            Ok(disk) => Some(disk.f_bavail * disk.f_frsize),
-            Err(errno) => {
-                warn!(%errno, "the free space of the disk is not known");
-                None
-            }
-        }
+        disk::free_bytes(&self.dir)
     }
 
     /// Sees to sled and to the next generation, without waiting for them.
