@@ -66,6 +66,8 @@ pub struct Peer {
     /// Until then a machine that is alone waits for the grid that it expects.
     alone_until: Option<Time>,
     asking: Asking,
+    /// Whether a request of this machine enters right now: what others send is no evidence, whoever it names.
+    is_entering: bool,
     /// When the executor has timed work next, and whether that has to be found anew, since something may have changed for
     /// it: most events are the tree's, and looking at all that is held would cost more than they do.
     executor_due: Option<Time>,
@@ -479,7 +481,11 @@ impl Peer {
         for (to, request) in requests {
             match to {
                 Some(to) => self.io.send(to, Message::Request { request, node: Node::Leaf, climbing: false }),
-                None => self.enter(request),
+                None => {
+                    self.is_entering = true;
+                    self.enter(request);
+                    self.is_entering = false;
+                }
             }
         }
     }

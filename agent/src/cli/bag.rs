@@ -252,6 +252,15 @@ fn description(detail: &BagDetail) -> Vec<(&'static str, String)> {
         let tasks = output::count(declined.tasks, "task");
         pairs.push(("declined", format!("{tasks}, last by {}: {}", declined.machine, declined.reason)));
     }
+    if bag.astray > 0 {
+        let way = "sent straight to machines, since nobody had accounted for them";
+        pairs.push(("astray", format!("{} {way}", output::count(bag.astray, "task"))));
+    }
+    for swallowed in &bag.swallowed {
+        let tasks = output::count(swallowed.tasks, "task");
+        let so = if swallowed.is_left_out { ": left out by this machine" } else { "" };
+        pairs.push(("swallowed", format!("{tasks} by the router of {}{so}", swallowed.machine)));
+    }
     if bag.unasked > 0 {
         let from = "from machines that never had the task";
         pairs.push(("not taken", format!("{} {from}", output::count(bag.unasked, "result"))));

@@ -189,7 +189,8 @@ impl Ledger {
     /// are known.
     fn leaves(&self, known: impl FnOnce() -> Vec<Known>, has_room: bool, io: &Io) -> Vec<Contact> {
         let me = has_room.then(|| Contact::clone(&io.me));
-        let mut holders: Vec<_> = self.placed.values().filter(|placement| placement.executor.peer != io.me.peer).collect();
+        let mut holders: Vec<_> =
+            self.placed.values().filter(|placement| placement.executor.peer != io.me.peer).collect();
         holders.sort_by_key(|placement| placement.ranges.len());
         let holders = holders.into_iter().map(|placement| placement.executor.clone());
         let mut neighbours: Vec<Contact> = known().into_iter().map(|known| known.contact).collect();

@@ -78,7 +78,7 @@ impl Peer {
     /// Notes by which router a request of this machine leaves it.
     fn note_hop(&mut self, to: &Contact, message: &Message) {
         let Message::Request { request, node: Node::Router, climbing } = message else { return };
-        if to.peer == self.io.me.peer || request.bag.submitter.peer != self.io.me.peer {
+        if to.peer == self.io.me.peer || !self.is_entering {
             return;
         }
         let Some(ledger) = self.ledgers.get_mut(&request.bag.id) else { return };
