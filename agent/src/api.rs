@@ -170,7 +170,7 @@ pub struct Bag {
     /// Results that were not taken, since the machine that sent them never had the task.
     #[serde(default)]
     pub unasked: u64,
-    /// Tasks that went another way than through the tree, since nobody had accounted for them twice.
+    /// Tasks that went another way than through the tree, since two requests in a row had lost them.
     #[serde(default)]
     pub astray: u64,
     /// Routers that were to pass tasks on which nobody then accounted for.

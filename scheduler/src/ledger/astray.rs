@@ -1,11 +1,10 @@
 //! Requests that went astray: what nobody has accounted for in time goes another way.
 //!
-//! A router that drops what passes it leaves no trace but silence. So the ledger notes by which first hops each request went.
-//! Tasks of a request of which nobody has accounted for a single one go another way at once, those that were lost beside
-//! others when they are lost for the second time: straight to leaves that this machine knows (its own, those that hold tasks of
-//! the bag, its neighbours on the line and its long links), in equal parts, which redistribution then evens out. A leaf that does not answer
-//! either gets none for a while. A few tasks go to each router that is in doubt, to be placed below it: who passes them on is
-//! cleared, who loses them is judged (`watch`).
+//! A router that drops what passes it leaves no trace but silence. So the ledger notes by which first hops each own request went.
+//! A task that two requests have lost goes another way: straight to leaves that this machine knows (its own, its neighbours on the
+//! line and its long links, those that hold tasks of the bag), in equal parts, which redistribution then evens out. One lost request means
+//! nothing: every machine that crashes loses some. A leaf that does not answer gets no tasks for a while. A few tasks go to each router
+//! that is in doubt, to be placed below it: who passes them on is cleared, who loses them is judged (`watch`).
 //!
 //! Left out: what a router does to requests of others. It is seen by their submitters.
 
