@@ -170,6 +170,12 @@ pub struct Bag {
     /// Results that were not taken, since the machine that sent them never had the task.
     #[serde(default)]
     pub unasked: u64,
+    /// Tasks that went another way than through the tree, since two requests in a row had lost them.
+    #[serde(default)]
+    pub astray: u64,
+    /// Routers that were to pass tasks on which nobody then accounted for.
+    #[serde(default)]
+    pub swallowed: Vec<Swallowed>,
     /// Work of one task, in Mop; null until measured.
     pub work_mops: Option<f64>,
     /// Work of one task by the median of the machines on which tasks succeeded, in Mop; null before the first.
@@ -204,6 +210,17 @@ pub struct Declined {
     pub tasks: u64,
     /// Peer id of the machine that did last.
     pub machine: String,
+}
+
+/// A router that did not pass on tasks of a bag, as far as its submitter can tell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Swallowed {
+    /// Peer id of its machine.
+    pub machine: String,
+    /// How many, each as often as it was lost there.
+    pub tasks: u64,
+    /// Whether this machine's requests go around that router now.
+    pub is_left_out: bool,
 }
 
 /// `GET /v1/bags/{id}/ticket`, `?results=true`: what the agent knows of a bag that is not over.

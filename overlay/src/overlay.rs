@@ -476,6 +476,11 @@ impl Overlay {
         self.near().map(|contact| &**contact)
     }
 
+    /// Machines far away on the line that are known to be there.
+    pub fn long_links(&self) -> impl Iterator<Item = &Contact> {
+        self.line.fingers.iter().map(|(_, contact)| &**contact)
+    }
+
     /// How many machines there are, by the root's word as far as it is likely: one child of one router can claim any number,
     /// but how close the neighbours stand tells about how many there can be.
     pub fn likely_count(&self) -> u64 {

@@ -16,6 +16,7 @@ use crate::peer::{Effect, Notice};
 use crate::ranges::IntervalSet;
 use crate::record::{Change, Closing, Record};
 use crate::reputation::{Reputation, Reputations};
+use crate::watch::Watch;
 
 /// Names a durable write until the driver says that it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -116,6 +117,8 @@ pub(crate) struct Io {
     pub(crate) placements: u64,
     /// What bags with a quorum have shown of others.
     pub(crate) reputations: Reputations,
+    /// What was seen of the routers that own requests went through.
+    pub(crate) watch: Watch,
     /// Nobody else's: what is checked of machines that are believed alone is drawn with it.
     pub(crate) secret: u64,
     pub(crate) effects: Vec<Effect>,
@@ -146,6 +149,7 @@ impl Io {
             maximum_stretch: 0.0,
             placements: 0,
             reputations: Reputations::default(),
+            watch: Watch::default(),
             secret: 0,
             effects: Vec::new(),
             local: VecDeque::new(),

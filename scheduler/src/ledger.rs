@@ -13,6 +13,7 @@
 //! was scattered and is issued again, in requests of at most [`REQUEST_INTERVALS_MAX`] intervals, of their own for each
 //! machine that is named.
 
+mod astray;
 mod declined;
 mod failures;
 mod placements;
@@ -26,6 +27,9 @@ use std::time::Duration;
 
 use idlewood_overlay::{Contact, PeerId, Time};
 
+use self::astray::Astray;
+pub(crate) use self::astray::Hop;
+pub use self::astray::Swallowed;
 use self::declined::Declined;
 pub use self::declined::Declines;
 use self::failures::Failing;
@@ -54,6 +58,8 @@ const UNFETCHED_MAX: u32 = 5;
 /// Tasks on their way.
 #[derive(Debug)]
 struct Issue {
+    /// Of the request.
+    number: u64,
     ranges: IntervalSet,
     /// The only machine that may have them; none: whoever they reach.
     to: Option<PeerId>,
@@ -64,6 +70,8 @@ struct Issue {
     /// Issued again when nobody has accounted for any of them by then, while nobody has: who gets the first of them answers
     /// at once, so that they were lost on their way, all together.
     unheard_until: Option<Time>,
+    /// By which first hops they went, but for those that have passed them on.
+    hops: Vec<Hop>,
 }
 
 impl Issue {
@@ -108,6 +116,7 @@ pub(crate) struct Ledger {
     tries_failed: u64,
     failing: BTreeMap<PeerId, Failing>,
     declined: Declined,
+    astray: Astray,
     /// What tasks that are not over go on from.
     checkpoints: BTreeMap<u64, Checkpoint>,
     /// Outputs that could not be fetched, of tasks that are not over.
@@ -160,6 +169,10 @@ pub struct BagView {
     pub declined: BTreeMap<DeclineReason, Declines>,
     /// Results that were not taken, since the machine that sent them never had the task.
     pub unasked: u64,
+    /// Tasks that went another way than through the tree, since nobody had accounted for them.
+    pub astray: u64,
+    /// Routers that alone had to pass tasks on which nobody then accounted for.
+    pub swallowed: BTreeMap<PeerId, Swallowed>,
     /// How and when it ended.
     pub closed: Option<(Closing, Time)>,
 }
@@ -230,6 +243,7 @@ impl Ledger {
             tries_failed: 0,
             failing: BTreeMap::new(),
             declined: Declined::default(),
+            astray: Astray::default(),
             checkpoints: BTreeMap::new(),
             unfetched: BTreeMap::new(),
             fetching: BTreeMap::new(),
@@ -321,6 +335,8 @@ impl Ledger {
             reissued: self.reissued,
             duplicates: self.duplicates,
             unasked: self.unasked,
+            astray: self.astray_tasks(),
+            swallowed: self.swallowed(),
             measured_mops: self.work.of_task(self.measured_mops).unwrap_or(0.0),
             overstated: self.work.overstated,
             replication: self.replication,
@@ -639,7 +655,8 @@ impl Ledger {
         let machines = u32::try_from(machines).unwrap_or(u32::MAX);
         let until = io.now + config.placement_timeout + answer_within(machines);
         let unheard_until = Some(io.now + config.placement_timeout);
-        let issue = Issue { ranges: ranges.clone(), to, at: io.now, until, unheard_until };
+        let (number, hops) = (self.number, Vec::new());
+        let issue = Issue { number, ranges: ranges.clone(), to, at: io.now, until, unheard_until, hops };
         self.ends_at(issue.end());
         self.issued.push(issue);
         let checkpoints = self.checkpoints.iter().filter(|(index, _)| ranges.contains(**index)).take(CHECKPOINTS_MAX);

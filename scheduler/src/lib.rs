@@ -25,6 +25,7 @@ mod router;
 pub mod split;
 pub mod stretch;
 pub mod summary;
+mod watch;
 
 pub use bag::{
     AGE_MAX, BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, BlobId, Checkpoint, DeclineReason, Finished, Path,
@@ -34,7 +35,7 @@ pub use bag::{
 pub use config::{Config, PerSubmitter};
 pub use executor::{HeldView, RunningTask};
 pub use io::Ticket;
-pub use ledger::{BagView, Declines, REPLICAS_MAX, Replication};
+pub use ledger::{BagView, Declines, REPLICAS_MAX, Replication, Swallowed};
 pub use message::{Asker, DecodeError, MESSAGE_BYTES_MAX, Message, RESULTS_MAX, Speaker, results_within};
 pub use peer::{Effect, Event, Notice, Peer, RestoreError, Submission, SubmitError, TaskOutcome};
 pub use record::{Change, Closing, Record, RecordError, RecordKey};

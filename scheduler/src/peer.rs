@@ -69,6 +69,8 @@ pub struct Peer {
     /// Until then a machine that is alone waits for the grid that it expects.
     alone_until: Option<Time>,
     asking: Asking,
+    /// Whether a request of this machine enters right now: what others send is no evidence, whoever it names.
+    is_entering: bool,
     /// When the executor has timed work next, and whether that has to be found anew, since something may have changed for
     /// it: most events are the tree's, and looking at all that is held would cost more than they do.
     executor_due: Option<Time>,
@@ -448,8 +450,22 @@ impl Peer {
             let contacts = overlay.neighbours().chain([&*me]);
             contacts.map(|contact| Known { contact: contact.clone(), right: right(contact.peer) }).collect()
         };
+        let doubted = self.doubted();
+        let is_way_up_lost = self.is_way_up_lost();
+        let reachable = || {
+            let contacts = overlay.neighbours().chain(overlay.long_links());
+            contacts.map(|contact| Known { contact: contact.clone(), right: right(contact.peer) }).collect()
+        };
         let mut requests = Vec::new();
         for ledger in self.ledgers.values_mut() {
+            if is_way_up_lost {
+                ledger.avoid_the_tree();
+            }
+            let has_room = self.executor.is_dry();
+            let others = ledger.issue_another_way(reachable, &doubted, has_room, &self.io, &self.config);
+            for (to, node, request) in others {
+                self.io.send(to, Message::Request { request, node, climbing: false });
+            }
             requests.append(&mut ledger.issue(known, &self.io, &self.config));
             let copies = ledger.copies_due(known, right, &mut self.io, &self.config);
             requests.extend(copies.into_iter().map(|(to, request)| (Some(to), request)));
@@ -457,9 +473,37 @@ impl Peer {
         for (to, request) in requests {
             match to {
                 Some(to) => self.io.send(to, Message::Request { request, node: Node::Leaf, climbing: false }),
-                None => self.enter(request),
+                None => {
+                    self.is_entering = true;
+                    self.enter(request);
+                    self.is_entering = false;
+                }
             }
         }
+    }
+
+    /// Whether the tree loses what this machine sends up.
+    fn is_way_up_lost(&self) -> bool {
+        let (watch, now) = (&self.io.watch, self.io.now);
+        let node = if self.overlay.depth(Node::Router).is_some() { Node::Router } else { Node::Leaf };
+        let parent = self.overlay.parent(node);
+        watch.is_way_up_lost(now) || parent.is_some_and(|parent| watch.swallows(parent.peer, now))
+    }
+
+    /// Routers through which requests of this machine go and that lost the last one, as far as it is known where they are.
+    fn doubted(&self) -> Vec<Contact> {
+        let children = self.overlay.children().into_iter().flatten().filter(|child| child.node == Node::Router);
+        let parents = [Node::Router, Node::Leaf].into_iter().filter_map(|node| self.overlay.parent(node));
+        let root = self.overlay.root().map(|root| &*root.contact);
+        let mut doubted: Vec<Contact> = Vec::new();
+        for contact in children.map(|child| child.contact).chain(parents).chain(root) {
+            let is_new = contact.peer != self.io.me.peer && doubted.iter().all(|known| known.peer != contact.peer);
+            let is_in_doubt = self.io.watch.is_doubted(contact.peer) || self.io.watch.is_way_up_doubted();
+            if is_new && is_in_doubt && !self.io.watch.swallows(contact.peer, self.io.now) {
+                doubted.push(contact.clone());
+            }
+        }
+        doubted
     }
 
     fn drain_overlay(&mut self) {

@@ -187,6 +187,8 @@ pub(crate) struct Router {
     urgent: bool,
     /// The latest requests that were split here.
     split: Recent,
+    /// Routers that lose what is sent through them, as this machine has seen itself.
+    left_out: Vec<PeerId>,
 }
 
 impl Router {
@@ -210,6 +212,18 @@ impl Router {
                 });
             }
         }
+    }
+
+    /// Sends nothing through these routers, and offers nothing of what is below them, until it is told of others.
+    pub(crate) fn leave_out(&mut self, left_out: Vec<PeerId>) {
+        if self.left_out != left_out {
+            self.left_out = left_out;
+            (self.changed, self.urgent) = (true, true);
+        }
+    }
+
+    fn leaves_out(&self, peer: PeerId, node: Node) -> bool {
+        node == Node::Router && self.left_out.contains(&peer)
     }
 
     /// When something that was taken off a child's summary is given up.
@@ -240,7 +254,13 @@ impl Router {
     /// The children's reports, and what is to be taken off them.
     fn children<'a>(&'a self, overlay: &'a Overlay) -> impl Iterator<Item = (Option<&'a Booked>, &'a [u8])> {
         let both = self.slots.iter().zip(overlay.children());
-        both.filter_map(|(slot, child)| Some((slot.as_ref().and_then(|slot| slot.booked.as_ref()), child?.payload)))
+        both.filter_map(|(slot, child)| {
+            let child = child?;
+            if self.leaves_out(child.contact.peer, child.node) {
+                return Some((None, &[][..]));
+            }
+            Some((slot.as_ref().and_then(|slot| slot.booked.as_ref()), child.payload))
+        })
     }
 
     /// Whether this very request was split here already: it has arrived twice, or on two ways while the tree healed.
@@ -268,7 +288,9 @@ impl Router {
         };
         let both = self.slots.iter_mut().zip(overlay.children());
         let asked = both.filter_map(|(slot, child)| Some((slot.as_mut()?, child?)));
+        let left_out = &self.left_out;
         let waiting = asked
+            .filter(|(_, child)| child.node == Node::Leaf || !left_out.contains(&child.contact.peer))
             .filter(|(slot, child)| {
                 !slot.asked && (child.node == Node::Router || child.contact.peer != asker.contact.peer)
             })
@@ -291,6 +313,7 @@ impl Router {
     ) -> Vec<(Contact, Message)> {
         self.refresh(overlay, now, config);
         let parent = overlay.parent(Node::Router).filter(|_| climbing && request.climbed < CLIMBED_MAX);
+        let parent = parent.filter(|parent| !self.leaves_out(parent.peer, Node::Router));
         let read = |(booked, report): (Option<&Booked>, &[u8])| match booked {
             Some(booked) => booked.summary(report),
             None => read_summary(report),

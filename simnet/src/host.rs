@@ -17,7 +17,7 @@ use crate::event_queue::{HostIndex, Key};
 use crate::link::Link;
 use crate::outputs::Outputs;
 use crate::random::{SmallStream, digest, happens};
-use crate::scenario::Scenario;
+use crate::scenario::{BadRouting, Scenario};
 use crate::store::Store;
 use crate::workload::{bandwidths_bytes_s, slots, speed_mops};
 
@@ -77,6 +77,8 @@ pub(crate) struct Host {
     pub(crate) owner: Owner,
     /// Whether it makes results up.
     pub(crate) lies: bool,
+    /// What its router does with what others send through it, where that is not what it should.
+    pub(crate) bad_routing: Option<BadRouting>,
     /// Which bags its owner declines, in percent.
     declines_percent: f64,
     seed: u64,
@@ -131,6 +133,11 @@ impl Host {
             churn: Churn::new(scenario, index),
             owner: Owner::new(scenario, index),
             lies: happens(&mut SmallStream::new(scenario.seed, "liar", number), scenario.liars_percent),
+            bad_routing: happens(
+                &mut SmallStream::new(scenario.seed, "bad router", number),
+                scenario.bad_routers_percent,
+            )
+            .then_some(scenario.bad_routing),
             declines_percent: declines_percent(scenario, number),
             seed: scenario.seed,
             network_rng: SmallStream::new(scenario.seed, "network", number),

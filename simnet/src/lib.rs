@@ -54,5 +54,5 @@ pub mod workload;
 
 pub use cost::{Cost, Meter};
 pub use report::{BagReport, LinkUse, MessageCount, Report, TrafficUse};
-pub use scenario::Scenario;
+pub use scenario::{BadRouting, Scenario};
 pub use simulation::{Deed, Execution, Progress, Simulation};

@@ -116,6 +116,19 @@ pub enum Workload {
     Workflows,
 }
 
+/// What a bad router does with requests, and with questions for work, that others send through it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BadRouting {
+    /// It drops them.
+    #[default]
+    Drop,
+    /// It passes them on after a minute.
+    Delay,
+    /// It sends each whole request to the same child.
+    OneChild,
+}
+
 /// Parameters of one run, with their defaults and where those come from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -175,6 +188,11 @@ pub struct Scenario {
     /// Machines whose owner does not let every bag run there, in percent, at most 100: each declines a share of all bags that is
     /// its own, from nearly none to nearly all. Default 0, as in the paper.
     pub choosy_percent: f64,
+    /// Machines whose router does not pass on as it should what others send through it, in percent, at most 100. Default 0, as in
+    /// the paper.
+    pub bad_routers_percent: f64,
+    /// What these do. Default drop.
+    pub bad_routing: BadRouting,
     /// Machines that run each task, 1 to 8, and how many have to say the same, from 2 to as many, or 1 where one machine runs it.
     /// Default 1 and 1.
     pub replicas: u32,
@@ -334,6 +352,8 @@ impl Default for Scenario {
             steady_percent: 0.0,
             liars_percent: 0.0,
             choosy_percent: 0.0,
+            bad_routers_percent: 0.0,
+            bad_routing: BadRouting::default(),
             replicas: 1,
             quorum: 1,
             recheck: 0,

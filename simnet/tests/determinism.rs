@@ -235,6 +235,7 @@ fn what_the_others_do_not_know_of_is_not_compared() {
     for (text, instead) in [
         ("owner_session = \"30m\"\n", "owner_session = \"none\""),
         ("choosy_percent = 10.0\n", "choosy_percent = 0.0"),
+        ("bad_routers_percent = 10.0\n", "bad_routers_percent = 0.0"),
         ("replicas = 3\nquorum = 2\n", "replicas = 1 and quorum = 1"),
         ("declared = false\n", "declared = true"),
     ] {

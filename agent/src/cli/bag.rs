@@ -8,7 +8,7 @@ use idlewood_scheduler::Replication;
 
 use super::follow::{self, View};
 use super::{Context, receipts, results, ticket};
-use crate::api::{Bag, BagDetail, RerunRequest, TaskResult};
+use crate::api::{Bag, BagDetail, RerunRequest, Swallowed, TaskResult};
 use crate::client::Client;
 use crate::manifest::TaskOutput;
 use crate::output::{self, Colour, Column, Format, Table};
@@ -256,6 +256,11 @@ fn description(detail: &BagDetail) -> Vec<(&'static str, String)> {
         let tasks = output::count(declined.tasks, "task");
         pairs.push(("declined", format!("{tasks}, last by {}: {}", declined.machine, declined.reason)));
     }
+    if bag.astray > 0 {
+        let way = "sent straight to machines, since nobody had accounted for them";
+        pairs.push(("astray", format!("{} {way}", output::count(bag.astray, "task"))));
+    }
+    pairs.extend(bag.swallowed.iter().map(|router| ("swallowed", swallowed(router))));
     if bag.unasked > 0 {
         let from = "from machines that never had the task";
         pairs.push(("not taken", format!("{} {from}", output::count(bag.unasked, "result"))));
@@ -357,9 +362,23 @@ fn remove(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Who did not pass tasks on, and what follows.
+fn swallowed(router: &Swallowed) -> String {
+    let Swallowed { machine, tasks, is_left_out } = router;
+    let so = if *is_left_out { ": left out by this machine" } else { "" };
+    format!("{} by the router of {machine}{so}", output::count(*tasks, "task"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_router_that_lost_tasks_is_named() {
+        let router = |is_left_out| Swallowed { machine: "12D3".to_owned(), tasks: 12, is_left_out };
+        assert_eq!(swallowed(&router(false)), "12 tasks by the router of 12D3");
+        assert_eq!(swallowed(&router(true)), "12 tasks by the router of 12D3: left out by this machine");
+    }
 
     #[test]
     fn names_of_bags() {

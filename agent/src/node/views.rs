@@ -292,6 +292,16 @@ impl Driver {
                     machine: identity::to_libp2p(declines.last).to_string(),
                 })
                 .collect(),
+            astray: view.astray,
+            swallowed: view
+                .swallowed
+                .iter()
+                .map(|(&router, swallowed)| api::Swallowed {
+                    machine: identity::to_libp2p(router).to_string(),
+                    tasks: swallowed.tasks,
+                    is_left_out: swallowed.is_left_out,
+                })
+                .collect(),
             work_mops: measured.then_some(view.bag.task_mops),
             measured_mops: (view.measured_mops > 0.0).then_some(view.measured_mops),
             overstated: view.overstated,
@@ -399,6 +409,8 @@ mod tests {
             undecided: 0,
             declined: BTreeMap::new(),
             unasked: 0,
+            astray: 0,
+            swallowed: BTreeMap::new(),
             closed: None,
         };
         let stuck = BagView { undecided: 4, ..open.clone() };

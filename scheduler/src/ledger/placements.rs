@@ -202,12 +202,17 @@ impl Ledger {
     }
 
     /// Issued tasks have found an executor.
-    pub(super) fn arrived(&mut self, ranges: &IntervalSet) {
+    pub(super) fn arrived(&mut self, ranges: &IntervalSet, executor: PeerId, io: &mut Io) {
         if ranges.is_empty() {
             return;
         }
+        if executor != io.me.peer {
+            io.watch.accounted(io.now);
+        }
+        self.found(ranges, executor);
         for issue in &mut self.issued {
             let before = issue.ranges.len();
+            issue.credit(ranges, executor, io);
             issue.ranges.subtract(ranges);
             if issue.ranges.len() < before {
                 issue.unheard_until = None;
@@ -424,7 +429,7 @@ impl Ledger {
         // What it tries again it may list from before it heard that it is to forget what came of it.
         let withdrawn = self.votes.is_retried(executor.peer, &keep);
         self.unissued.subtract(&gained);
-        self.arrived(&gained);
+        self.arrived(&gained, executor.peer, io);
         self.declined.taken(executor.peer, &gained);
         self.turned_away(executor.peer, &dropped, io);
         self.lose(&lost);
@@ -501,8 +506,9 @@ impl Ledger {
         self.end_pauses(io.now);
         let (late, issued) = std::mem::take(&mut self.issued).into_iter().partition(|issue| issue.end() <= io.now);
         self.issued = issued;
-        for Issue { ranges, .. } in Vec::from_iter::<Vec<Issue>>(late) {
-            self.reissue(ranges, io);
+        for issue in Vec::from_iter::<Vec<Issue>>(late) {
+            self.went_astray(&issue, io);
+            self.reissue(issue.ranges, io);
         }
         let ended: Vec<PeerId> =
             self.placed.iter().filter(|(_, placement)| placement.until <= io.now).map(|(peer, _)| *peer).collect();

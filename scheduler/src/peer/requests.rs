@@ -4,6 +4,7 @@ use idlewood_overlay::{Contact, Node, State};
 
 use super::Peer;
 use crate::bag::Request;
+use crate::ledger::Hop;
 use crate::message::Message;
 use crate::router::CLIMBED_MAX;
 
@@ -41,6 +42,7 @@ impl Peer {
             return;
         }
         let (platform, now) = (self.platform(), self.io.now);
+        self.router.leave_out(self.io.watch.left_out(now));
         let sent = self.router.route(request.clone(), climbing, &self.overlay, &platform, now, &self.config);
         self.publish_router_by(now);
         if sent.is_empty() {
@@ -48,6 +50,7 @@ impl Peer {
             self.executor.accept(request, &mut self.io, &self.config);
         }
         for (to, message) in sent {
+            self.note_hop(&to, &message);
             self.io.send(to, message);
         }
     }
@@ -64,11 +67,24 @@ impl Peer {
             Some(parent) if request.climbed < CLIMBED_MAX => {
                 request.climbed += 1;
                 let message = Message::Request { request, node: Node::Router, climbing: true };
+                self.note_hop(&parent, &message);
                 self.io.send(parent, message);
             }
             None if self.is_alone() || self.overlay.hosts_router() => self.request(request, Node::Router, true),
             Some(_) | None => {}
         }
+    }
+
+    /// Notes by which router a request of this machine leaves it.
+    fn note_hop(&mut self, to: &Contact, message: &Message) {
+        let Message::Request { request, node: Node::Router, climbing } = message else { return };
+        if to.peer == self.io.me.peer || !self.is_entering {
+            return;
+        }
+        let Some(ledger) = self.ledgers.get_mut(&request.bag.id) else { return };
+        let is_root = self.overlay.root().is_some_and(|root| root.contact.peer == to.peer);
+        let hop = Hop { router: to.peer, ranges: request.ranges.clone(), is_duty: !climbing || is_root };
+        ledger.went(request.number, vec![hop]);
     }
 
     /// Lets those go on that had to wait for the repair of the tree. What waited too long its submitter issues again.

@@ -75,6 +75,7 @@ impl Peer {
             router_earliest: now,
             alone_until: None,
             asking: Asking::new(now),
+            is_entering: false,
             executor_due: None,
             executor_touched: true,
             deadline: Some(now),

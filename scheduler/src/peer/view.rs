@@ -42,7 +42,11 @@ impl Peer {
 
     /// One bag submitted from this machine. What is told of its results and its end survives a power cut.
     pub fn bag(&self, id: BagId) -> Option<BagView> {
-        self.ledgers.get(&id).map(|ledger| ledger.view().durable(self.io.journalling(id)))
+        let mut view = self.ledgers.get(&id)?.view().durable(self.io.journalling(id));
+        for (&router, swallowed) in &mut view.swallowed {
+            swallowed.is_left_out = self.io.watch.swallows(router, self.io.now);
+        }
+        Some(view)
     }
 
     /// Which tasks of a bag submitted from this machine have succeeded, and which have failed.

@@ -2,6 +2,7 @@
 
 mod admission;
 mod again;
+mod astray;
 mod bags;
 mod checkpoints;
 mod crowd;

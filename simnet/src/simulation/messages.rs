@@ -1,15 +1,18 @@
 //! Messages between machines: measured, counted, carried by the links, and given to their receivers.
 
-use idlewood_overlay::{Body, PeerId};
+use std::time::Duration;
+
+use idlewood_overlay::{Body, Node, PeerId};
 use idlewood_scheduler::{Event, Message};
 
 use super::Surroundings;
-use super::shard::{Content, Letter, Shard};
+use super::shard::{Content, Letter, Parcel, Shard};
 use super::trace::{Trace, tag};
 use crate::event_queue::HostIndex;
 use crate::host::host_index;
 use crate::network::Arrivals;
 use crate::overlay::Wire;
+use crate::scenario::BadRouting;
 use crate::size::size_of;
 
 /// Of an Ed25519 signature.
@@ -49,13 +52,13 @@ impl Shard {
                 Content::Bytes(encoded)
             }
         };
-        let letter = Letter { from, to: tag(to), content, digest: size.digest, bytes, is_tree };
+        let letter = Letter { from, to: tag(to), content, digest: size.digest, bytes, is_tree, is_held_back: false };
         self.carry(host, left, arrivals, target, letter);
     }
 
     pub(super) fn deliver(&mut self, host: HostIndex, letter: Letter, around: &Surroundings) {
         let now = self.now;
-        let Letter { from, to, content, digest, .. } = letter;
+        let Letter { from, to, content, digest, bytes, is_tree, is_held_back } = letter;
         let machine = self.host_mut(host);
         if !machine.is_up() || tag(machine.id) != to {
             self.counts.messages_in_vain += 1;
@@ -73,7 +76,49 @@ impl Shard {
                 message
             }
         };
-        self.give(host, Event::Received { from, message }, around);
+        let passes =
+            matches!(message, Message::Request { node: Node::Router, .. } | Message::Ask { node: Node::Router, .. });
+        match self.host_mut(host).bad_routing.filter(|_| passes && !is_held_back) {
+            Some(how) => {
+                let content = Content::Value(message);
+                let letter = Letter { from, to, content, digest, bytes, is_tree, is_held_back: true };
+                self.misroute(host, how, letter, around);
+            }
+            None => self.give(host, Event::Received { from, message }, around),
+        }
+    }
+}
+
+/// How long a bad router holds back what it passes on late.
+const HELD_BACK: Duration = Duration::from_secs(60);
+
+impl Shard {
+    /// What was to go through a router reached one that does not pass it on as it should.
+    fn misroute(&mut self, host: HostIndex, how: BadRouting, letter: Letter, around: &Surroundings) {
+        match how {
+            BadRouting::Drop => {}
+            BadRouting::Delay => {
+                let later = self.now + HELD_BACK;
+                self.post(host, later, host, Parcel::Letter(letter));
+            }
+            BadRouting::OneChild => {
+                let child = self.host_mut(host).peer().and_then(|peer| {
+                    let child = peer.overlay_view().children().into_iter().flatten().next()?;
+                    Some((child.contact.peer, child.node))
+                });
+                match (child, letter.content) {
+                    (Some((to, node)), Content::Value(Message::Request { request, .. })) => {
+                        let message = Message::Request { request, node, climbing: false };
+                        if self.host_mut(host).id == to {
+                            self.give(host, Event::Received { from: to, message }, around);
+                        } else {
+                            self.send(host, to, message, around);
+                        }
+                    }
+                    (_, content) => self.deliver(host, Letter { content, ..letter }, around),
+                }
+            }
+        }
     }
 }
 

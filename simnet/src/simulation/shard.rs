@@ -86,6 +86,8 @@ pub(super) struct Letter {
     pub(super) bytes: u64,
     /// The tree's own.
     pub(super) is_tree: bool,
+    /// A bad router has held it back already.
+    pub(super) is_held_back: bool,
 }
 
 /// What goes from one shard to another.

@@ -1,0 +1,202 @@
+//! Requests that went astray: what nobody has accounted for in time goes another way.
+//!
+//! A router that drops what passes it leaves no trace but silence. So the ledger notes by which first hops each own request went.
+//! A task that two requests have lost goes another way: straight to leaves that this machine knows (its own, its neighbours on the
+//! line and its long links, those that hold tasks of the bag), in equal parts, which redistribution then evens out. One lost request means
+//! nothing: every machine that crashes loses some. A leaf that does not answer gets no tasks for a while. A few tasks go to each router
+//! that is in doubt, to be placed below it: who passes them on is cleared, who loses them is judged (`watch`).
+//!
+//! Left out: what a router does to requests of others. It is seen by their submitters.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use idlewood_overlay::{Contact, Node, PeerId, Time};
+
+use super::failures::doubled;
+use super::quorum::Known;
+use super::{Issue, Ledger};
+use crate::bag::{CHECKPOINTS_MAX, REQUEST_INTERVALS_MAX, Request};
+use crate::config::Config;
+use crate::io::Io;
+use crate::ranges::IntervalSet;
+
+/// A leaf that did not answer gets nothing for so long, and at most; it doubles in between. Our choice.
+const SILENT_FIRST: Duration = Duration::from_secs(60);
+const SILENT_MAX: Duration = Duration::from_secs(3600);
+/// Tasks that a router in doubt gets: one in so many, and at most.
+const TRIAL_SHARE: u64 = 8;
+const TRIAL_MAX: u64 = 2;
+/// Machines that get tasks at once: each costs a message and its answer. Our choice.
+const LEAVES_MAX: usize = 64;
+
+/// What left this machine by one first hop.
+#[derive(Clone, Debug)]
+pub(crate) struct Hop {
+    pub(crate) router: PeerId,
+    pub(crate) ranges: IntervalSet,
+    /// Whether this router alone has to pass it on: it does not climb any further.
+    pub(crate) is_duty: bool,
+}
+
+/// The ledger's part of it.
+#[derive(Debug, Default)]
+pub(super) struct Astray {
+    /// Tasks that were lost beside others that were not.
+    once: IntervalSet,
+    /// Tasks that the tree does not bring.
+    other_way: IntervalSet,
+    /// How many went another way so far, each as often as it did.
+    tasks: u64,
+    /// Tasks lost by routers that alone had to pass them on.
+    swallowed: BTreeMap<PeerId, u64>,
+    /// Leaves that did not answer, how often in a row, and until when they get nothing.
+    silent: BTreeMap<PeerId, (u32, Time)>,
+}
+
+/// Tasks of a bag that one router did not pass on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Swallowed {
+    /// How many, each as often as it was lost there.
+    pub tasks: u64,
+    /// Whether requests of this machine go around that router now.
+    pub is_left_out: bool,
+}
+
+impl Issue {
+    /// A machine accounts for these: whoever was sent them has passed them on.
+    pub(super) fn credit(&mut self, arrived: &IntervalSet, executor: PeerId, io: &mut Io) {
+        self.hops.retain(|hop| {
+            // Its own word would prove nothing.
+            let has_passed = hop.router != executor && !hop.ranges.intersection(arrived).is_empty();
+            if has_passed && hop.is_duty {
+                io.watch.passed(hop.router);
+            } else if has_passed {
+                io.watch.passed_climbing();
+            }
+            !has_passed
+        });
+    }
+}
+
+impl Ledger {
+    /// By which first hops a request of this bag has just left.
+    pub(crate) fn went(&mut self, number: u64, hops: Vec<Hop>) {
+        if let Some(issue) = self.issued.iter_mut().find(|issue| issue.number == number) {
+            issue.hops.extend(hops);
+        }
+    }
+
+    /// Nobody has accounted for these in time. They go to be issued again.
+    pub(super) fn went_astray(&mut self, issue: &Issue, io: &mut Io) {
+        for hop in &issue.hops {
+            let tasks = hop.ranges.intersection(&issue.ranges).len();
+            if tasks < hop.ranges.len() {
+                // Some were withdrawn or declined meanwhile: they arrived.
+                continue;
+            }
+            if hop.is_duty {
+                io.watch.lost(hop.router, issue.at, io.now);
+                *self.astray.swallowed.entry(hop.router).or_insert(0) += tasks;
+            } else {
+                io.watch.lost_climbing(issue.at, io.now);
+            }
+        }
+        if let Some(leaf) = issue.to {
+            let (in_row, until) = self.astray.silent.entry(leaf).or_insert((0, io.now));
+            *until = io.now + doubled(SILENT_FIRST, *in_row, SILENT_MAX);
+            *in_row = in_row.saturating_add(1);
+        }
+        // With every machine that crashes requests are lost: once means nothing.
+        self.astray.other_way.extend_with(&issue.ranges.intersection(&self.astray.once));
+        self.astray.once.extend_with(&issue.ranges);
+    }
+
+    /// The tree loses what climbs: all that is to be issued goes another way.
+    pub(crate) fn avoid_the_tree(&mut self) {
+        let unissued = self.unissued.clone();
+        self.astray.other_way.extend_with(&unissued);
+    }
+
+    /// A machine has these: wherever they are lost later is another matter.
+    pub(super) fn found(&mut self, ranges: &IntervalSet, executor: PeerId) {
+        self.astray.once.subtract(ranges);
+        self.astray.other_way.subtract(ranges);
+        self.astray.silent.remove(&executor);
+    }
+
+    pub(super) fn astray_tasks(&self) -> u64 {
+        self.astray.tasks
+    }
+
+    pub(super) fn swallowed(&self) -> BTreeMap<PeerId, Swallowed> {
+        let of = |(&router, &tasks): (&PeerId, &u64)| (router, Swallowed { tasks, is_left_out: false });
+        self.astray.swallowed.iter().map(of).collect()
+    }
+
+    /// Requests for what goes another way, with whom they go to and whether its leaf or its router. `doubted` are routers in doubt;
+    /// `has_room` says whether the own leaf has.
+    pub(crate) fn issue_another_way(
+        &mut self,
+        known: impl FnOnce() -> Vec<Known>,
+        doubted: &[Contact],
+        has_room: bool,
+        io: &Io,
+        config: &Config,
+    ) -> Vec<(Contact, Node, Request)> {
+        let mut rest = self.unissued.intersection(&self.astray.other_way);
+        if rest.is_empty() || !self.open || self.is_closed() || !self.is_measured() {
+            return Vec::new();
+        }
+        let mut requests = Vec::new();
+        for router in doubted {
+            let trial = rest.take_first((rest.len() / TRIAL_SHARE).min(TRIAL_MAX));
+            if trial.is_empty() {
+                break;
+            }
+            let request = self.request(trial.clone(), None, io, config);
+            self.unissued.subtract(&trial);
+            self.went(request.number, vec![Hop { router: router.peer, ranges: trial, is_duty: true }]);
+            requests.push((router.clone(), Node::Router, request));
+        }
+        let leaves = self.leaves(known, has_room, io);
+        let mut left = leaves.len() as u64;
+        for leaf in leaves {
+            let mut part = rest.difference(&self.votes.of(leaf.peer, &rest)).take_first(rest.len().div_ceil(left));
+            left -= 1;
+            part = part.ranges().take(REQUEST_INTERVALS_MAX).collect();
+            let mut checkpoints = self.checkpoints.keys().filter(|index| part.contains(**index));
+            if let Some(&end) = checkpoints.nth(CHECKPOINTS_MAX) {
+                part = part.intersection(&IntervalSet::from(0..end));
+            }
+            if part.is_empty() {
+                continue;
+            }
+            rest.subtract(&part);
+            self.unissued.subtract(&part);
+            self.astray.tasks += part.len();
+            self.votes.send_to(leaf.peer, part.len());
+            let request = self.request(part, Some(leaf.peer), io, config);
+            requests.push((leaf, Node::Leaf, request));
+        }
+        // Where nobody may have them, the tree is as good as anything.
+        self.astray.other_way.subtract(&rest);
+        requests
+    }
+
+    /// Leaves that may get tasks now: the own one where it has room, those that hold the fewest tasks of the bag, then others that
+    /// are known.
+    fn leaves(&self, known: impl FnOnce() -> Vec<Known>, has_room: bool, io: &Io) -> Vec<Contact> {
+        let me = has_room.then(|| Contact::clone(&io.me));
+        let mut holders: Vec<_> =
+            self.placed.values().filter(|placement| placement.executor.peer != io.me.peer).collect();
+        holders.sort_by_key(|placement| placement.ranges.len());
+        let holders = holders.into_iter().map(|placement| placement.executor.clone());
+        let mut neighbours: Vec<Contact> = known().into_iter().map(|known| known.contact).collect();
+        neighbours.retain(|contact| contact.peer != io.me.peer && !self.placed.contains_key(&contact.peer));
+        // Those with nothing before those with something.
+        let all = me.into_iter().chain(neighbours).chain(holders);
+        let is_silent = |peer: &PeerId| self.astray.silent.get(peer).is_some_and(|&(_, until)| until > io.now);
+        all.filter(|leaf| !is_silent(&leaf.peer) && self.is_asked(leaf.peer, io)).take(LEAVES_MAX).collect()
+    }
+}
