@@ -245,6 +245,6 @@ fn room_is_made_by_what_the_disk_has() {
     assert!(matches!(error, BlobError::DiskFull { .. }) && error.is_for_want_of_room(), "{error}");
     assert!(error.to_string().contains("free some space"), "{error}");
     assert!(blobs.make_room_in_records(100).unwrap_err().is_for_want_of_room());
-    [filler, more].map(|filler| fs::remove_file(filler).unwrap());
+    [filler, more].iter().for_each(|filler| fs::remove_file(filler).unwrap());
     put(41).unwrap();
 }

@@ -1,6 +1,6 @@
 //! Bags on the machine that submitted them: measured, tried again, and who has a say in them.
 
-use idlewood_scheduler::{Closing, SubmitError};
+use idlewood_scheduler::Closing;
 
 use super::*;
 

@@ -229,11 +229,13 @@ fn failed_tasks_are_tried_again_on_demand() {
         ledger.fetched(index, true, None, &mut io);
     }
     assert_eq!((ledger.view().done, ledger.is_closed()), (TASKS, true));
-    let gone = ledger.removal();
-    assert!(store(&mut io).into_keys().all(|key| {
-        gone.contains(&Change::Delete(key))
-            // Nothing is written of the placements any more.
-            || matches!(key, RecordKey::Placed(..))
+    // All that is to go when it is removed.
+    let (done, failed) = ledger.over();
+    assert!(store(&mut io).into_keys().all(|key| match key {
+        RecordKey::Bag(_) => true,
+        RecordKey::Done(_, index) => done.contains(index) || failed.contains(index),
+        // Nothing is written of the placements any more.
+        key => matches!(key, RecordKey::Placed(..)),
     }));
 }
 
