@@ -122,7 +122,7 @@ fn unchecked() {
 
 #[test]
 fn a_disk_that_fills_under_sled_costs_nothing_but_a_restart() {
-    let Some(disk) = SmallDisk::mount("48m") else {
+    let Some(disk) = SmallDisk::mount("80m") else {
         println!("not tested: this user may not mount a file system");
         return;
     };
