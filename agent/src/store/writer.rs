@@ -198,7 +198,11 @@ impl Writer {
     fn write(&mut self, group: &[Job], written: &[bool], bytes: usize) -> Result<(), CommitError> {
         let changes =
             || group.iter().zip(written).filter(|(_, written)| **written).flat_map(|(job, _)| job.changes.iter());
-        self.find_room(4 * bytes as u64);
+        // What takes on more leaves the reserve alone.
+        let may_use_reserve = group.iter().zip(written).all(|(job, written)| !written || !job.takes_on);
+        if may_use_reserve {
+            self.find_room(4 * bytes as u64);
+        }
         let mut last = Changes::new();
         for change in changes() {
             // Within a group only the last value of a key counts.
@@ -211,7 +215,8 @@ impl Writer {
         let count = self.count + group.len() as u64;
         let journal = self.journal.as_mut().map_err(|reason| CommitError::Broken(reason.clone()))?;
         let mut appended = journal.append(self.count, count, &payload);
-        if matches!(appended, Err(AppendError::Full)) && self.reserve.give(4 * payload.len() as u64) {
+        if matches!(appended, Err(AppendError::Full)) && may_use_reserve && self.reserve.give(4 * payload.len() as u64)
+        {
             appended = journal.append(self.count, count, &payload);
         }
         match appended {
