@@ -158,7 +158,9 @@ impl Commits {
 
     /// Whether the disk has no room for new work, so that nothing of others is taken in that would have to be written down.
     pub(super) fn is_full(&self) -> bool {
-        self.is_full
+        // One of them is tried every second, and tells when there is room.
+        let under_way = self.under_way.iter().map(|(_, commit)| commit);
+        self.is_full && self.failed.iter().chain(&self.waiting).chain(under_way).any(|commit| commit.takes_on)
     }
 
     /// Whether everything is written.
@@ -340,6 +342,45 @@ mod tests {
         let Change::Put(last) = placed(1, 500) else { unreachable!("it is a record") };
         assert_eq!(read.await.expect("it reads"), Ok(vec![(key(1), last.encode())]));
         close(opened).await;
+    }
+
+    /// Nothing is taken in on a full disk, until there is room or nothing is left that tells.
+    #[test]
+    fn a_disk_is_full_as_long_as_something_waits_for_room() {
+        let mut commits = Commits::default();
+        let fails = |ticket| {
+            let full = CommitError::DiskFull { free_bytes: 0, needed_bytes: 1 };
+            CommitResult { ticket, result: Err(full) }
+        };
+        let failures = |index| {
+            let (crashed_on, next_attempt, void_before) = (Vec::new(), 1, 0);
+            Change::Put(Record::Failures {
+                bag: BagId([1; 32]),
+                index,
+                count: 1,
+                crashed_on,
+                next_attempt,
+                void_before,
+            })
+        };
+        let begin = |commits: &mut Commits, number, change| {
+            commits.on_the_way += 1;
+            commits.under_way.push_back((number, Commit::new(Ticket(number), vec![change], false)));
+        };
+        begin(&mut commits, 0, failures(0));
+        begin(&mut commits, 1, placed(1, 1));
+        commits.ended(&fails(0));
+        assert!(commits.is_full());
+        commits.ended(&CommitResult { ticket: 1, result: Ok(()) });
+        assert!(commits.is_full(), "that one was written from the reserve");
+        commits.give_up(&RecordKey::Failures(BagId([1; 32]), 0).to_bytes());
+        assert!(!commits.is_full(), "nobody would tell");
+        begin(&mut commits, 2, failures(1));
+        commits.ended(&fails(2));
+        begin(&mut commits, 3, failures(2));
+        assert!(commits.is_full());
+        commits.ended(&CommitResult { ticket: 3, result: Ok(()) });
+        assert!(!commits.is_full());
     }
 
     #[tokio::test]
