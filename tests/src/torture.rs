@@ -25,8 +25,12 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(180);
 /// Bags of one agent that are under way at the same time: else the end takes for ever.
 const BAGS_OPEN_MAX: usize = 3;
-/// Room that is left on the disk of the first agent when it is filled; less than the store asks for.
+/// Room that is left on a disk when it is filled: less than the store asks for; with small disks for all, up to this much, and now
+/// and then none.
 const ROOM_BYTES: u64 = 2 << 20;
+const ROOM_BYTES_MAX: u64 = 24 << 20;
+/// The size of the first agent's disk where nothing else is said.
+const DISK_BYTES: u64 = 96 << 20;
 
 /// What to do, and for how long.
 #[derive(Clone, Debug)]
@@ -41,6 +45,8 @@ pub struct Options {
     pub agents: usize,
     /// How long to torment them.
     pub span: Duration,
+    /// Every agent has a disk of so many bytes, which is filled now and then; none: the first has one of 96 MiB.
+    pub disk_bytes: Option<u64>,
     /// Where they live; left there when something is wrong.
     pub dir: PathBuf,
 }
@@ -56,7 +62,7 @@ pub struct Report {
     pub tasks: (u64, u64),
     /// Tasks that were issued again, and results that came twice.
     pub again: (u64, u64),
-    /// Whether the disk of the first agent could be filled.
+    /// Whether there were disks that could be filled.
     pub small_disk: bool,
 }
 
@@ -114,13 +120,13 @@ struct Torture<'a> {
     report: Report,
 }
 
-/// A file system of its own for the first agent, where this user may mount one.
+/// A file system of its own for an agent, where this user may mount one.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    fn mount(dir: &Path) -> Option<Self> {
+    fn mount(dir: &Path, bytes: u64) -> Option<Self> {
         let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=96m", "tmpfs"])
+            .args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs"])
             .arg(dir)
             .stderr(Stdio::null())
             .status();
@@ -153,8 +159,13 @@ pub fn run(options: &Options) -> Result<Report, String> {
     for agent in &agents {
         fs::create_dir_all(&agent.dir).map_err(|error| error.to_string())?;
     }
-    let disk = SmallDisk::mount(&agents[0].dir);
-    let report = Report { small_disk: disk.is_some(), ..Report::default() };
+    let (count, bytes) = options.disk_bytes.map_or((1, DISK_BYTES), |bytes| (agents.len(), bytes));
+    let disks: Vec<SmallDisk> =
+        agents[..count].iter().filter_map(|agent| SmallDisk::mount(&agent.dir, bytes)).collect();
+    if options.disk_bytes.is_some() && disks.len() < count {
+        return Err("this user may not mount small disks: run it as root, or without --disk".to_owned());
+    }
+    let report = Report { small_disk: !disks.is_empty(), ..Report::default() };
     let mut torture =
         Torture { options, dice: Dice(options.seed), agents, bags: Vec::new(), orphans: Vec::new(), report };
     let result = torture
@@ -163,7 +174,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
         .and_then(|()| torture.recover())
         .and_then(|()| torture.judge());
     torture.end();
-    drop(disk);
+    drop(disks);
     result.map(|()| torture.report)
 }
 
@@ -196,7 +207,11 @@ impl Torture<'_> {
                 53..58 => self.stop(victim, Duration::from_millis(aside % (3000 * LEASE_S))),
                 58..60 => self.terminate(victim),
                 60..65 => self.order(victim, if aside % 3 == 0 { "pause" } else { "resume" }),
-                65..70 => self.fill_disk(Duration::from_millis(1000 + aside % 3000))?,
+                65..70 if self.options.disk_bytes.is_some() => {
+                    let room_bytes = if aside % 4 == 0 { 0 } else { (aside >> 16) % ROOM_BYTES_MAX };
+                    self.fill_disk(victim, room_bytes, Duration::from_millis(1000 + aside % 20_000))?;
+                }
+                65..70 => self.fill_disk(0, ROOM_BYTES, Duration::from_millis(1000 + aside % 3000))?,
                 _ => self.submit(victim, aside),
             }
             std::thread::sleep(self.dice.span(PAUSE_MAX));
@@ -292,15 +307,18 @@ impl Torture<'_> {
         }
     }
 
-    fn fill_disk(&mut self, pause: Duration) -> Result<(), String> {
-        let agent = &mut self.agents[0];
+    fn fill_disk(&mut self, number: usize, room_bytes: u64, pause: Duration) -> Result<(), String> {
+        let agent = &mut self.agents[number];
         if !self.report.small_disk || agent.empty_at.is_some() {
             return Ok(());
         }
         let free = free_bytes(&agent.dir)?;
-        let filler = File::create(agent.dir.join("filler")).map_err(|error| error.to_string())?;
+        let filler = match File::create(agent.dir.join("filler")) {
+            Err(error) if error.kind() == std::io::ErrorKind::StorageFull => return Ok(()),
+            filler => filler.map_err(|error| error.to_string())?,
+        };
         let zeros = vec![0; 1 << 20];
-        for _ in 0..free.saturating_sub(ROOM_BYTES) >> 20 {
+        for _ in 0..free.saturating_sub(room_bytes) >> 20 {
             if std::io::Write::write_all(&mut &filler, &zeros).is_err() {
                 // The agent needed it meanwhile: full all the same.
                 break;

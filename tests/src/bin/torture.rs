@@ -26,14 +26,15 @@ fn main() -> ExitCode {
 }
 
 fn torment(arguments: &[String]) -> Result<(), String> {
-    let usage = "usage: torture [--seed S] [--minutes M] [--agents N]";
-    let (mut seed, mut minutes, mut agents) = (1, 1.0, 5);
+    let usage = "usage: torture [--seed S] [--minutes M] [--agents N] [--disk MIB]";
+    let (mut seed, mut minutes, mut agents, mut disk_mib) = (1, 1.0, 5, None::<u64>);
     for pair in arguments.chunks(2) {
         let [name, value] = pair else { return Err(usage.to_owned()) };
         match name.as_str() {
             "--seed" => seed = value.parse().map_err(|_| usage)?,
             "--minutes" => minutes = value.parse().map_err(|_| usage)?,
             "--agents" => agents = value.parse().map_err(|_| usage)?,
+            "--disk" => disk_mib = Some(value.parse().map_err(|_| usage)?),
             _ => return Err(usage.to_owned()),
         }
     }
@@ -44,6 +45,7 @@ fn torment(arguments: &[String]) -> Result<(), String> {
         seed,
         agents: std::cmp::max(agents, 1),
         span: Duration::try_from_secs_f64(minutes * 60.0).map_err(|error| error.to_string())?,
+        disk_bytes: disk_mib.map(|mib| mib << 20),
         dir: dir.clone(),
     };
     match torture::run(&options) {
@@ -53,8 +55,9 @@ fn torment(arguments: &[String]) -> Result<(), String> {
         }
         Err(sentence) => Err(format!(
             "{sentence}\nwhat is left is in {}; the same trouble again: cargo run -p idlewood-tests --bin torture -- \
-             --seed {seed} --minutes {minutes} --agents {agents}",
-            dir.display()
+             --seed {seed} --minutes {minutes} --agents {agents}{}",
+            dir.display(),
+            disk_mib.map(|mib| format!(" --disk {mib}")).unwrap_or_default()
         )),
     }
 }

@@ -16,6 +16,7 @@ fn whatever_happens_to_processes_every_task_ends_once() {
         seed: 20_261_120,
         agents: 5,
         span: Duration::from_secs(30),
+        disk_bytes: None,
         dir: dir.path().to_owned(),
     };
     let report = match torture::run(&options) {
