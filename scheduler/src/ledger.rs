@@ -292,6 +292,14 @@ impl Ledger {
         self.closed.is_some()
     }
 
+    /// It is not over as long as a task of it is not.
+    pub(crate) fn reopen_unless_over(&mut self) {
+        let (done, failed) = self.over();
+        if done.len() + failed.len() < self.bag.tasks {
+            self.closed = None;
+        }
+    }
+
     /// Whether this task is over, in the journal or on its way there.
     pub(crate) fn is_over(&self, index: u64) -> bool {
         self.done.contains(index) || self.failed.contains(index)

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use idlewood_scheduler::{Record, Ticket};
+use idlewood_scheduler::{Closing, Record, Ticket};
 use tokio::time::Instant;
 
 use crate::store::{Change, CommitError, CommitResult, QueueError, Store, VALUE_BYTES_MAX};
@@ -51,11 +51,12 @@ impl Commit {
         Self { tickets: vec![ticket.0], changes: changes.collect(), is_patient, is_alone, takes_on }
     }
 
-    /// Whether this one follows so closely that both can go together.
-    fn takes(&self, next: &Self) -> bool {
+    /// Whether this one follows so closely that both can go together. On a full disk what takes on more must not hold up what does
+    /// not.
+    fn takes(&self, next: &Self, is_full: bool) -> bool {
         !self.is_alone
             && !next.is_alone
-            && self.takes_on == next.takes_on
+            && (self.takes_on == next.takes_on || !is_full)
             && self.tickets.len() + next.tickets.len() <= TOGETHER_MAX
     }
 
@@ -63,6 +64,7 @@ impl Commit {
         self.tickets.append(&mut next.tickets);
         self.changes.append(&mut next.changes);
         self.is_patient &= next.is_patient;
+        self.takes_on |= next.takes_on;
     }
 
     fn encoded(&self) -> Arc<[Change]> {
@@ -74,12 +76,14 @@ impl Commit {
     }
 }
 
-/// Whether this is new work: bags that are submitted here and what comes of their tasks. What is removed, what machines have
-/// agreed on, and results that are to leave are not: they free room here or elsewhere, or end something.
+/// Whether this is new work: bags that are submitted here and what comes of their tasks, to the last, with which a bag is complete.
+/// What is removed or cancelled, what machines have agreed on, and results that are to leave are not: they free room here or
+/// elsewhere, or end something.
 fn takes_on(change: &idlewood_scheduler::Change) -> bool {
     let idlewood_scheduler::Change::Put(record) = change else { return false };
     match record {
-        Record::Bag { closed, .. } => closed.is_none(),
+        // That it is complete must not be written without the results that say so.
+        Record::Bag { closed, .. } => !matches!(closed, Some((Closing::Cancelled | Closing::Removed, _))),
         Record::Done { .. } | Record::Failures { .. } | Record::Checkpoint { .. } => true,
         Record::Incarnation(_)
         | Record::Held { .. }
@@ -141,7 +145,7 @@ impl Commits {
         let commit = Commit::new(ticket, changes, is_patient);
         self.on_the_way += 1;
         match self.waiting.back_mut() {
-            Some(last) if last.takes(&commit) => last.join(commit),
+            Some(last) if last.takes(&commit, self.is_full) => last.join(commit),
             _ => self.waiting.push_back(commit),
         }
     }
@@ -209,7 +213,12 @@ impl Commits {
     /// Hands on everything, since the store is about to be closed, which writes it.
     pub(super) fn hand_over(&mut self, store: &Store) {
         while let Some(commit) = self.waiting.pop_front().filter(|_| self.failed.is_empty()) {
-            if store.try_commit(commit.encoded(), self.number).is_err() {
+            let queued = if commit.takes_on {
+                store.try_commit(commit.encoded(), self.number)
+            } else {
+                store.try_commit_from_reserve(commit.encoded(), self.number, false)
+            };
+            if queued.is_err() {
                 return;
             }
             self.number += 1;

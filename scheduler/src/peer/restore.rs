@@ -126,6 +126,14 @@ impl Peer {
             }
         }
         for record in records {
+            // The end may have been written, and some result not.
+            if let Record::Bag { bag, closed: Some((Closing::Completed, _)), .. } = record
+                && let Some(ledger) = self.ledgers.get_mut(&bag.id)
+            {
+                ledger.reopen_unless_over();
+            }
+        }
+        for record in records {
             if let Record::Failures { bag, index, count, crashed_on, next_attempt, void_before } = record
                 && let Some(ledger) = self.ledgers.get_mut(bag)
             {

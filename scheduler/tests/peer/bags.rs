@@ -184,6 +184,31 @@ fn what_failed_is_tried_again_on_demand_and_what_is_over_can_be_removed() {
     assert_eq!(host.peer.bag(BAG), None);
 }
 
+/// Its end is on the disk, and the last result is not, as a disk that was full may leave it: the task is run again, and its
+/// result is not taken for one that is here.
+#[test]
+fn a_bag_whose_last_result_is_not_on_the_disk_goes_on() {
+    let closed = Record::Bag {
+        bag: BagHeader { tasks: 2, ..bag(1) },
+        released: START,
+        retries_max: 0,
+        attempt: 0,
+        closed: Some((Closing::Completed, START)),
+        replication: Replication::default(),
+    };
+    let output = BlobId([1; 32]);
+    let (content, exit_code) = (None, Some(0));
+    let finished =
+        Finished { success: true, crashed: false, output, output_bytes: 1, content, work_mops: 1.0, exit_code };
+    let result = TaskResult::of(0, 0, finished);
+    let done = Record::Done { bag: BAG, executor: contact(1).peer, finished: START, result };
+    let mut host = Host::restore(1, Config::default(), vec![closed, done]);
+    host.pass(seconds(60.0));
+    assert_eq!(host.started, [TaskId { bag: BAG, index: 1 }]);
+    host.finish(host.started[0], true);
+    assert_eq!(host.peer.bag(BAG).map(|view| (view.done, view.closed.is_some())), Some((2, true)));
+}
+
 /// That it goes is durable before it is said, its records go one piece after the other, and a restart goes on with that.
 #[test]
 fn a_bag_goes_piece_by_piece() {
