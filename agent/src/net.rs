@@ -1,8 +1,7 @@
 //! The network: one task that owns the libp2p swarm, and the handle the rest of the agent holds.
 //!
 //! TCP with Noise, certificates (`admission`) and yamux; on loopback only for an agent without a grid, and for one that
-//! does not listen on the network (`reach`). The protocols' names carry the grid. What
-//! agents say to each other goes over streams that stay open (`conversation`). Strangers get little of an agent's time
+//! does not listen on the network (`reach`). The protocols' names carry the grid. Strangers get little of an agent's time
 //! (`throttle`). Delivery is best effort: a message may be lost, and a
 //! peer that cannot be reached is reported once per attempt; order between two messages to one peer is usual, not
 //! promised. Everything that waits has a bound, and what exceeds it is dropped and counted; so have connections, with
@@ -17,7 +16,6 @@
 mod addresses;
 mod admission;
 mod answers;
-mod conversation;
 mod found;
 mod outwards;
 mod rate;
@@ -225,7 +223,7 @@ struct Counters {
     dropped: AtomicU64,
     refused: AtomicU64,
     errors: AtomicU64,
-    traffic: Arc<conversation::Traffic>,
+    traffic: Arc<wire::Traffic>,
 }
 
 impl Counters {

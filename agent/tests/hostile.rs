@@ -212,18 +212,6 @@ fn line(text: &str) -> Vec<u8> {
     [&[text.len() as u8 + 1], text.as_bytes(), b"\n"].concat()
 }
 
-/// A frame of a conversation, of which the head says what it says.
-fn framed(length: u32, number: u32, content: &[u8]) -> Vec<u8> {
-    [&length.to_le_bytes()[..], &number.to_le_bytes(), content].concat()
-}
-
-/// The number and the content of the first whole frame.
-fn first_frame(bytes: &[u8]) -> Option<(u32, &[u8])> {
-    let (length, rest) = bytes.split_first_chunk()?;
-    let (number, rest) = rest.split_first_chunk()?;
-    Some((u32::from_le_bytes(*number), rest.get(..u32::from_le_bytes(*length) as usize)?))
-}
-
 /// Agrees on a protocol with who listens.
 async fn agree<T: AsyncRead + AsyncWrite + Unpin>(io: &mut T, name: &str) {
     let words = [line(MULTISTREAM), line(name)].concat();
@@ -261,8 +249,6 @@ struct Heard {
     is_over: bool,
     /// Whether its protocol was agreed on, or denied.
     is_answered: bool,
-    /// Bytes of requests behind that which were looked at.
-    read: usize,
 }
 
 /// Frames of yamux, in any order.
@@ -326,9 +312,8 @@ impl Connection {
         self.heard.remove(&stream).map(|heard| heard.bytes).unwrap_or_default()
     }
 
-    /// The stream and the number of the next request of the victim's in this protocol that begins like this. Other protocols are denied
-    /// to it.
-    async fn request(&mut self, protocol: &str, begins: &[u8]) -> (u32, u32) {
+    /// The stream of the next request of the victim's in this protocol that begins like this. What else it wants it is denied.
+    async fn request(&mut self, protocol: &str, begins: &[u8]) -> u32 {
         let (header, name) = (line(MULTISTREAM), line(protocol));
         loop {
             assert!(self.turn().await, "the connection has ended");
@@ -342,20 +327,9 @@ impl Connection {
                     let answer = if is_wanted { name.clone() } else { line("na") };
                     self.data(ACK, stream, &[header.clone(), answer].concat()).await.unwrap();
                     self.heard.entry(stream).or_default().is_answered = true;
-                } else if heard.is_answered && is_wanted {
-                    let mut read = heard.read;
-                    let mut found = None;
-                    while let Some((number, content)) = first_frame(&after[name.len() + read..]) {
-                        read += 8 + content.len();
-                        if content.starts_with(begins) {
-                            found = Some(number);
-                            break;
-                        }
-                    }
-                    self.heard.entry(stream).or_default().read = read;
-                    if let Some(number) = found {
-                        return (stream, number);
-                    }
+                } else if heard.is_over && is_wanted && after[name.len()..].starts_with(begins) {
+                    self.heard.remove(&stream);
+                    return stream;
                 }
             }
         }
@@ -442,7 +416,7 @@ async fn frames_that_yamux_does_not_have_end_their_connection_alone() {
 async fn who_asks_for_other_protocols_is_told_that_there_are_none() {
     let mut stage = Stage::set().await;
     let mut evil = stage.connect().await;
-    for name in ["/kad/1.0.0", "/ipfs/bitswap/1.2.0", "/idlewood/0000000000000000/peer/3", "/idlewood/peer/3", "/"] {
+    for name in ["/kad/1.0.0", "/ipfs/bitswap/1.2.0", "/idlewood/0000000000000000/peer/2", "/idlewood/peer/2", "/"] {
         let stream = evil.open(FIN, &[line(MULTISTREAM), line(name)].concat()).await.unwrap();
         assert_eq!(evil.rest_of(stream).await, [line(MULTISTREAM), line("na")].concat(), "{name}");
     }
@@ -469,36 +443,22 @@ async fn who_asks_for_other_protocols_is_told_that_there_are_none() {
 async fn what_a_request_announces_costs_nothing() {
     let mut stage = Stage::set().await;
     let mut evil = stage.connect().await;
-    let begin = [line(MULTISTREAM), line(&stage.name("peer/3", 8))].concat();
+    let begin = [line(MULTISTREAM), line(&stage.name("peer/2", 8))].concat();
     // CBOR: a map of one, "Message", and a byte string of 4 GiB less one, or of 8 EiB.
     let lengths: [&[u8]; 2] = [b"\x5a\xff\xff\xff\xff", b"\x5b\x7f\xff\xff\xff\xff\xff\xff\xff"];
     let before = LIVE.load(Relaxed);
-    let mut errors = 0;
-    for length in lengths {
-        let content = [&b"\xa1\x67Message"[..], length, &[0]].concat();
-        // The frame is whole, and what is in it is not; or a frame of the longest that there are, or of 4 GiB, is not.
-        let none: &[u8] = b"\xff\xff\xff\xff\x07\0\0\0";
-        for (frame, answer) in [
-            (framed(content.len() as u32, 7, &content), none),
-            (framed(262_400, 7, &content), &[]),
-            (framed(u32::MAX - 1, 7, &content), &[]),
-        ] {
-            let stream = evil.open(FIN, &[&begin[..], &frame].concat()).await.unwrap();
-            let rest = evil.rest_of(stream).await;
-            assert_eq!(rest, [&begin[..], answer].concat(), "it is agreed on, and has no answer");
-            errors += 1;
-            assert_eq!(stage.protocol_errors(), errors);
-        }
-    }
-    for length in [262_400, u32::MAX - 1] {
-        let request = [&begin[..], &framed(length, 7, &[0; 100])].concat();
-        for _ in 0..12 {
+    for (number, length) in (1..).zip(lengths) {
+        let request = [&begin, &b"\xa1\x67Message"[..], length, &[0]].concat();
+        let stream = evil.open(FIN, &request).await.unwrap();
+        assert_eq!(evil.rest_of(stream).await, begin, "it is agreed on, and not answered");
+        assert_eq!(stage.protocol_errors(), number);
+        for _ in 0..48 {
             evil.open(NOTHING, &request).await.unwrap();
         }
     }
     stage.serves_others().await;
     let taken = LIVE.load(Relaxed).saturating_sub(before);
-    assert!(taken < 8 * MIB, "{} KiB for 24 requests that do not go on", taken >> 10);
+    assert!(taken < 8 * MIB, "{} KiB for 96 requests that do not go on", taken >> 10);
     assert_eq!(evil.farewells, 0);
 }
 
@@ -508,16 +468,14 @@ async fn what_a_request_announces_costs_nothing() {
 async fn answers_that_are_too_long_or_never_come_are_given_up() {
     let mut stage = Stage::set().await;
     let mut evil = stage.connect().await;
-    let (peer, protocol) = (stage.peer(), stage.name("peer/3", 8));
+    let (peer, protocol) = (stage.peer(), stage.name("peer/2", 8));
     // A chunk: how long all of it is, and how long the piece.
     let chunk =
         |total: u8, length: &[u8]| [&b"\xa1\x65Chunk\xa2\x65total"[..], &[total], b"\x65bytes", length].concat();
     let answers = [
-        Some((None, [chunk(8, &[0x44]), vec![1; 8]].concat())),
-        Some((None, [chunk(4, &[0x48]), vec![1; 8]].concat())),
-        Some((None, [chunk(4, b"\x5a\xff\xff\xff\xff"), vec![1; WINDOW / 4]].concat())),
-        Some((Some(262_401), vec![1; WINDOW / 4])),
-        Some((Some(u32::MAX - 1), vec![1; WINDOW / 4])),
+        Some([chunk(8, &[0x44]), vec![1; 8]].concat()),
+        Some([chunk(4, &[0x48]), vec![1; 8]].concat()),
+        Some([chunk(4, b"\x5a\xff\xff\xff\xff"), vec![1; 4 * WINDOW]].concat()),
         None,
     ];
     let before = LIVE.load(Relaxed);
@@ -525,10 +483,13 @@ async fn answers_that_are_too_long_or_never_come_are_given_up() {
         let net = stage.victim.net.clone();
         let to = peer.clone();
         let asked = tokio::spawn(async move { net.chunk(&to, blake3::hash(b"x"), 0).await });
-        let (stream, request) = evil.request(&protocol, b"\xa1\x65Chunk").await;
-        if let Some((length, content)) = &answer {
-            let length = length.unwrap_or(content.len() as u32);
-            evil.data(NOTHING, stream, &framed(length, request, content)).await.unwrap();
+        let stream = evil.request(&protocol, b"\xa1\x65Chunk").await;
+        if let Some(answer) = &answer {
+            // What is over the window is not sent by who is honest.
+            for piece in answer.chunks(WINDOW / 2) {
+                evil.data(NOTHING, stream, piece).await.unwrap();
+            }
+            evil.data(FIN, stream, &[]).await.unwrap();
         }
         stage.serves_others().await;
         let reply = timeout(WAIT, asked).await.expect("it is given up").unwrap();

@@ -147,7 +147,7 @@ mod tests {
         tracing::subscriber::with_default(log, || {
             for _ in 0..3 {
                 tracing::warn!(target: "libp2p_identify::handler", "a key that is another");
-                tracing::warn!(target: "libp2p_ping::handler", "at capacity");
+                tracing::warn!(target: "libp2p_request_response::handler", "at capacity");
                 tracing::warn!(target: "libp2p_yamux", "the buffer is full");
             }
             tracing::error!(target: "libp2p_swarm", "an error");

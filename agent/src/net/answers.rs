@@ -1,18 +1,19 @@
 //! Answers to messages, which take along what is to be said to whoever waits for them.
 //!
-//! A message is a request, and what the tree says to it would be one more, the other way, with a packet of its own, so an answer waits a moment for something to take along.
+//! A message is a request, and what the tree says to it would be one more, the other way, with a stream of its own. That is a fifth of
+//! what an agent with nothing to do costs, so an answer waits a moment for something to take along.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use idlewood_overlay::PeerId;
+use libp2p::request_response::{InboundRequestId, ResponseChannel};
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::conversation::{Channel, Gone, HeardId};
 use super::room::Share;
 use super::task::Task;
-use super::wire::{self, Reply};
+use super::wire::Reply;
 use super::{Counters, Outbound};
 
 /// How long an answer waits. Our choice: an agent says what it has to say to a message within a millisecond or two, and who sends
@@ -31,8 +32,8 @@ const WAITING_PER_PEER_MAX: usize = 4;
 pub(super) struct Owed {
     to: PeerId,
     due: Instant,
-    id: HeardId,
-    channel: Channel,
+    id: InboundRequestId,
+    channel: ResponseChannel<Reply>,
 }
 
 /// What is owed to others for their messages.
@@ -41,7 +42,7 @@ pub(super) struct Answers {
     /// The oldest first.
     owed: VecDeque<Owed>,
     /// Messages that leave with an answer: their shares of the room.
-    leaving: HashMap<HeardId, Share>,
+    leaving: HashMap<InboundRequestId, Share>,
     /// When the last of them was written.
     left: Option<Instant>,
     /// This agent leaves: answers wait no more.
@@ -83,7 +84,7 @@ impl Answers {
 
 impl Task {
     /// A message of this peer was taken: it is answered with the next message to it, or in a moment.
-    pub(super) fn owe(&mut self, to: PeerId, id: HeardId, channel: Channel) {
+    pub(super) fn owe(&mut self, to: PeerId, id: InboundRequestId, channel: ResponseChannel<Reply>) {
         if self.answers.is_draining {
             return self.respond(channel, Reply::Ack);
         }
@@ -118,31 +119,31 @@ impl Task {
             && let Some(owed) = self.answers.take(to)
             && let Some(Outbound { bytes, share }) = link.waiting.next_of_tree()
         {
-            let reply = Reply::Message(bytes);
-            let sent = wire::encode(&reply).map(|frame| owed.channel.send(frame));
-            match (sent, reply) {
-                (Ok(Ok(())), _) => {
+            match self.swarm.behaviour_mut().requests.send_response(owed.channel, Reply::Message(bytes)) {
+                Ok(()) => {
                     self.answers.leaving.insert(owed.id, share);
                 }
                 // Whoever asked has gone away since.
-                (Ok(Err(Gone)), Reply::Message(bytes)) => link.waiting.put_back(Outbound { bytes, share }),
-                (sent, _) => {
-                    debug!(?sent, "an answer cannot be sent");
+                Err(Reply::Message(bytes)) => link.waiting.put_back(Outbound { bytes, share }),
+                Err(_) => {
+                    debug!("an answer comes back as another");
                     Counters::add(&self.counters.dropped);
                 }
             }
         }
     }
 
-    /// An answer has left; or it did not get through, nor what it took along.
-    pub(super) fn answered(&mut self, to: PeerId, id: HeardId, is_written: bool) {
-        if self.answers.leaving.remove(&id).is_none() {
-            return;
-        }
-        if is_written {
+    /// An answer has left.
+    pub(super) fn answered(&mut self, id: InboundRequestId) {
+        if self.answers.leaving.remove(&id).is_some() {
             self.answers.left = Some(Instant::now());
             Counters::add(&self.counters.sent);
-        } else {
+        }
+    }
+
+    /// An answer did not get through, and with it what it took along.
+    pub(super) fn not_answered(&mut self, to: PeerId, id: InboundRequestId) {
+        if self.answers.leaving.remove(&id).is_some() {
             Counters::add(&self.counters.dropped);
             self.lost(to);
         }

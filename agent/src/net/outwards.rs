@@ -9,21 +9,21 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use idlewood_overlay::PeerId;
+use libp2p::request_response::{OutboundFailure, OutboundRequestId};
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{ConnectionId, DialError as SwarmDialError};
 use libp2p::{Multiaddr, TransportError};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use tracing::{debug, warn};
+use tracing::debug;
 
 use super::admission::AdmissionError;
-use super::conversation::{AskedId, Failure, Lane};
 use super::rate::Allowance;
 use super::reach::Reach;
 use super::room::{Kind, Share};
 use super::task::{Task, answer};
 use super::waiting::{Queue, Waiting};
-use super::wire::{self, CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request};
+use super::wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request};
 use super::{ChunkError, ChunkReply, Counters, DialError, Item, Outbound, admission, identity, reach};
 
 /// After a failed dial the same address is not dialled again for this long, and a peer is not reported lost twice
@@ -161,21 +161,8 @@ impl Task {
                     }
                     Item::Grid(bytes) => (Request::Grid(bytes.clone()), InFlight::Grid(bytes)),
                 };
-                let lane = match request {
-                    Request::Chunk { .. } => Lane::Pieces,
-                    Request::Message(_) | Request::Grid(_) => Lane::Messages,
-                };
-                match wire::encode(&request) {
-                    Ok(frame) => {
-                        let id = self.swarm.behaviour_mut().requests.ask(&peer, lane, frame);
-                        self.in_flight.insert(id, in_flight);
-                    }
-                    Err(error) => {
-                        warn!(%error, "a request cannot be sent; dropped");
-                        link.waiting.landed(in_flight.queue());
-                        Counters::add(&self.counters.dropped);
-                    }
-                }
+                let id = self.swarm.behaviour_mut().requests.send_request(&peer, request);
+                self.in_flight.insert(id, in_flight);
             }
             return;
         }
@@ -335,14 +322,7 @@ impl Task {
         }
     }
 
-    pub(super) fn on_reply(&mut self, from: PeerId, peer: libp2p::PeerId, id: AskedId, reply: &[u8]) {
-        let reply = match wire::decode(reply) {
-            Ok(reply) => reply,
-            Err(error) => {
-                self.complain(from, "gave an answer that is not understood");
-                return self.on_request_failed(from, peer, id, &Failure::Broken(error.to_string()));
-            }
-        };
+    pub(super) fn on_reply(&mut self, from: PeerId, id: OutboundRequestId, reply: Reply) {
         let Some(in_flight) = self.landed(from, id) else { return };
         match (in_flight, reply) {
             (InFlight::Message { share, .. }, Reply::Ack) => self.is_taken(from, share.kind),
@@ -446,7 +426,13 @@ impl Task {
         tokio::task::spawn_blocking(move || gate.renewed(&answer));
     }
 
-    pub(super) fn on_request_failed(&mut self, to: PeerId, peer: libp2p::PeerId, id: AskedId, error: &Failure) {
+    pub(super) fn on_request_failed(
+        &mut self,
+        to: PeerId,
+        peer: libp2p::PeerId,
+        id: OutboundRequestId,
+        error: &OutboundFailure,
+    ) {
         debug!(peer = ?to, %error, "a request failed");
         match self.landed(to, id) {
             Some(InFlight::Message { .. }) => Counters::add(&self.counters.dropped),
@@ -455,13 +441,13 @@ impl Task {
             None => {}
         }
         self.lost(to);
-        if matches!(error, Failure::Unsupported) {
+        if matches!(error, OutboundFailure::UnsupportedProtocols) {
             self.turn_away(to, peer);
         }
         self.pump(to);
     }
 
-    fn landed(&mut self, peer: PeerId, id: AskedId) -> Option<InFlight> {
+    fn landed(&mut self, peer: PeerId, id: OutboundRequestId) -> Option<InFlight> {
         let in_flight = self.in_flight.remove(&id)?;
         if let Some(link) = self.links.get_mut(&peer) {
             link.waiting.landed(in_flight.queue());

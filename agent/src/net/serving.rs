@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::PeerId;
+use libp2p::request_response::{InboundRequestId, ResponseChannel};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::conversation::{Channel, HeardId};
 use super::rate::Allowance;
 use super::shares::Turns;
 use super::swarm::IN_FLIGHT_MAX;
 use super::task::Task;
-use super::wire::{self, CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request};
+use super::wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request};
 use super::{Counters, NetEvent, Rates};
 
 /// Chunks read from disk at one time.
@@ -33,13 +33,13 @@ struct Wanted {
     hash: [u8; 32],
     offset: u64,
     came: Instant,
-    channel: Channel,
+    channel: ResponseChannel<Reply>,
 }
 
 /// Pieces of blobs that others asked for.
 pub(super) struct Serving {
     /// Under way; each ends in an answer and where it goes.
-    pub(super) reading: JoinSet<(Channel, Reply)>,
+    pub(super) reading: JoinSet<(ResponseChannel<Reply>, Reply)>,
     waiting: Turns<Wanted>,
     rates: Arc<Rates>,
 }
@@ -51,20 +51,19 @@ impl Serving {
 }
 
 impl Task {
-    pub(super) fn on_request(&mut self, from: PeerId, id: HeardId, request: &[u8], channel: Channel) {
+    pub(super) fn on_request(
+        &mut self,
+        from: PeerId,
+        id: InboundRequestId,
+        request: Request,
+        channel: ResponseChannel<Reply>,
+    ) {
         let now = Instant::now();
         let link = self.links.entry(from).or_default();
         if !link.allowance.get_or_insert_with(|| Allowance::new(now)).take(now) {
             Counters::add(&self.counters.refused);
             return self.respond(channel, Reply::Busy);
         }
-        let request = match wire::decode(request) {
-            Ok(request) => request,
-            Err(error) => {
-                debug!(%error, "a request was refused");
-                return self.complain(from, "asked something that is not understood");
-            }
-        };
         match request {
             Request::Message(bytes) if bytes.len() <= MESSAGE_BYTES_MAX => {
                 if self.take_message(from, bytes) {
@@ -103,7 +102,7 @@ impl Task {
     }
 
     /// What is said about the grid may have to be written down before it is answered.
-    fn hear(&mut self, from: PeerId, bytes: Vec<u8>, channel: Channel) {
+    fn hear(&mut self, from: PeerId, bytes: Vec<u8>, channel: ResponseChannel<Reply>) {
         if self.serving.reading.len() >= 2 * READING_MAX {
             return self.respond(channel, Reply::Busy);
         }
@@ -158,7 +157,7 @@ impl Task {
         }
     }
 
-    pub(super) fn on_served(&mut self, served: Result<(Channel, Reply), JoinError>) {
+    pub(super) fn on_served(&mut self, served: Result<(ResponseChannel<Reply>, Reply), JoinError>) {
         match served {
             Ok((channel, reply)) => self.respond(channel, reply),
             Err(error) => warn!(%error, "serving a blob failed"),
@@ -166,11 +165,9 @@ impl Task {
         self.serve();
     }
 
-    pub(super) fn respond(&self, channel: Channel, reply: Reply) {
-        match wire::encode(&reply).map(|frame| channel.send(frame)) {
-            Ok(Ok(())) => {}
-            Ok(Err(gone)) => debug!("{gone}"),
-            Err(error) => warn!(%error, "an answer cannot be sent"),
+    pub(super) fn respond(&mut self, channel: ResponseChannel<Reply>, reply: Reply) {
+        if self.swarm.behaviour_mut().requests.send_response(channel, reply).is_err() {
+            debug!("whoever asked is gone");
         }
     }
 }

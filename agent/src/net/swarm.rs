@@ -8,6 +8,7 @@ use libp2p::connection_limits::{self, ConnectionLimits};
 use libp2p::core::muxing::StreamMuxerBox;
 use libp2p::core::transport::timeout::TransportTimeout;
 use libp2p::core::upgrade::Version;
+use libp2p::request_response::{self, ProtocolSupport};
 use libp2p::swarm::behaviour::toggle::Toggle;
 use libp2p::swarm::{self, NetworkBehaviour};
 use libp2p::{
@@ -17,9 +18,9 @@ use libp2p::{
 use tracing::warn;
 
 use super::admission::Admission;
-use super::conversation::{self, Traffic};
 use super::reach::{AddressError, Reach, Within};
 use super::throttle;
+use super::wire::{Codec, Traffic};
 use super::{NetConfig, NetError};
 
 /// An idle connection is kept this long. libp2p's 10 s would close the links of a quiet tree between two reports.
@@ -33,16 +34,18 @@ const PING_INTERVAL: Duration = Duration::from_secs(60);
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest time for one request and its answer.
-pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Requests under way to one peer; the rest waits in order. With 50 ms to the peer and back: 640 messages a second; a
 /// few of the answers may wait some milliseconds more (`answers`).
 pub(super) const IN_FLIGHT_MAX: usize = 32;
 
+/// Streams of one connection: ours and the peer's, and some for chunks.
+const STREAMS_MAX: usize = 3 * IN_FLIGHT_MAX;
+
 /// Streams of one connection that may be open, whatever they are for: yamux keeps a window of 256 KiB for each that nobody reads.
-/// Honest machines have two each way for their conversation and a few to say who they are. Our choice; yamux's 512 would be
-/// 128 MiB.
-const OPEN_STREAMS_MAX: usize = 32;
+/// Honest machines have [`IN_FLIGHT_MAX`] each way, and a few. Our choice; yamux's 512 would be 128 MiB.
+const OPEN_STREAMS_MAX: usize = STREAMS_MAX + IN_FLIGHT_MAX;
 
 /// How many connections there may be. What is over a limit is closed at once.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +76,7 @@ pub(super) struct Behaviour {
     pub(super) mdns: Toggle<mdns::tokio::Behaviour>,
     identify: identify::Behaviour,
     ping: ping::Behaviour,
-    pub(super) requests: conversation::Behaviour,
+    pub(super) requests: request_response::Behaviour<Codec>,
 }
 
 /// A swarm that listens.
@@ -108,13 +111,19 @@ pub(super) fn build(
                 .with_cache_size(0),
         ),
         ping: ping::Behaviour::new(ping::Config::new().with_interval(PING_INTERVAL)),
-        requests: conversation::Behaviour::new(protocol, traffic, IDLE_TIMEOUT),
+        requests: request_response::Behaviour::with_codec(
+            Codec { traffic },
+            [(protocol, ProtocolSupport::Full)],
+            request_response::Config::default()
+                .with_request_timeout(REQUEST_TIMEOUT)
+                .with_max_concurrent_streams(STREAMS_MAX),
+        ),
     };
     let mut swarm = Swarm::new(
         TransportTimeout::new(transport, CONNECT_TIMEOUT).boxed(),
         behaviour,
         key.public().to_peer_id(),
-        swarm::Config::with_tokio_executor().with_idle_connection_timeout(Duration::ZERO),
+        swarm::Config::with_tokio_executor().with_idle_connection_timeout(IDLE_TIMEOUT),
     );
     for address in listen {
         swarm.listen_on(address.clone()).map_err(|error| listen_error(address, error))?;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use idlewood_overlay::{Contact, PeerId};
 use libp2p::futures::StreamExt as _;
+use libp2p::request_response::{self, OutboundRequestId};
 use libp2p::swarm::{ConnectionError, ConnectionId, SwarmEvent};
 use libp2p::{Swarm, identify, mdns, ping};
 use tokio::sync::{mpsc, oneshot};
@@ -17,14 +18,13 @@ use tracing::{debug, warn};
 
 use super::addresses::Addresses;
 use super::answers::Answers;
-use super::conversation::{self, AskedId};
 use super::found::Found;
 use super::outwards::{Bootstrap, InFlight, Link, QUIET, QUIET_OTHER_GRID, dial_error};
 use super::reach::Reach;
 use super::serving::Serving;
 use super::shares::Held;
 use super::swarm::{Behaviour, BehaviourEvent, Limits};
-use super::wire;
+use super::wire::{self, Reply, Request};
 use super::{Command, Counters, DialError, NetConfig, NetError, NetEvent, identity, reach, swarm};
 use crate::blobs::Blobs;
 use crate::grid::{Gate, Outcome, RenewFrom, message};
@@ -64,7 +64,7 @@ pub(super) struct Task {
     pub(super) addresses: Addresses,
     /// Who said on the local network that it is there, and where.
     pub(super) found: Found,
-    pub(super) in_flight: HashMap<AskedId, InFlight>,
+    pub(super) in_flight: HashMap<OutboundRequestId, InFlight>,
     /// Peers that had no room, and when they are tried again.
     pub(super) resting: BTreeSet<(Instant, PeerId)>,
     pub(super) bootstraps: HashMap<ConnectionId, Bootstrap>,
@@ -351,7 +351,7 @@ impl Task {
             },
             SwarmEvent::Behaviour(BehaviourEvent::Mdns(mdns::Event::Discovered(found))) => self.on_found(found),
             SwarmEvent::Behaviour(BehaviourEvent::Mdns(mdns::Event::Expired(expired))) => self.on_expired(expired),
-            SwarmEvent::Behaviour(BehaviourEvent::Requests(event)) => self.on_conversation(event),
+            SwarmEvent::Behaviour(BehaviourEvent::Requests(event)) => self.on_request_event(event),
             // Addresses that others observe are not used; the rest tells nothing that acts here.
             other => debug!(event = ?other, "not used"),
         }
@@ -439,15 +439,31 @@ impl Task {
         }
     }
 
-    fn on_conversation(&mut self, event: conversation::Event) {
-        use conversation::Event::{Answer, Answered, Asked, Failed};
-        let (Asked { peer, .. } | Answer { peer, .. } | Failed { peer, .. } | Answered { peer, .. }) = &event;
-        let Some(name) = identity::from_libp2p(peer) else { return };
+    fn on_request_event(&mut self, event: request_response::Event<Request, Reply>) {
+        use request_response::{Event, Message};
         match event {
-            Asked { id, bytes, channel, .. } => self.on_request(name, id, &bytes, channel),
-            Answer { peer, id, bytes } => self.on_reply(name, peer, id, &bytes),
-            Failed { peer, id, failure } => self.on_request_failed(name, peer, id, &failure),
-            Answered { id, is_written, .. } => self.answered(name, id, is_written),
+            Event::Message { peer, message: Message::Request { request_id, request, channel }, .. } => {
+                if let Some(from) = identity::from_libp2p(&peer) {
+                    self.on_request(from, request_id, request, channel);
+                }
+            }
+            Event::Message { peer, message: Message::Response { request_id, response }, .. } => {
+                if let Some(from) = identity::from_libp2p(&peer) {
+                    self.on_reply(from, request_id, response);
+                }
+            }
+            Event::OutboundFailure { peer, request_id, error, .. } => {
+                if let Some(from) = identity::from_libp2p(&peer) {
+                    self.on_request_failed(from, peer, request_id, &error);
+                }
+            }
+            Event::InboundFailure { peer, request_id, error, .. } => {
+                debug!(%peer, %error, "an answer did not get through");
+                if let Some(to) = identity::from_libp2p(&peer) {
+                    self.not_answered(to, request_id);
+                }
+            }
+            Event::ResponseSent { request_id, .. } => self.answered(request_id),
         }
     }
 }

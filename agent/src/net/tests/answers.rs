@@ -1,6 +1,5 @@
 //! What leaves with the answer to a message.
 
-use super::super::conversation::Lane;
 use super::*;
 
 /// An answer that says only that the message is queued.
@@ -19,30 +18,28 @@ fn message(byte: u8) -> Vec<u8> {
 }
 
 /// A member that is connected with a node, and what it says of itself.
-async fn connected(node: &mut Node) -> (Swarm<conversation::Behaviour>, Contact) {
+async fn connected(node: &mut Node) -> (Swarm<request_response::Behaviour<Raw>>, Contact) {
     let (mut swarm, peer) = raw_swarm();
     let to = identity::to_libp2p(node.contact.peer);
-    swarm.dial(node.contact.address.parse::<Multiaddr>().unwrap()).unwrap();
-    let open = async {
-        while !swarm.behaviour().is_connected(&to) {
-            swarm.select_next_some().await;
-        }
-    };
-    timeout(WAIT, open).await.unwrap();
+    swarm.add_peer_address(to, node.contact.address.parse().unwrap());
     // The node knows of the connection when it has answered.
-    swarm.behaviour_mut().ask(&to, Lane::Messages, message(0));
+    swarm.behaviour_mut().send_request(&to, message(0));
     assert_eq!(timeout(WAIT, answer(&mut swarm)).await.unwrap(), alone());
     assert_eq!(node.message().await, (peer, vec![0]));
     (swarm, Contact { peer, incarnation: 0, address: "".into(), nonce: None })
 }
 
 /// The next answer to this member.
-async fn answer(swarm: &mut Swarm<conversation::Behaviour>) -> Vec<u8> {
+async fn answer(swarm: &mut Swarm<request_response::Behaviour<Raw>>) -> Vec<u8> {
     loop {
         match swarm.select_next_some().await {
-            SwarmEvent::Behaviour(conversation::Event::Answer { bytes, .. }) => return bytes,
-            SwarmEvent::Behaviour(conversation::Event::Asked { channel, .. }) => channel.send(alone()).unwrap(),
-            SwarmEvent::Behaviour(conversation::Event::Failed { failure, .. }) => panic!("{failure}"),
+            SwarmEvent::Behaviour(request_response::Event::Message { message, .. }) => match message {
+                request_response::Message::Response { response, .. } => return response,
+                request_response::Message::Request { channel, .. } => {
+                    swarm.behaviour_mut().send_response(channel, alone()).unwrap();
+                }
+            },
+            SwarmEvent::Behaviour(request_response::Event::OutboundFailure { error, .. }) => panic!("{error}"),
             _ => {}
         }
     }
@@ -57,7 +54,7 @@ async fn what_is_said_to_a_message_leaves_with_its_answer() {
     let mut tries = 1..=50_u8;
     let took_along = loop {
         let number = tries.next().expect("no answer took a message along");
-        swarm.behaviour_mut().ask(&to, Lane::Messages, message(number));
+        swarm.behaviour_mut().send_request(&to, message(number));
         let net = node.net.clone();
         let said = async {
             assert_eq!(node.message().await, (contact.peer, vec![number]));
@@ -89,7 +86,7 @@ async fn a_message_to_which_nothing_is_said_is_answered_all_the_same() {
     let to = identity::to_libp2p(node.contact.peer);
     // More than may wait.
     for number in 0..20 {
-        swarm.behaviour_mut().ask(&to, Lane::Messages, message(number));
+        swarm.behaviour_mut().send_request(&to, message(number));
     }
     for _ in 0..20 {
         assert_eq!(timeout(WAIT, answer(&mut swarm)).await.unwrap(), alone());
@@ -104,8 +101,12 @@ async fn a_message_in_an_answer_is_received() {
     let peer = contact.peer;
     tokio::spawn(async move {
         loop {
-            if let SwarmEvent::Behaviour(conversation::Event::Asked { channel, .. }) = swarm.select_next_some().await {
-                channel.send(with_message(9)).unwrap();
+            if let SwarmEvent::Behaviour(request_response::Event::Message {
+                message: request_response::Message::Request { channel, .. },
+                ..
+            }) = swarm.select_next_some().await
+            {
+                swarm.behaviour_mut().send_response(channel, with_message(9)).unwrap();
             }
         }
     });
@@ -156,7 +157,7 @@ async fn a_message_is_accounted_for_where_whoever_asked_goes_away() {
         let (mut swarm, mut contact) = connected(&mut node).await;
         // Nobody listens there.
         contact.address = "/ip4/127.0.0.1/tcp/1".into();
-        swarm.behaviour_mut().ask(&identity::to_libp2p(node.contact.peer), Lane::Messages, message(round));
+        swarm.behaviour_mut().send_request(&identity::to_libp2p(node.contact.peer), message(round));
         let received = node.message();
         tokio::select! {
             received = received => assert_eq!(received, (contact.peer, vec![round])),

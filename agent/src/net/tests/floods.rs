@@ -125,7 +125,7 @@ async fn one_peer_gets_few_connections() {
 async fn a_flood_of_streams_by_a_member_leaves_others_alone() {
     const STREAMS: usize = 2000;
     let (mut node, friend) = (Node::start().await, Node::start().await);
-    let (mut evil, _) = raw_streams();
+    let (mut evil, _) = raw_swarm();
     let victim = identity::to_libp2p(node.contact.peer);
     evil.add_peer_address(victim, node.contact.address.parse().unwrap());
     for _ in 0..STREAMS {
