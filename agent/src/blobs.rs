@@ -74,7 +74,7 @@ pub enum BlobError {
     DiskFull {
         /// What was asked for.
         needed_bytes: u64,
-        /// What is free, after all went that may go.
+        /// What is free; all that may go would not be enough beside it.
         free_bytes: u64,
     },
     /// A download grew beyond what was agreed.
@@ -182,6 +182,11 @@ impl Index {
             }
             entry.used = now;
         }
+    }
+
+    /// What may go when room is needed.
+    fn evictable_bytes(&self) -> u64 {
+        self.idle_bytes + self.partial_bytes
     }
 
     fn insert(&mut self, hash: Hash, len: u64, verified: bool) {
@@ -441,10 +446,7 @@ impl Blobs {
     /// The quota, or what the disk would hold of blobs if that is less.
     pub fn limit_bytes(&self) -> u64 {
         let (kept_bytes, quota_bytes) = self.kept_bytes();
-        let evictable_bytes = {
-            let index = self.index();
-            index.idle_bytes + index.partial_bytes
-        };
+        let evictable_bytes = self.index().evictable_bytes();
         match self.disk_free_bytes() {
             Ok(free_bytes) => {
                 quota_bytes.min(kept_bytes + (free_bytes + evictable_bytes).saturating_sub(DISK_FREE_MIN))
@@ -518,7 +520,7 @@ impl Blobs {
         verified
     }
 
-    /// Evicts until `needed` more bytes fit; changes nothing if they cannot.
+    /// Evicts until `needed` more bytes fit; evicts nothing for the quota, nor for the disk, where that would not be enough.
     fn make_room(&self, index: &mut Index, needed_bytes: u64) -> Result<(), BlobError> {
         let kept_bytes = index.total_bytes - index.idle_bytes + index.reserved_bytes;
         let quota_bytes = self.0.quota_bytes.load(Relaxed);
@@ -533,7 +535,7 @@ impl Blobs {
         self.make_room_on_disk(index, needed_bytes)
     }
 
-    /// Evicts until the disk has room for `needed` more bytes, beside what stays free.
+    /// Evicts until the disk has room for `needed` more bytes, beside what stays free; changes nothing if that cannot be.
     fn make_room_on_disk(&self, index: &mut Index, needed_bytes: u64) -> Result<(), BlobError> {
         if needed_bytes == 0 {
             return Ok(());
@@ -545,15 +547,14 @@ impl Blobs {
         if lacking_bytes == 0 {
             return Ok(());
         }
+        if index.evictable_bytes() < lacking_bytes {
+            return Err(BlobError::DiskFull { needed_bytes, free_bytes: free_bytes() });
+        }
         let in_use = |index: &Index| index.total_bytes + index.partial_bytes;
         let before = in_use(index);
-        // Some systems give space back a little later.
+        // What went is counted, since some systems give its space back a little later.
         while before - in_use(index) < lacking_bytes && self.evict(index) {}
-        let free_bytes = free_bytes();
-        if before - in_use(index) >= lacking_bytes || lacks(free_bytes) == 0 {
-            return Ok(());
-        }
-        Err(BlobError::DiskFull { needed_bytes, free_bytes })
+        Ok(())
     }
 
     /// Removes what is needed least. Whether there was something.

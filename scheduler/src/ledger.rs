@@ -292,7 +292,7 @@ impl Ledger {
         self.closed.is_some()
     }
 
-    /// It is not over as long as a task of it is not.
+    /// Opens a bag again of which some task is not over, after all results that are stored were restored.
     pub(crate) fn reopen_unless_over(&mut self) {
         let (done, failed) = self.over();
         if done.len() + failed.len() < self.bag.tasks {

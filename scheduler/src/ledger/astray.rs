@@ -42,9 +42,9 @@ pub(crate) struct Hop {
 /// The ledger's part of it.
 #[derive(Debug, Default)]
 pub(super) struct Astray {
-    /// Tasks that were lost beside others that were not.
+    /// Tasks that one request has lost so far, or more.
     once: IntervalSet,
-    /// Tasks that the tree does not bring.
+    /// Tasks that are to go another way than through the tree.
     other_way: IntervalSet,
     /// How many went another way so far, each as often as it did.
     tasks: u64,

@@ -131,6 +131,9 @@ impl Peer {
                 && let Some(ledger) = self.ledgers.get_mut(&bag.id)
             {
                 ledger.reopen_unless_over();
+                if !ledger.is_closed() && bag.submitter.peer != self.io.me.peer {
+                    given_up.insert(bag.id);
+                }
             }
         }
         for record in records {
