@@ -13,6 +13,7 @@
 
 mod durable;
 mod partial;
+mod readers;
 mod writer;
 
 use std::collections::{BTreeMap, HashMap};
@@ -30,6 +31,7 @@ use tracing::warn;
 use self::partial::Partial;
 
 pub use self::partial::Incoming;
+pub use self::readers::{Claim, Loan, To};
 pub use self::writer::BlobWriter;
 /// Name of a blob: the BLAKE3 hash of its content.
 pub use blake3::Hash;
@@ -134,6 +136,7 @@ struct Inner {
     // Held for look-ups, renames and unlinks, never while content is read, written or hashed.
     index: Mutex<Index>,
     syncs: durable::Syncs,
+    readers: readers::Readers,
 }
 
 #[derive(Debug, Default)]
@@ -256,6 +259,7 @@ impl Blobs {
             quota_bytes: AtomicU64::new(quota_bytes),
             index: Mutex::new(index),
             syncs: durable::Syncs::default(),
+            readers: readers::Readers::default(),
         }));
         // Nothing is pinned yet, so this cannot fail for want of room.
         blobs.make_room(&mut blobs.index(), 0)?;

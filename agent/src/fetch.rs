@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use idlewood_overlay::{Contact, PeerId};
-use idlewood_scheduler::BagId;
+use idlewood_scheduler::{BagId, BagKey};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
@@ -28,7 +28,7 @@ use self::places::{Place, Places};
 pub(crate) use self::sources::Patience;
 use self::sources::Sources;
 use crate::blobs::{BlobError, Blobs, Hash, Incoming};
-use crate::net::{ChunkReply, NetHandle};
+use crate::net::{self, ChunkReply, NetHandle};
 
 /// Between two tries where all sources are busy: the first pause. It doubles each time nothing comes.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
@@ -152,27 +152,33 @@ impl Fetcher {
         Downloads { under_way, waiting, left_alone, found_slow }
     }
 
-    /// Gets the blob `hash` of at most `size_max` bytes for a bag, from here or from the first of `sources` that gives it, and
+    /// Gets the blob `hash` of at most `size_max` bytes, from here or from the first machine of its origin that gives it, and
     /// returns where it is. Pin it first if it must stay.
     ///
     /// Dropping the future ends the download, unless somebody else waits for it too: then theirs goes on.
     ///
     /// # Errors
     /// When no source gives it, it is too large, or this machine cannot keep it.
-    pub async fn fetch(
-        &self,
-        hash: Hash,
-        size_max: u64,
-        sources: Vec<Contact>,
-        of: BagId,
-    ) -> Result<PathBuf, FetchError> {
+    pub async fn fetch(&self, hash: Hash, size_max: u64, origin: &Origin) -> Result<PathBuf, FetchError> {
         let asked = Instant::now();
         if let Some(path) = self.0.here(hash, size_max).await? {
             return Ok(path);
         }
         let share = self.0.share(hash);
-        self.0.take_turn(&share.download, asked, Wanted { hash, size_max, of }, &sources).await
+        let wanted = Wanted { hash, size_max, of: origin.bag, key: origin.key };
+        self.0.take_turn(&share.download, asked, wanted, &origin.sources).await
     }
+}
+
+/// Where blobs of a bag come from.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    /// Which bag.
+    pub bag: BagId,
+    /// Its key, where this machine has it: others show its blobs to who has.
+    pub key: Option<BagKey>,
+    /// Who may have them, in the order in which they are asked.
+    pub sources: Vec<Contact>,
 }
 
 /// What is fetched.
@@ -181,6 +187,7 @@ struct Wanted {
     hash: Hash,
     size_max: u64,
     of: BagId,
+    key: Option<BagKey>,
 }
 
 impl Inner {
@@ -274,13 +281,13 @@ impl Inner {
 
     /// Goes on with a blob from one source for as long as that gives pieces of it.
     async fn download_from(&self, source: &Contact, wanted: Wanted) -> Result<(), SourceError> {
-        let Wanted { hash, size_max, of } = wanted;
+        let Wanted { hash, size_max, of, .. } = wanted;
         let peer = source.peer;
         let place = self.places.take(peer, of).await;
         let mut incoming = self.resume(wanted).await?;
         let mut came = false;
         loop {
-            let Some((total, bytes)) = self.piece(source, hash, incoming.written(), &place).await? else {
+            let Some((total, bytes)) = self.piece(source, wanted, incoming.written(), &place).await? else {
                 return Err(SourceError::Busy { came });
             };
             if total > size_max {
@@ -312,7 +319,7 @@ impl Inner {
         }
     }
 
-    async fn resume(&self, Wanted { hash, size_max, of }: Wanted) -> Result<Incoming, SourceError> {
+    async fn resume(&self, Wanted { hash, size_max, of, .. }: Wanted) -> Result<Incoming, SourceError> {
         let blobs = self.blobs.clone();
         blocking(move || blobs.resume(hash, size_max, of)).await
     }
@@ -321,7 +328,7 @@ impl Inner {
     async fn piece(
         &self,
         source: &Contact,
-        hash: Hash,
+        Wanted { hash, of, key, .. }: Wanted,
         offset: u64,
         _place: &Place,
     ) -> Result<Option<(u64, Vec<u8>)>, SourceError> {
@@ -331,7 +338,7 @@ impl Inner {
             let left = left.as_secs();
             return Err(SourceError::Source(format!("{peer:?} answers too slowly, and is left alone for {left} s")));
         }
-        let reply = self.net.chunk(source, hash, offset).await;
+        let reply = self.net.chunk(source, net::Wanted { hash, offset, bag: of, key }).await;
         let bytes = if let Ok(ChunkReply::Chunk { bytes, .. }) = &reply { bytes.len() } else { 0 };
         if let Some(alone) = self.sources.answered(Instant::now(), peer, asked.elapsed(), bytes) {
             warn!(source = ?peer, alone_s = alone.as_secs(), "a source answers too slowly, or not at all, and is left alone");
@@ -350,7 +357,9 @@ impl Inner {
                 Ok(Some((total, bytes)))
             }
             Ok(ChunkReply::Busy) => Ok(None),
-            Ok(ChunkReply::Missing) => Err(SourceError::Source(format!("{peer:?} does not have it"))),
+            Ok(ChunkReply::Missing) => {
+                Err(SourceError::Source(format!("{peer:?} does not have it, or not for this machine")))
+            }
             Err(error) => Err(SourceError::Source(error.to_string())),
         }
     }

@@ -37,4 +37,4 @@ pub use membership::{Membership, MembershipError, MembershipFiles, NAME_BYTES_MA
 pub(crate) use receipt::{Batch, Proof};
 pub use receipt::{Ending, RECEIPT_BYTES_MAX, Receipt, Statement};
 pub use revocation::{REVOCATION_BYTES_MAX, REVOCATIONS_MAX, Revocation, Revocations};
-pub use signed::SignedManifest;
+pub use signed::{SignedBag, SignedForm};

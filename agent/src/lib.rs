@@ -12,6 +12,7 @@ pub mod client;
 mod clock;
 pub mod control;
 pub mod demo;
+pub mod envelope;
 pub mod fetch;
 #[cfg(test)]
 mod fuzz;

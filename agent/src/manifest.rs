@@ -1,19 +1,19 @@
 //! What a bag runs: the part of a submission that every executor needs and the scheduler does not.
 //!
-//! The manifest, signed ([`SignedManifest`]), is a blob; its BLAKE3 is the bag's id. Executors fetch it from the submitter (or from whoever has
-//! it) when they first start a task of the bag. What a task produced travels back as one blob too, [`TaskOutput`].
+//! The manifest is a blob; the bag's envelope, which its submitter signs, names it ([`crate::envelope`]). Executors fetch it from the
+//! submitter (or from whoever has it) when they first start a task of the bag. What a task produced travels back as one blob too,
+//! [`TaskOutput`].
 
 mod bounded;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
-use idlewood_overlay::{PeerId, WallTime};
-use idlewood_scheduler::{BagId, BlobId, manifest_age};
+use idlewood_overlay::PeerId;
+use idlewood_scheduler::BlobId;
 use serde::{Deserialize, Serialize};
 
 use self::bounded::{at_most, at_most_pairs};
-use crate::grid::SignedManifest;
+use crate::envelope::Label;
 use crate::worker::left::FILES_MAX;
 
 /// Version of the forms below.
@@ -119,6 +119,9 @@ pub struct Manifest {
     /// The program runs on machines whose owner lets native programs run, and whose system can execute it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub native: bool,
+    /// The blob that it was read from. None where it is within what its submitter signed, and before it is written.
+    #[serde(skip)]
+    pub blob: Option<BlobId>,
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -170,34 +173,15 @@ pub enum ManifestError {
 }
 
 impl Manifest {
-    /// How long ago it was made by a clock that shows `now`; the longest duration where it has no date, or one so far ahead that
-    /// it tells nothing.
-    pub fn age(&self, now: WallTime) -> Duration {
-        let made_us = i64::try_from(self.made_s).unwrap_or(i64::MAX).saturating_mul(1_000_000);
-        if self.made_s == 0 { Duration::MAX } else { manifest_age(WallTime(made_us), now) }
+    /// What all may know of it.
+    pub fn label(&self) -> Label {
+        let &Self { submitter, tasks, made_s, memory_bytes, native, .. } = self;
+        Label { submitter, tasks, made_s, program: self.program.blob, memory_bytes, native }
     }
 
-    /// The bytes that are signed.
+    /// Its encoding.
     pub fn encode(&self) -> Vec<u8> {
         to_cbor(self)
-    }
-
-    /// Opens a signed manifest, and reads nothing of what is in it.
-    ///
-    /// # Errors
-    /// [`ManifestError::Malformed`].
-    pub fn open_signed(bytes: &[u8]) -> Result<SignedManifest, ManifestError> {
-        SignedManifest::decode(bytes, MANIFEST_BYTES_MAX as usize)
-            .map_err(|_| ManifestError::Malformed("it is not signed".to_owned()))
-    }
-
-    /// Reads and validates the manifest in a signed one of this machine's own; who signed it is not looked at.
-    ///
-    /// # Errors
-    /// [`ManifestError`]: none of it may be used.
-    pub fn decode_signed(bytes: &[u8]) -> Result<(Self, SignedManifest), ManifestError> {
-        let signed = Self::open_signed(bytes)?;
-        Ok((Self::decode(&signed.manifest)?, signed))
     }
 
     /// Reads and validates a manifest. That takes, whatever the bytes are, twice their size and 150 MB at most.
@@ -209,11 +193,6 @@ impl Manifest {
             .map_err(|error| ManifestError::Malformed(error.to_string()))?;
         manifest.validate()?;
         Ok(manifest)
-    }
-
-    /// The bag's id: the hash of the signed manifest.
-    pub fn id(bytes: &[u8]) -> BagId {
-        BagId(*blake3::hash(bytes).as_bytes())
     }
 
     /// Whether its parts fit.
@@ -425,7 +404,11 @@ pub fn is_file_name(name: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::time::Duration;
+
+    use idlewood_overlay::WallTime;
+
     use super::*;
 
     #[test]
@@ -447,7 +430,7 @@ mod tests {
         Entry { text: text.to_owned(), input: file.map(input) }
     }
 
-    fn manifest() -> Manifest {
+    pub(crate) fn manifest() -> Manifest {
         Manifest {
             version: MANIFEST_VERSION,
             name: "bag".to_owned(),
@@ -467,6 +450,7 @@ mod tests {
             success_codes: vec![0],
             deterministic: false,
             native: false,
+            blob: None,
         }
     }
 
@@ -514,13 +498,13 @@ mod tests {
         assert_eq!(without("disk_bytes"), Manifest { disk_bytes: DISK_BYTES_DEFAULT, ..manifest() });
         let undated = without("made_s");
         assert_eq!(undated, Manifest { made_s: 0, ..manifest() });
-        assert_eq!(undated.age(WallTime(1_700_000_000_000_000)), Duration::MAX, "nobody knows");
+        assert_eq!(undated.label().age(WallTime(1_700_000_000_000_000)), Duration::MAX, "nobody knows");
     }
 
     #[test]
     fn a_manifest_is_as_old_as_its_date_says() {
         let at = |s: i64| WallTime(s * 1_000_000);
-        let age = |made_s, now| Manifest { made_s, ..manifest() }.age(now);
+        let age = |made_s, now| Manifest { made_s, ..manifest() }.label().age(now);
         assert_eq!(age(1_700_000_000, at(1_700_000_077)), Duration::from_secs(77));
         assert_eq!(age(1_700_000_000, at(1_699_999_900)), Duration::ZERO, "clocks are never quite alike");
         assert_eq!(age(1_700_000_000, at(1_699_000_000)), Duration::MAX, "one of the two clocks is wrong");

@@ -43,6 +43,7 @@ use std::time::Duration;
 
 use blake3::Hash;
 use idlewood_overlay::{Contact, PeerId};
+use idlewood_scheduler::{BagId, BagKey};
 use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
 use tokio::runtime::Handle;
@@ -239,10 +240,23 @@ struct Outbound {
     share: Share,
 }
 
+/// A piece of a blob of a bag.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// Which blob.
+    pub hash: Hash,
+    /// From which byte on.
+    pub offset: u64,
+    /// Of which bag.
+    pub bag: BagId,
+    /// That bag's key, where this machine has it.
+    pub key: Option<BagKey>,
+}
+
 #[derive(Debug)]
 enum Item {
     Message(Outbound),
-    Chunk { hash: [u8; 32], offset: u64, reply: oneshot::Sender<Result<ChunkReply, ChunkError>> },
+    Chunk { wanted: Wanted, reply: oneshot::Sender<Result<ChunkReply, ChunkError>> },
     Grid(Vec<u8>),
 }
 
@@ -387,10 +401,10 @@ impl NetHandle {
     ///
     /// # Errors
     /// When the peer cannot be reached or answers nonsense.
-    pub async fn chunk(&self, from: &Contact, hash: Hash, offset: u64) -> Result<ChunkReply, ChunkError> {
+    pub async fn chunk(&self, from: &Contact, wanted: Wanted) -> Result<ChunkReply, ChunkError> {
         let (reply, answer) = oneshot::channel();
         let call = async {
-            let item = Item::Chunk { hash: *hash.as_bytes(), offset, reply };
+            let item = Item::Chunk { wanted, reply };
             let command = Command::Send { to: from.peer, address: from.address.clone(), item };
             self.commands.send(command).await.map_err(|_| ChunkError::Closed)?;
             answer.await.map_err(|_| ChunkError::Closed)?

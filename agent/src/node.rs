@@ -39,7 +39,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use idlewood_overlay::{Contact, PeerId};
-use idlewood_scheduler::{BagId, Config, Peer, Record, RecordError};
+use idlewood_scheduler::{BagId, Config, Peer, Record, RecordError, Seed};
 use libp2p::Multiaddr;
 use tokio::sync::mpsc;
 
@@ -163,8 +163,9 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
     let records = read_records(std::mem::take(&mut opened.records))?;
     tell_losses(&opened, &records);
     tell_given_up(id, &records);
-    let kept = kept::Kept::restore(&blobs, &records);
-    let peer = Peer::restore(config.clone(), grid, me, rand::random(), clock.now(), wall, records)
+    let seed = Seed { chance: rand::random(), bags: gate.bag_secret() };
+    let kept = kept::Kept::restore(&blobs, seed, &records);
+    let peer = Peer::restore(config.clone(), grid, me, seed, clock.now(), wall, records)
         .with_context(|| "the agent's settings make no sense")?;
 
     let (worker_sender, worker_events) = mpsc::channel(runs::JOBS_MAX * config.places() as usize);

@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 use idlewood::blobs::Blobs;
 use idlewood::grid::{Gate, Membership, Offer, Role, join, now_s};
 use idlewood::identity;
-use idlewood::net::{self, ChunkError, NetConfig, NetEvent, NetHandle};
+use idlewood::net::{self, ChunkError, NetConfig, NetEvent, NetHandle, Wanted};
 use idlewood_overlay::Contact;
+use idlewood_scheduler::BagId;
 use libp2p::core::Endpoint;
 use libp2p::core::transport::{DialOpts, PortUse, Transport as _};
 use libp2p::core::upgrade::OutboundConnectionUpgrade as _;
@@ -482,7 +483,8 @@ async fn answers_that_are_too_long_or_never_come_are_given_up() {
     for (number, answer) in (1..).zip(answers) {
         let net = stage.victim.net.clone();
         let to = peer.clone();
-        let asked = tokio::spawn(async move { net.chunk(&to, blake3::hash(b"x"), 0).await });
+        let wanted = Wanted { hash: blake3::hash(b"x"), offset: 0, bag: BagId([0; 32]), key: None };
+        let asked = tokio::spawn(async move { net.chunk(&to, wanted).await });
         let stream = evil.request(&protocol, b"\xa1\x65Chunk").await;
         if let Some(answer) = &answer {
             // What is over the window is not sent by who is honest.

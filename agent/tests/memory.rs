@@ -54,6 +54,7 @@ fn manifest() -> Manifest {
         success_codes: Vec::new(),
         deterministic: false,
         native: false,
+        blob: None,
     }
 }
 

@@ -1,11 +1,11 @@
-//! Bags of tasks, as the scheduler knows them: numbers only. What a task runs and reads stays with the agent,
-//! in the manifest whose hash is the bag's id.
+//! Bags of tasks, as the scheduler knows them: numbers only. What a task runs and reads stays with the agent, in the bag's
+//! manifest.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use idlewood_overlay::{Contact, Side, WallTime};
+use idlewood_overlay::{Contact, PeerId, Side, WallTime};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::queue::WORK_MOPS_MIN;
@@ -39,7 +39,7 @@ pub const SMALL_OUTPUTS_BYTES_MAX: usize = 128 * 1024;
 /// Deepest path down the tree; position keys have 256 bits, and so has a trie over them levels.
 const PATH_LENGTH_MAX: usize = 256;
 
-/// A bag's identity: BLAKE3 of its manifest.
+/// A bag's identity: BLAKE3 of what its submitter signed of it, which everybody may read.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BagId(#[serde(with = "idlewood_overlay::bytes32")] pub [u8; 32]);
 
@@ -52,6 +52,42 @@ impl fmt::Display for BagId {
 impl fmt::Debug for BagId {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "bag:{self}")
+    }
+}
+
+/// What a submitter tells those alone who hold tasks of a bag: who proves that it has it may read the bag's blobs. A bag's id
+/// is no secret, since requests pass through others' routers.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BagKey(#[serde(with = "idlewood_overlay::bytes32")] [u8; 32]);
+
+impl BagKey {
+    /// The key of a bag, by a secret that its submitter's machine alone has and never changes.
+    pub(crate) fn of(secret: &[u8; 32], bag: BagId) -> Self {
+        Self(*blake3::keyed_hash(secret, &bag.0).as_bytes())
+    }
+
+    /// What shows `reader`'s peer `server` that `reader` has this key. It is good between the two alone, so that who is shown it
+    /// cannot show it to others.
+    pub fn proof(&self, reader: PeerId, server: PeerId) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        *hasher.update(&reader.0).update(&server.0).finalize().as_bytes()
+    }
+
+    /// Whether this is that proof. Takes as long whatever is wrong with it.
+    pub fn is_proven(&self, proof: [u8; 32], reader: PeerId, server: PeerId) -> bool {
+        blake3::Hash::from_bytes(self.proof(reader, server)) == blake3::Hash::from_bytes(proof)
+    }
+}
+
+impl From<[u8; 32]> for BagKey {
+    fn from(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl fmt::Debug for BagKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a bag's key")
     }
 }
 

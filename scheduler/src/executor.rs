@@ -36,7 +36,7 @@ use idlewood_overlay::{Contact, PeerId, Time};
 
 use self::held::Held;
 use self::shelf::Shelf;
-use crate::bag::{AGE_MAX, BagHeader, BagId, Checkpoint, Request, TaskId, TaskResult, answer_within};
+use crate::bag::{AGE_MAX, BagHeader, BagId, BagKey, Checkpoint, Request, TaskId, TaskResult, answer_within};
 use crate::config::{Config, PerSubmitter};
 use crate::io::{Io, Then};
 use crate::ledger::{AVOID_MAX, FAILED_IN_ROW};
@@ -93,6 +93,7 @@ pub(crate) struct Lease {
     pub(crate) term: Duration,
     pub(crate) drop: IntervalSet,
     pub(crate) rest: Duration,
+    pub(crate) key: Option<BagKey>,
 }
 
 /// The executor of one peer.
@@ -324,12 +325,13 @@ impl Executor {
 
     /// The submitter of a bag answers, or speaks unasked.
     pub(crate) fn lease(&mut self, from: PeerId, lease: Lease, io: &mut Io, config: &Config) {
-        let Lease { bag, version, submitter, term, drop, rest } = lease;
+        let Lease { bag, version, submitter, term, drop, rest, key } = lease;
         let Some(held) = self.held.get_mut(&bag).filter(|held| held.bag.submitter.peer == from) else { return };
         if let Some(submitter) = submitter {
             held.bag.submitter = submitter;
         }
         held.confirmed = true;
+        held.key = key.or(held.key);
         if !rest.is_zero() && self.failed_in_row >= FAILED_IN_ROW {
             self.resting_until = Some(io.now + rest.min(AVOID_MAX));
             self.changed = true;
@@ -350,6 +352,11 @@ impl Executor {
             return;
         }
         self.give_up(bag, &drop, io);
+    }
+
+    /// What a bag's submitter has told this machine to read its blobs with.
+    pub(crate) fn bag_key(&self, bag: BagId) -> Option<BagKey> {
+        self.held.get(&bag)?.key
     }
 
     /// The submitter of these bags answers to a renewal.

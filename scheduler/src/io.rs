@@ -121,6 +121,8 @@ pub(crate) struct Io {
     pub(crate) watch: Watch,
     /// Nobody else's: what is checked of machines that are believed alone is drawn with it.
     pub(crate) secret: u64,
+    /// Nobody else's either: of it come the keys of the bags that are submitted here.
+    pub(crate) bag_secret: [u8; 32],
     pub(crate) effects: Vec<Effect>,
     /// Messages of this peer to itself: they never leave the process.
     pub(crate) local: VecDeque<Message>,
@@ -151,6 +153,7 @@ impl Io {
             reputations: Reputations::default(),
             watch: Watch::default(),
             secret: 0,
+            bag_secret: [0; 32],
             effects: Vec::new(),
             local: VecDeque::new(),
             next_ticket: 0,

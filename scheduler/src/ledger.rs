@@ -430,7 +430,7 @@ impl Ledger {
         if self.unasked > unasked_before {
             let (term, submitter) = (self.term(io, config), Some((&io.me).into()));
             let (drop, rest) = (IntervalSet::new(), Duration::ZERO);
-            io.send(executor.clone(), Message::Lease { bag, version: 0, submitter, term, drop, rest });
+            io.send(executor.clone(), Message::Lease { bag, version: 0, submitter, term, drop, rest, key: None });
         }
         Message::acks(bag, &unwanted).for_each(|ack| io.send(executor.clone(), ack));
         if !retried.is_empty() {
@@ -528,7 +528,7 @@ impl Ledger {
         let lost = IntervalSet::from(index..index + 1);
         let term = Duration::ZERO;
         let rest = Duration::ZERO;
-        let lease = Message::Lease { bag: self.bag.id, version: 0, submitter: None, term, drop: lost, rest };
+        let lease = Message::Lease { bag: self.bag.id, version: 0, submitter: None, term, drop: lost, rest, key: None };
         io.send(executor.clone(), lease);
         self.reissued += 1;
         self.take_back(index, &executor, None, io);
@@ -610,7 +610,7 @@ impl Ledger {
             changes.push(Change::Delete(RecordKey::Placed(bag, peer)));
             if !placement.ranges.is_empty() {
                 let (term, drop, rest) = (Duration::ZERO, placement.ranges, Duration::ZERO);
-                let lease = Message::Lease { bag, version: 0, submitter: None, term, drop, rest };
+                let lease = Message::Lease { bag, version: 0, submitter: None, term, drop, rest, key: None };
                 then.push(Then::Send(placement.executor, lease));
             }
         }

@@ -28,16 +28,16 @@ pub mod summary;
 mod watch;
 
 pub use bag::{
-    AGE_MAX, BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, BlobId, Checkpoint, DeclineReason, Finished, Path,
-    REQUEST_INTERVALS_MAX, Request, SMALL_OUTPUT_BYTES_MAX, SMALL_OUTPUTS_BYTES_MAX, SmallOutput, TaskId, TaskResult,
-    manifest_age,
+    AGE_MAX, BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, BagKey, BlobId, Checkpoint, DeclineReason, Finished,
+    Path, REQUEST_INTERVALS_MAX, Request, SMALL_OUTPUT_BYTES_MAX, SMALL_OUTPUTS_BYTES_MAX, SmallOutput, TaskId,
+    TaskResult, manifest_age,
 };
 pub use config::{Config, PerSubmitter};
 pub use executor::{HeldView, RunningTask};
 pub use io::Ticket;
 pub use ledger::{BagView, Declines, REPLICAS_MAX, Replication, Swallowed};
 pub use message::{Asker, DecodeError, MESSAGE_BYTES_MAX, Message, RESULTS_MAX, Speaker, results_within};
-pub use peer::{Effect, Event, Notice, Peer, RestoreError, Submission, SubmitError, TaskOutcome};
+pub use peer::{Approval, Effect, Event, Notice, Peer, RestoreError, Seed, Submission, SubmitError, TaskOutcome};
 pub use record::{Change, Closing, Record, RecordError, RecordKey};
 pub use reputation::Reputation;
 pub use router::{ClimbingRule, Platform};

@@ -9,8 +9,8 @@ use idlewood_overlay::{ADDRESS_BYTES_MAX, Contact, Member, Node, PeerId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::bag::{
-    BagId, DeclineReason, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request, SMALL_OUTPUTS_BYTES_MAX, TaskResult,
-    is_zero,
+    BagId, BagKey, DeclineReason, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX, Request, SMALL_OUTPUTS_BYTES_MAX,
+    TaskResult, is_zero,
 };
 use crate::queue::{SLOTS_MAX, SPEED_MOPS_MIN};
 use crate::ranges::IntervalSet;
@@ -153,6 +153,9 @@ pub enum Message {
         /// on which all has failed lately.
         #[serde(default, skip_serializing_if = "Duration::is_zero")]
         rest: Duration,
+        /// With what the receiver reads the bag's blobs, as long as it holds tasks of it.
+        #[serde(rename = "k", default, skip_serializing_if = "Option::is_none")]
+        key: Option<BagKey>,
     },
     /// Executor to submitter: of these bags I account for what my `Holding` of that version said, less what you have
     /// acknowledged or had dropped since. Renews the leases in less space than `Holding`.

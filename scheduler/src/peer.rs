@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use idlewood_overlay::{Contact, GridId, Member, Node, Nonce, Overlay, PayloadCodec, PeerId, Time};
 
-pub use self::event::{Effect, Event, Notice, Submission, SubmitError, TaskOutcome};
+pub use self::event::{Approval, Effect, Event, Notice, Submission, SubmitError, TaskOutcome};
 use self::redistribution::Asking;
 use self::removal::Removals;
-pub use self::restore::RestoreError;
+pub use self::restore::{RestoreError, Seed};
 use crate::bag::{BAG_TASKS_MAX, BAG_WORK_MOPS_MAX, BagHeader, BagId, Request, TaskId, TaskResult};
 use crate::config::Config;
 use crate::executor::{Executor, Lease};
@@ -298,9 +298,9 @@ impl Peer {
                 }
             }
             Message::Renewal { executor, bags } => self.renewal(executor.contact(from), bags),
-            Message::Lease { bag, version, submitter, term, drop, rest } => {
+            Message::Lease { bag, version, submitter, term, drop, rest, key } => {
                 let submitter = submitter.map(|submitter| submitter.contact(from));
-                let lease = Lease { bag, version, submitter, term, drop, rest };
+                let lease = Lease { bag, version, submitter, term, drop, rest, key };
                 self.executor.lease(from, lease, &mut self.io, &self.config);
             }
             Message::Renewed { bags, term } => {

@@ -22,8 +22,9 @@ use idlewood_overlay::{
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::summary::Summary;
 use idlewood_scheduler::{
-    Asker, BagHeader, BagId, BlobId, Change, Checkpoint, Config, DeclineReason, Effect, Event, Finished, Message, Path,
-    Peer, Record, Replication, Request, SmallOutput, Speaker, Submission, TaskId, TaskOutcome, TaskResult,
+    Approval, Asker, BagHeader, BagId, BlobId, Change, Checkpoint, Config, DeclineReason, Effect, Event, Finished,
+    Message, Path, Peer, Record, Replication, Request, SmallOutput, Speaker, Submission, TaskId, TaskOutcome,
+    TaskResult,
 };
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -306,6 +307,7 @@ impl Source<'_> {
                 term: self.time(),
                 drop: self.ranges(),
                 rest: self.time(),
+                key: self.maybe(|source| [source.number() as u8; 32].into()),
             },
             11 => {
                 let bags = (0..self.below(5)).map(|_| (self.bag(), self.number())).collect();
@@ -455,8 +457,8 @@ impl Host {
         while let Some(bag) = self.authorising.pop_front() {
             // Some are fresh, some old, and of some nobody knows.
             let ages = [Duration::ZERO, Duration::from_secs(599), Duration::from_secs(86_400), Duration::MAX];
-            let verdict =
-                if bag.0[0] % 8 == 7 { Err(DeclineReason::Role) } else { Ok(ages[usize::from(bag.0[0] % 4)]) };
+            let approval = Approval { signed_ago: ages[usize::from(bag.0[0] % 4)], at_hand: bag.0[1] % 2 == 0 };
+            let verdict = if bag.0[0] % 8 == 7 { Err(DeclineReason::Role) } else { Ok(approval) };
             self.give(Event::Authorised { bag, verdict });
         }
     }
@@ -789,7 +791,7 @@ fn a_flood_of_invented_bags_fills_neither_memory_nor_disk() {
     let (drop, rest) = (IntervalSet::new(), Duration::ZERO);
     host.give(Event::Received {
         from,
-        message: Message::Lease { bag: BagId([0; 32]), version, submitter, term, drop, rest },
+        message: Message::Lease { bag: BagId([0; 32]), version, submitter, term, drop, rest, key: None },
     });
     let id = |number: u32| {
         let mut id = [0; 32];

@@ -9,8 +9,8 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, GridId, Node, PeerId, Time, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
-    BagHeader, BagId, BlobId, Change, Config, Effect, Event, Finished, Message, Path, Peer, PerSubmitter, Record,
-    RecordKey, Request, TaskId, TaskOutcome,
+    Approval, BagHeader, BagId, BlobId, Change, Config, Effect, Event, Finished, Message, Path, Peer, PerSubmitter,
+    Record, RecordKey, Request, TaskId, TaskOutcome,
 };
 use proptest::prelude::*;
 
@@ -141,12 +141,13 @@ impl Machine {
                     self.holding.insert(bag, (version, ranges.len()));
                     // Its submitter is there, and content with it.
                     let (term, drop, rest) = (Duration::from_secs(60), IntervalSet::new(), Duration::ZERO);
-                    let message = Message::Lease { bag, version, submitter: None, term, drop, rest };
+                    let message = Message::Lease { bag, version, submitter: None, term, drop, rest, key: None };
                     events.push_back(Event::Received { from: PeerId([1; 32]), message });
                 }
             }
             Effect::Authorise { bag } => {
-                events.push_back(Event::Authorised { bag: bag.id, verdict: Ok(Duration::ZERO) })
+                let approval = Approval { signed_ago: Duration::ZERO, at_hand: true };
+                events.push_back(Event::Authorised { bag: bag.id, verdict: Ok(approval) });
             }
             Effect::MeasureTask { .. }
             | Effect::FetchOutput { .. }
@@ -440,6 +441,7 @@ fn a_frozen_task_can_be_dropped() {
         term: Duration::from_secs(60),
         drop: IntervalSet::from(0..1),
         rest: Duration::ZERO,
+        key: None,
     };
     machine.give(Event::Received { from: PeerId([1; 32]), message: lease.clone() });
     machine.give(Event::Received { from: PeerId([1; 32]), message: lease });
@@ -535,6 +537,7 @@ proptest! {
                         term: Duration::from_secs(60),
                         drop: IntervalSet::from(index..index + 1),
                         rest: Duration::ZERO,
+        key: None,
                     };
                     machine.give(Event::Received { from: PeerId([1; 32]), message: lease });
                 }

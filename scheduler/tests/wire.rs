@@ -101,6 +101,7 @@ fn messages() -> Vec<Message> {
             term: Duration::from_secs(60),
             drop: IntervalSet::new(),
             rest: Duration::ZERO,
+            key: Some([3; 32].into()),
         },
         Message::Lease {
             bag: bag().id,
@@ -109,6 +110,7 @@ fn messages() -> Vec<Message> {
             term: Duration::ZERO,
             drop: IntervalSet::from(4..5),
             rest: Duration::ZERO,
+            key: None,
         },
         Message::Renewal { executor: speaker(2), bags: vec![(bag().id, 6), (BagId([8; 32]), 70)] },
         Message::Renewed { bags: vec![(bag().id, 6)], term: Duration::from_secs(60) },
@@ -325,7 +327,7 @@ fn impossible_messages_are_refused() {
     let renewal = Message::Renewal { executor: astray(), bags: Vec::new() };
     assert_eq!(Message::decode(&renewal.encode()), Err(DecodeError::Invalid("renewal")));
     let (submitter, term, drop, rest) = (Some(astray()), Duration::ZERO, IntervalSet::new(), Duration::ZERO);
-    let lease = Message::Lease { bag: bag().id, version: 0, submitter, term, drop, rest };
+    let lease = Message::Lease { bag: bag().id, version: 0, submitter, term, drop, rest, key: None };
     assert_eq!(Message::decode(&lease.encode()), Err(DecodeError::Invalid("lease")));
     for (speed_mops, stretch) in [
         (f64::NAN, 0.0),

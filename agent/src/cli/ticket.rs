@@ -11,9 +11,9 @@ use serde_json::json;
 
 use super::Context;
 use super::bag::BagName;
+use crate::envelope::Opened;
 use crate::grid::Membership;
 use crate::identity::IDENTITY_FILE;
-use crate::manifest::Manifest;
 use crate::output::{self, Format};
 use crate::ticket::{TICKET_BYTES_MAX, Ticket, TicketError};
 
@@ -47,8 +47,18 @@ pub(super) fn ticket(context: &Context, args: &TicketArgs) -> anyhow::Result<Exi
     let content = client.ticket(&args.id.0, args.results)?;
     let identity = context.state_dir.join(IDENTITY_FILE);
     let identity = fs::read_to_string(&identity).with_context(|| format!("cannot read {}", identity.display()))?;
-    let manifest = client.download(&content.bag)?;
-    let (needs, _) = Manifest::decode_signed(&manifest).context("the bag's manifest on this disk is damaged")?;
+    let signed = client.download(&content.bag)?;
+    let opened = Opened::unsealed(&signed).and_then(|signed| Opened::read(&signed));
+    let mut blobs = vec![ByteBuf::from(signed)];
+    let needs = match opened.context("what was signed of the bag is damaged on this disk")? {
+        Opened::Manifest(manifest) => *manifest,
+        Opened::Envelope(envelope) => {
+            let manifest = client.download(&hex::encode(envelope.manifest.0))?;
+            let needs = envelope.manifest(&manifest).context("the bag's manifest on this disk is damaged")?;
+            blobs.push(ByteBuf::from(manifest));
+            needs
+        }
+    };
     let membership = Membership::read_files(&context.state_dir)?;
     let bytes = needs.blobs().map(|input| input.bytes).sum::<u64>() + content.results_bytes;
     if bytes > TICKET_BYTES_MAX {
@@ -58,7 +68,6 @@ pub(super) fn ticket(context: &Context, args: &TicketArgs) -> anyhow::Result<Exi
     hashes.extend(content.results.iter().cloned());
     hashes.sort_unstable();
     hashes.dedup();
-    let mut blobs = vec![ByteBuf::from(manifest)];
     for hash in &hashes {
         blobs.push(ByteBuf::from(client.download(hash)?));
     }

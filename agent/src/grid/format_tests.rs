@@ -49,8 +49,13 @@ fn by_admin() -> Revocation {
     Revocation::issue(grid(), peer(3), 1_800_000_500, &key(2), Some(admin()))
 }
 
-fn signed_manifest() -> SignedManifest {
-    SignedManifest::sign(b"a manifest".to_vec(), chain().encode(), &key(3))
+fn signed_envelope() -> SignedBag {
+    SignedBag::sign(b"a manifest".to_vec(), chain().encode(), &key(3))
+}
+
+/// As agents signed before there were envelopes.
+fn signed_manifest() -> SignedBag {
+    SignedBag::sign_as(SignedForm::Manifest, b"a manifest".to_vec(), chain().encode(), &key(3))
 }
 
 const NOW_S: u64 = 1_801_000_000;
@@ -70,6 +75,7 @@ fn the_bytes_are_pinned() {
         ("revocation by the grid key", hex::encode(by_grid_key.encode())),
         ("revocation by an administrator", hex::encode(by_admin().encode())),
         ("signed manifest", hex::encode(signed_manifest().encode())),
+        ("signed envelope", hex::encode(signed_envelope().encode())),
         ("invitation", invitation().to_string()),
     ];
     insta::assert_snapshot!(golden.map(|(name, bytes)| format!("{name}\n{bytes}")).join("\n\n"));
@@ -87,9 +93,10 @@ fn what_is_encoded_is_decoded_and_within_its_size() {
     let revocation = Revocation::issue(grid(), peer(3), u64::MAX, &key(2), Some(longest));
     assert!(revocation.encode().len() <= REVOCATION_BYTES_MAX, "{}", revocation.encode().len());
     assert_eq!(Revocation::decode(&revocation.encode()), Ok(revocation));
-    let signed = signed_manifest();
-    assert_eq!(SignedManifest::decode(&signed.clone().encode(), 10), Ok(signed.clone()));
-    assert_eq!(SignedManifest::decode(&signed.encode(), 9), Err(Malformed), "too long");
+    for signed in [signed_manifest(), signed_envelope()] {
+        assert_eq!(SignedBag::decode(&signed.clone().encode(), 10), Ok(signed.clone()));
+        assert_eq!(SignedBag::decode(&signed.encode(), 9), Err(Malformed), "too long");
+    }
     let invitation = invitation();
     assert_eq!(invitation.to_string().parse(), Ok(invitation.clone()));
     assert_eq!(format!("\n  {invitation} \n").parse(), Ok(invitation));
@@ -257,10 +264,12 @@ proptest! {
     }
 
     #[test]
-    fn any_flipped_bit_of_a_signed_manifest_is_refused(position in 0..8 * signed_manifest().encode().len()) {
-        let mut bytes = signed_manifest().encode();
+    fn any_flipped_bit_of_what_is_signed_of_a_bag_is_refused(
+        position in 0..8 * signed_envelope().encode().len(), is_old in any::<bool>()
+    ) {
+        let mut bytes = if is_old { signed_manifest() } else { signed_envelope() }.encode();
         bytes[position / 8] ^= 1 << (position % 8);
-        let refused = match SignedManifest::decode(&bytes, 10) {
+        let refused = match SignedBag::decode(&bytes, 10) {
             Ok(flipped) => {
                 !flipped.is_signed_by(peer(3)) || Chain::decode(&flipped.chain).map_or(true, |it| verdict(&it, 3).is_err())
             }
@@ -313,8 +322,8 @@ fn mutations_of_what_is_signed() {
         }
         same(read.map(|read| read.encode()), bytes)
     });
-    mutations("signed manifest", vec![signed_manifest().encode()], |bytes| {
-        same(SignedManifest::decode(bytes, 1000).map(SignedManifest::encode), bytes)
+    mutations("signed manifest", vec![signed_manifest().encode(), signed_envelope().encode()], |bytes| {
+        same(SignedBag::decode(bytes, 1000).map(SignedBag::encode), bytes)
     });
     mutations("invitation", vec![invitation().to_string().into_bytes()], |bytes| {
         let Ok(Ok(read)) = std::str::from_utf8(bytes).map(|line| line.parse::<Invitation>()) else { return false };

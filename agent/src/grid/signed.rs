@@ -1,8 +1,8 @@
-//! Signed manifests: what a bag runs, with proof of who wants it.
+//! What a submitter signs of a bag, with proof of who wants it.
 //!
-//! The blob whose hash is the bag's id holds the manifest, the submitter's certificate and a signature by the submitter's
-//! key, so that neither content nor submitter of a bag can be changed, and nobody can give another's work as their own.
-//! Bytes: `docs/formats.md`.
+//! The blob whose hash is the bag's id holds the bag's envelope, which names the manifest, the submitter's certificate and a
+//! signature by the submitter's key, so that neither content nor submitter of a bag can be changed, and nobody can give another's
+//! work as their own. Agents before this one signed the manifest itself. Bytes: `docs/formats.md`.
 
 use idlewood_overlay::PeerId;
 use libp2p::identity::ed25519;
@@ -11,26 +11,48 @@ use serde::{Deserialize, Serialize};
 use super::canonical::{self, Malformed};
 use super::certificate::CHAIN_BYTES_MAX;
 
-/// What precedes a manifest's hash when it is signed.
-const DOMAIN: &[u8] = b"idlewood manifest v1";
+/// What is signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SignedForm {
+    /// The manifest, by agents before this one.
+    Manifest,
+    /// The envelope.
+    Envelope,
+}
 
-/// Version of signed manifests.
-const VERSION: u8 = 1;
+impl SignedForm {
+    fn version(self) -> u8 {
+        match self {
+            Self::Manifest => 1,
+            Self::Envelope => 2,
+        }
+    }
 
-/// What is added to a manifest at most.
+    /// What precedes the hash of what is signed.
+    fn domain(self) -> &'static [u8] {
+        match self {
+            Self::Manifest => b"idlewood manifest v1",
+            Self::Envelope => b"idlewood envelope v1",
+        }
+    }
+}
+
+/// What is added to it at most.
 const ADDED_BYTES_MAX: usize = CHAIN_BYTES_MAX + 128;
 
-/// A manifest as it travels and lies on disk.
+/// What is signed of a bag, as it travels and lies on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SignedManifest {
-    /// The manifest's bytes.
-    pub manifest: Vec<u8>,
+pub struct SignedBag {
+    /// What the content is.
+    pub form: SignedForm,
+    /// The bytes that are signed.
+    pub content: Vec<u8>,
     /// The submitter's certificate with what proves it, as it was when the bag was submitted.
     pub chain: Vec<u8>,
     signature: [u8; 64],
 }
 
-/// Version, manifest, chain, signature.
+/// Version, content, chain, signature.
 #[derive(Serialize, Deserialize)]
 struct Fields(
     u8,
@@ -39,35 +61,40 @@ struct Fields(
     #[serde(with = "serde_bytes")] [u8; 64],
 );
 
-impl SignedManifest {
-    /// Signs a manifest with the submitter's key.
-    pub(super) fn sign(manifest: Vec<u8>, chain: Vec<u8>, key: &ed25519::Keypair) -> Self {
-        let signature = canonical::sign(key, DOMAIN, blake3::hash(&manifest).as_bytes());
-        Self { manifest, chain, signature }
+impl SignedBag {
+    /// Signs an envelope with the submitter's key.
+    pub(super) fn sign(envelope: Vec<u8>, chain: Vec<u8>, key: &ed25519::Keypair) -> Self {
+        Self::sign_as(SignedForm::Envelope, envelope, chain, key)
+    }
+
+    pub(super) fn sign_as(form: SignedForm, content: Vec<u8>, chain: Vec<u8>, key: &ed25519::Keypair) -> Self {
+        let signature = canonical::sign(key, form.domain(), blake3::hash(&content).as_bytes());
+        Self { form, content, chain, signature }
     }
 
     /// Its one encoding.
     pub fn encode(self) -> Vec<u8> {
-        canonical::encode(&Fields(VERSION, self.manifest, self.chain, self.signature))
+        canonical::encode(&Fields(self.form.version(), self.content, self.chain, self.signature))
     }
 
-    /// Reads one whose manifest has at most so many bytes; nothing is verified.
+    /// Reads one whose content has at most so many bytes; nothing is verified.
     ///
     /// # Errors
-    /// For everything but the one encoding of a signed manifest of this version.
-    pub fn decode(bytes: &[u8], manifest_bytes_max: usize) -> Result<Self, Malformed> {
-        match canonical::decode(bytes, manifest_bytes_max.saturating_add(ADDED_BYTES_MAX))? {
-            Fields(VERSION, manifest, chain, signature)
-                if chain.len() <= CHAIN_BYTES_MAX && manifest.len() <= manifest_bytes_max =>
-            {
-                Ok(Self { manifest, chain, signature })
-            }
-            Fields(..) => Err(Malformed),
+    /// For everything but the one encoding of what a submitter signs, in one of these forms.
+    pub fn decode(bytes: &[u8], content_bytes_max: usize) -> Result<Self, Malformed> {
+        let Fields(version, content, chain, signature) =
+            canonical::decode(bytes, content_bytes_max.saturating_add(ADDED_BYTES_MAX))?;
+        let forms = [SignedForm::Manifest, SignedForm::Envelope];
+        let form = forms.into_iter().find(|form| form.version() == version).ok_or(Malformed)?;
+        if chain.len() > CHAIN_BYTES_MAX || content.len() > content_bytes_max {
+            return Err(Malformed);
         }
+        Ok(Self { form, content, chain, signature })
     }
 
     /// Whether `submitter` signed it.
     pub(super) fn is_signed_by(&self, submitter: PeerId) -> bool {
-        canonical::is_signed_by(&submitter.0, DOMAIN, blake3::hash(&self.manifest).as_bytes(), &self.signature)
+        let hash = blake3::hash(&self.content);
+        canonical::is_signed_by(&submitter.0, self.form.domain(), hash.as_bytes(), &self.signature)
     }
 }

@@ -24,7 +24,7 @@ use super::room::{Kind, Share};
 use super::task::{Task, answer};
 use super::waiting::{Queue, Waiting};
 use super::wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request};
-use super::{ChunkError, ChunkReply, Counters, DialError, Item, Outbound, admission, identity, reach};
+use super::{ChunkError, ChunkReply, Counters, DialError, Item, Outbound, Wanted, admission, identity, reach};
 
 /// After a failed dial the same address is not dialled again for this long, and a peer is not reported lost twice
 /// within it.
@@ -156,8 +156,10 @@ impl Task {
                         link.waiting.landed(Queue::Pieces);
                         continue;
                     }
-                    Item::Chunk { hash, offset, reply } => {
-                        (Request::Chunk { hash, offset }, InFlight::Chunk { offset, reply })
+                    Item::Chunk { wanted: Wanted { hash, offset, bag, key }, reply } => {
+                        let proof = key.map(|key| key.proof(self.gate.me(), to));
+                        let request = Request::Chunk { hash: *hash.as_bytes(), offset, bag: bag.0, proof };
+                        (request, InFlight::Chunk { offset, reply })
                     }
                     Item::Grid(bytes) => (Request::Grid(bytes.clone()), InFlight::Grid(bytes)),
                 };

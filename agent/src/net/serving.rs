@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idlewood_overlay::PeerId;
+use idlewood_scheduler::BagId;
 use libp2p::request_response::{InboundRequestId, ResponseChannel};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
@@ -16,6 +17,7 @@ use super::swarm::IN_FLIGHT_MAX;
 use super::task::Task;
 use super::wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request};
 use super::{Counters, NetEvent, Rates};
+use crate::blobs::{Claim, Hash};
 
 /// Chunks read from disk at one time.
 const READING_MAX: usize = 4;
@@ -30,8 +32,10 @@ const TURN_MAX: Duration = Duration::from_secs(4);
 
 /// A request for a piece of a blob.
 struct Wanted {
-    hash: [u8; 32],
+    from: PeerId,
+    hash: Hash,
     offset: u64,
+    claim: Claim,
     came: Instant,
     channel: ResponseChannel<Reply>,
 }
@@ -77,8 +81,9 @@ impl Task {
                 self.respond(channel, Reply::Busy);
             }
             Request::Grid(bytes) => self.hear(from, bytes, channel),
-            Request::Chunk { hash, offset } => {
-                match self.serving.waiting.push(from, Wanted { hash, offset, came: now, channel }) {
+            Request::Chunk { hash, offset, bag, proof } => {
+                let (hash, claim) = (hash.into(), Claim { bag: BagId(bag), proof });
+                match self.serving.waiting.push(from, Wanted { from, hash, offset, claim, came: now, channel }) {
                     Ok(()) => self.serve(),
                     Err(Wanted { channel, .. }) => {
                         Counters::add(&self.counters.refused);
@@ -127,7 +132,7 @@ impl Task {
 
     fn serve(&mut self) {
         while self.serving.reading.len() < READING_MAX
-            && let Some(Wanted { hash, offset, came, channel }) = self.serving.waiting.pop()
+            && let Some(Wanted { from, hash, offset, claim, came, channel }) = self.serving.waiting.pop()
         {
             if !channel.is_open() {
                 continue;
@@ -137,8 +142,13 @@ impl Task {
                 self.respond(channel, Reply::Busy);
                 continue;
             }
+            if !self.blobs.may_read(self.gate.me(), from, hash, claim) {
+                debug!(?from, %hash, bag = %claim.bag, "a blob that is not for whoever asks");
+                self.respond(channel, Reply::Missing);
+                continue;
+            }
             let (blobs, rates) = (self.blobs.clone(), self.serving.rates.clone());
-            let read = move || match blobs.read_chunk(hash.into(), offset, CHUNK_BYTES_MAX) {
+            let read = move || match blobs.read_chunk(hash, offset, CHUNK_BYTES_MAX) {
                 Ok(Some(chunk)) => Reply::Chunk { total: chunk.total, bytes: chunk.bytes },
                 Ok(None) => Reply::Missing,
                 Err(error) => {

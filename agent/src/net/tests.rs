@@ -8,7 +8,7 @@ mod measurements;
 use std::path::Path;
 use std::time::Instant;
 
-use idlewood_scheduler::BagId;
+use idlewood_scheduler::{BagId, BagKey};
 use libp2p::core::muxing::StreamMuxerBox;
 use libp2p::core::upgrade::Version;
 use libp2p::futures::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, StreamExt as _};
@@ -21,7 +21,8 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::time::timeout;
 
 use super::*;
-use crate::fetch::{FetchError, Fetcher};
+use crate::blobs::To;
+use crate::fetch::{FetchError, Fetcher, Origin};
 use crate::grid::{Role, Terms, grid_id, now_s};
 
 /// Which key a grid has.
@@ -37,6 +38,16 @@ pub(super) struct Node {
     pub(super) gate: Arc<Gate>,
     blobs: Arc<Blobs>,
     _dir: TempDir,
+}
+
+/// Where a blob of the bag comes from.
+pub(super) fn origin(sources: Vec<Contact>) -> Origin {
+    Origin { bag: BAG, key: None, sources }
+}
+
+/// A piece of a blob of the bag.
+pub(super) fn piece(hash: blake3::Hash, offset: u64) -> Wanted {
+    Wanted { hash, offset, bag: BAG, key: None }
 }
 
 pub(super) fn grid_key(grid: u8) -> ed25519::Keypair {
@@ -55,6 +66,13 @@ pub(super) fn gate(grid: u8, key: &Keypair, dir: &Path) -> Arc<Gate> {
 }
 
 impl Node {
+    /// Stores a blob that everybody may read for the bag.
+    pub(super) fn lend(&self, content: &[u8]) -> blake3::Hash {
+        let hash = self.blobs.put_bytes(content).unwrap();
+        self.blobs.lend(BAG, hash, To::Everybody);
+        hash
+    }
+
     pub(super) async fn start() -> Self {
         Self::start_with(Keypair::generate_ed25519(), GRID, "/ip4/127.0.0.1/tcp/0").await
     }
@@ -185,34 +203,57 @@ async fn three_peers_exchange_messages() {
 async fn a_blob_travels_in_pieces_and_is_downloaded_once() {
     let (source, target) = (Node::start().await, Node::start().await);
     let content: Vec<u8> = (0..700_001_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-    let hash = source.blobs.put_bytes(&content).unwrap();
-    let empty = source.blobs.put_bytes(b"").unwrap();
+    let hash = source.lend(&content);
+    let empty = source.lend(b"");
     let fetcher = Fetcher::new(target.blobs.clone(), target.net.clone());
     let sources = vec![source.contact.clone()];
     let mut calls = tokio::task::JoinSet::new();
     for _ in 0..8 {
         let (fetcher, sources) = (fetcher.clone(), sources.clone());
-        calls.spawn(async move { fetcher.fetch(hash, 1 << 20, sources, BAG).await });
+        calls.spawn(async move { fetcher.fetch(hash, 1 << 20, &origin(sources)).await });
     }
     while let Some(path) = calls.join_next().await {
         assert_eq!(std::fs::read(path.unwrap().unwrap()).unwrap(), content);
     }
     let sent = source.net.counters().bytes_sent;
     assert!((700_001..702_000).contains(&sent), "one download, not eight: {sent}");
-    let path = fetcher.fetch(empty, 0, sources.clone(), BAG).await.unwrap();
+    let path = fetcher.fetch(empty, 0, &origin(sources.clone())).await.unwrap();
     assert_eq!(std::fs::read(path).unwrap(), b"");
 
-    let other = source.blobs.put_bytes(&content[1..]).unwrap();
-    let error = fetcher.fetch(other, 1000, sources.clone(), BAG).await.unwrap_err();
+    let other = source.lend(&content[1..]);
+    let error = fetcher.fetch(other, 1000, &origin(sources.clone())).await.unwrap_err();
     assert!(error.to_string().contains("1000 are allowed"), "{error}");
-    assert!(matches!(fetcher.fetch(hash, 1000, sources.clone(), BAG).await, Err(FetchError::TooLarge { .. })));
+    assert!(matches!(fetcher.fetch(hash, 1000, &origin(sources.clone())).await, Err(FetchError::TooLarge { .. })));
     let absent = blake3::hash(b"nobody has this");
-    let error = fetcher.fetch(absent, 1000, sources, BAG).await.unwrap_err();
+    let error = fetcher.fetch(absent, 1000, &origin(sources)).await.unwrap_err();
     assert!(error.to_string().contains("does not have it"), "{error}");
     assert_eq!(
-        target.net.chunk(&source.contact, hash, 1 << 40).await,
+        target.net.chunk(&source.contact, piece(hash, 1 << 40)).await,
         Ok(ChunkReply::Chunk { total: 700_001, bytes: vec![] })
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blob_is_for_who_has_its_bags_key_and_a_result_for_the_submitter() {
+    let (source, other) = (Node::start().await, Node::start().await);
+    let key = BagKey::from([3; 32]);
+    let (input, result) = (source.blobs.put_bytes(b"an input").unwrap(), source.blobs.put_bytes(b"a result").unwrap());
+    source.blobs.lend(BAG, input, To::Holders(Some(key)));
+    let ask = async |wanted| other.net.chunk(&source.contact, wanted).await.unwrap();
+    let whole = |bytes: &[u8]| ChunkReply::Chunk { total: bytes.len() as u64, bytes: bytes.to_vec() };
+    assert_eq!(ask(piece(input, 0)).await, ChunkReply::Missing, "to know its name is not enough");
+    let wrong = Wanted { key: Some(BagKey::from([4; 32])), ..piece(input, 0) };
+    assert_eq!(ask(wrong).await, ChunkReply::Missing);
+    let elsewhere = Wanted { bag: BagId([9; 32]), key: Some(key), ..piece(input, 0) };
+    assert_eq!(ask(elsewhere).await, ChunkReply::Missing);
+    assert_eq!(ask(Wanted { key: Some(key), ..piece(input, 0) }).await, whole(b"an input"));
+    assert_eq!(ask(Wanted { key: Some(key), ..piece(result, 0) }).await, ChunkReply::Missing);
+    source.blobs.lend(BAG, result, To::Submitter(other.contact.peer));
+    assert_eq!(ask(piece(result, 0)).await, whole(b"a result"));
+    let fetcher = Fetcher::new(other.blobs.clone(), other.net.clone());
+    let with = |key| Origin { key, ..origin(vec![source.contact.clone()]) };
+    assert!(fetcher.fetch(input, 100, &with(None)).await.unwrap_err().to_string().contains("not for this machine"));
+    fetcher.fetch(input, 100, &with(Some(key))).await.expect("it has the key");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -222,10 +263,10 @@ async fn blobs_take_no_more_of_the_line_than_the_owner_gives() {
     let caps = [(&source.net.rates().upload, 1), (&target.net.rates().download, 2)];
     for (cap, byte) in caps {
         let content = vec![byte; 512 << 10];
-        let hash = source.blobs.put_bytes(&content).unwrap();
+        let hash = source.lend(&content);
         cap.set(Some(1 << 20));
         let begin = std::time::Instant::now();
-        let path = fetcher.fetch(hash, 1 << 20, vec![source.contact.clone()], BAG).await.unwrap();
+        let path = fetcher.fetch(hash, 1 << 20, &origin(vec![source.contact.clone()])).await.unwrap();
         // Half a mebibyte at one a second.
         assert!(begin.elapsed() >= Duration::from_millis(500), "{:?}", begin.elapsed());
         assert_eq!(std::fs::read(path).unwrap(), content);
@@ -237,20 +278,20 @@ async fn blobs_take_no_more_of_the_line_than_the_owner_gives() {
 async fn a_source_that_lies_or_is_gone_is_passed_over() {
     let (liar, honest, target) = (Node::start().await, Node::start().await, Node::start().await);
     let content = vec![5; 400_000];
-    let hash = honest.blobs.put_bytes(&content).unwrap();
-    liar.blobs.put_bytes(&content).unwrap();
+    let hash = honest.lend(&content);
+    liar.lend(&content);
     let path = liar.blobs.path(hash).unwrap().unwrap();
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, vec![6; 400_000]).unwrap();
     let gone = Contact { peer: PeerId([3; 32]), incarnation: 1, address: "/ip4/127.0.0.1/tcp/1".into(), nonce: None };
     let fetcher = Fetcher::new(target.blobs.clone(), target.net.clone());
 
-    let error = fetcher.fetch(hash, 1 << 20, vec![gone.clone(), liar.contact.clone()], BAG).await.unwrap_err();
+    let error = fetcher.fetch(hash, 1 << 20, &origin(vec![gone.clone(), liar.contact.clone()])).await.unwrap_err();
     let text = error.to_string();
     assert!(text.contains("cannot be reached") && text.contains("other content"), "{text}");
     assert_eq!(target.blobs.used_bytes(), 0, "nothing of it may stay");
     assert_eq!(target.net.counters().protocol_errors, 1, "it is counted");
-    let path = fetcher.fetch(hash, 1 << 20, vec![gone, liar.contact, honest.contact], BAG).await.unwrap();
+    let path = fetcher.fetch(hash, 1 << 20, &origin(vec![gone, liar.contact, honest.contact])).await.unwrap();
     assert_eq!(std::fs::read(path).unwrap(), content);
 }
 
@@ -406,7 +447,7 @@ async fn garbage_answers_are_refused() {
     });
     let contact = Contact { peer, incarnation: 0, address: told.await.unwrap().to_string().into(), nonce: None };
     for offset in [0, 300, 70_000, u64::MAX] {
-        let reply = timeout(WAIT, node.net.chunk(&contact, blake3::hash(b"x"), offset)).await.unwrap();
+        let reply = timeout(WAIT, node.net.chunk(&contact, piece(blake3::hash(b"x"), offset))).await.unwrap();
         assert!(reply.is_err(), "{reply:?}");
     }
     for length in 0..3 {
@@ -498,7 +539,7 @@ async fn a_peer_of_another_grid_cannot_talk() {
     assert_eq!(ours.net.dial(address.clone()).await, Err(DialError::OtherGrid(address)));
     ours.net.send(&theirs.contact, b"hello".to_vec());
     assert_eq!(ours.unreachable().await, theirs.contact.peer);
-    assert!(ours.net.chunk(&theirs.contact, blake3::hash(b""), 0).await.is_err());
+    assert!(ours.net.chunk(&theirs.contact, piece(blake3::hash(b""), 0)).await.is_err());
     for node in [&mut ours, &mut theirs] {
         for event in node.during(Duration::from_millis(300)).await {
             assert!(matches!(event, NetEvent::Unreachable(_)), "{event:?}");

@@ -173,8 +173,10 @@ impl Waiting {
 #[cfg(test)]
 mod tests {
     use idlewood_overlay::PeerId;
+    use idlewood_scheduler::BagId;
     use tokio::sync::oneshot;
 
+    use super::super::Wanted;
     use super::super::room::Room;
     use super::*;
 
@@ -184,7 +186,8 @@ mod tests {
     }
 
     fn piece() -> Item {
-        Item::Chunk { hash: [0; 32], offset: 0, reply: oneshot::channel().0 }
+        let wanted = Wanted { hash: [0; 32].into(), offset: 0, bag: BagId([0; 32]), key: None };
+        Item::Chunk { wanted, reply: oneshot::channel().0 }
     }
 
     fn left(waiting: &mut Waiting, now: Instant) -> Vec<Queue> {

@@ -40,6 +40,12 @@ pub(super) enum Request {
         #[serde(with = "serde_bytes")]
         hash: [u8; 32],
         offset: u64,
+        /// For which bag; agents before this one said nothing of that.
+        #[serde(default, with = "serde_bytes")]
+        bag: [u8; 32],
+        /// What shows that who asks has the bag's key.
+        #[serde(default, skip_serializing_if = "Option::is_none", with = "serde_bytes")]
+        proof: Option<[u8; 32]>,
     },
     /// About the grid: revocations, administrators, certificates.
     Grid(#[serde(with = "serde_bytes")] Vec<u8>),
@@ -60,7 +66,7 @@ pub(super) enum Reply {
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
-    /// There is no such blob here.
+    /// There is no such blob here for whoever asks.
     Missing,
     /// About the grid.
     Grid(#[serde(with = "serde_bytes")] Vec<u8>),
@@ -225,8 +231,13 @@ mod tests {
         let reply = |value: &Reply| hex::encode(encode(value).unwrap());
         assert_eq!(request(&Request::Message(vec![1, 2, 3])), "a1674d65737361676543010203");
         assert_eq!(
-            request(&Request::Chunk { hash, offset: 65536 }),
-            format!("a1654368756e6ba264686173685820{}666f66667365741a00010000", "11".repeat(32))
+            request(&Request::Chunk { hash, offset: 65536, bag: [0x22; 32], proof: Some([0x33; 32]) }),
+            format!(
+                "a1654368756e6ba464686173685820{}666f66667365741a00010000636261675820{}6570726f6f665820{}",
+                "11".repeat(32),
+                "22".repeat(32),
+                "33".repeat(32)
+            )
         );
         assert_eq!(reply(&Reply::Ack), "6341636b");
         assert_eq!(reply(&Reply::Message(vec![1, 2, 3])), "a1674d65737361676543010203");
@@ -251,7 +262,7 @@ mod tests {
 
     #[test]
     fn garbage_is_refused_without_a_panic() {
-        let good = encode(&Request::Chunk { hash: [1; 32], offset: 9 }).unwrap();
+        let good = encode(&Request::Chunk { hash: [1; 32], offset: 9, bag: [2; 32], proof: None }).unwrap();
         for length in 0..good.len() {
             assert!(decode::<Request>(&good[..length]).is_err());
         }
@@ -318,8 +329,11 @@ mod tests {
     fn mutations_of_frames() {
         use crate::fuzz::mutations;
 
-        let requests =
-            [Request::Message(vec![1, 2, 3]), Request::Chunk { hash: [1; 32], offset: 9 }, Request::Grid(vec![7])];
+        let requests = [
+            Request::Message(vec![1, 2, 3]),
+            Request::Chunk { hash: [1; 32], offset: 9, bag: [2; 32], proof: None },
+            Request::Grid(vec![7]),
+        ];
         mutations("requests", requests.map(|request| encode(&request).unwrap()).to_vec(), |bytes| {
             let Ok(read) = decode::<Request>(bytes) else { return false };
             assert_eq!(decode::<Request>(&encode(&read).unwrap()).unwrap(), read);

@@ -39,6 +39,7 @@ use super::submission::Accepted;
 use super::task::{Collected, Preparation, Supplies};
 use crate::api;
 use crate::clock::Clock;
+use crate::envelope::Label;
 use crate::grid::Gate;
 use crate::manifest::Manifest;
 use crate::net::{NetEvent, NetHandle};
@@ -99,7 +100,7 @@ pub(super) enum Done {
     /// A bag was looked at.
     Authorised {
         bag: BagId,
-        manifest: Result<Arc<Manifest>, DeclineReason>,
+        label: Result<Label, DeclineReason>,
     },
     Measured {
         bag: BagId,
@@ -532,7 +533,7 @@ impl Driver {
             Done::Collected { task, attempt, collected } => self.over(task, attempt, collected),
             Done::MeasurePrepared { bag, preparation } => self.measure_prepared(job, bag, preparation),
             Done::Measured { bag, cpu, collected } => self.measured(bag, cpu, &collected),
-            Done::Authorised { bag, manifest } => self.authorised(bag, manifest),
+            Done::Authorised { bag, label } => self.authorised(bag, label),
             Done::MeasureAgain => self.measure_again(job),
             Done::OutputKept { task, kept } => self.output_kept(job, task, kept),
             Done::NoRoom { wanted } => self.no_room_for(job, wanted),

@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use blake3::Hash;
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{BagId, Change, Record, RecordKey, TaskResult};
+use idlewood_scheduler::{BagHeader, BagId, Change, Record, RecordKey, Seed, TaskResult};
 
 use super::Refusal;
 use super::driver::{Done, Driver};
 use super::pin::Pin;
-use crate::blobs::{BlobError, Blobs};
+use crate::blobs::{BlobError, Blobs, To};
+use crate::envelope::Opened;
 use crate::manifest::Manifest;
 
 /// Most bytes of small outputs that nobody has acknowledged. They are in memory too; what exceeds it is kept as blobs.
@@ -40,9 +41,12 @@ enum Output {
 }
 
 impl Output {
-    fn of(blobs: &Arc<Blobs>, result: &TaskResult) -> Self {
+    fn of(blobs: &Arc<Blobs>, bag: &BagHeader, result: &TaskResult) -> Self {
         match &result.content {
-            None => Self::Blob { _pin: Pin::new(blobs, Hash::from_bytes(result.output.0)) },
+            None => {
+                let to = To::Submitter(bag.submitter.peer);
+                Self::Blob { _pin: Pin::lent(blobs, Hash::from_bytes(result.output.0), bag.id, to) }
+            }
             Some(content) => {
                 let bytes = content.bytes().len() as u64;
                 blobs.count_in_records(0, bytes);
@@ -134,8 +138,8 @@ pub(super) struct Description {
 struct Bag {
     /// `None`: the disk lost its manifest, or does not give it just now.
     description: Option<Description>,
-    /// The manifest stays as long as there is a record of the bag.
-    _manifest: Pin,
+    /// What was signed of it, and its manifest, stay as long as there is a record of the bag.
+    _manifest: Vec<Pin>,
     /// The program and the inputs, until the bag is closed.
     needs: Vec<Pin>,
 }
@@ -144,6 +148,8 @@ struct Bag {
 #[derive(Debug)]
 pub(super) struct Kept {
     blobs: Arc<Blobs>,
+    /// Of it come the keys of this machine's bags.
+    seed: Seed,
     outbox: BTreeMap<(BagId, u64), Output>,
     /// Bytes of small outputs in it.
     outbox_bytes: u64,
@@ -157,10 +163,10 @@ pub(super) struct Kept {
 
 impl Kept {
     /// What the records of the last run speak of. Reads the manifests of this machine's bags, which blocks.
-    pub(super) fn restore(blobs: &Arc<Blobs>, records: &[Record]) -> Self {
+    pub(super) fn restore(blobs: &Arc<Blobs>, seed: Seed, records: &[Record]) -> Self {
         let (outbox, checkpoints) = (BTreeMap::new(), BTreeMap::new());
         let (over, bags, unread) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let mut kept = Self { blobs: blobs.clone(), outbox, outbox_bytes: 0, checkpoints, over, bags, unread };
+        let mut kept = Self { blobs: blobs.clone(), seed, outbox, outbox_bytes: 0, checkpoints, over, bags, unread };
         for record in records {
             if let Record::Bag { bag, .. } = record {
                 let manifest = read_manifest(blobs, bag.id).unwrap_or_else(|error| {
@@ -177,7 +183,8 @@ impl Kept {
 
     /// A bag of this machine whose record is about to be written: its manifest, program and inputs stay.
     pub(super) fn learn(&mut self, bag: BagId, manifest: Option<&Manifest>) {
-        let pin = |hash: [u8; 32]| Pin::new(&self.blobs, Hash::from_bytes(hash));
+        let holders = To::Holders(Some(self.seed.key(bag)));
+        let pin = |hash: [u8; 32], to| Pin::lent(&self.blobs, Hash::from_bytes(hash), bag, to);
         match manifest {
             Some(_) => drop(self.unread.remove(&bag)),
             None if self.is_unread(bag) => {}
@@ -192,7 +199,17 @@ impl Kept {
             program: manifest.program.name.clone(),
             args: manifest.args.clone(),
         });
-        let bag_kept = Bag { description, _manifest: pin(bag.0), needs: needs.into_iter().map(pin).collect() };
+        let name = match manifest {
+            Some(manifest) => manifest.blob,
+            // It must not go while it cannot be read.
+            None => read_envelope(&self.blobs, bag).ok().flatten().and_then(|opened| opened.manifest_blob()),
+        };
+        let hidden = name.map(|blob| pin(blob.0, holders));
+        let bag_kept = Bag {
+            description,
+            _manifest: std::iter::once(pin(bag.0, To::Everybody)).chain(hidden).collect(),
+            needs: needs.into_iter().map(|need| pin(need, holders)).collect(),
+        };
         self.bags.insert(bag, bag_kept);
     }
 
@@ -252,7 +269,7 @@ impl Kept {
     fn put(&mut self, record: &Record) {
         match record {
             Record::Outbox { bag, result, .. } => {
-                let output = Output::of(&self.blobs, result);
+                let output = Output::of(&self.blobs, bag, result);
                 self.outbox_bytes += output.record_bytes();
                 let before = self.outbox.insert((bag.id, result.index), output);
                 self.outbox_bytes -= before.map_or(0, |output| output.record_bytes());
@@ -262,7 +279,8 @@ impl Kept {
                 self.over.entry(*bag).or_insert_with(new).put(result);
             }
             Record::Checkpoint { bag, index, checkpoint } => {
-                let pin = Pin::new(&self.blobs, Hash::from_bytes(checkpoint.blob.0));
+                let holders = To::Holders(Some(self.seed.key(*bag)));
+                let pin = Pin::lent(&self.blobs, Hash::from_bytes(checkpoint.blob.0), *bag, holders);
                 self.checkpoints.insert((*bag, *index), pin);
             }
             Record::Bag { bag, closed: Some(_), .. } => self.close(bag.id),
@@ -282,8 +300,19 @@ impl Kept {
 /// # Errors
 /// When it is there and cannot be read.
 pub(super) fn read_manifest(blobs: &Blobs, bag: BagId) -> Result<Option<Manifest>, BlobError> {
+    let envelope = match read_envelope(blobs, bag)? {
+        Some(Opened::Envelope(envelope)) => envelope,
+        Some(Opened::Manifest(manifest)) => return Ok(Some(*manifest)),
+        None => return Ok(None),
+    };
+    let read = blobs.read_chunk(Hash::from_bytes(envelope.manifest.0), 0, usize::MAX)?;
+    Ok(read.and_then(|read| envelope.manifest(&read.bytes).ok()))
+}
+
+/// What was signed of a bag, likewise.
+fn read_envelope(blobs: &Blobs, bag: BagId) -> Result<Option<Opened>, BlobError> {
     let read = blobs.read_chunk(Hash::from_bytes(bag.0), 0, usize::MAX)?;
-    Ok(read.and_then(|read| Manifest::decode_signed(&read.bytes).ok()).map(|(manifest, _)| manifest))
+    Ok(read.and_then(|read| Opened::unsealed(&read.bytes).and_then(|signed| Opened::read(&signed)).ok()))
 }
 
 /// The manifest of a bag that is at hand or on this disk; `None` where the disk lost it. Blocks.
@@ -348,6 +377,7 @@ mod tests {
 
     use super::super::task::tests::manifest;
     use super::*;
+    use crate::envelope::{self, Envelope};
     use crate::manifest::Input;
 
     /// Blobs of 100 bytes, ten of which fit.
@@ -396,25 +426,35 @@ mod tests {
         let named = |name: &str, blob| Input { name: name.to_owned(), blob, bytes: 100 };
         let manifest = Manifest { program: named("p", program), inputs: vec![named("i", input)], ..manifest() };
         let gate = crate::grid::Gate::open(&libp2p::identity::Keypair::generate_ed25519(), None).expect("alone");
-        let bytes = gate.sign_manifest(manifest.encode()).expect("whoever is alone may submit").encode();
-        let bag = Manifest::id(&bytes);
-        blobs.put_bytes(&bytes).expect("there is room");
-        let here = |blobs: &Blobs| [BlobId(bag.0), program, input].map(|blob| is_here(blobs, blob));
+        let bytes = manifest.encode();
+        let envelope = Envelope::of(&manifest, &bytes);
+        let signed = gate.sign_bag(envelope.encode()).expect("whoever is alone may submit").encode();
+        let bag = envelope::id(&signed);
+        for bytes in [bytes, signed] {
+            blobs.put_bytes(&bytes).expect("there is room");
+        }
+        let manifest = Manifest { blob: Some(envelope.manifest), ..manifest };
+        let here = |blobs: &Blobs| {
+            let [signed, named, others @ ..] =
+                [BlobId(bag.0), envelope.manifest, program, input].map(|blob| is_here(blobs, blob));
+            assert_eq!(signed, named, "what was signed and the manifest go together");
+            [signed, others[0], others[1]]
+        };
 
-        let mut kept = Kept::restore(&blobs, &[]);
+        let mut kept = Kept::restore(&blobs, Seed::from(1), &[]);
         kept.learn(bag, Some(&manifest));
         kept.apply(&Change::Put(record(bag, None)));
         crowd(&blobs);
         assert_eq!(here(&blobs), [true, true, true]);
         drop(kept);
-        let mut kept = Kept::restore(&blobs, &[record(bag, None)]);
+        let mut kept = Kept::restore(&blobs, Seed::from(1), &[record(bag, None)]);
         crowd(&blobs);
         assert_eq!(here(&blobs), [true, true, true], "after a restart too");
         kept.apply(&Change::Put(record(bag, Some((Closing::Completed, WallTime(1))))));
         crowd(&blobs);
         assert_eq!(here(&blobs), [true, false, false]);
         drop(kept);
-        let kept = Kept::restore(&blobs, &[record(bag, Some((Closing::Cancelled, WallTime(1))))]);
+        let kept = Kept::restore(&blobs, Seed::from(1), &[record(bag, Some((Closing::Cancelled, WallTime(1))))]);
         crowd(&blobs);
         assert_eq!(here(&blobs), [true, false, false]);
         assert_eq!(kept.description(bag).map(|description| description.program.as_str()), Some("p"));
@@ -434,7 +474,7 @@ mod tests {
         let path = open().path(id).expect("it can be read").expect("it is here");
         std::fs::remove_file(&path).expect("our directory");
         std::os::unix::fs::symlink(&path, &path).expect("our directory");
-        let mut kept = Kept::restore(&open(), &[bag, useless, lost].map(|bag| record(bag, None)));
+        let mut kept = Kept::restore(&open(), Seed::from(1), &[bag, useless, lost].map(|bag| record(bag, None)));
         assert_eq!([bag, useless, lost].map(|bag| kept.is_unread(bag)), [true, false, false]);
         kept.learn(bag, Some(&manifest()));
         assert!(!kept.is_unread(bag) && kept.description(bag).is_some());
@@ -448,7 +488,7 @@ mod tests {
         let named = Input { name: "p".to_owned(), blob: program, bytes: 100 };
         let manifest = Manifest { program: named, ..manifest() };
         let bag = BagId([7; 32]);
-        let mut kept = Kept::restore(&blobs, &[]);
+        let mut kept = Kept::restore(&blobs, Seed::from(1), &[]);
         kept.learn(bag, Some(&manifest));
         for (index, output) in [(0, first), (1, second)] {
             let result = result(index, output);
@@ -478,7 +518,7 @@ mod tests {
         let (bag, index) = (BagId([7; 32]), 3);
         let record = |blob| Record::Checkpoint { bag, index, checkpoint: Checkpoint { blob, bytes: 100 } };
         let first = store(&blobs, 1);
-        let mut kept = Kept::restore(&blobs, &[record(first)]);
+        let mut kept = Kept::restore(&blobs, Seed::from(1), &[record(first)]);
         crowd(&blobs);
         assert!(is_here(&blobs, first));
         let second = store(&blobs, 2);
@@ -494,7 +534,7 @@ mod tests {
     fn a_result_is_kept_until_it_is_acknowledged() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let blobs = Arc::new(Blobs::open(&dir.path().join("blobs"), 1000).expect("an empty directory"));
-        let mut kept = Kept::restore(&blobs, &[]);
+        let mut kept = Kept::restore(&blobs, Seed::from(1), &[]);
         let bag = BagId([7; 32]);
         let Record::Bag { bag: header, .. } = record(bag, None) else { unreachable!("it is a bag") };
         let outbox = |output| {
@@ -525,7 +565,7 @@ mod tests {
             TaskResult { content, output_bytes: bytes as u64, ..result(index, BlobId([9; 32])) }
         };
         let done = |result| Record::Done { bag, executor, finished: WallTime(0), result };
-        let mut kept = Kept::restore(&blobs, &[done(small(300, 100)), done(small(1, 50))]);
+        let mut kept = Kept::restore(&blobs, Seed::from(1), &[done(small(300, 100)), done(small(1, 50))]);
         assert_eq!((blobs.record_bytes(), blobs.kept_bytes().0, blobs.used_bytes()), (150, 150, 150));
         kept.apply(&Change::Put(done(small(300, 10))));
         assert_eq!(blobs.record_bytes(), 60, "another try of a task has another output");

@@ -1,11 +1,12 @@
-//! Decoded manifests at hand, so that a task's start seldom reads one: a bounded number of bytes, the least recently
-//! used goes first.
+//! What is at hand of bags: their labels, and decoded manifests, so that a task's start seldom reads one. A bounded number of
+//! bytes, the least recently used goes first.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use idlewood_scheduler::BagId;
 
+use crate::envelope::Label;
 use crate::manifest::Manifest;
 
 /// Memory for manifests, in bytes. Our choice: two of the largest, or thousands of common ones.
@@ -13,7 +14,9 @@ const MEMORY_BYTES_MAX: u64 = 256 << 20;
 
 #[derive(Debug)]
 struct Cached {
-    manifest: Arc<Manifest>,
+    label: Label,
+    /// None where its label alone is known.
+    manifest: Option<Arc<Manifest>>,
     bytes: u64,
     used: u64,
 }
@@ -38,27 +41,39 @@ impl Manifests {
         self.clock += 1;
         let cached = self.cached.get_mut(&bag)?;
         cached.used = self.clock;
-        Some(cached.manifest.clone())
+        cached.manifest.clone()
     }
 
-    /// The same without counting as a use.
-    pub(super) fn peek(&self, bag: BagId) -> Option<&Arc<Manifest>> {
-        self.cached.get(&bag).map(|cached| &cached.manifest)
+    /// What all may know of a bag.
+    pub(super) fn label(&self, bag: BagId) -> Option<Label> {
+        self.cached.get(&bag).map(|cached| cached.label)
+    }
+
+    /// Keeps the label of a bag whose manifest is not known yet.
+    pub(super) fn remember_label(&mut self, bag: BagId, label: Label) {
+        if !self.cached.contains_key(&bag) {
+            self.insert(bag, label, None);
+        }
     }
 
     /// Keeps a manifest, even one over the bound, and drops others for it.
     pub(super) fn remember(&mut self, bag: BagId, manifest: Arc<Manifest>) {
-        if self.get(bag).is_some() {
-            return;
+        if self.get(bag).is_none() {
+            self.insert(bag, manifest.label(), Some(manifest));
         }
-        let bytes = manifest.memory_bytes();
+    }
+
+    fn insert(&mut self, bag: BagId, label: Label, manifest: Option<Arc<Manifest>>) {
+        self.bytes -= self.cached.remove(&bag).map_or(0, |cached| cached.bytes);
+        self.clock += 1;
+        let bytes = manifest.as_ref().map_or(size_of::<Cached>() as u64, |manifest| manifest.memory_bytes());
         while self.bytes + bytes > self.bytes_max {
             let oldest = self.cached.iter().min_by_key(|(_, cached)| cached.used).map(|(&bag, _)| bag);
             let Some(dropped) = oldest.and_then(|oldest| self.cached.remove(&oldest)) else { break };
             self.bytes -= dropped.bytes;
         }
         self.bytes += bytes;
-        self.cached.insert(bag, Cached { manifest, bytes, used: self.clock });
+        self.cached.insert(bag, Cached { label, manifest, bytes, used: self.clock });
     }
 }
 

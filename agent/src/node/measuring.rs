@@ -10,6 +10,7 @@ use tokio::task::{AbortHandle, Id};
 
 use super::driver::{Done, Driver};
 use super::task::{self, Collected, Ended, Preparation, PrepareError, Prepared};
+use crate::fetch::Origin;
 use crate::worker::WorkerEvent;
 
 /// How long the first task of a bag may run to show how long a task takes.
@@ -56,8 +57,9 @@ impl Driver {
             if let Some(view) = self.peer.bag(bag).filter(|view| view.closed.is_none()) {
                 self.measuring.tries += 1;
                 let (known, supplies, header) = (self.manifests.get(bag), self.supplies.clone(), view.bag);
+                let here = Origin { bag, key: None, sources: Vec::new() };
                 let prepare = async move {
-                    let preparation = supplies.prepare(TaskId { bag, index: 0 }, 0, &header, known, None, &[]).await;
+                    let preparation = supplies.prepare(TaskId { bag, index: 0 }, 0, &header, known, None, &here).await;
                     Done::MeasurePrepared { bag, preparation }
                 };
                 let lost = Done::MeasurePrepared { bag, preparation: Preparation::lost() };

@@ -4,12 +4,13 @@
 use std::time::Duration;
 
 use idlewood_overlay::Contact;
-use idlewood_scheduler::{BagHeader, Checkpoint, Event, TaskId, TaskOutcome};
+use idlewood_scheduler::{BagHeader, BagId, Checkpoint, Event, TaskId, TaskOutcome};
 use tokio::task::{AbortHandle, Id};
 
 use super::driver::{Done, Driver};
 use super::runs::Given;
 use super::task::{self, Collected, Ended, Preparation, PrepareError, Prepared};
+use crate::fetch::Origin;
 use crate::worker::{Outcome, WorkerEvent};
 
 /// What a place is doing.
@@ -49,14 +50,12 @@ impl Place {
 }
 
 impl Driver {
-    /// Who may have a bag's blobs: its submitter, then whoever is near.
-    pub(super) fn sources(&self, submitter: &Contact) -> Vec<Contact> {
+    /// Where a bag's blobs come from: its submitter, then whoever is near.
+    pub(super) fn origin(&self, bag: BagId, submitter: &Contact) -> Origin {
         let others = self.peer.overlay_view().neighbours();
-        std::iter::once(submitter)
-            .chain(others)
-            .filter(|contact| contact.peer != self.peer.me().peer)
-            .cloned()
-            .collect()
+        let sources = std::iter::once(submitter).chain(others);
+        let sources = sources.filter(|contact| contact.peer != self.peer.me().peer).cloned().collect();
+        Origin { bag, key: self.peer.bag_key(bag), sources }
     }
 
     pub(super) fn start_task(
@@ -72,16 +71,16 @@ impl Driver {
         }
         // Nothing more of it begins when its submitter is thrown out or the owner objects.
         let given = if checkpoint.is_none() { self.runs.at_hand(task, attempt) } else { None };
-        if let Some(given) = given.filter(|given| self.supplies.objection(&given.prepared.manifest).is_none()) {
+        if let Some(given) = given.filter(|given| self.supplies.objection(&given.prepared.manifest.label()).is_none()) {
             self.give(place, given);
             return self.note_busy();
         }
-        let sources = self.sources(&bag.submitter);
+        let origin = self.origin(task.bag, &bag.submitter);
         let known = self.manifests.get(task.bag);
         let supplies = self.supplies.clone();
         let checkpoint = checkpoint.map(|checkpoint| (checkpoint, self.owner.settings.get().limits.checkpoint.0));
         let prepare = async move {
-            let preparation = supplies.prepare(task, attempt, &bag, known, checkpoint, &sources).await;
+            let preparation = supplies.prepare(task, attempt, &bag, known, checkpoint, &origin).await;
             Done::Prepared { place, task, attempt, preparation }
         };
         let lost = Done::Prepared { place, task, attempt, preparation: Preparation::lost() };

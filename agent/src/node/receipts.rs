@@ -12,13 +12,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use idlewood_overlay::{Contact, GridId, Member, PeerId};
-use idlewood_scheduler::{BagId, BlobId, Event, Message, RESULTS_MAX, Speaker, TaskResult, results_within};
+use idlewood_scheduler::{BagId, Event, Message, RESULTS_MAX, Speaker, TaskResult, results_within};
 
 use super::driver::{Done, Driver};
 use super::handle::{Page, Reply};
 use super::kept;
 use super::results::{self, Finished};
-use super::task::SIGNED_BYTES_MAX;
 use super::views::answer;
 use crate::api;
 use crate::grid::{Batch, Ending, Proof, Receipt, Statement};
@@ -129,23 +128,13 @@ impl Driver {
 
     /// The manifest is needed and not at hand.
     fn look_for_manifest(&mut self, bag: BagId, submitter: &Contact) {
-        let (supplies, sources) = (self.supplies.clone(), self.sources(submitter));
+        let (supplies, origin) = (self.supplies.clone(), self.origin(bag, submitter));
         let look = async move {
-            let manifest = match supplies.get(BlobId(bag.0), SIGNED_BYTES_MAX, &sources, bag).await {
-                Ok(_pin) => {
-                    let read = tokio::task::spawn_blocking(move || kept::read_manifest(&supplies.blobs, bag));
-                    let read = read
-                        .await
-                        .unwrap_or(Ok(None))
-                        .inspect_err(|error| tracing::warn!(%bag, %error, "results wait"));
-                    read.unwrap_or_default().map(Arc::new)
-                }
-                Err(error) => {
-                    tracing::info!(%bag, %error, "results wait for their bag's manifest");
-                    None
-                }
-            };
-            Done::ManifestRead { bag, manifest }
+            let manifest = supplies.manifest_alone(bag, &origin).await;
+            let manifest = manifest.inspect_err(
+                |error| tracing::info!(%bag, error = format!("{error:#}"), "results wait for their bag's manifest"),
+            );
+            Done::ManifestRead { bag, manifest: manifest.ok().map(Arc::new) }
         };
         self.jobs.spawn(look, Done::ManifestRead { bag, manifest: None });
     }

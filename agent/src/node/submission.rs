@@ -13,6 +13,7 @@ use super::pin::Pin;
 use super::views::answer;
 use crate::api;
 use crate::blobs::Blobs;
+use crate::envelope::{self, Envelope};
 use crate::grid::{Gate, now_s};
 use crate::manifest::{MANIFEST_BYTES_MAX, MANIFEST_VERSION, Manifest};
 
@@ -83,7 +84,7 @@ fn accept(
     submitter: PeerId,
     request: api::SubmitRequest,
 ) -> Result<Accepted, Refusal> {
-    let manifest = Manifest {
+    let mut manifest = Manifest {
         version: MANIFEST_VERSION,
         name: request.name,
         submitter,
@@ -102,18 +103,21 @@ fn accept(
         success_codes: request.success_codes,
         deterministic: request.deterministic || request.replication.quorum > 1,
         native: request.native,
+        blob: None,
     };
     manifest.validate().map_err(|error| Refusal::Invalid(error.to_string()))?;
-    let bytes = gate.sign_manifest(manifest.encode()).map_err(|_| {
-        let role = gate.role();
-        Refusal::Conflict(format!("this machine is a {role} of its grid: only submitters and admins submit bags"))
-    })?;
-    let bytes = bytes.encode();
+    let bytes = manifest.encode();
     if bytes.len() as u64 > MANIFEST_BYTES_MAX {
         return Err(Refusal::Invalid("the list of entries is too long: submit it as several bags".to_owned()));
     }
-    let id = Manifest::id(&bytes);
-    let mut pins = vec![Pin::new(blobs, Hash::from_bytes(id.0))];
+    let envelope = Envelope::of(&manifest, &bytes);
+    let signed = gate.sign_bag(envelope.encode()).map_err(|_| {
+        let role = gate.role();
+        Refusal::Conflict(format!("this machine is a {role} of its grid: only submitters and admins submit bags"))
+    })?;
+    let signed = signed.encode();
+    let id = envelope::id(&signed);
+    let mut pins = Vec::from([id.0, envelope.manifest.0].map(|hash| Pin::new(blobs, Hash::from_bytes(hash))));
     let unavailable = |error: crate::blobs::BlobError| Refusal::Unavailable(error.to_string());
     for input in manifest.blobs() {
         let hash = Hash::from_bytes(input.blob.0);
@@ -124,6 +128,8 @@ fn accept(
         blobs.make_durable(hash).map_err(unavailable)?;
     }
     blobs.put_durable(&bytes).map_err(unavailable)?;
+    blobs.put_durable(&signed).map_err(unavailable)?;
+    manifest.blob = Some(envelope.manifest);
     let submission = Submission {
         id,
         tasks: request.tasks,

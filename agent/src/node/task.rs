@@ -17,8 +17,9 @@ pub(super) use self::ended::{Collected, Ended, collect, collect_untouched, not_p
 use super::checkpoints;
 use super::homes::{Home, Homes};
 use super::pin::Pin;
-use crate::blobs::{BlobError, Blobs};
-use crate::fetch::{FetchError, Fetcher};
+use crate::blobs::{BlobError, Blobs, To};
+use crate::envelope::Label;
+use crate::fetch::{FetchError, Fetcher, Origin};
 use crate::grid::{CHECKPOINT_ADDED_BYTES, Gate, Refused, Unauthorised, open_checkpoint};
 use crate::manifest::{INPUT_BYTES_MAX, MANIFEST_BYTES_MAX, Manifest, OUTPUT_BYTES_MAX};
 use crate::settings::{Bags, Objection};
@@ -200,30 +201,46 @@ impl Drop for Scratch {
 }
 
 impl Supplies {
-    /// Fetches a blob of a bag, pinned before it is here.
-    pub(super) async fn get(
-        &self,
-        blob: BlobId,
-        bytes_max: u64,
-        sources: &[Contact],
-        of: BagId,
-    ) -> Result<(PathBuf, Pin), PrepareError> {
-        self.get_by(&self.fetcher, blob, bytes_max, sources, of).await
+    /// Fetches what tasks of a bag need, pinned before it is here. Others that hold tasks of the bag may have it from here.
+    async fn get(&self, blob: BlobId, bytes_max: u64, origin: &Origin) -> Result<(PathBuf, Pin), PrepareError> {
+        self.get_by(&self.fetcher, blob, bytes_max, origin, To::Holders(origin.key)).await
     }
 
-    /// The same by one of the fetchers.
+    /// The same by one of the fetchers, and for whom one likes.
     pub(super) async fn get_by(
         &self,
         fetcher: &Fetcher,
         blob: BlobId,
         bytes_max: u64,
-        sources: &[Contact],
-        of: BagId,
+        origin: &Origin,
+        to: To,
     ) -> Result<(PathBuf, Pin), PrepareError> {
-        let hash = Hash::from_bytes(blob.0);
-        let pin = Pin::new(&self.blobs, hash);
-        let fetched = fetcher.fetch(hash, bytes_max, sources.to_vec(), of).await;
-        Ok((fetched.context("a blob is not to be had")?, pin))
+        let pin = Pin::lent(&self.blobs, Hash::from_bytes(blob.0), origin.bag, to);
+        Ok((self.fetch(fetcher, blob, bytes_max, origin).await?, pin))
+    }
+
+    async fn fetch(
+        &self,
+        fetcher: &Fetcher,
+        blob: BlobId,
+        bytes_max: u64,
+        origin: &Origin,
+    ) -> Result<PathBuf, PrepareError> {
+        let fetched = fetcher.fetch(Hash::from_bytes(blob.0), bytes_max, origin).await;
+        Ok(fetched.context("a blob is not to be had")?)
+    }
+
+    /// Fetches what a machine made of a task of this one's bags, pinned before it is here.
+    async fn get_made(
+        &self,
+        bag: BagId,
+        blob: BlobId,
+        bytes_max: u64,
+        from: Contact,
+    ) -> Result<(PathBuf, Pin), PrepareError> {
+        let pin = Pin::new(&self.blobs, Hash::from_bytes(blob.0));
+        let origin = Origin { bag, key: None, sources: vec![from] };
+        Ok((self.fetch(&self.fetcher, blob, bytes_max, &origin).await?, pin))
     }
 
     /// Gets everything that a task needs, its manifest too unless that is `known`. A checkpoint comes with the most bytes
@@ -235,25 +252,25 @@ impl Supplies {
         bag: &BagHeader,
         known: Option<Arc<Manifest>>,
         checkpoint: Option<(Checkpoint, u64)>,
-        sources: &[Contact],
+        origin: &Origin,
     ) -> Preparation {
         let manifest = match known {
             Some(manifest) => manifest,
-            None => match self.manifest(&self.fetcher, bag, sources).await {
+            None => match self.manifest(bag, origin).await {
                 Ok(manifest) => Arc::new(manifest),
                 Err(error) => return Preparation::failed(None, error.into()),
             },
         };
-        if let Some(error) = self.objection(&manifest) {
+        if let Some(error) = self.objection(&manifest.label()) {
             return Preparation::failed(Some(manifest), error);
         }
-        let result = self.lay_out(task, attempt, &manifest, sources).await.map(Box::new);
+        let result = self.lay_out(task, attempt, &manifest, origin).await.map(Box::new);
         // Whoever handed it back could have made its checkpoint up: what several machines are to say alike begins at the
         // beginning.
         let goes_on = result.is_ok() && !manifest.deterministic;
         let mut planted = false;
         if let Some((checkpoint, bytes_max)) = checkpoint.filter(|_| goes_on)
-            && let Err(error) = self.go_on_from(task, manifest.submitter, checkpoint, bytes_max, sources).await
+            && let Err(error) = self.go_on_from(task, manifest.submitter, checkpoint, bytes_max, origin).await
         {
             planted = error.is::<Planted>();
             tracing::warn!(bag = %task.bag, index = task.index, error = format!("{error:#}"), "a task begins anew");
@@ -262,26 +279,26 @@ impl Supplies {
     }
 
     /// Why tasks of a bag that was authorised once do not begin any more, or not here.
-    pub(super) fn objection(&self, manifest: &Manifest) -> Option<PrepareError> {
-        match self.gate.standing(manifest.submitter) {
+    pub(super) fn objection(&self, label: &Label) -> Option<PrepareError> {
+        match self.gate.standing(label.submitter) {
             Ok(()) => {}
             Err(error @ Unauthorised::Refused(Refused::Expired)) => return Some(anyhow::Error::from(error).into()),
             Err(error) => return Some(PrepareError::Never(error.to_string())),
         }
-        let objection = self.owners_objection(manifest)?;
+        let objection = self.owners_objection(label)?;
         // Other owners may let it run: after a few tries its tasks go back.
         Some(anyhow::Error::from(objection).into())
     }
 
     /// What the owner has against a bag; nothing against this machine's own, unless it is native and the system cannot
     /// confine that.
-    pub(super) fn owners_objection(&self, manifest: &Manifest) -> Option<Objection> {
-        if manifest.native && !self.confines_natives {
+    pub(super) fn owners_objection(&self, label: &Label) -> Option<Objection> {
+        if label.native && !self.confines_natives {
             return Some(Objection::Native);
         }
         let bags = self.bags.lock().unwrap_or_else(PoisonError::into_inner);
-        let program = Hash::from_bytes(manifest.program.blob.0);
-        bags.objection(manifest.submitter, program, manifest.native).filter(|_| manifest.submitter != self.gate.me())
+        let program = Hash::from_bytes(label.program.0);
+        bags.objection(label.submitter, program, label.native).filter(|_| label.submitter != self.gate.me())
     }
 
     /// Lays out what a task goes on from, which its submitter has signed for it, unless it has been at work here since.
@@ -291,7 +308,7 @@ impl Supplies {
         submitter: PeerId,
         checkpoint: Checkpoint,
         bytes_max: u64,
-        sources: &[Contact],
+        origin: &Origin,
     ) -> anyhow::Result<()> {
         let path = checkpoints::path(self.homes.checkpoints(), task);
         if path.symlink_metadata().is_ok() {
@@ -306,7 +323,7 @@ impl Supplies {
         let mut tries_left = CHECKPOINT_TRIES;
         let (packed, _pin) = loop {
             tries_left -= 1;
-            match self.get(checkpoint.blob, checkpoint.bytes, sources, task.bag).await {
+            match self.get(checkpoint.blob, checkpoint.bytes, origin).await {
                 Err(_) if tries_left > 0 => tokio::time::sleep(RETRY_AFTER).await,
                 got => break got?,
             }
@@ -326,13 +343,13 @@ impl Supplies {
         task: TaskId,
         attempt: u32,
         manifest: &Arc<Manifest>,
-        sources: &[Contact],
+        origin: &Origin,
     ) -> Result<Prepared, PrepareError> {
-        let (program, pin) = self.get(manifest.program.blob, INPUT_BYTES_MAX, sources, task.bag).await?;
+        let (program, pin) = self.get(manifest.program.blob, INPUT_BYTES_MAX, origin).await?;
         let mut pins = vec![pin];
         let mut inputs = Vec::new();
         for input in manifest.task_inputs(task.index) {
-            let (path, pin) = self.get(input.blob, INPUT_BYTES_MAX, sources, task.bag).await?;
+            let (path, pin) = self.get(input.blob, INPUT_BYTES_MAX, origin).await?;
             pins.push(pin);
             inputs.push(Input { name: input.name, path });
         }
@@ -416,7 +433,7 @@ impl Supplies {
             let limit = OUTPUT_BYTES_MAX;
             return Err(PrepareError::Never(format!("an output of {bytes} bytes is over the limit of {limit}")));
         }
-        let (_, pin) = self.get(output, bytes, &[from], bag).await?;
+        let (_, pin) = self.get_made(bag, output, bytes, from).await?;
         let blobs = self.blobs.clone();
         let durable = tokio::task::spawn_blocking(move || blobs.make_durable(Hash::from_bytes(output.0)));
         durable.await.context("the write failed")?.context("cannot keep a result")?;
@@ -434,7 +451,7 @@ impl Supplies {
         if packed.bytes > OUTPUT_BYTES_MAX {
             return Err(PrepareError::Never(format!("a checkpoint of {} bytes is over the limit", packed.bytes)));
         }
-        let (path, _pin) = self.get(packed.blob, packed.bytes, &[from], task.bag).await?;
+        let (path, _pin) = self.get_made(task.bag, packed.blob, packed.bytes, from).await?;
         let (gate, blobs) = (self.gate.clone(), self.blobs.clone());
         // One at a time on this machine: it may be large.
         let turn = self.reading.clone().lock_owned().await;

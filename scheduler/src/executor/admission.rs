@@ -7,7 +7,8 @@
 //!
 //! A request is not signed, and anybody can send one again when its bag is over. So the driver also tells how old the manifest
 //! is: that bounds how old requests can make the bag, and tasks of a bag begin without a word of its submitter only while it
-//! is fresh. What is not begins when the submitter has answered, which is asked at once, and goes back if it does not.
+//! is fresh, and only where all that they need is here already: what they read is told to who holds them, and no router on a
+//! request's way. All others begin when the submitter has answered, which is asked at once, and go back if it does not.
 //!
 //! Left out: shares of a machine for several submitters; the quota is there for floods and mistakes, not for fairness.
 
@@ -18,7 +19,7 @@ use crate::bag::{ANSWER_WITHIN_MAX, BagId, CLOCKS_APART_MAX, DeclineReason, REQU
 use crate::config::Config;
 use crate::io::Io;
 use crate::message::Message;
-use crate::peer::Effect;
+use crate::peer::{Approval, Effect};
 use crate::ranges::IntervalSet;
 
 /// Bags that are asked about at the same time, and requests that wait for one of them. Our choice: the first bounds how many
@@ -77,7 +78,7 @@ impl Executor {
     pub(crate) fn authorised(
         &mut self,
         bag: BagId,
-        verdict: Result<Duration, DeclineReason>,
+        verdict: Result<Approval, DeclineReason>,
         io: &mut Io,
         config: &Config,
     ) {
@@ -91,8 +92,9 @@ impl Executor {
         let (meant, others): (Vec<Request>, Vec<Request>) =
             waiting.into_iter().partition(|request| agree(request, &first));
         match verdict {
-            Ok(signed_ago) => {
-                let fresh_until = Some(io.now + FRESH.saturating_sub(signed_ago));
+            Ok(Approval { signed_ago, at_hand }) => {
+                let fresh = if at_hand { FRESH.saturating_sub(signed_ago) } else { Duration::ZERO };
+                let fresh_until = Some(io.now + fresh);
                 for mut request in meant {
                     // A bag is no older than what its submitter signed, whatever requests say.
                     request.age = request.age.min(signed_ago.saturating_add(CLOCKS_APART_MAX));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use idlewood_overlay::Time;
 
 use super::outbox::Outbox;
-use crate::bag::{ANSWER_WITHIN_MAX, BagHeader, Checkpoint, HELD_INTERVALS_MAX, Request, TaskId, TaskResult};
+use crate::bag::{ANSWER_WITHIN_MAX, BagHeader, BagKey, Checkpoint, HELD_INTERVALS_MAX, Request, TaskId, TaskResult};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::message::{Message, RESULTS_MAX};
@@ -47,6 +47,8 @@ pub(super) struct Held {
     pub(super) machines: u32,
     /// Whether its submitter has spoken of it itself; else all there is may be somebody's invention.
     pub(super) confirmed: bool,
+    /// What it has told this machine to read the bag's blobs with.
+    pub(super) key: Option<BagKey>,
     /// As long as that is not so its tasks begin until then only, while its manifest is fresh; `None`: whenever it is, since
     /// it is this machine's own.
     pub(super) fresh_until: Option<Time>,
@@ -100,6 +102,7 @@ impl Held {
             pace: Pace::NONE,
             machines: 0,
             confirmed: false,
+            key: None,
             fresh_until: None,
             placement_timeout: config.placement_timeout,
             waiting: IntervalSet::new(),

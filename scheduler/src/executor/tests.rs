@@ -357,7 +357,7 @@ fn laden(config: &Config) -> (Executor, Io) {
         let (submitter, term, drop) = (None, Duration::from_secs(60), IntervalSet::new());
         executor.lease(
             contact(1).peer,
-            Lease { bag: id, version, submitter, term, drop, rest: Duration::ZERO },
+            Lease { bag: id, version, submitter, term, drop, rest: Duration::ZERO, key: None },
             &mut io,
             config,
         );
@@ -372,7 +372,7 @@ fn a_machine_rests_when_it_is_told_to_and_all_has_failed() {
     let config = Config::default();
     let (mut executor, mut io) = laden(&config);
     let (bag, drop, rest) = (BagId([1; 32]), IntervalSet::new(), Duration::from_secs(60));
-    let told = || Lease { bag, version: 0, submitter: None, term: rest, drop: drop.clone(), rest };
+    let told = || Lease { bag, version: 0, submitter: None, term: rest, drop: drop.clone(), rest, key: None };
     let is_offered = |executor: &mut Executor, io: &Io| executor.summary(io.now) != Summary::unavailable();
     for failures in 0..=FAILED_IN_ROW {
         executor.lease(contact(1).peer, told(), &mut io, &config);

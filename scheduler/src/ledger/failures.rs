@@ -247,7 +247,7 @@ impl Ledger {
         io.persist(vec![Change::Delete(RecordKey::Placed(bag, executor.peer)), former], Vec::new());
         let drop = placement.ranges.clone();
         let submitter = Some((&io.me).into());
-        io.send(executor.clone(), Message::Lease { bag, version: 0, submitter, term, drop, rest });
+        io.send(executor.clone(), Message::Lease { bag, version: 0, submitter, term, drop, rest, key: None });
         self.lose(&placement.ranges);
         let again = self.without_copy(placement.ranges);
         if !again.is_empty() {

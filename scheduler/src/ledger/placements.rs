@@ -18,7 +18,7 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, Node, PeerId, Time};
 
 use super::{Issue, Ledger};
-use crate::bag::{BagId, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX};
+use crate::bag::{BagId, BagKey, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::message::Message;
@@ -93,6 +93,11 @@ impl Ledger {
         self.placed.insert(placement.executor.peer, placement);
     }
 
+    /// What those read the bag's blobs with who hold tasks of it.
+    pub(crate) fn key(&self, io: &Io) -> BagKey {
+        BagKey::of(&io.bag_secret, self.bag.id)
+    }
+
     /// Tells those that hold tasks where this machine is now, and that they may keep them.
     pub(crate) fn greet(&self, io: &mut Io, config: &Config) {
         if self.is_closed() {
@@ -101,8 +106,8 @@ impl Ledger {
         let term = self.term(io, config);
         for placement in self.placed.values() {
             let submitter = Some((&io.me).into());
-            let (drop, rest) = (IntervalSet::new(), Duration::ZERO);
-            let lease = Message::Lease { bag: self.bag.id, version: 0, submitter, term, drop, rest };
+            let (drop, rest, key) = (IntervalSet::new(), Duration::ZERO, Some(self.key(io)));
+            let lease = Message::Lease { bag: self.bag.id, version: 0, submitter, term, drop, rest, key };
             io.send(placement.executor.clone(), lease);
         }
     }
@@ -154,7 +159,7 @@ impl Ledger {
         let drop = if self.is_closed() { IntervalSet::from(0..self.bag.tasks) } else { IntervalSet::new() };
         let drop = io.recorded(executor.peer, self.bag.id, drop);
         let (submitter, rest) = (Some((&io.me).into()), Duration::ZERO);
-        let lease = Message::Lease { bag: self.bag.id, version: 0, submitter, term, drop, rest };
+        let lease = Message::Lease { bag: self.bag.id, version: 0, submitter, term, drop, rest, key: None };
         io.send(executor.clone(), lease);
         None
     }
@@ -407,10 +412,10 @@ impl Ledger {
         let Holding { executor, version, attempt, ranges, finished } = holding;
         let (term, submitter) = (self.term(io, config), Some((&io.me).into()));
         let (bag, rest) = (self.bag.id, self.avoided_for(executor.peer, io.now));
-        let lease = |drop| Message::Lease { bag, version, submitter, term, drop, rest };
+        let lease = |drop, key| Message::Lease { bag, version, submitter, term, drop, rest, key };
         if self.is_closed() {
             let drop = io.recorded(executor.peer, bag, ranges);
-            io.send(executor, lease(drop));
+            io.send(executor, lease(drop, None));
             return;
         }
         let mine = match self.placed.get(&executor.peer) {
@@ -423,8 +428,11 @@ impl Ledger {
         let lost = mine.difference(&ranges);
         let keep = mine.difference(&lost).union(&gained);
         let back = ranges.difference(&keep);
-        let dropped = back.difference(&self.awaited(executor.peer, &finished));
-        let message = lease(io.recorded(executor.peer, bag, dropped.clone()));
+        let awaited = self.awaited(executor.peer, &finished);
+        let dropped = back.difference(&awaited);
+        // Results are signed with what the manifest says.
+        let reads = !keep.is_empty() || !awaited.is_empty();
+        let message = lease(io.recorded(executor.peer, bag, dropped.clone()), reads.then(|| self.key(io)));
         let changed = !lost.is_empty() || !gained.is_empty();
         // What it tries again it may list from before it heard that it is to forget what came of it.
         let withdrawn = self.votes.is_retried(executor.peer, &keep);
@@ -493,7 +501,8 @@ impl Ledger {
             kept = ranges.clone();
         }
         let (drop, submitter) = (ranges.difference(&kept), Some((&io.me).into()));
-        io.send(executor, Message::Lease { bag, version: 0, submitter, term, drop, rest: Duration::ZERO });
+        let rest = Duration::ZERO;
+        io.send(executor, Message::Lease { bag, version: 0, submitter, term, drop, rest, key: None });
     }
 
     /// Takes back what nobody accounted for in time, and what is under no lease any more.
@@ -527,5 +536,5 @@ impl Ledger {
 /// Answers an executor about a bag that this machine does not know: it may forget it.
 pub(crate) fn refuse(bag: BagId, executor: Contact, version: u64, ranges: IntervalSet, io: &mut Io) {
     let (term, rest) = (Duration::ZERO, Duration::ZERO);
-    io.send(executor, Message::Lease { bag, version, submitter: None, term, drop: ranges, rest });
+    io.send(executor, Message::Lease { bag, version, submitter: None, term, drop: ranges, rest, key: None });
 }

@@ -32,6 +32,17 @@ pub struct Submission {
     pub replication: Replication,
 }
 
+/// That tasks of a bag may queue on a machine, and what their driver knows of the bag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Approval {
+    /// How long ago its submitter signed it by the clock of this machine ([`crate::manifest_age`]); the longest duration where
+    /// nobody knows.
+    pub signed_ago: Duration,
+    /// Whether this machine has what the bag's tasks need. Where it has not, they begin when their submitter has answered, which
+    /// alone gives the key to read it with.
+    pub at_hand: bool,
+}
+
 /// How a started task ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TaskOutcome {
@@ -97,9 +108,8 @@ pub enum Event {
     Authorised {
         /// Which bag.
         bag: BagId,
-        /// Whether they may, and how long ago its submitter signed it by the clock of this machine ([`crate::manifest_age`]); the
-        /// longest duration where nobody knows.
-        verdict: Result<Duration, DeclineReason>,
+        /// Whether they may.
+        verdict: Result<Approval, DeclineReason>,
     },
     /// A worker is free again.
     TaskEnded {

@@ -1,12 +1,13 @@
 //! A peer from what it had persisted.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
 use idlewood_overlay::{Contact, GridId, Overlay, Time, WallTime};
 
 use super::{Asking, Effect, Peer, REPORTS, Removals};
-use crate::bag::BagId;
+use crate::bag::{BagId, BagKey};
 use crate::config::Config;
 use crate::executor::Executor;
 use crate::io::Io;
@@ -22,6 +23,35 @@ pub enum RestoreError {
     Config(String),
 }
 
+/// What nobody else can foresee of a peer.
+#[derive(Clone, Copy)]
+pub struct Seed {
+    /// What it draws is drawn with this; another one at each start, but where runs are to be the same.
+    pub chance: u64,
+    /// The keys of its bags come of this; always the same, so that they outlive a restart.
+    pub bags: [u8; 32],
+}
+
+impl Seed {
+    /// The key of a bag that is submitted on the machine with this seed.
+    pub fn key(&self, bag: BagId) -> BagKey {
+        BagKey::of(&self.bags, bag)
+    }
+}
+
+impl fmt::Debug for Seed {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a seed")
+    }
+}
+
+impl From<u64> for Seed {
+    /// For tests and simulations, where nobody has to be kept out.
+    fn from(chance: u64) -> Self {
+        Self { chance, bags: *blake3::hash(&chance.to_le_bytes()).as_bytes() }
+    }
+}
+
 impl Peer {
     /// Rebuilds a peer from what it had persisted; a new peer has no records.
     ///
@@ -34,12 +64,12 @@ impl Peer {
         config: impl Into<Arc<Config>>,
         grid: GridId,
         mut me: Contact,
-        seed: u64,
+        seed: impl Into<Seed>,
         now: Time,
         wall_now: WallTime,
         records: impl IntoIterator<Item = Record>,
     ) -> Result<Self, RestoreError> {
-        let config = config.into();
+        let (config, Seed { chance, bags }) = (config.into(), seed.into());
         config.validate().map_err(RestoreError::Config)?;
         let records: Vec<Record> = records.into_iter().collect();
         for record in &records {
@@ -48,14 +78,14 @@ impl Peer {
             }
         }
         let mut io = Io::new(now, wall_now, me.clone());
-        io.secret = seed;
+        (io.secret, io.bag_secret) = (chance, bags);
         io.speed_mops = config.speed_mops;
         for record in &records {
             if let Record::Reputation { executor, reputation } = record {
                 io.reputations.restore(*executor, *reputation);
             }
         }
-        let overlay = Overlay::new(config.overlay.clone(), grid, me, seed, now, REPORTS);
+        let overlay = Overlay::new(config.overlay.clone(), grid, me, chance, now, REPORTS);
         io.me = overlay.me_shared().clone();
         let mut peer = Self {
             executor: Executor::new(&config),

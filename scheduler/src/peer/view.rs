@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use idlewood_overlay::{Contact, Overlay, PeerId, Time};
 
 use super::Peer;
-use crate::bag::BagId;
+use crate::bag::{BagId, BagKey};
 use crate::executor::{HeldView, RunningTask};
 use crate::ledger::BagView;
 use crate::ranges::IntervalSet;
@@ -59,6 +59,12 @@ impl Peer {
         let ledger = self.ledgers.get(&id);
         let placements = ledger.into_iter().flat_map(|ledger| ledger.placements());
         placements.map(|(executor, ranges)| (executor.clone(), ranges.clone())).collect()
+    }
+
+    /// With what the blobs of a bag are read: of one submitted here, or of one held here whose submitter has told it.
+    pub fn bag_key(&self, id: BagId) -> Option<BagKey> {
+        let own = self.ledgers.get(&id).map(|ledger| ledger.key(&self.io));
+        own.or_else(|| self.executor.bag_key(id))
     }
 
     /// What runs here now.

@@ -25,7 +25,7 @@ fn nothing_of_a_bag_queues_before_it_is_authorised() {
     assert_eq!(host.looked_at, [bag(1)], "asked once");
     assert!(host.started.is_empty() && host.persisted.is_empty() && host.holdings().is_empty());
     assert!(host.peer.held().is_empty());
-    host.give(Event::Authorised { bag: BAG, verdict: Ok(Duration::ZERO) });
+    host.give(Event::Authorised { bag: BAG, verdict: Ok(approval(Duration::ZERO)) });
     assert_eq!((host.started.len(), host.peer.unfinished()[&BAG].len()), (1, 9));
     assert_eq!(host.holdings().last().map(|(_, tasks)| *tasks), Some(9));
     // What is here needs no second look; who contradicts it does, and is not heard once its submitter has spoken.
@@ -47,7 +47,7 @@ fn what_is_not_authorised_goes_back_with_the_reason_and_leaves_nothing() {
         assert_eq!(host.peer.declined_requests(), 1);
         assert!(host.peer.resting_until().is_none(), "others' bags are welcome");
         // Nothing is remembered either: it may be another time.
-        host.verdict = Some(Ok(Duration::ZERO));
+        host.verdict = Some(Ok(approval(Duration::ZERO)));
         host.receive(1, request(1, 0, 0..5));
         assert_eq!(host.started.len(), 1);
     }
@@ -88,16 +88,16 @@ fn an_invention_does_not_keep_the_bag_itself_out() {
     host.receive(1, request(2, 0, 0..5));
     host.give(Event::Authorised { bag: BAG, verdict: Err(DeclineReason::Forged) });
     assert_eq!(host.looked_at.len(), 2);
-    host.give(Event::Authorised { bag: BAG, verdict: Ok(Duration::ZERO) });
+    host.give(Event::Authorised { bag: BAG, verdict: Ok(approval(Duration::ZERO)) });
     assert_eq!((host.peer.unfinished()[&BAG].len(), host.started.len()), (5, 1));
     // An answer that nobody waits for says nothing.
-    host.give(Event::Authorised { bag: BagId([99; 32]), verdict: Ok(Duration::ZERO) });
+    host.give(Event::Authorised { bag: BagId([99; 32]), verdict: Ok(approval(Duration::ZERO)) });
 }
 
 /// Ten tasks of a bag that was signed so long ago, as somebody sends them; their machines have ten minutes to tell of them.
 fn sent_again(signed_ago: Duration) -> Host {
     let mut host = Host::new(2);
-    host.verdict = Some(Ok(signed_ago));
+    host.verdict = Some(Ok(approval(signed_ago)));
     host.receive(5, unhurried(1, 0..10, 15_000));
     host
 }
@@ -123,6 +123,66 @@ fn what_is_not_fresh_begins_when_its_submitter_has_answered() {
         assert_eq!(host.started.len(), 20);
         assert_eq!(host.peer.unspoken_tasks(), 0);
     }
+}
+
+/// The keys that the host has told in leases, and to whom.
+fn keys(host: &Host) -> Vec<(PeerId, Option<BagKey>)> {
+    let told = host.sent.iter().filter_map(|(to, message)| match message {
+        Message::Lease { key, .. } => Some((to.peer, *key)),
+        _ => None,
+    });
+    told.collect()
+}
+
+#[test]
+fn what_is_fresh_and_not_at_hand_begins_when_its_submitter_has_told_the_key() {
+    let mut host = Host::new(2);
+    host.verdict = Some(Ok(Approval { signed_ago: Duration::ZERO, at_hand: false }));
+    host.receive(5, unhurried(1, 0..10, 15_000));
+    assert_eq!((host.holdings().len(), host.started.len()), (1, 0), "it is asked at once");
+    assert_eq!(host.peer.bag_key(BAG), None);
+    let told = |version, key| {
+        let Message::Lease { bag, submitter, term, drop, rest, .. } = lease(version, IntervalSet::new()) else {
+            unreachable!()
+        };
+        Message::Lease { bag, version, submitter, term, drop, rest, key }
+    };
+    let (version, _) = host.holdings()[0];
+    host.receive(5, told(version, Some([5; 32].into())));
+    assert_eq!((host.started.len(), host.peer.bag_key(BAG)), (0, None), "that is not its submitter");
+    host.receive(1, told(version, Some([1; 32].into())));
+    assert_eq!((host.started.len(), host.peer.bag_key(BAG)), (1, Some([1; 32].into())));
+    host.receive(1, told(0, None));
+    assert_eq!(host.peer.bag_key(BAG), Some([1; 32].into()), "who is not told anew does not forget");
+}
+
+#[test]
+fn a_bags_key_is_told_to_those_who_hold_tasks_of_it() {
+    let [mut host, mut other] = pair();
+    host.give(Event::Submitted(submission(100, 1e6)));
+    let key = host.peer.bag_key(BAG);
+    assert!(key.is_some());
+    talk(&mut host, &mut other, 5);
+    assert!(!other.started.is_empty(), "it has some");
+    assert_eq!(other.peer.bag_key(BAG), key);
+    // All tasks have found their machines, and this one claims some; it is not told more by being told to forget them.
+    let holding = |version, ranges| Message::Holding {
+        bag: BAG,
+        executor: speaker(9),
+        version,
+        attempt: 0,
+        ranges,
+        finished: IntervalSet::new(),
+    };
+    host.sent.clear();
+    host.receive(9, holding(1, IntervalSet::from(0..100)));
+    host.receive(9, holding(2, IntervalSet::new()));
+    assert_eq!(keys(&host), [(PeerId([9; 32]), None), (PeerId([9; 32]), None)]);
+    // The key of a bag is another on another machine, and the same after a restart of its own.
+    let seeds = [1, 2].map(|seed| Seed::from(seed).key(BAG));
+    assert!(
+        seeds[0] != seeds[1] && Seed::from(1).key(BAG) == seeds[0] && seeds[0] != Seed::from(1).key(BagId([8; 32]))
+    );
 }
 
 #[test]
@@ -184,7 +244,7 @@ fn no_request_makes_a_bag_older_than_its_manifest() {
         (Duration::MAX, most * 2, most),
     ] {
         let mut host = Host::new(2);
-        host.verdict = Some(Ok(signed_ago));
+        host.verdict = Some(Ok(approval(signed_ago)));
         // Who makes another bag of it is asked about again, and no better off.
         for number in 1..3 {
             host.receive(

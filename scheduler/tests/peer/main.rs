@@ -22,9 +22,9 @@ use std::time::Duration;
 use idlewood_overlay::{Body, Contact, GridId, Node, PeerId, Side, State, Time, WallTime};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
-    AGE_MAX, Asker, BagHeader, BagId, BlobId, Change, Checkpoint, Config, DeclineReason, Effect, Event, Finished,
-    MESSAGE_BYTES_MAX, Message, Notice, Path, Peer, Record, RecordKey, Replication, Request, Speaker, Submission,
-    SubmitError, TaskId, TaskOutcome, TaskResult,
+    AGE_MAX, Approval, Asker, BagHeader, BagId, BagKey, BlobId, Change, Checkpoint, Config, DeclineReason, Effect,
+    Event, Finished, MESSAGE_BYTES_MAX, Message, Notice, Path, Peer, Record, RecordKey, Replication, Request, Seed,
+    Speaker, Submission, SubmitError, TaskId, TaskOutcome, TaskResult,
 };
 
 const BAG: BagId = BagId([7; 32]);
@@ -43,6 +43,11 @@ fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
+/// Of a bag that was signed so long ago, and of which everything is here.
+fn approval(signed_ago: Duration) -> Approval {
+    Approval { signed_ago, at_hand: true }
+}
+
 /// A peer with a disk that is always durable at once, and what it wanted.
 struct Host {
     peer: Peer,
@@ -53,7 +58,7 @@ struct Host {
     measured: Vec<BagId>,
     /// What was to be authorised, and what is answered; none: nothing.
     looked_at: Vec<BagHeader>,
-    verdict: Option<Result<Duration, DeclineReason>>,
+    verdict: Option<Result<Approval, DeclineReason>>,
     notices: Vec<Notice>,
     persisted: Vec<Record>,
     /// What is on its disk.
@@ -86,7 +91,7 @@ impl Host {
             stopped: Vec::new(),
             measured: Vec::new(),
             looked_at: Vec::new(),
-            verdict: Some(Ok(Duration::ZERO)),
+            verdict: Some(Ok(approval(Duration::ZERO))),
             notices: Vec::new(),
             persisted: Vec::new(),
             store: records.iter().map(|record| (record.key(), record.clone())).collect(),
@@ -277,7 +282,8 @@ fn request(number: u64, attempt: u32, ranges: Range<u64>) -> Message {
 }
 
 fn lease(version: u64, drop: IntervalSet) -> Message {
-    Message::Lease { bag: BAG, version, submitter: None, term: Duration::from_secs(60), drop, rest: Duration::ZERO }
+    let (term, rest) = (Duration::from_secs(60), Duration::ZERO);
+    Message::Lease { bag: BAG, version, submitter: None, term, drop, rest, key: None }
 }
 
 /// A request that so many machines may get a part of, for a bag of a million tasks.

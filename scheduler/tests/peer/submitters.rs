@@ -20,7 +20,15 @@ fn only_the_submitter_itself_says_where_it_is() {
     let (submitter, term) = (Some(speaker(1)), Duration::from_secs(60));
     host.receive(
         1,
-        Message::Lease { bag: BAG, version, submitter, term, drop: IntervalSet::new(), rest: Duration::ZERO },
+        Message::Lease {
+            bag: BAG,
+            version,
+            submitter,
+            term,
+            drop: IntervalSet::new(),
+            rest: Duration::ZERO,
+            key: None,
+        },
     );
     let before = host.words().len();
     host.pass(seconds(31.0));
@@ -137,6 +145,7 @@ fn a_restarted_submitter_tells_executors_where_it_is() {
         term: Duration::from_secs(60),
         drop: IntervalSet::new(),
         rest: Duration::ZERO,
+        key: None,
     };
     executor.receive(1, unasked);
     executor.pass(seconds(0.1));

@@ -210,6 +210,7 @@ mod tests {
             term: Duration::from_secs(1),
             drop: IntervalSet::default(),
             rest: Duration::ZERO,
+            key: None,
         };
         let around = Arc::make_mut(&mut simulation.around);
         around.scenario.overhead_bytes = around.scenario.bandwidth_bytes_s / 10 - size_of(&lease).bytes;

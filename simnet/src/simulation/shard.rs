@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idlewood_overlay::{Contact, PeerId, Time, WallTime};
-use idlewood_scheduler::{BagId, Effect, Event, Message, Submission, TaskId, TaskOutcome, manifest_age};
+use idlewood_scheduler::{Approval, BagId, Effect, Event, Message, Submission, TaskId, TaskOutcome, manifest_age};
 
 use super::Surroundings;
 use super::peers::Deed;
@@ -455,7 +455,7 @@ impl Shard {
                 let machine = self.host(host);
                 let age = |made: &WallTime| manifest_age(*made, machine.wall(self.now));
                 let signed_ago = self.signed.get(&bag).map_or(Duration::MAX, age);
-                let verdict = machine.verdict(bag).map(|()| signed_ago);
+                let verdict = machine.verdict(bag).map(|()| Approval { signed_ago, at_hand: false });
                 self.give(host, Event::Authorised { bag, verdict }, around);
             }
             Occurrence::Sent { crashes, to, arrivals, letter } => {

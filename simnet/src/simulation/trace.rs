@@ -100,7 +100,7 @@ impl Trace<'_> {
             Event::Authorised { bag, verdict } => {
                 self.letter(if verdict.is_ok() { b'y' } else { b'n' });
                 self.bag(*bag);
-                self.word(verdict.map_or(0, |signed_ago| signed_ago.as_secs()));
+                self.word(verdict.map_or(0, |approval| approval.signed_ago.as_secs()));
             }
             Event::Vacate => self.letter(b'v'),
             Event::VacatesAfter(_) => self.letter(b'V'),

@@ -10,14 +10,16 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use idlewood::blobs::Blobs;
+use idlewood::blobs::{Blobs, Hash};
+use idlewood::envelope::Opened;
 use idlewood::grid::{Gate, Membership};
 use idlewood::identity;
-use idlewood::net::{self, NetConfig, NetEvent};
+use idlewood::net::{self, ChunkReply, NetConfig, NetEvent, NetHandle, Wanted};
 use idlewood_overlay::{Contact, PeerId};
 use idlewood_scheduler::ranges::IntervalSet;
-use idlewood_scheduler::{BagId, BlobId, DeclineReason, Finished, Message, Speaker, TaskResult};
+use idlewood_scheduler::{BagId, BagKey, BlobId, DeclineReason, Finished, Message, Speaker, TaskResult};
 use serde_json::Value;
+use tokio::sync::mpsc;
 
 use crate::harness::{AGENT, Agent, Grid, PATIENCE, alone, assert_complete, command, probe_program};
 
@@ -94,25 +96,112 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// The state directory of one more machine that has joined the grid.
+fn join(grid: &Grid, inviter: &Agent) -> PathBuf {
+    let token = inviter.ask(&["grid", "invite"])["token"].as_str().expect("a token").to_owned();
+    let dir = grid.root.path().join("hostile");
+    fs::create_dir(&dir).unwrap();
+    let joined = command(&["--state-dir", dir.to_str().unwrap(), "grid", "join", &token]);
+    assert!(joined.status.success(), "{joined:?}");
+    dir
+}
+
+/// Its network, without an agent above it.
+fn enter(dir: &Path) -> (NetHandle, mpsc::Receiver<NetEvent>) {
+    let keypair = identity::load_or_create(dir).unwrap();
+    let membership = Membership::load(dir, &keypair).unwrap().expect("it has joined");
+    let gate = Arc::new(Gate::open(&keypair, Some(membership)).unwrap());
+    let blobs = Arc::new(Blobs::open(&dir.join("blobs"), 1 << 20).unwrap());
+    let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
+    net::start(NetConfig { keypair, gate, listen }, blobs).unwrap()
+}
+
+fn contact_of(agent: &Agent) -> Contact {
+    let status = agent.ask(&["status"]);
+    let peer: PeerId = identity::from_libp2p(&status["peer"].as_str().unwrap().parse().unwrap()).unwrap();
+    Contact { peer, incarnation: 0, address: status["listen"][0].as_str().unwrap().into(), nonce: None }
+}
+
+fn from_hex(text: &str) -> [u8; 32] {
+    std::array::from_fn(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).expect("hexadecimal"))
+}
+
+/// A member that hears of a bag, as routers do, knows its id and whatever hashes it likes. It reads what all may know of the bag,
+/// from its submitter and from a machine that runs it, and nothing else; the machine that runs it has read all of it.
+#[test]
+fn who_hears_of_a_bag_reads_nothing_of_it() {
+    let grid = Grid::start(2);
+    let (submitter, host) = (&grid.agents[0], &grid.agents[1]);
+    submitter.ask(&["pause"]);
+    let input = grid.root.path().join("input");
+    fs::write(&input, vec![b'i'; 10_000]).unwrap();
+    let program = probe_program();
+    let bag = submitter.ask(&[
+        "submit",
+        "--program",
+        program.to_str().unwrap(),
+        "--array",
+        "0-1",
+        "--work",
+        "50",
+        "--env",
+        "PASSWORD=correct horse",
+        "--input",
+        input.to_str().unwrap(),
+        "--",
+        "sleep",
+        "600000",
+    ]);
+    let bag = bag["id"].as_str().expect("an id");
+    wait_until("it runs", || !host.ask(&["status"])["running"].as_array().expect("a list").is_empty());
+    let id = BagId(from_hex(bag));
+    let of = |agent: &Agent, hash: [u8; 32]| {
+        let name = Hash::from(hash).to_string();
+        fs::read(agent.dir.join("blobs").join(&name[..2]).join(&name[2..])).expect("it is on its disk")
+    };
+    let signed = of(submitter, id.0);
+    let Opened::Envelope(envelope) = Opened::read(&Opened::unsealed(&signed).unwrap()).unwrap() else {
+        panic!("it has no envelope")
+    };
+    let manifest = of(host, envelope.manifest.0);
+    let contains = |bytes: &[u8], words: &[u8]| bytes.windows(words.len()).any(|window| window == words);
+    assert!(contains(&manifest, b"correct horse") && !contains(&signed, b"correct horse"));
+    let needs = envelope.manifest(&manifest).unwrap();
+    let hidden = [envelope.manifest.0].into_iter().chain(needs.blobs().map(|need| need.blob.0));
+    let hidden: Vec<[u8; 32]> = hidden.collect();
+    assert_eq!(hidden.len(), 3, "the manifest, the input, the program");
+
+    let dir = join(&grid, submitter);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (net, _events) = enter(&dir);
+        for agent in [submitter, host] {
+            let (to, key) = (contact_of(agent), Some(BagKey::from(id.0)));
+            let ask =
+                async |hash: [u8; 32], key| net.chunk(&to, Wanted { hash: hash.into(), offset: 0, bag: id, key }).await;
+            for &hash in &hidden {
+                for key in [None, key] {
+                    assert_eq!(ask(hash, key).await, Ok(ChunkReply::Missing), "of {}", agent.dir.display());
+                }
+                of(agent, hash);
+            }
+        }
+        let whole = ChunkReply::Chunk { total: signed.len() as u64, bytes: signed };
+        let wanted = Wanted { hash: id.0.into(), offset: 0, bag: id, key: None };
+        assert_eq!(net.chunk(&contact_of(submitter), wanted).await, Ok(whole), "by this it would be judged");
+    });
+}
+
 /// A member of the grid, with a valid certificate and no good intentions: connections that say nothing or nonsense, whole
 /// frames of nonsense, words about tasks that it was never given, more requests than anybody needs, all at once.
 #[test]
 fn a_hostile_machine_of_the_grid_keeps_no_bag_from_completing() {
     let grid = Grid::start(3);
     let (victim, submitter) = (&grid.agents[0], &grid.agents[1]);
-    let token = victim.ask(&["grid", "invite"])["token"].as_str().expect("a token").to_owned();
-    let dir = grid.root.path().join("hostile");
-    fs::create_dir(&dir).unwrap();
-    let joined = command(&["--state-dir", dir.to_str().unwrap(), "grid", "join", &token]);
-    assert!(joined.status.success(), "{joined:?}");
-    let contact_of = |agent: &Agent| {
-        let status = agent.ask(&["status"]);
-        let peer: PeerId = identity::from_libp2p(&status["peer"].as_str().unwrap().parse().unwrap()).unwrap();
-        Contact { peer, incarnation: 0, address: status["listen"][0].as_str().unwrap().into(), nonce: None }
-    };
+    let dir = join(&grid, victim);
     let (to, honest) = (contact_of(victim), contact_of(submitter));
     let bag = submitter.submit_sleeps(60, 100);
-    let id = BagId(std::array::from_fn(|at| u8::from_str_radix(&bag[2 * at..2 * at + 2], 16).expect("hexadecimal")));
+    let id = BagId(from_hex(&bag));
 
     let port = to.address.rsplit('/').find_map(|part| part.parse::<u16>().ok()).expect("a port");
     let mut connections: Vec<TcpStream> =
@@ -123,12 +212,7 @@ fn a_hostile_machine_of_the_grid_keeps_no_bag_from_completing() {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     runtime.block_on(async {
-        let keypair = identity::load_or_create(&dir).unwrap();
-        let membership = Membership::load(&dir, &keypair).unwrap().expect("it has joined");
-        let gate = Arc::new(Gate::open(&keypair, Some(membership)).unwrap());
-        let blobs = Arc::new(Blobs::open(&dir.join("blobs"), 1 << 20).unwrap());
-        let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
-        let (net, mut events) = net::start(NetConfig { keypair, gate, listen }, blobs).unwrap();
+        let (net, mut events) = enter(&dir);
         let heard = tokio::spawn(async move {
             // What it is told does not interest it.
             while let Some(event) = events.recv().await {
@@ -167,7 +251,8 @@ fn a_hostile_machine_of_the_grid_keeps_no_bag_from_completing() {
             }
             for number in 0..50 {
                 // Whether it is busy or has no such thing.
-                let ask = net.chunk(&to, [number; 32].into(), 0);
+                let wanted = Wanted { hash: [number; 32].into(), offset: 0, bag: id, key: None };
+                let ask = net.chunk(&to, wanted);
                 drop(tokio::time::timeout(Duration::from_millis(2), ask).await);
             }
         }

@@ -5,23 +5,36 @@ use idlewood_overlay::PeerId;
 use super::super::certificate::{Chain, Refused, Role};
 use super::super::checkpoint::{self, CHECKPOINT_ADDED_BYTES};
 use super::super::receipt::Batch;
-use super::super::signed::SignedManifest;
+use super::super::signed::SignedBag;
+#[cfg(test)]
+use super::super::signed::SignedForm;
 use super::{Gate, State, Unauthorised, now_s};
 
 /// Submitters that are remembered before those are forgotten who may not submit any more.
 const SUBMITTERS_MAX: usize = 4096;
 
 impl Gate {
-    /// Signs a manifest of this machine.
+    /// Signs the envelope of a bag of this machine.
     ///
     /// # Errors
     /// When this machine may not submit.
-    pub fn sign_manifest(&self, manifest: Vec<u8>) -> Result<SignedManifest, Unauthorised> {
+    pub fn sign_bag(&self, envelope: Vec<u8>) -> Result<SignedBag, Unauthorised> {
         let state = self.state();
         if state.chain.own.terms.role < Role::Submitter {
             return Err(Unauthorised::Role);
         }
-        Ok(SignedManifest::sign(manifest, state.chain.encode(), &self.machine))
+        Ok(SignedBag::sign(envelope, state.chain.encode(), &self.machine))
+    }
+
+    /// As agents signed a manifest before there were envelopes.
+    #[cfg(test)]
+    pub(crate) fn sign_earlier_manifest(&self, manifest: Vec<u8>) -> SignedBag {
+        SignedBag::sign_as(SignedForm::Manifest, manifest, self.state().chain.encode(), &self.machine)
+    }
+
+    /// Of what the keys of this machine's bags come: always the same, and not to be foreseen without the machine's key.
+    pub(crate) fn bag_secret(&self) -> [u8; 32] {
+        blake3::derive_key("idlewood 2026 bag keys v1", &self.machine.to_bytes())
     }
 
     /// Signs what this machine says of tasks that it ran.
@@ -39,21 +52,16 @@ impl Gate {
         checkpoint::sign_checkpoint(&self.machine, bag, index, checkpoint)
     }
 
-    /// Whether tasks of this manifest may run here: its submitter signed it, and may submit. Where the certificate in it has
+    /// Whether tasks of this bag may run here: its submitter signed it, and may submit. Where the certificate in it has
     /// expired since, the one counts by which the submitter is connected now.
     ///
     /// # Errors
     /// Why not.
-    pub fn authorise(&self, signed: &SignedManifest, submitter: PeerId) -> Result<(), Unauthorised> {
+    pub fn authorise(&self, signed: &SignedBag, submitter: PeerId) -> Result<(), Unauthorised> {
         self.authorise_at(signed, submitter, now_s())
     }
 
-    pub(super) fn authorise_at(
-        &self,
-        signed: &SignedManifest,
-        submitter: PeerId,
-        now_s: u64,
-    ) -> Result<(), Unauthorised> {
+    pub(super) fn authorise_at(&self, signed: &SignedBag, submitter: PeerId, now_s: u64) -> Result<(), Unauthorised> {
         if !signed.is_signed_by(submitter) {
             return Err(Unauthorised::Signature);
         }
@@ -80,7 +88,7 @@ impl Gate {
         }
     }
 
-    /// Whether a submitter whose manifest was authorised may still submit. Cheap: no signature is looked at.
+    /// Whether a submitter of whom a bag was authorised may still submit. Cheap: no signature is looked at.
     ///
     /// # Errors
     /// Why not.

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::super::membership::Admin;
 use super::super::message::{First, Gossip, Hello};
-use super::super::signed::SignedManifest;
+use super::super::signed::SignedBag;
 use super::*;
 
 const NOW_S: u64 = 1_800_000_000;
@@ -485,26 +485,26 @@ fn bags_run_for_submitters_only() {
     let [submitter, member, other] =
         [Role::Submitter, Role::Member, Role::Submitter].map(|role| Machine::guest(&creator, role, NOW_S));
     let here = Machine::guest(&creator, Role::Member, NOW_S);
-    let signed = submitter.gate.sign_manifest(b"what to run".to_vec()).unwrap();
-    let judge = |signed: &SignedManifest, who: &Machine, now_s| here.gate.authorise_at(signed, who.peer(), now_s);
+    let signed = submitter.gate.sign_bag(b"what to run".to_vec()).unwrap();
+    let judge = |signed: &SignedBag, who: &Machine, now_s| here.gate.authorise_at(signed, who.peer(), now_s);
     assert_eq!(judge(&signed, &submitter, NOW_S), Ok(()));
-    assert_eq!(judge(&creator.gate.sign_manifest(Vec::new()).unwrap(), &creator, NOW_S), Ok(()), "an admin may");
+    assert_eq!(judge(&creator.gate.sign_bag(Vec::new()).unwrap(), &creator, NOW_S), Ok(()), "an admin may");
 
     // A member's agent refuses; one that was tampered with is refused elsewhere.
-    assert_eq!(member.gate.sign_manifest(Vec::new()), Err(Unauthorised::Role));
+    assert_eq!(member.gate.sign_bag(Vec::new()), Err(Unauthorised::Role));
     let key = |machine: &Machine| machine.key.clone().try_into_ed25519().unwrap();
-    let forced = SignedManifest::sign(Vec::new(), member.gate.hello().chain, &key(&member));
+    let forced = SignedBag::sign(Vec::new(), member.gate.hello().chain, &key(&member));
     assert_eq!(judge(&forced, &member, NOW_S), Err(Unauthorised::Role));
-    let borrowed = SignedManifest::sign(Vec::new(), submitter.gate.hello().chain, &key(&member));
+    let borrowed = SignedBag::sign(Vec::new(), submitter.gate.hello().chain, &key(&member));
     assert_eq!(judge(&borrowed, &member, NOW_S), Err(Unauthorised::Refused(Refused::NotTheirs)));
     assert_eq!(judge(&borrowed, &submitter, NOW_S), Err(Unauthorised::Signature));
     assert_eq!(judge(&signed, &other, NOW_S), Err(Unauthorised::Signature), "as somebody else's");
     let mut changed = signed.clone();
-    changed.manifest[0] ^= 1;
+    changed.content[0] ^= 1;
     assert_eq!(judge(&changed, &submitter, NOW_S), Err(Unauthorised::Signature));
-    let nothing = SignedManifest::sign(Vec::new(), Vec::new(), &key(&submitter));
+    let nothing = SignedBag::sign(Vec::new(), Vec::new(), &key(&submitter));
     assert_eq!(judge(&nothing, &submitter, NOW_S), Err(Unauthorised::Refused(Refused::Malformed)));
-    let stranger = Gate::open(&other.key, None).unwrap().sign_manifest(Vec::new()).unwrap();
+    let stranger = Gate::open(&other.key, None).unwrap().sign_bag(Vec::new()).unwrap();
     assert_eq!(judge(&stranger, &other, NOW_S), Err(Unauthorised::Refused(Refused::WrongGrid)));
     assert_eq!(other.gate.authorise_at(&stranger, other.peer(), NOW_S), Ok(()), "its own, from before it joined");
 
@@ -538,7 +538,7 @@ fn with_an_administrator_go_those_it_let_submit() {
     let creator = Machine::creator(None);
     let [admin, here] = [Role::Admin, Role::Member].map(|role| Machine::guest(&creator, role, NOW_S));
     let submitter = Machine::guest(&admin, Role::Submitter, NOW_S);
-    let signed = submitter.gate.sign_manifest(b"what to run".to_vec()).unwrap();
+    let signed = submitter.gate.sign_bag(b"what to run".to_vec()).unwrap();
     assert_eq!(here.gate.authorise_at(&signed, submitter.peer(), NOW_S), Ok(()));
     assert_eq!(here.gate.standing_at(submitter.peer(), NOW_S), Ok(()));
     creator.gate.revoke_at(admin.peer(), None, NOW_S).unwrap();

@@ -114,7 +114,7 @@ async fn a_message_in_an_answer_is_received() {
     assert_eq!(node.message().await, (peer, vec![9]));
     assert_eq!(node.net.counters().messages_sent, 1);
     // It is no answer to a request for a blob.
-    let reply = timeout(WAIT, node.net.chunk(&contact, blake3::hash(b"x"), 0)).await.unwrap();
+    let reply = timeout(WAIT, node.net.chunk(&contact, piece(blake3::hash(b"x"), 0))).await.unwrap();
     assert_eq!(reply, Err(ChunkError::Protocol(peer)));
 }
 

@@ -24,7 +24,8 @@ fn scripted_when(
     let (commands, mut asked) = mpsc::channel(COMMANDS_MAX);
     tokio::spawn(async move {
         while let Some(command) = asked.recv().await {
-            let Command::Send { to, item: Item::Chunk { hash, offset, reply }, .. } = command else { continue };
+            let Command::Send { to, item: Item::Chunk { wanted, reply }, .. } = command else { continue };
+            let (hash, offset) = (*wanted.hash.as_bytes(), wanted.offset);
             let (when, (after, answer)) = script(to, hash, offset);
             tokio::spawn(async move {
                 if let Some(when) = when {
@@ -96,7 +97,7 @@ async fn who_answers_slowly_holds_nobody_up_and_is_left_alone() {
     let (fetcher, _) = fetcher(&dir, net);
     let begin = |number: usize, from: u8| {
         let (fetcher, hash) = (fetcher.clone(), blake3::hash(&small[number]));
-        tokio::spawn(async move { fetcher.fetch(hash, 10, vec![source(from)], BAG).await })
+        tokio::spawn(async move { fetcher.fetch(hash, 10, &origin(vec![source(from)])).await })
     };
     let slow: Vec<_> = (0..20).map(|number| begin(number, 1)).collect();
     tokio::task::yield_now().await;
@@ -117,9 +118,9 @@ async fn who_answers_slowly_holds_nobody_up_and_is_left_alone() {
     let downloads = fetcher.downloads();
     assert_eq!((downloads.under_way, downloads.waiting, downloads.found_slow), (0, 0, 1));
     assert_eq!(downloads.left_alone.iter().map(|(peer, _)| *peer).collect::<Vec<_>>(), [peer(1)], "it is named");
-    let error = fetcher.fetch(blake3::hash(&small[19]), 10, vec![source(1)], BAG).await.unwrap_err();
+    let error = fetcher.fetch(blake3::hash(&small[19]), 10, &origin(vec![source(1)])).await.unwrap_err();
     assert!(error.to_string().contains("left alone"), "not even asked: {error}");
-    fetcher.fetch(blake3::hash(&small[19]), 10, vec![source(1), source(2)], BAG).await.expect("others are asked");
+    fetcher.fetch(blake3::hash(&small[19]), 10, &origin(vec![source(1), source(2)])).await.expect("others are asked");
 }
 
 #[tokio::test]
@@ -144,9 +145,9 @@ async fn what_has_come_is_kept_over_busy_answers_tries_and_sources() {
         (SOON, piece(&whole, offset))
     });
     let (fetcher, blobs) = fetcher(&dir, net);
-    fetcher.fetch(hash, 2 << 20, vec![source(1)], BAG).await.expect_err("it is gone");
+    fetcher.fetch(hash, 2 << 20, &origin(vec![source(1)])).await.expect_err("it is gone");
     assert_eq!(blobs.partials(), (1, 3 * PIECE as u64));
-    let path = fetcher.fetch(hash, 2 << 20, vec![source(1), source(2)], BAG).await.unwrap();
+    let path = fetcher.fetch(hash, 2 << 20, &origin(vec![source(1), source(2)])).await.unwrap();
     assert_eq!(std::fs::read(path).unwrap(), content);
     assert_eq!(*given.lock().unwrap(), [(1, 0), (1, 1), (1, 2), (2, 3), (2, 4)], "no piece came twice");
     assert_eq!(blobs.partials(), (0, 0));
@@ -161,7 +162,7 @@ async fn a_busy_source_takes_no_place_and_is_given_up_at_last() {
     let calls: Vec<_> = (0..100_u8)
         .map(|number| {
             let fetcher = fetcher.clone();
-            tokio::spawn(async move { fetcher.fetch(blake3::hash(&[number]), 10, vec![source(1)], BAG).await })
+            tokio::spawn(async move { fetcher.fetch(blake3::hash(&[number]), 10, &origin(vec![source(1)])).await })
         })
         .collect();
     for call in calls {
@@ -189,10 +190,10 @@ async fn a_false_beginning_spoils_no_honest_source() {
     });
     let (fetcher, blobs) = fetcher(&dir, net.clone());
     for _ in 0..2 {
-        fetcher.fetch(hash, 2 << 20, vec![source(1)], BAG).await.expect_err("it gives a beginning only");
+        fetcher.fetch(hash, 2 << 20, &origin(vec![source(1)])).await.expect_err("it gives a beginning only");
         assert_eq!(blobs.partials(), (1, PIECE as u64));
     }
-    let path = fetcher.fetch(hash, 2 << 20, vec![source(1), source(2)], BAG).await.unwrap();
+    let path = fetcher.fetch(hash, 2 << 20, &origin(vec![source(1), source(2)])).await.unwrap();
     assert_eq!(std::fs::read(path).unwrap(), whole);
     let honest: Vec<u64> =
         asked.lock().unwrap().iter().filter(|(from, _)| *from == 2).map(|(_, piece)| *piece).collect();
@@ -201,7 +202,7 @@ async fn a_false_beginning_spoils_no_honest_source() {
     // Who gives all of it is known.
     let dir = tempfile::tempdir().unwrap();
     let (fetcher, blobs) = self::fetcher(&dir, net.clone());
-    let error = fetcher.fetch(hash, 2 << 20, vec![source(3)], BAG).await.unwrap_err().to_string();
+    let error = fetcher.fetch(hash, 2 << 20, &origin(vec![source(3)])).await.unwrap_err().to_string();
     assert!(error.contains("other content"), "{error}");
     assert_eq!((net.counters().protocol_errors, blobs.used_bytes()), (1, 0));
 }
@@ -222,7 +223,7 @@ async fn who_wants_it_no_more_lets_its_place_go_at_once() {
     let calls: Vec<_> = (0..3)
         .map(|_| {
             let fetcher = fetcher.clone();
-            tokio::spawn(async move { fetcher.fetch(hash, 2 << 20, vec![source(1)], BAG).await })
+            tokio::spawn(async move { fetcher.fetch(hash, 2 << 20, &origin(vec![source(1)])).await })
         })
         .collect();
     // The second piece is asked for, and does not come.

@@ -49,10 +49,10 @@ async fn measure() {
     latencies.sort_unstable();
     println!("one way: median {:?}, 99 % {:?}", latencies[1000], latencies[1980]);
     let content = vec![7; 50 << 20];
-    let hash = a.blobs.put_bytes(&content).unwrap();
+    let hash = a.lend(&content);
     let fetcher = Fetcher::new(b.blobs.clone(), b.net.clone());
     let start = Instant::now();
-    fetcher.fetch(hash, 1 << 30, vec![a.contact.clone()], BAG).await.unwrap();
+    fetcher.fetch(hash, 1 << 30, &origin(vec![a.contact.clone()])).await.unwrap();
     println!("50 MiB blob: {:.0} MiB/s", 50.0 / start.elapsed().as_secs_f64());
     drop(content);
 }

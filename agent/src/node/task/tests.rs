@@ -32,6 +32,7 @@ pub(in crate::node) fn manifest() -> Manifest {
         success_codes: vec![0],
         deterministic: false,
         native: false,
+        blob: None,
     }
 }
 
@@ -311,7 +312,9 @@ async fn a_task_goes_on_from_what_its_submitter_signed_for_it_and_from_nothing_e
     let begins = |index: u64, checkpoint: Checkpoint, bytes_max: u64| {
         let (known, bag, supplies) = (Arc::new(manifest.clone()), &header, &supplies);
         async move {
-            let prepared = supplies.prepare(task(index), 0, bag, Some(known), Some((checkpoint, bytes_max)), &[]).await;
+            let here = Origin { bag: bag.id, key: None, sources: Vec::new() };
+            let goes_on = Some((checkpoint, bytes_max));
+            let prepared = supplies.prepare(task(index), 0, bag, Some(known), goes_on, &here).await;
             let progress = fs::read(checkpoints::path(supplies.homes.checkpoints(), task(index)).join("progress")).ok();
             assert!(prepared.result.is_ok(), "it begins in any case: {:?}", prepared.result);
             (prepared.planted, progress)

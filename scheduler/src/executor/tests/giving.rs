@@ -89,7 +89,8 @@ fn what_is_offered_does_not_begin_until_it_is_refused_and_is_forgotten_when_it_i
     // Taken.
     let (bag, ranges) = &given[0];
     let (term, drop) = (Duration::from_secs(60), ranges.clone());
-    let lease = Lease { bag: BagId([*bag; 32]), version: 0, submitter: None, term, drop, rest: Duration::ZERO };
+    let lease =
+        Lease { bag: BagId([*bag; 32]), version: 0, submitter: None, term, drop, rest: Duration::ZERO, key: None };
     executor.lease(contact(1).peer, lease, &mut io, &config);
     assert_eq!(all(&executor), 15 - ranges.len());
     // No answer.

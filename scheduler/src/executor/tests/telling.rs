@@ -66,7 +66,7 @@ fn one_message_renews_what_is_due_and_what_will_be_soon() {
     let (bag, drop) = (bags[0].0, IntervalSet::new());
     executor.lease(
         contact(1).peer,
-        Lease { bag, version: 0, submitter: None, term, drop, rest: Duration::ZERO },
+        Lease { bag, version: 0, submitter: None, term, drop, rest: Duration::ZERO, key: None },
         &mut io,
         &config,
     );

@@ -1,0 +1,210 @@
+//! Which blobs of this machine others may read: none, but those that are lent to them.
+//!
+//! A blob is lent for a bag, to everybody (what a submitter signed of the bag, by which machines judge whether it may queue), to
+//! who proves with the bag's key that it holds tasks of it (its manifest, program, inputs and checkpoints), or to the bag's
+//! submitter (results). To know a blob's hash opens nothing.
+//!
+//! Left out: taking the key back from who had tasks of the bag. It could read then what it may have read before.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use blake3::Hash;
+use idlewood_overlay::PeerId;
+use idlewood_scheduler::{BagId, BagKey};
+
+/// To whom a blob is lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    /// All machines of the grid.
+    Everybody,
+    /// Who has the bag's key; nobody, where this machine does not know it.
+    Holders(Option<BagKey>),
+    /// The bag's submitter.
+    Submitter(PeerId),
+}
+
+/// The same without the names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Group {
+    Everybody,
+    Holders,
+    Submitter,
+}
+
+impl From<To> for Group {
+    fn from(to: To) -> Self {
+        match to {
+            To::Everybody => Self::Everybody,
+            To::Holders(_) => Self::Holders,
+            To::Submitter(_) => Self::Submitter,
+        }
+    }
+}
+
+/// That a blob is lent, so often as this was made and not taken back.
+#[derive(Debug)]
+pub struct Loan {
+    bag: BagId,
+    group: Group,
+}
+
+/// For which bag somebody asks for a blob, and the proof of having the bag's key, if it has it ([`BagKey::proof`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Which bag.
+    pub bag: BagId,
+    /// The proof.
+    pub proof: Option<[u8; 32]>,
+}
+
+/// How often a blob is lent to whom.
+#[derive(Debug, Default)]
+struct Times {
+    everybody: u32,
+    holders: u32,
+    submitter: u32,
+}
+
+/// What is lent for a bag.
+#[derive(Debug, Default)]
+struct OfBag {
+    key: Option<BagKey>,
+    submitter: Option<PeerId>,
+    blobs: HashMap<Hash, Times>,
+}
+
+/// All that is lent.
+#[derive(Debug, Default)]
+pub(super) struct Readers(Mutex<HashMap<BagId, OfBag>>);
+
+impl Readers {
+    fn bags(&self) -> MutexGuard<'_, HashMap<BagId, OfBag>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lend(&self, bag: BagId, hash: Hash, to: To) {
+        let mut bags = self.bags();
+        let of_bag = bags.entry(bag).or_default();
+        let times = of_bag.blobs.entry(hash).or_default();
+        match to {
+            To::Everybody => times.everybody += 1,
+            To::Holders(key) => {
+                times.holders += 1;
+                of_bag.key = key.or(of_bag.key);
+            }
+            To::Submitter(submitter) => {
+                times.submitter += 1;
+                of_bag.submitter = Some(submitter);
+            }
+        }
+    }
+
+    fn take_back(&self, hash: Hash, Loan { bag, group }: &Loan) {
+        let mut bags = self.bags();
+        let Entry::Occupied(mut of_bag) = bags.entry(*bag) else { return };
+        if let Entry::Occupied(mut times) = of_bag.get_mut().blobs.entry(hash) {
+            let all = times.get_mut();
+            match group {
+                Group::Everybody => all.everybody -= 1,
+                Group::Holders => all.holders -= 1,
+                Group::Submitter => all.submitter -= 1,
+            }
+            if all.everybody + all.holders + all.submitter == 0 {
+                times.remove();
+            }
+        }
+        if of_bag.get().blobs.is_empty() {
+            of_bag.remove();
+        }
+    }
+
+    fn may_read(&self, me: PeerId, reader: PeerId, hash: Hash, claim: Claim) -> bool {
+        let bags = self.bags();
+        let Some(of_bag) = bags.get(&claim.bag) else { return false };
+        let Some(times) = of_bag.blobs.get(&hash) else { return false };
+        let is_submitter = of_bag.submitter == Some(reader);
+        let is_holder = || {
+            let (Some(key), Some(proof)) = (of_bag.key, claim.proof) else { return false };
+            key.is_proven(proof, reader, me)
+        };
+        times.everybody > 0 || times.submitter > 0 && is_submitter || times.holders > 0 && is_holder()
+    }
+}
+
+impl super::Blobs {
+    /// Lets others read a blob for a bag, whether it is here already or yet to come, until [`Blobs::take_back`](super::Blobs::take_back).
+    pub fn lend(&self, bag: BagId, hash: Hash, to: To) -> Loan {
+        self.0.readers.lend(bag, hash, to);
+        Loan { bag, group: to.into() }
+    }
+
+    /// The blob is not lent any more by this loan of it.
+    pub fn take_back(&self, hash: Hash, loan: &Loan) {
+        self.0.readers.take_back(hash, loan);
+    }
+
+    /// Whether `reader` may read this blob of `me`, this machine.
+    pub fn may_read(&self, me: PeerId, reader: PeerId, hash: Hash, claim: Claim) -> bool {
+        self.0.readers.may_read(me, reader, hash, claim)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Blobs;
+    use super::*;
+
+    const BAG: BagId = BagId([1; 32]);
+    const ME: PeerId = PeerId([2; 32]);
+    const HOLDER: PeerId = PeerId([3; 32]);
+    const SUBMITTER: PeerId = PeerId([4; 32]);
+
+    fn blobs() -> (tempfile::TempDir, Blobs) {
+        let directory = tempfile::tempdir().expect("a directory for the test");
+        let blobs = Blobs::open(directory.path(), 1 << 20).expect("an empty directory");
+        (directory, blobs)
+    }
+
+    #[test]
+    fn a_hash_opens_nothing() {
+        let (_directory, blobs) = blobs();
+        let (program, other) = (blake3::hash(b"program"), blake3::hash(b"other"));
+        let key = BagKey::from([7; 32]);
+        let proof = |key: BagKey, reader, server| Some(key.proof(reader, server));
+        let may = |reader, hash, bag, proof| blobs.may_read(ME, reader, hash, Claim { bag, proof });
+        let good = proof(key, HOLDER, ME);
+        assert!(!may(HOLDER, program, BAG, good), "nothing is lent");
+        let lent = blobs.lend(BAG, program, To::Holders(Some(key)));
+        assert!(may(HOLDER, program, BAG, good));
+        assert!(!may(HOLDER, program, BAG, None), "without a proof");
+        assert!(!may(SUBMITTER, program, BAG, good), "with another's");
+        assert!(!may(HOLDER, program, BAG, proof(key, HOLDER, SUBMITTER)), "with one for another machine");
+        assert!(!may(HOLDER, program, BAG, proof(BagKey::from([8; 32]), HOLDER, ME)), "with another key");
+        assert!(!may(HOLDER, other, BAG, good), "what is not lent");
+        assert!(!may(HOLDER, program, BagId([9; 32]), good), "for another bag");
+        let twice = blobs.lend(BAG, program, To::Holders(None));
+        blobs.take_back(program, &lent);
+        assert!(may(HOLDER, program, BAG, good), "it is lent once more, and the key is known");
+        blobs.take_back(program, &twice);
+        assert!(!may(HOLDER, program, BAG, good));
+        assert!(blobs.0.readers.bags().is_empty(), "nothing is left of it");
+    }
+
+    #[test]
+    fn results_are_for_the_submitter_and_what_it_signed_is_for_all() {
+        let (_directory, blobs) = blobs();
+        let (result, envelope) = (blake3::hash(b"result"), blake3::hash(b"envelope"));
+        let key = BagKey::from([7; 32]);
+        let may = |reader, hash| {
+            let proof = Some(key.proof(reader, ME));
+            blobs.may_read(ME, reader, hash, Claim { bag: BAG, proof })
+        };
+        blobs.lend(BAG, result, To::Submitter(SUBMITTER));
+        blobs.lend(BAG, envelope, To::Everybody);
+        blobs.lend(BAG, blake3::hash(b"program"), To::Holders(Some(key)));
+        assert!(may(SUBMITTER, result) && !may(HOLDER, result));
+        assert!(blobs.may_read(ME, HOLDER, envelope, Claim { bag: BAG, proof: None }));
+    }
+}
