@@ -69,6 +69,8 @@ pub struct Peer {
     /// Until then a machine that is alone waits for the grid that it expects.
     alone_until: Option<Time>,
     asking: Asking,
+    /// Results of others cannot be written down now.
+    disk_is_full: bool,
     /// Whether a request of this machine enters right now: what others send is no evidence, whoever it names.
     is_entering: bool,
     /// When the executor has timed work next, and whether that has to be found anew, since something may have changed for
@@ -138,6 +140,7 @@ impl Peer {
             }
             Event::OwnerReturned { stands_still } => self.executor.suspend(stands_still, &mut self.io),
             Event::OwnerLeft => self.executor.resume(&mut self.io),
+            Event::DiskFull(is_full) => self.disk_is_full = is_full,
             Event::Leave => {
                 self.executor.tell_all(now);
                 self.overlay(idlewood_overlay::Event::Leave);
@@ -285,6 +288,8 @@ impl Peer {
                     None => refuse(bag, executor, 0, ranges, &mut self.io),
                 }
             }
+            // Who ran them keeps them, and says them again.
+            Message::Results { .. } if self.disk_is_full && from != self.io.me.peer => {}
             Message::Results { bag, executor, results, .. } => {
                 let executor = executor.contact(from);
                 match self.ledgers.get_mut(&bag) {

@@ -559,7 +559,7 @@ impl Host {
                 }
             }
             7 => self.give(Event::OwnerReturned { stands_still: source.flag() }),
-            8 => self.give(Event::OwnerLeft),
+            8 => self.give([Event::OwnerLeft, Event::DiskFull(source.flag())][usize::from(source.below(2))].clone()),
             9 => self.give(Event::ConnectionLost(source.peer())),
             10 => self.give(Event::Bootstrap(source.contact())),
             11 => self.give([Event::Leave, Event::Return][usize::from(source.below(2))].clone()),

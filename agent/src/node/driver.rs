@@ -197,6 +197,8 @@ pub(super) struct Driver {
     absence: Absence,
     pub(super) kept: Kept,
     pub(super) commits: Commits,
+    /// As the peer was told last.
+    disk_was_full: bool,
     pub(super) places: Vec<Place>,
     pub(super) runs: Runs,
     pub(super) jobs: Jobs<Done>,
@@ -264,6 +266,7 @@ impl Driver {
             absence,
             kept: parts.kept,
             commits: Commits::default(),
+            disk_was_full: false,
             runs: Runs::new(places.len()),
             places,
             jobs: Jobs::new(),
@@ -366,6 +369,7 @@ impl Driver {
             peers = self.net.freed() => peers.into_iter().for_each(|peer| self.feed(Event::Room(peer))),
             Some(event) = self.net_events.recv(), if self.commits.has_room() => self.net_event(event),
         }
+        self.tell_of_disk();
         self.send_results();
         while let Some(event) = self.follow_ups.pop_front() {
             // There was no room for results.
@@ -376,6 +380,14 @@ impl Driver {
             self.fatal = Some(CommitError::Broken("its writer has ended".to_owned()));
         }
         self.fatal.is_none() && !self.has_finished()
+    }
+
+    /// The peer hears when the disk is full, and when it has room again.
+    fn tell_of_disk(&mut self) {
+        let is_full = self.commits.is_full();
+        if std::mem::replace(&mut self.disk_was_full, is_full) != is_full {
+            self.feed(Event::DiskFull(is_full));
+        }
     }
 
     /// When the peer wants to be woken.
@@ -500,8 +512,6 @@ impl Driver {
     fn net_event(&mut self, event: NetEvent) {
         match event {
             NetEvent::Received { from, bytes } => match Message::decode(&bytes) {
-                // Its executor keeps them, and says them again.
-                Ok(Message::Results { .. }) if self.commits.is_full() => {}
                 Ok(message) => {
                     if let Some(message) = self.checked(from, message) {
                         match self.gate.nonce_of(from) {

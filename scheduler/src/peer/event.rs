@@ -152,6 +152,8 @@ pub enum Event {
     },
     /// The owner of the machine is away: tasks begin, and go on.
     OwnerLeft,
+    /// The disk has no room for what would have to be written down of others' work, or has room again.
+    DiskFull(bool),
     /// What has not begun, or is frozen for others, goes back at once, if no task begins here, and not after the vacate time.
     Vacate,
     /// From now on that is so long after the owner's return.

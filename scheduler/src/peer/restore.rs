@@ -105,6 +105,7 @@ impl Peer {
             router_earliest: now,
             alone_until: None,
             asking: Asking::new(now),
+            disk_is_full: false,
             is_entering: false,
             executor_due: None,
             executor_touched: true,

@@ -38,6 +38,20 @@ fn comes_again(submitter: &mut Host, executor: &mut Host, old: Vec<Message>) {
 }
 
 #[test]
+fn a_submitter_with_a_full_disk_takes_results_once_it_has_room() {
+    let [mut submitter, mut executor] = begun(0);
+    submitter.give(Event::DiskFull(true));
+    executor.finish(executor.started[0], true);
+    talk(&mut submitter, &mut executor, 30);
+    assert_eq!(submitter.peer.bag(BAG).map(|bag| (bag.done, bag.placed, bag.reissued)), Some((0, 1, 0)));
+    assert_eq!(executor.peer.held().first().map(|held| held.unacknowledged), Some(1), "it is kept where it was made");
+    submitter.give(Event::DiskFull(false));
+    talk(&mut submitter, &mut executor, 60);
+    assert_eq!(submitter.peer.bag(BAG).map(|bag| (bag.done, bag.reissued)), Some((1, 0)));
+    assert!(executor.peer.held().is_empty());
+}
+
+#[test]
 fn the_acknowledgement_of_a_failed_try_is_none_of_the_next() {
     let [mut submitter, mut executor] = begun(1);
     executor.finish(executor.started[0], false);

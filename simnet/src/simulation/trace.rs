@@ -106,6 +106,7 @@ impl Trace<'_> {
             Event::VacatesAfter(_) => self.letter(b'V'),
             Event::OwnerReturned { .. } => self.letter(b'o'),
             Event::OwnerLeft => self.letter(b'a'),
+            Event::DiskFull(is_full) => self.letter(if *is_full { b'B' } else { b'D' }),
             Event::Leave => self.letter(b'l'),
             Event::Return => self.letter(b'R'),
             Event::Unsent { to, .. } => {
