@@ -30,8 +30,14 @@ const LEAD_S_MIN: f64 = 5.0;
 impl Executor {
     /// Whether a slot stands empty since nothing waits here.
     pub(crate) fn is_dry(&self) -> bool {
-        let running = self.places.iter().flatten().count();
-        !self.suspended && running < self.slots && self.held.values().all(|held| held.waiting.is_empty())
+        self.idle_slots() > 0
+    }
+
+    /// Slots for which nothing is here to do.
+    pub(crate) fn idle_slots(&self) -> u64 {
+        let idle = self.slots.saturating_sub(self.places.iter().flatten().count());
+        let may_begin = !self.suspended && idle > 0 && self.held.values().all(|held| held.waiting.is_empty());
+        if may_begin { idle as u64 } else { 0 }
     }
 
     /// How long what has not begun here would take, in seconds: on all slots, as if nothing else were to do.

@@ -1,9 +1,9 @@
 //! Requests that went astray: what nobody has accounted for in time goes another way.
 //!
 //! A router that drops what passes it leaves no trace but silence. So the ledger notes by which first hops each own request went.
-//! A task that two requests have lost goes another way: straight to leaves that this machine knows (its own, its neighbours on the
-//! line and its long links, those that hold tasks of the bag), in equal parts, which redistribution then evens out. One lost request means
-//! nothing: every machine that crashes loses some. A leaf that does not answer gets no tasks for a while. A few tasks go to each router
+//! A task that one request has lost goes to the own leaf, where that is idle. One that two have lost goes another way: straight to leaves that this machine knows (its own, its neighbours on the
+//! line and its long links, those that hold tasks of the bag), in equal parts, which redistribution then evens out. One lost request says
+//! nothing of the way: every machine that crashes loses some. A leaf that does not answer gets no tasks for a while. A few tasks go to each router
 //! that is in doubt, to be placed below it: who passes them on is cleared, who loses them is judged (`watch`).
 //!
 //! Left out: what a router does to requests of others. It is seen by their submitters.
@@ -29,6 +29,9 @@ const TRIAL_SHARE: u64 = 8;
 const TRIAL_MAX: u64 = 2;
 /// Machines that get tasks at once: each costs a message and its answer. Our choice.
 const LEAVES_MAX: usize = 64;
+
+/// Leaves and routers that a bag remembers; of more those go whose time is over soonest, or that lost the fewest tasks. Our choice.
+const REMEMBERED_MAX: usize = 256;
 
 /// What left this machine by one first hop.
 #[derive(Clone, Debug)]
@@ -79,6 +82,15 @@ impl Issue {
     }
 }
 
+/// Keeps a map within [`REMEMBERED_MAX`].
+fn forget_least<V, O: Ord>(map: &mut BTreeMap<PeerId, V>, order: impl Fn(&V) -> O) {
+    if map.len() > REMEMBERED_MAX
+        && let Some(least) = map.iter().min_by_key(|(_, value)| order(value)).map(|(&peer, _)| peer)
+    {
+        map.remove(&least);
+    }
+}
+
 impl Ledger {
     /// By which first hops a request of this bag has just left.
     pub(crate) fn went(&mut self, number: u64, hops: Vec<Hop>) {
@@ -98,6 +110,7 @@ impl Ledger {
             if hop.is_duty {
                 io.watch.lost(hop.router, issue.at, io.now);
                 *self.astray.swallowed.entry(hop.router).or_insert(0) += tasks;
+                forget_least(&mut self.astray.swallowed, |tasks| *tasks);
             } else {
                 io.watch.lost_climbing(issue.at, io.now);
             }
@@ -106,6 +119,7 @@ impl Ledger {
             let (in_row, until) = self.astray.silent.entry(leaf).or_insert((0, io.now));
             *until = io.now + doubled(SILENT_FIRST, *in_row, SILENT_MAX);
             *in_row = in_row.saturating_add(1);
+            forget_least(&mut self.astray.silent, |(_, until)| *until);
         }
         // With every machine that crashes requests are lost: once means nothing.
         self.astray.other_way.extend_with(&issue.ranges.intersection(&self.astray.once));
@@ -132,6 +146,23 @@ impl Ledger {
     pub(super) fn swallowed(&self) -> BTreeMap<PeerId, Swallowed> {
         let of = |(&router, &tasks): (&PeerId, &u64)| (router, Swallowed { tasks, is_left_out: false });
         self.astray.swallowed.iter().map(of).collect()
+    }
+
+    /// A request to the own leaf for tasks that were lost once, as many as it has idle slots: it need not wait for another loss.
+    pub(crate) fn issue_here(&mut self, idle_slots: u64, io: &Io, config: &Config) -> Option<Request> {
+        let me = io.me.peer;
+        if idle_slots == 0 || self.astray.once.is_empty() || !self.open || self.is_closed() || !self.is_measured() {
+            return None;
+        }
+        let lost = self.unissued.intersection(&self.astray.once);
+        let part = lost.difference(&self.votes.of(me, &lost)).take_first(idle_slots.min(CHECKPOINTS_MAX as u64));
+        if part.is_empty() || !self.is_asked(me, io) {
+            return None;
+        }
+        self.unissued.subtract(&part);
+        self.astray.tasks += part.len();
+        self.votes.send_to(me, part.len());
+        Some(self.request(part, Some(me), io, config))
     }
 
     /// Requests for what goes another way, with whom they go to and whether its leaf or its router. `doubted` are routers in doubt;
@@ -198,5 +229,22 @@ impl Ledger {
         let all = me.into_iter().chain(neighbours).chain(holders);
         let is_silent = |peer: &PeerId| self.astray.silent.get(peer).is_some_and(|&(_, until)| until > io.now);
         all.filter(|leaf| !is_silent(&leaf.peer) && self.is_asked(leaf.peer, io)).take(LEAVES_MAX).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_machines_are_remembered_than_it_says() {
+        let mut map = BTreeMap::new();
+        for number in 0..1000_u64 {
+            let mut peer = [0; 32];
+            peer[..8].copy_from_slice(&number.to_be_bytes());
+            map.insert(PeerId(peer), number);
+            forget_least(&mut map, |value| *value);
+        }
+        assert_eq!(map.into_values().collect::<Vec<_>>(), (744..1000).collect::<Vec<_>>());
     }
 }

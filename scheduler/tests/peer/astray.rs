@@ -34,7 +34,11 @@ fn what_a_router_drops_goes_another_way_and_it_is_named_within_a_minute() {
     talk_past_a_dropper(&mut host, &mut dropper, 14);
     let view = host.peer.bag(BAG).expect("a bag");
     assert_eq!((view.placed, view.astray, view.swallowed.len()), (0, 0, 0), "nothing is known yet");
-    talk_past_a_dropper(&mut host, &mut dropper, 46);
+    talk_past_a_dropper(&mut host, &mut dropper, 3);
+    let view = host.peer.bag(BAG).expect("a bag");
+    assert_eq!((view.placed, view.astray, host.started.len()), (1, 1, 1), "its own leaf is idle, and begins at once");
+    assert!(view.swallowed.values().all(|swallowed| !swallowed.is_left_out), "one loss is no verdict: {view:?}");
+    talk_past_a_dropper(&mut host, &mut dropper, 43);
     let view = host.peer.bag(BAG).expect("a bag");
     assert_eq!((view.placed, view.executors, view.unplaced), (12, 2, 0), "on both leaves: {view:?}");
     let swallowed: Vec<_> = view.swallowed.iter().map(|(router, swallowed)| (*router, swallowed.is_left_out)).collect();
