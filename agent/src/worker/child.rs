@@ -12,6 +12,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
@@ -34,6 +35,7 @@ use super::output::CappedFile;
 use super::program::{PREVIEW1_MODULE, check_shape, one_line};
 use super::protocol::{self, End, FromWorker, Hello, Report, Role};
 use super::removal;
+use super::said::{Said, Stream};
 use super::{Job, Stdin};
 
 /// Most memory for compiling a program, as address space. Our choice: many times what the largest known programs take.
@@ -61,7 +63,7 @@ fn serve() -> anyhow::Result<()> {
     let mut output = File::from(io::stdout().as_fd().try_clone_to_owned().context("standard output is closed")?);
     let mut packet = vec![0; protocol::PACKET_BYTES_MAX];
     let by_hand = "this command is run by the agent, not by hand";
-    let (hello, _) = protocol::receive(&input, &mut packet).context(by_hand)?;
+    let (hello, beside) = protocol::receive(&input, &mut packet).context(by_hand)?;
     if hello.is_empty() {
         return Ok(());
     }
@@ -99,6 +101,7 @@ fn serve() -> anyhow::Result<()> {
     };
     let loaded = worker.load(&artefact);
     let Some(program) = say_ready(&mut output, loaded)? else { return Ok(()) };
+    let said = Arc::new(Said::new(beside.context("the agent has sent no memory for output")?));
     process.program_is_loaded().context("cannot say what memory this process has")?;
     loop {
         let (job, beside) = protocol::receive(&input, &mut packet)?;
@@ -107,7 +110,8 @@ fn serve() -> anyhow::Result<()> {
         }
         let (number, job) = protocol::decode_job(job, beside)?;
         process.admit(job.memory_bytes).context("cannot limit this process's memory")?;
-        let report = worker.run(&job, &program);
+        said.begin(number);
+        let report = worker.run(&job, &program, &said);
         say(&mut output, &FromWorker::Done(number, report))?;
     }
 }
@@ -217,11 +221,11 @@ impl Worker {
     }
 
     /// Runs one job from beginning to end.
-    fn run(&mut self, job: &Job, program: &Program) -> Report {
+    fn run(&mut self, job: &Job, program: &Program, said: &Arc<Said>) -> Report {
         let before = cpu_time();
         let begun = Instant::now();
         let (mut output_truncated, mut untouched) = (false, false);
-        let end = self.execute(job, program, &mut output_truncated, &mut untouched).unwrap_or_else(|end| end);
+        let end = self.execute(job, program, said, &mut output_truncated, &mut untouched).unwrap_or_else(|end| end);
         let worker_cpu = cpu_time();
         Report {
             end,
@@ -230,6 +234,7 @@ impl Worker {
             worker_cpu,
             output_truncated,
             untouched,
+            said: said.end(),
         }
     }
 
@@ -237,11 +242,12 @@ impl Worker {
         &self,
         job: &Job,
         program: &Program,
+        said: &Arc<Said>,
         output_truncated: &mut bool,
         untouched: &mut bool,
     ) -> Result<End, End> {
-        let stdout = CappedFile::new(job.stdout_path(), job.output_bytes);
-        let stderr = CappedFile::new(job.stderr_path(), job.output_bytes);
+        let stdout = CappedFile::said(said, Stream::Stdout, job.stdout_path(), job.output_bytes);
+        let stderr = CappedFile::said(said, Stream::Stderr, job.stderr_path(), job.output_bytes);
         let checkpoint = Checkpoint::of(job, program.uses_files)?;
         let wasi = present(job, program.uses_files, &stdout, &stderr)?;
         let limits = Limits::new(job.memory_bytes);

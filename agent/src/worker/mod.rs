@@ -65,6 +65,7 @@ mod output;
 mod pool;
 mod program;
 mod protocol;
+mod said;
 
 pub mod child;
 pub mod left;
@@ -76,6 +77,7 @@ pub use inputs::{Input, LayOutError, lay_out};
 pub use native::gap as native_gap;
 pub use pool::{Pool, PoolConfig, PoolError, StartError, WorkerEvent};
 pub use program::{ProgramError, check_program};
+pub use said::Streams;
 
 use std::path::PathBuf;
 use std::sync::Arc;

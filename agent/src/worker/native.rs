@@ -54,6 +54,7 @@ use super::group::Member;
 use super::low;
 use super::output::CappedFile;
 use super::protocol::{self, End, Report};
+use super::said::Streams;
 use super::{Job, Stdin};
 
 /// Largest report of the first process.
@@ -72,7 +73,7 @@ pub(super) fn run(job: &Job, namespaces: bool, group: Option<&Member>) -> Report
     let end = execute(job, namespaces, group, &mut output_truncated).unwrap_or_else(|end| end);
     let all = cpu_time_of_ended();
     let (cpu, worker_cpu) = (all.saturating_sub(before), cpu_time().saturating_add(all));
-    Report { end, wall: begun.elapsed(), cpu, worker_cpu, output_truncated, untouched: false }
+    Report { end, wall: begun.elapsed(), cpu, worker_cpu, output_truncated, untouched: false, said: Streams::default() }
 }
 
 fn execute(job: &Job, namespaces: bool, group: Option<&Member>, output_truncated: &mut bool) -> Result<End, End> {

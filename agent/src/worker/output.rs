@@ -1,8 +1,8 @@
-//! Standard output and error of a task: a file, and no more than so many bytes of it.
+//! Standard output and error of a task: memory that the agent reads, too (`said`), then a file, and no more than so many bytes.
 //!
-//! The file comes into being with the first byte: most small tasks write nothing, and a file costs more than they do.
-//! Writes go straight to the file (C and Rust buffer on their side), so what a task wrote is there even when its
-//! worker is killed the moment after.
+//! The file comes into being with the first byte that has no room in memory: most small tasks print little, and a file costs more
+//! than they do. Writes go straight there (C and Rust buffer on their side), so what a task wrote is there even when its worker is
+//! killed the moment after.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -18,6 +18,8 @@ use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 
+use super::said::{Said, Stream};
+
 /// Largest single write that is announced to the runtime.
 const WRITE_BYTES_MAX: usize = 64 << 10;
 
@@ -28,6 +30,8 @@ pub(super) struct CappedFile {
 }
 
 struct Inner {
+    /// Where its first bytes go; else all go to the file.
+    memory: Option<(Arc<Said>, Stream)>,
     path: PathBuf,
     file: OnceLock<File>,
     left: AtomicU64,
@@ -35,10 +39,19 @@ struct Inner {
 }
 
 impl CappedFile {
-    /// The file at `path`, whose directory comes into being with it.
+    /// A stream whose file will be at `path`; its directory comes into being with it.
     pub(super) fn new(path: PathBuf, bytes_max: u64) -> Self {
-        let inner =
-            Inner { path, file: OnceLock::new(), left: AtomicU64::new(bytes_max), exceeded: AtomicBool::new(false) };
+        Self::with(None, path, bytes_max)
+    }
+
+    /// One whose first bytes go to memory.
+    pub(super) fn said(said: &Arc<Said>, stream: Stream, path: PathBuf, bytes_max: u64) -> Self {
+        Self::with(Some((said.clone(), stream)), path, bytes_max)
+    }
+
+    fn with(memory: Option<(Arc<Said>, Stream)>, path: PathBuf, bytes_max: u64) -> Self {
+        let (left, exceeded) = (AtomicU64::new(bytes_max), AtomicBool::new(false));
+        let inner = Inner { memory, path, file: OnceLock::new(), left, exceeded };
         CappedFile { inner: Arc::new(inner) }
     }
 
@@ -47,13 +60,24 @@ impl CappedFile {
         self.inner.file.get().is_some()
     }
 
-    fn file(&self) -> io::Result<&File> {
-        if let Some(file) = self.inner.file.get() {
-            return Ok(file);
+    /// Writes to memory as long as there is room, then to the file.
+    fn put(&self, bytes: &[u8]) -> io::Result<()> {
+        let Inner { memory, path, file, .. } = &*self.inner;
+        if let Some(mut file) = file.get() {
+            return file.write_all(bytes);
+        }
+        if let Some((said, stream)) = memory
+            && said.add(*stream, bytes)?
+        {
+            return Ok(());
         }
         // One thread runs the task: nobody else opens it meanwhile.
-        let file = create(&self.inner.path)?;
-        Ok(self.inner.file.get_or_init(|| file))
+        let mut new = create(path)?;
+        if let Some((said, stream)) = memory {
+            new.write_all(&said.take(*stream))?;
+            said.forget_taken()?;
+        }
+        file.get_or_init(|| new).write_all(bytes)
     }
 
     /// Whether more was written than is kept.
@@ -67,7 +91,7 @@ impl CappedFile {
         let left = self.inner.left.load(Ordering::Relaxed);
         let fits = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         if !bytes.is_empty() {
-            self.file()?.write_all(&bytes[..fits])?;
+            self.put(&bytes[..fits])?;
         }
         self.inner.left.store(left.saturating_sub(fits as u64), Ordering::Relaxed);
         if fits < bytes.len() {
@@ -140,16 +164,17 @@ impl AsyncWrite for CappedFile {
 
 #[cfg(test)]
 mod tests {
+    use super::super::said::{Heard, Streams};
     use super::*;
 
     #[test]
     fn keeps_the_first_bytes_and_says_so() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("task/stdout");
-        let capped = CappedFile::new(path.clone(), 10);
+        let said = Arc::new(Said::new(Heard::new().unwrap().handle().unwrap()));
+        let capped = CappedFile::said(&said, Stream::Stdout, path.clone(), 10);
         let twin = capped.clone();
         capped.write(b"").unwrap();
-        assert!(!capped.exists() && !path.exists(), "nothing was written");
         capped.write(b"01234").unwrap();
         assert!(!capped.exceeded());
         twin.write(b"56789").unwrap();
@@ -158,6 +183,21 @@ mod tests {
         assert!(!capped.exceeded());
         assert_eq!(capped.write(b"x").unwrap_err().kind(), io::ErrorKind::FileTooLarge);
         assert!(twin.exceeded());
-        assert_eq!(std::fs::read(path).unwrap(), b"0123456789");
+        assert!(!capped.exists() && !path.exists(), "so little is in memory");
+        assert_eq!(said.end().stdout, b"0123456789");
+    }
+
+    #[test]
+    fn what_is_more_than_memory_takes_is_in_a_file_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("task/stderr");
+        let said = Arc::new(Said::new(Heard::new().unwrap().handle().unwrap()));
+        let capped = CappedFile::said(&said, Stream::Stderr, path.clone(), 1 << 20);
+        let line = [b'x'; 1000];
+        (0..4).for_each(|_| capped.write(&line).unwrap());
+        assert!(!capped.exists());
+        (0..3).for_each(|_| capped.write(&line).unwrap());
+        assert!(capped.exists());
+        assert_eq!((std::fs::read(path).unwrap().len(), said.end()), (7000, Streams::default()));
     }
 }

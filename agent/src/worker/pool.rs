@@ -42,6 +42,7 @@ use super::disk::Allowance;
 use super::group;
 use super::native;
 use super::protocol;
+use super::said::Streams;
 use super::{Job, JobError, Outcome};
 
 /// How a pool is set up.
@@ -79,6 +80,8 @@ pub enum WorkerEvent {
         output_truncated: bool,
         /// [`Job::directory`] is as it was: the task had nothing of it, and wrote nothing.
         untouched: bool,
+        /// What the task wrote to its standard output and error, where that is in no file.
+        said: Streams,
     },
 }
 
@@ -368,5 +371,14 @@ impl Drop for Pool {
 
 fn never_ran(slot: usize, outcome: Outcome) -> WorkerEvent {
     let (wall, cpu, compile) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
-    WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated: false, untouched: false }
+    WorkerEvent::Ended {
+        slot,
+        outcome,
+        wall,
+        cpu,
+        compile,
+        output_truncated: false,
+        untouched: false,
+        said: Streams::default(),
+    }
 }

@@ -23,6 +23,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::group::Member;
+use super::said::Streams;
 use super::{Job, StartError};
 
 /// Largest job. Holds its stdin bytes.
@@ -120,6 +121,8 @@ pub(super) struct Report {
     pub(super) output_truncated: bool,
     /// Nothing was made in the attempt's directory.
     pub(super) untouched: bool,
+    /// What it wrote to its standard output and error, where that is in no file.
+    pub(super) said: Streams,
 }
 
 /// The part of an [`super::Outcome`] that a worker can report.
@@ -142,8 +145,8 @@ pub(super) fn encode<T: Serialize>(message: &T, bytes_max: usize) -> Option<Vec<
 }
 
 /// The bytes of the greeting; `None` when it is too large, or a path is not UTF-8.
-pub(super) fn encode_hello(hello: &Hello) -> Option<Vec<u8>> {
-    encode_packet(hello, 0)
+pub(super) fn encode_hello(hello: &Hello, beside: Option<OwnedFd>) -> Option<JobPacket> {
+    Some(JobPacket { bytes: encode_packet(hello, 0)?, beside })
 }
 
 /// The bytes of a packet with room in front; `None` when it is too large.
@@ -298,6 +301,7 @@ mod tests {
             worker_cpu: Duration::from_secs(3),
             output_truncated: true,
             untouched: false,
+            said: Streams { stdout: vec![1, 2], stderr: Vec::new() },
         };
         FromWorker::Done(7, report)
     }
@@ -372,7 +376,9 @@ mod tests {
         let role = Role::Compile { program: "/p".into(), hash: [1; 32], artefact: "/a".into() };
         let hello =
             Hello { agent_pid: 7, role, readable: vec!["/r".into()], writable: vec!["/w".into()], strict: true };
-        mutations("greetings", vec![encode_hello(&hello).unwrap()], |bytes| decode_packet::<Hello>(bytes).is_ok());
+        mutations("greetings", vec![encode_hello(&hello, None).unwrap().bytes], |bytes| {
+            decode_packet::<Hello>(bytes).is_ok()
+        });
         let job = super::super::tests::plain_job();
         mutations("jobs", vec![encode_job(&job).unwrap().bytes], |bytes| decode_job(bytes, None).is_ok());
     }

@@ -38,7 +38,7 @@ fn the_limit_of_disk_holds_for_one_file_for_many_and_while_a_task_runs() {
     assert_eq!(fill("file", "100", "6000", "0").0.outcome, exit(0), "all of it is within the limit");
     let (ended, job) = fill("file", "1", "2000000", "0");
     assert_eq!(ended.outcome, over);
-    let said = fs::read_to_string(job.stdout_path()).unwrap();
+    let (said, _) = written(&job, &ended);
     assert!(said.starts_with("0 files and 1048577 bytes, then File too large"), "the system refused: {said}");
     assert_eq!(fill("file", "300", "0", "0").0.outcome, over, "empty ones count");
     assert_eq!(fill("checkpoint/file", "1", "2000000", "0").0.outcome, over);
@@ -218,4 +218,23 @@ fn slots_freeze_singly() {
     assert_eq!(state_of(held), Some('T'));
     setup.pool.thaw();
     assert_eq!(setup.next().1.outcome, exit(0));
+}
+
+#[test]
+fn what_a_task_wrote_is_there_when_its_worker_is_killed_the_moment_after() {
+    let mut setup = Setup::new(1);
+    setup.warm();
+    // An earlier task of the same worker wrote something, too.
+    assert_eq!(setup.probe(&["hello"]).2, "and to stderr\n");
+    let mut job = setup.job("probe", &["steps", "1000", "20"]);
+    job.checkpoint = Some(setup.dir.path().join("out/steps"));
+    job.time_limit = Some(Duration::from_millis(300));
+    let ended = setup.run(&job);
+    assert!(matches!(ended.outcome, Outcome::TimedOut { .. }), "{ended:?}");
+    assert_eq!(written(&job, &ended).1, "from 0 on\n");
+    assert!(!job.stderr_path().exists(), "it is little");
+    let mut silent = setup.job("probe", &["sleep", "60000"]);
+    silent.time_limit = Some(Duration::from_millis(300));
+    let ended = setup.run(&silent);
+    assert_eq!(written(&silent, &ended), (String::new(), String::new()), "nothing of another task");
 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use idlewood::tiles::{Canvas, Picture};
 use idlewood::worker::{
-    Input, Job, JobError, Outcome, Pool, PoolConfig, Reach, StartError, Stdin, WorkerEvent, lay_out, removal,
+    Input, Job, JobError, Outcome, Pool, PoolConfig, Reach, StartError, Stdin, Streams, WorkerEvent, lay_out, removal,
 };
 use rustix::process::{Pid, Signal};
 use tokio::sync::mpsc;
@@ -58,6 +58,7 @@ struct Ended {
     cpu: Duration,
     compile: Duration,
     output_truncated: bool,
+    said: Streams,
 }
 
 fn config(dir: &Path, command: Vec<OsString>, slots: usize, events: mpsc::Sender<WorkerEvent>) -> PoolConfig {
@@ -117,8 +118,8 @@ impl Setup {
         let begin = Instant::now();
         loop {
             match self.events.try_recv() {
-                Ok(WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated, .. }) => {
-                    return (slot, Ended { outcome, wall, cpu, compile, output_truncated });
+                Ok(WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated, said, .. }) => {
+                    return (slot, Ended { outcome, wall, cpu, compile, output_truncated, said });
                 }
                 Err(mpsc::error::TryRecvError::Empty) if begin.elapsed() < PATIENCE => {
                     std::thread::sleep(Duration::from_millis(1));
@@ -191,9 +192,17 @@ fn tasks_dir() -> PathBuf {
 
 fn exited(job: &Job, ended: &Ended) -> (u8, String, String) {
     let Outcome::Exited { code } = ended.outcome else { panic!("{:?}", ended.outcome) };
-    // There is none when nothing was written.
-    let read = |path: PathBuf| if path.exists() { fs::read_to_string(path).unwrap() } else { String::new() };
-    (code, read(job.stdout_path()), read(job.stderr_path()))
+    let (stdout, stderr) = written(job, ended);
+    (code, stdout, stderr)
+}
+
+/// What a task wrote to its standard output and error: what is in no file is little.
+fn written(job: &Job, ended: &Ended) -> (String, String) {
+    let read = |path: PathBuf, said: &[u8]| {
+        let bytes = if path.exists() { fs::read(path).unwrap() } else { said.to_vec() };
+        String::from_utf8(bytes).unwrap()
+    };
+    (read(job.stdout_path(), &ended.said.stdout), read(job.stderr_path(), &ended.said.stderr))
 }
 
 fn exit(code: u8) -> Outcome {

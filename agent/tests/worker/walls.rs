@@ -178,7 +178,7 @@ fn a_worker_that_speaks_out_of_turn_is_ended_and_its_task_fails() {
         let parts: [&[u8]; 13] = [
             b"\xa1\x64Done\x82",
             &[number],
-            b"\xa6\x63end\xa1\x66Exited\xa1\x64code\x00\x64wall",
+            b"\xa7\x63end\xa1\x66Exited\xa1\x64code\x00\x64wall",
             zero,
             b"\x63cpu",
             zero,
@@ -188,7 +188,7 @@ fn a_worker_that_speaks_out_of_turn_is_ended_and_its_task_fails() {
             b"\xf4",
             b"\x69untouched",
             b"\xf5",
-            b"",
+            b"\x64said\xa2\x66stdout\x40\x66stderr\x40",
         ];
         say(&parts.concat())
     };

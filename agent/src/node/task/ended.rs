@@ -15,7 +15,7 @@ use crate::node::checkpoints;
 use crate::node::pin::Pin;
 use crate::submit::values::{ByteSize, Span};
 use crate::worker::left::{Contents, Left, Room};
-use crate::worker::{Job, NO_MEMORY, Outcome, STDERR, STDOUT, WORK, WorkerEvent};
+use crate::worker::{Job, NO_MEMORY, Outcome, STDERR, STDOUT, Streams, WORK, WorkerEvent};
 
 /// Most paths that are told of what a task left and is not kept.
 pub(super) const LEFT_OUT_MAX: usize = 16;
@@ -27,8 +27,10 @@ pub(in crate::node) struct Ended {
     pub(in crate::node) wall: Duration,
     pub(in crate::node) cpu: Duration,
     pub(in crate::node) output_truncated: bool,
-    /// The task had no directory and wrote nothing.
+    /// The task had no directory, and left no file.
     pub(in crate::node) untouched: bool,
+    /// What it wrote to its standard output and error, where that is in no file.
+    pub(in crate::node) said: Streams,
     /// The limit that it met, of time or of disk, is smaller here than its bag's.
     pub(in crate::node) cut: bool,
 }
@@ -36,8 +38,8 @@ pub(in crate::node) struct Ended {
 impl Ended {
     /// What a worker's event says, and of which slot.
     pub(in crate::node) fn of(event: WorkerEvent) -> (usize, Self) {
-        let WorkerEvent::Ended { slot, outcome, wall, cpu, output_truncated, untouched, .. } = event;
-        (slot, Self { outcome, wall, cpu, output_truncated, untouched, cut: false })
+        let WorkerEvent::Ended { slot, outcome, wall, cpu, output_truncated, untouched, said, .. } = event;
+        (slot, Self { outcome, wall, cpu, output_truncated, untouched, said, cut: false })
     }
 
     /// The end of a task that could not begin on any machine.
@@ -48,6 +50,7 @@ impl Ended {
             cpu: Duration::ZERO,
             output_truncated: false,
             untouched: false,
+            said: Streams::default(),
             cut: false,
         }
     }
@@ -66,16 +69,18 @@ impl Ended {
         }
     }
 
-    /// An output with nothing but its times: whole milliseconds, so that small tasks which end the same way have the
+    /// An output with what it wrote that is in no file, and its times: whole milliseconds, so that small tasks which end the same way have the
     /// same output, which is one blob.
     ///
     /// Without them where two machines are to have the same output.
     fn times(&self, job: Option<&Job>) -> TaskOutput {
+        let Streams { stdout, stderr } = self.said.clone();
+        let output = TaskOutput { stdout, stderr, ..TaskOutput::default() };
         if job.is_some_and(|job| job.fixed.is_some()) {
-            return TaskOutput::default();
+            return output;
         }
         let rounded = |time: Duration| (time.as_secs_f64() * 1e3).round() / 1e3;
-        TaskOutput { cpu_s: rounded(self.cpu), wall_s: rounded(self.wall), ..TaskOutput::default() }
+        TaskOutput { cpu_s: rounded(self.cpu), wall_s: rounded(self.wall), ..output }
     }
 
     /// Its work, in Mop: processor time at the slot's speed.
@@ -102,7 +107,7 @@ impl Collected {
     }
 }
 
-/// What a task produced that wrote nothing: it goes into the record of its result. Neither blocks nor writes. `None`:
+/// What a task produced that left no file: it goes into the record of its result where it is little. Neither blocks nor writes. `None`:
 /// [`collect`] has to keep it.
 pub(in crate::node) fn collect_untouched(
     blobs: &Blobs,
@@ -261,8 +266,12 @@ pub(super) fn read_outputs(job: &Job, output: &mut TaskOutput) -> io::Result<()>
     let over = format!("it is over the limit of {} MiB: split the task, or let it write less", OUTPUT_BYTES_MAX >> 20);
     let mut room = Room::new(OUTPUT_BYTES_MAX, over);
     let Some(left) = Left::open(&job.directory)? else { return Ok(()) };
-    let mut stream = |name| Ok::<_, io::Error>(left.read(name, &mut room)?.unwrap_or_default());
-    (output.stdout, output.stderr) = (stream(STDOUT)?, stream(STDERR)?);
+    for (name, stream) in [(STDOUT, &mut output.stdout), (STDERR, &mut output.stderr)] {
+        // What is in a file is all of it.
+        if let Some(bytes) = left.read(name, &mut room)? {
+            *stream = bytes;
+        }
+    }
     // A program that uses no files has none, even if it wrote to stdout.
     if let Some(work) = left.directory(WORK)? {
         let Contents { files, left_out } = work.read_all(&mut room)?;

@@ -15,6 +15,7 @@ use super::super::disk::Allowance;
 use super::super::group::{Group, groups};
 use super::super::held_open::Holder;
 use super::super::protocol::{self, End, FromWorker, Hello, Role};
+use super::super::said::Heard;
 use super::slot::{Line, PREPARE_LIMIT, Running, Serves, Slot};
 use super::{Shared, State, WorkerEvent, never_ran};
 
@@ -43,6 +44,8 @@ struct Link {
     compile: Duration,
     /// What the processes of a native task are in; it goes after them.
     group: Option<Group>,
+    /// What its tasks print first.
+    heard: Option<Heard>,
 }
 
 /// Why a worker is of no use any more.
@@ -264,7 +267,10 @@ impl Shared {
         writable: Vec<PathBuf>,
     ) -> io::Result<Link> {
         let hello = Hello { agent_pid: std::process::id(), role, readable, writable, strict: self.strict };
-        let hello = protocol::encode_hello(&hello).ok_or_else(|| io::Error::other("a path is not valid UTF-8"))?;
+        let heard = matches!(hello.role, Role::Run { .. }).then(Heard::new).transpose()?;
+        let beside = heard.as_ref().map(Heard::handle).transpose()?;
+        let hello =
+            protocol::encode_hello(&hello, beside).ok_or_else(|| io::Error::other("a path is not valid UTF-8"))?;
         let line = Line::new()?;
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]).env_clear();
@@ -274,13 +280,13 @@ impl Shared {
         let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
             return Err(io::Error::other("the worker has no pipes"));
         };
-        if let Err(error) = rustix::net::send(&line.ours, &hello, rustix::net::SendFlags::NOSIGNAL) {
+        if let Err(error) = hello.send(&line.ours) {
             tracing::warn!(%error, "a worker cannot be greeted");
         }
         place.starts(pid_of(&child), line, serves);
         let (cpu, compile) = (Duration::ZERO, Duration::ZERO);
         let (said, group) = (String::new(), None);
-        let link = Link { child, reports: BufReader::new(stdout), stderr, said, cpu, compile, group };
+        let link = Link { child, reports: BufReader::new(stdout), stderr, said, cpu, compile, group, heard };
         // Its writes may wait for us, never our reads for it.
         rustix::fs::fcntl_setfl(&link.stderr, OFlags::NONBLOCK)?;
         Ok(link)
@@ -403,15 +409,17 @@ impl Shared {
         let outcome = outcome_of(report.end);
         // What hindered it may be this worker's own.
         let retire = native || left == 0 && matches!(outcome, Outcome::CouldNotStart { .. });
-        let protocol::Report { cpu, output_truncated, untouched, .. } = report;
+        let protocol::Report { cpu, output_truncated, untouched, said, .. } = report;
+        let said = said.within_bounds();
         let (cpu, compile) = (cpu.min(RUN_MAX), std::mem::take(&mut link.compile));
-        job.permit.send(WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated, untouched });
+        job.permit.send(WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated, untouched, said });
         if retire { Err(Lost::Ended) } else { Ok(left) }
     }
 
     /// The worker is no more, or about to be: one job goes with it, the others wait for the next worker.
-    fn bury(&self, slot: usize, link: Link, lost: Lost) {
+    fn bury(&self, slot: usize, mut link: Link, lost: Lost) {
         let before = link.cpu;
+        let heard = link.heard.take();
         let (wall, verdict) = {
             let place = &mut self.lock().slots[slot];
             place.listening = false;
@@ -445,7 +453,8 @@ impl Shared {
         });
         let (cpu, compile, output_truncated) = (cpu.saturating_sub(before), Duration::ZERO, false);
         let untouched = false;
-        job.permit.send(WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated, untouched });
+        let said = heard.map(|heard| heard.of(job.number)).unwrap_or_default();
+        job.permit.send(WorkerEvent::Ended { slot, outcome, wall, cpu, compile, output_truncated, untouched, said });
     }
 
     /// Makes an end of a worker: how it ended, in words, and the processor time it used in its life.
