@@ -4,6 +4,7 @@ mod bags;
 mod bus;
 mod crashes;
 mod display;
+mod dropper;
 mod durability;
 mod grids;
 mod harness;

@@ -96,27 +96,28 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// The state directory of one more machine that has joined the grid.
-fn join(grid: &Grid, inviter: &Agent) -> PathBuf {
+/// The state directory, of this name, of one more machine that has joined the grid.
+pub(crate) fn join(grid: &Grid, inviter: &Agent, name: &str) -> PathBuf {
     let token = inviter.ask(&["grid", "invite"])["token"].as_str().expect("a token").to_owned();
-    let dir = grid.root.path().join("hostile");
+    let dir = grid.root.path().join(name);
     fs::create_dir(&dir).unwrap();
     let joined = command(&["--state-dir", dir.to_str().unwrap(), "grid", "join", &token]);
     assert!(joined.status.success(), "{joined:?}");
     dir
 }
 
-/// Its network, without an agent above it.
-fn enter(dir: &Path) -> (NetHandle, mpsc::Receiver<NetEvent>) {
+/// Its network, without an agent above it, and its certificate.
+pub(crate) fn enter(dir: &Path) -> (NetHandle, mpsc::Receiver<NetEvent>, Arc<Gate>) {
     let keypair = identity::load_or_create(dir).unwrap();
     let membership = Membership::load(dir, &keypair).unwrap().expect("it has joined");
     let gate = Arc::new(Gate::open(&keypair, Some(membership)).unwrap());
     let blobs = Arc::new(Blobs::open(&dir.join("blobs"), 1 << 20).unwrap());
     let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
-    net::start(NetConfig { keypair, gate, listen }, blobs).unwrap()
+    let (net, events) = net::start(NetConfig { keypair, gate: gate.clone(), listen }, blobs).unwrap();
+    (net, events, gate)
 }
 
-fn contact_of(agent: &Agent) -> Contact {
+pub(crate) fn contact_of(agent: &Agent) -> Contact {
     let status = agent.ask(&["status"]);
     let peer: PeerId = identity::from_libp2p(&status["peer"].as_str().unwrap().parse().unwrap()).unwrap();
     Contact { peer, incarnation: 0, address: status["listen"][0].as_str().unwrap().into(), nonce: None }
@@ -171,10 +172,10 @@ fn who_hears_of_a_bag_reads_nothing_of_it() {
     let hidden: Vec<[u8; 32]> = hidden.collect();
     assert_eq!(hidden.len(), 3, "the manifest, the input, the program");
 
-    let dir = join(&grid, submitter);
+    let dir = join(&grid, submitter, "curious");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     runtime.block_on(async {
-        let (net, _events) = enter(&dir);
+        let (net, _events, _) = enter(&dir);
         for agent in [submitter, host] {
             let (to, key) = (contact_of(agent), Some(BagKey::from(id.0)));
             let ask =
@@ -198,7 +199,7 @@ fn who_hears_of_a_bag_reads_nothing_of_it() {
 fn a_hostile_machine_of_the_grid_keeps_no_bag_from_completing() {
     let grid = Grid::start(3);
     let (victim, submitter) = (&grid.agents[0], &grid.agents[1]);
-    let dir = join(&grid, victim);
+    let dir = join(&grid, victim, "hostile");
     let (to, honest) = (contact_of(victim), contact_of(submitter));
     let bag = submitter.submit_sleeps(60, 100);
     let id = BagId(from_hex(&bag));
@@ -212,7 +213,7 @@ fn a_hostile_machine_of_the_grid_keeps_no_bag_from_completing() {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     runtime.block_on(async {
-        let (net, mut events) = enter(&dir);
+        let (net, mut events, _) = enter(&dir);
         let heard = tokio::spawn(async move {
             // What it is told does not interest it.
             while let Some(event) = events.recv().await {

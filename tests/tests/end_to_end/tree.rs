@@ -29,6 +29,11 @@ struct Child {
 }
 
 impl Place {
+    /// Whether this machine hosts the root.
+    pub(crate) fn is_root(&self) -> bool {
+        self.is_root
+    }
+
     /// As the agent sees it.
     pub(crate) fn seen_by(agent: &Agent) -> Self {
         let (peers, status) = (agent.ask(&["peers"]), agent.ask(&["status"]));
@@ -64,6 +69,11 @@ pub(crate) struct Member {
 }
 
 impl Member {
+    /// One that is no agent.
+    pub(crate) fn at(position: [u8; 32], peer: String) -> Self {
+        Self { position: position.to_vec(), peer }
+    }
+
     pub(crate) fn of(agent: &Agent) -> Self {
         let peers = agent.ask(&["peers"]);
         let position = peers["position"].as_str().expect("a key");
