@@ -282,13 +282,19 @@ impl Store {
         tell(&recovered.findings);
         let (size_bytes, live_bytes) = (recovered.size_bytes, live_bytes(&recovered.records));
         if rebuild::is_due(size_bytes, live_bytes, thresholds.rebuild_bytes_min) {
-            match rebuild::prepare(dir, &mut recovered.database) {
+            // sled may not have heard of what the journal alone has: removals above all.
+            let pending = std::mem::take(&mut recovered.pending);
+            let rebuilt = recovered.database.checkpoint(pending.clone(), recovered.count);
+            match rebuilt.and_then(|()| rebuild::prepare(dir, &mut recovered.database)) {
                 Ok(_) => {
                     recovered.database.close();
                     recovered.database = rebuild::exchange(dir)?.0;
                     info!(size_bytes, live_bytes, "the store was rebuilt to give disk space back");
                 }
-                Err(reason) => warn!(%reason, "the store could not be rebuilt; it stays as large as it is"),
+                Err(reason) => {
+                    warn!(%reason, "the store could not be rebuilt; it stays as large as it is");
+                    recovered.pending = pending;
+                }
             }
         }
         let records = std::mem::take(&mut recovered.records);

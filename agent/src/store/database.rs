@@ -106,13 +106,14 @@ impl Database {
             .name("store-sled".to_owned())
             .spawn(move || {
                 let (db, result) = match guard(|| read(&path)) {
-                    Ok(Ok((db, totals, contents))) => (Some((db, totals)), Ok(contents)),
+                    Ok(Ok((db, totals, contents))) => (Some((db, totals, live_bytes(&contents.records))), Ok(contents)),
                     Ok(Err(trouble)) => (None, Err(trouble)),
                     Err(panic) => (None, Err(Trouble::Damaged(panic))),
                 };
                 let waited_for = opened_sender.send(result).is_ok();
-                if let (Some((db, totals)), true) = (db, waited_for) {
-                    Index { db, totals, path, synced_blobs: HashSet::new() }.obey(&order_receiver, &done_sender);
+                if let (Some((db, totals, live_bytes)), true) = (db, waited_for) {
+                    let synced_blobs = HashSet::new();
+                    Index { db, totals, live_bytes, path, synced_blobs }.obey(&order_receiver, &done_sender);
                 }
             })
             .map_err(Trouble::System)?;
@@ -198,6 +199,8 @@ impl Database {
 struct Index {
     db: sled::Db,
     totals: Totals,
+    /// Bytes of all keys and records.
+    live_bytes: u64,
     path: PathBuf,
     /// Files of large values that were synced before.
     synced_blobs: HashSet<PathBuf>,
@@ -237,16 +240,19 @@ impl Index {
         answer(guard(|| drop(self.db)).map(|()| 0));
     }
 
+    /// How many bytes live in it then.
     fn checkpoint(&mut self, changes: Changes, count: u64) -> Result<u64, String> {
-        let mut totals = self.totals;
+        let (mut totals, mut live_bytes) = (self.totals, self.live_bytes);
         let mut batch = sled::Batch::default();
         for (key, record) in changes {
             if let Some(old) = self.db.get(&key).map_err(|error| error.to_string())? {
                 totals.remove(&old);
+                live_bytes = live_bytes.saturating_sub((key.len() + old.len()) as u64);
             }
             match record {
                 Some(record) => {
                     totals.add(&record);
+                    live_bytes += (key.len() + record.len()) as u64;
                     batch.insert(key, record);
                 }
                 None => batch.remove(key),
@@ -256,8 +262,8 @@ impl Index {
         self.db.apply_batch(batch).and_then(|()| self.db.flush()).map_err(|error| error.to_string())?;
         // sled's own flush stops short of the disk.
         sync_all(&self.path, &mut self.synced_blobs).map_err(|error| format!("its files cannot be synced: {error}"))?;
-        self.totals = totals;
-        Ok(0)
+        (self.totals, self.live_bytes) = (totals, live_bytes);
+        Ok(live_bytes)
     }
 }
 

@@ -34,6 +34,9 @@ const COMPANY: usize = 96;
 const GROUP_MAX: usize = 1024;
 const GROUP_BYTES_MAX: usize = 8 * 1024 * 1024;
 
+/// Bytes that sled may lack while it works on others. Our choice: eight checkpoints; they take some times that in memory.
+const PENDING_BYTES_MAX: u64 = 16 << 20;
+
 /// So many looks at the size of the store while it grows to the size at which it may be rebuilt.
 const LOOKS: u64 = 8;
 
@@ -90,7 +93,7 @@ pub(super) struct Writer {
     /// Commits since the store was made.
     count: u64,
     mark: Mark,
-    /// What lived in the store when all of it was read last.
+    /// What lives in sled, at its last checkpoint.
     live_bytes: u64,
     /// Bytes that sled got since its size was looked at.
     unlooked_bytes: u64,
@@ -281,7 +284,9 @@ impl Writer {
     /// Sees to sled and to the next generation, without waiting for them.
     fn tend(&mut self) {
         if let (Some(under_way), Some(database)) = (self.under_way, &mut self.database) {
-            let Some(result) = database.poll() else { return };
+            // What sled does not have yet is in memory. Where it cannot keep up commits wait for it.
+            let is_behind = self.pending_bytes > PENDING_BYTES_MAX;
+            let Some(result) = (if is_behind { Some(database.wait()) } else { database.poll() }) else { return };
             self.under_way = None;
             self.ended(under_way, result);
         }
@@ -330,8 +335,11 @@ impl Writer {
 
     fn ended(&mut self, under_way: UnderWay, result: Result<u64, String>) {
         match (under_way, result) {
-            (UnderWay::Checkpoint { count, end, bytes }, Ok(_)) => {
-                self.unlooked_bytes += bytes;
+            (UnderWay::Checkpoint { count, end, bytes }, Ok(live_bytes)) => {
+                // Much of what it takes may be garbage now.
+                let freed_bytes = self.live_bytes.saturating_sub(live_bytes);
+                self.unlooked_bytes += bytes + freed_bytes;
+                self.live_bytes = live_bytes;
                 if let Ok(journal) = &mut self.journal
                     && let Err(AppendError::Broken(reason)) = journal.note_indexed(count)
                 {
@@ -427,7 +435,6 @@ impl Writer {
             Ok(size_bytes) => size_bytes,
             Err(reason) => return warn!(%reason, "the size of the store is not known"),
         };
-        // What lives may have grown meanwhile; then the copy is in vain once, and the next one waits for more.
         let room_bytes = free_bytes_min + 4 * self.live_bytes;
         if !rebuild::is_due(size_bytes, self.live_bytes, rebuild_bytes_min)
             || free_bytes.is_some_and(|free_bytes| free_bytes < room_bytes)
