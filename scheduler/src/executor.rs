@@ -127,6 +127,8 @@ pub(crate) struct Executor {
     vacate_at: Option<Time>,
     /// How long after that begins that is.
     vacate_after: Duration,
+    /// Until this machine takes work again, unstarted tasks go back without a vacate time.
+    vacates_at_once: bool,
     /// Tasks that failed here since the last one that did not.
     failed_in_row: u32,
     /// Offers nothing until then: all fails here that succeeds elsewhere.
@@ -199,6 +201,7 @@ impl Executor {
             stop: 0,
             vacate_at: None,
             vacate_after: config.vacate_after,
+            vacates_at_once: false,
             failed_in_row: 0,
             resting_until: None,
             version: 0,

@@ -24,6 +24,7 @@ impl Executor {
     /// The owner is back, or there is another reason to offer nothing: freeze where everything stands still.
     pub(crate) fn suspend(&mut self, stands_still: bool, io: &mut Io) {
         let was_suspended = std::mem::replace(&mut self.suspended, true);
+        self.vacates_at_once = false;
         if was_suspended && self.stands_still == stands_still {
             return;
         }
@@ -50,6 +51,7 @@ impl Executor {
             return;
         }
         self.vacate_at = None;
+        self.vacates_at_once = false;
         self.changed = true;
         self.go_on(io);
     }
@@ -78,12 +80,15 @@ impl Executor {
         }
     }
 
-    /// The vacate time ends now, if the owner is there, also for what is frozen for others: nobody lets that go on.
+    /// The vacate time ends now, if this machine is suspended, also for tasks that are frozen for others: nobody lets them go on.
+    /// Tasks that come to wait later in the same stay, since they could not start or their output could not be kept, go back at
+    /// once, too.
     pub(crate) fn vacate(&mut self, io: &mut Io) {
         if !self.suspended {
             return;
         }
         self.vacate_at = Some(io.now);
+        self.vacates_at_once = true;
         for (place, running) in self.places.iter_mut().enumerate() {
             let Some(running) = running.as_mut().filter(|running| running.frozen && !running.stopping) else {
                 continue;
@@ -152,7 +157,8 @@ impl Executor {
     /// those that could not be started, those that were stopped, those that were offered in vain.
     pub(super) fn vacate_in_time(&mut self, now: Time) {
         if self.suspended && self.vacate_at.is_none() && self.held.values().any(Held::has_unbound) {
-            self.vacate_at = Some(now + self.vacate_after);
+            let after = if self.vacates_at_once { Duration::ZERO } else { self.vacate_after };
+            self.vacate_at = Some(now + after);
         }
     }
 

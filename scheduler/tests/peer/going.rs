@@ -37,6 +37,27 @@ fn who_finishes_hands_back_at_once_what_does_not_run() {
     assert_eq!((host.peer.held()[0].waiting, host.peer.held()[0].running), (0, 1));
 }
 
+/// The disk is full: a task that began before is over, and its output cannot be kept.
+#[test]
+fn a_task_that_comes_to_wait_after_the_vacate_time_goes_back_at_once_too() {
+    for outcome in [TaskOutcome::NotStarted { retry_after: seconds(1.0) }, TaskOutcome::Stopped] {
+        let mut host = Host::new(2);
+        host.receive(1, request(1, 0, 0..3));
+        host.give(Event::OwnerReturned { stands_still: false });
+        host.give(Event::Vacate);
+        let task = host.peer.running()[0].task;
+        host.give(Event::TaskEnded { task, outcome });
+        host.pass(seconds(1.0));
+        assert_eq!((host.holdings().last().unwrap().1, host.peer.held()[0].waiting), (0, 0), "handed back");
+        // The next stay has its own vacate time.
+        host.give(Event::OwnerLeft);
+        host.receive(1, request(2, 0, 3..6));
+        host.give(Event::OwnerReturned { stands_still: true });
+        host.pass(seconds(1.0));
+        assert_eq!(host.peer.held()[0].waiting, 2);
+    }
+}
+
 #[test]
 fn another_vacate_time_counts_also_for_the_present_stay() {
     let waiting = |host: &Host| host.peer.held()[0].waiting;
