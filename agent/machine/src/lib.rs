@@ -1,0 +1,21 @@
+//! One whole machine, without IO: its [`Peer`](idlewood_scheduler::Peer), and what carrying out the peer's orders decides.
+//!
+//! A driver turns the outside world into [`Event`]s and [`Effect`]s into the outside world, and decides nothing: the agent with
+//! sockets, disks and processes, the simulator with a queue of events. So the decisions of an agent are the ones that are
+//! simulated. A [`Machine`] has the contract of a peer: it is given the time, draws nothing by chance of its own, and never waits.
+//!
+//! Parts own their fields: `outputs` decides which outputs of its bags a machine fetches, and when; `measuring` whose first task
+//! runs to show how long a task takes.
+//!
+//! Left out so far, and decided in the agent: what a worker is given ahead, how results are batched, the order of writes.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod machine;
+mod measuring;
+mod outputs;
+
+pub use machine::{Effect, Event, Machine};
+pub use measuring::FirstTask;
+pub use outputs::{FetchEnd, FetchId, Wanted};
