@@ -55,7 +55,7 @@ impl Driver {
 
     /// Those of these tasks that are over, or those that failed.
     fn again(&self, bag: BagId, tasks: Option<&IntervalSet>) -> IntervalSet {
-        let (succeeded, failed) = self.peer.over(bag);
+        let (succeeded, failed) = self.peer().over(bag);
         tasks.map_or(failed.clone(), |tasks| failed.union(&succeeded).intersection(tasks))
     }
 
@@ -71,7 +71,7 @@ impl Driver {
             Err(refusal) => return answer(reply, Err(refusal)),
         };
         let tasks = self.again(bag, tasks);
-        let refusal = match self.peer.bag(bag).map(|view| view.closed) {
+        let refusal = match self.peer().bag(bag).map(|view| view.closed) {
             None => Refusal::NotFound("the bag was removed meanwhile".to_owned()),
             Some(Some((Closing::Cancelled, _))) => Refusal::Conflict(format!("bag {bag} was cancelled meanwhile")),
             Some(_) if tasks.is_empty() => Refusal::Conflict(format!("these tasks of bag {bag} run again already")),

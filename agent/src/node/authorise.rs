@@ -195,7 +195,7 @@ impl Driver {
     /// Stops what runs here of bags that may not be here any more, and gives them back.
     pub(super) fn withdraw_unwanted(&mut self) {
         let running = self.runs.manifests();
-        let held = self.peer.held();
+        let held = self.peer().held();
         let held = held.iter().filter(|held| held.waiting + held.running > 0).map(|held| held.bag);
         for bag in held {
             let label = running.get(&bag).map(|manifest| manifest.label()).or_else(|| self.manifests.label(bag));
@@ -211,7 +211,7 @@ impl Driver {
         let id = bag.id;
         if let Some(label) = self.manifests.label(id) {
             let verdict = if fits(&bag, &label) { self.judge(id, &label) } else { Err(DeclineReason::Forged) };
-            return self.follow_ups.push_back(self.verdict(id, verdict));
+            return self.follow_ups.push_back(self.verdict(id, verdict).into());
         }
         let (supplies, origin) = (self.supplies.clone(), self.origin(id, &bag.submitter));
         let look = async move { Done::Authorised { bag: id, label: supplies.authorise(&bag, &origin).await } };

@@ -231,7 +231,7 @@ impl Driver {
     /// Tells the peer, which hands the tasks back unless some went on meanwhile.
     pub(super) fn checkpoints_kept(&mut self, stop: u64, bag: BagId, kept: Kept) {
         self.packing -= 1;
-        if self.peer.is_stopped_since(stop) {
+        if self.peer().is_stopped_since(stop) {
             // Should the task come back, it goes on from what it comes with, and not from what is here.
             kept.iter()
                 .filter(|(_, kept)| kept.is_some())

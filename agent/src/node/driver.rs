@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use idlewood_overlay::{Contact, GridId, Time};
+use idlewood_machine::{FetchEnd, FetchId, Machine};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
     BagId, Change, Config, DeclineReason, Effect, Event, Message, Notice, Peer, Record, RecordKey, TaskId, Ticket,
@@ -29,7 +30,7 @@ use super::kept::Kept;
 use super::manifests::Manifests;
 use super::measuring::Measuring;
 use super::neighbours::{self, Neighbours};
-use super::outputs::{Fetched, Outputs, Wanted};
+use super::outputs::{Fetched, Fetches};
 use super::owner::Owner;
 use super::pin::Pin;
 use super::places::Place;
@@ -107,15 +108,10 @@ pub(super) enum Done {
         cpu: Duration,
         collected: Collected,
     },
-    MeasureAgain,
-    /// The output is here, durable and pinned; `None`: it could not be had.
+    /// The output is here, durable and pinned, or how else its fetch ended.
     OutputKept {
-        task: TaskId,
-        kept: Option<Fetched>,
-    },
-    /// There was no room for an output.
-    NoRoom {
-        wanted: Wanted,
+        fetch: FetchId,
+        kept: Result<Fetched, FetchEnd>,
     },
     Accepted {
         result: Result<Box<Accepted>, super::Refusal>,
@@ -171,9 +167,9 @@ pub(super) struct Activity {
     pub(super) since: Time,
 }
 
-/// Owns the peer of this machine.
+/// Owns the state machine of this machine.
 pub(super) struct Driver {
-    pub(super) peer: Peer,
+    pub(super) machine: Machine,
     pub(super) grid: GridId,
     pub(super) gate: Arc<Gate>,
     pub(super) clock: Clock,
@@ -213,7 +209,7 @@ pub(super) struct Driver {
     /// Messages that came whole and are none.
     pub(super) malformed_messages: u64,
     pub(super) measuring: Measuring,
-    pub(super) outputs: Outputs,
+    pub(super) fetches: Fetches,
     pub(super) activity: Activity,
     /// Submissions that are being checked and kept.
     pub(super) accepting: usize,
@@ -225,9 +221,9 @@ pub(super) struct Driver {
     pub(super) submitting: BTreeMap<BagId, Reply<api::Bag>>,
     /// Who cancels or removes a bag and waits until that is durable.
     pub(super) ending: BTreeMap<BagId, Vec<Ending>>,
-    effects: Vec<Effect>,
+    effects: Vec<idlewood_machine::Effect>,
     /// What followed from an effect while effects were carried out.
-    pub(super) follow_ups: VecDeque<Event>,
+    pub(super) follow_ups: VecDeque<idlewood_machine::Event>,
     /// Of outputs that follow-ups speak of: the peer's record pins them when these are handled, or nobody wants them.
     pub(super) pins: Vec<Pin>,
     left: bool,
@@ -242,7 +238,7 @@ impl Driver {
         // Whoever is silent for longer than a heartbeat is asked whether it lives.
         let absence = Absence::new(parts.clock.now(), Duration::from_millis(parts.config.overlay.heartbeat_ms));
         Self {
-            peer: parts.peer,
+            machine: Machine::new(parts.peer, parts.config.speed_mops),
             grid: parts.grid,
             gate: parts.gate,
             clock: parts.clock,
@@ -277,7 +273,7 @@ impl Driver {
             checkpoints_unsigned: 0,
             malformed_messages: 0,
             measuring: Measuring::default(),
-            outputs: Outputs::default(),
+            fetches: Fetches::default(),
             activity,
             accepting: 0,
             packing: 0,
@@ -327,7 +323,6 @@ impl Driver {
             _ = wakes.look.tick() => {
                 self.look_at_owner();
                 self.notice_absence();
-                self.fetch_outputs();
                 self.tidy_partial_blobs();
             }
             // An idle agent is not woken for it.
@@ -355,7 +350,7 @@ impl Driver {
             }
             () = sleep_until(self.commits.retry_at()) => self.commits.retry(&self.store),
             () = sleep_until(deadline) => self.feed(Event::DeadlineReached),
-            _ = wakes.save.tick() => self.neighbours.save(self.peer.overlay_view().neighbours()),
+            _ = wakes.save.tick() => self.neighbours.save(self.machine.peer().overlay_view().neighbours()),
             _ = wakes.sweep.tick() => {
                 self.sweep_checkpoints();
                 self.read_unread();
@@ -390,18 +385,23 @@ impl Driver {
         }
     }
 
-    /// When the peer wants to be woken.
+    /// The peer of this machine, to look at.
+    pub(super) fn peer(&self) -> &Peer {
+        self.machine.peer()
+    }
+
+    /// When the machine wants to be woken.
     fn deadline(&self) -> Option<Instant> {
-        let wait = self.peer.deadline()?.since(self.clock.now());
+        let wait = self.machine.deadline()?.since(self.clock.now());
         Some(Instant::now() + wait)
     }
 
-    /// Gives the peer an event and carries out what follows.
-    pub(super) fn feed(&mut self, event: Event) {
+    /// Gives the machine an event and carries out what follows.
+    pub(super) fn feed(&mut self, event: impl Into<idlewood_machine::Event>) {
         let mut effects = std::mem::take(&mut self.effects);
-        let mut next = Some(event);
+        let mut next = Some(event.into());
         while let Some(event) = next {
-            self.peer.handle(self.clock.now(), event, &mut effects);
+            self.machine.handle(self.clock.now(), event, &mut effects);
             for effect in effects.drain(..) {
                 self.carry_out(effect);
             }
@@ -411,7 +411,17 @@ impl Driver {
         self.pins.clear();
     }
 
-    fn carry_out(&mut self, effect: Effect) {
+    fn carry_out(&mut self, effect: idlewood_machine::Effect) {
+        match effect {
+            idlewood_machine::Effect::Peer(effect) => self.carry_out_of_peer(effect),
+            idlewood_machine::Effect::Fetch { fetch, wanted } => self.fetch_output(fetch, wanted),
+            idlewood_machine::Effect::AbandonFetch { fetch } => self.abandon_fetch(fetch),
+            idlewood_machine::Effect::RunFirstTask { bag, time_limit } => self.run_first_task(bag, time_limit),
+            idlewood_machine::Effect::StopFirstTask { bag } => self.stop_first_task(bag),
+        }
+    }
+
+    fn carry_out_of_peer(&mut self, effect: Effect) {
         match effect {
             Effect::Send { to, message } => self.send(to, message),
             Effect::Persist { ticket, changes } => self.persist(ticket, changes),
@@ -424,9 +434,8 @@ impl Driver {
             Effect::ThawTask { place, task } => self.thaw_task(place as usize, task),
             Effect::SuspendTasks | Effect::ResumeTasks => self.settle_workers(),
             Effect::Authorise { bag } => self.authorise(bag),
-            Effect::MeasureTask { bag } => self.measure(bag),
-            Effect::FetchOutput { task, output, output_bytes, unfinished, from } => {
-                self.fetch_output(Wanted { task, output, output_bytes, unfinished, from });
+            Effect::MeasureTask { .. } | Effect::FetchOutput { .. } => {
+                tracing::error!(?effect, "an order that the machine decides about");
             }
             Effect::Notify(notice) => self.notice(notice),
         }
@@ -444,10 +453,6 @@ impl Driver {
                 Change::Put(Record::Held { bag, ranges, .. }) => self.note_held(bag.id, Some(ranges)),
                 Change::Delete(RecordKey::Held(bag)) => self.note_held(*bag, None),
                 Change::Put(_) | Change::Delete(_) => {}
-            }
-            if let Change::Put(Record::Bag { bag, closed: Some(_), .. }) = change {
-                self.stop_measuring(bag.id);
-                self.let_go_of_outputs(bag.id);
             }
         }
         let is_patient = changes.iter().any(is_of_an_end);
@@ -471,7 +476,7 @@ impl Driver {
             }
             Notice::Joined => {
                 tracing::info!("member of the grid");
-                self.neighbours.save(self.peer.overlay_view().neighbours());
+                self.neighbours.save(self.machine.peer().overlay_view().neighbours());
             }
             Notice::Left => {
                 self.left = true;
@@ -517,7 +522,7 @@ impl Driver {
                         match self.gate.nonce_of(from) {
                             Some(nonce) => self.feed(Event::Certified { peer: from, nonce }),
                             // Its connection has ended meanwhile. Where it stands is known, or it is not heard.
-                            None if self.peer.is_certified(from) => {}
+                            None if self.peer().is_certified(from) => {}
                             None => return,
                         }
                         self.feed(Event::Received { from, message });
@@ -544,9 +549,7 @@ impl Driver {
             Done::MeasurePrepared { bag, preparation } => self.measure_prepared(job, bag, preparation),
             Done::Measured { bag, cpu, collected } => self.measured(bag, cpu, &collected),
             Done::Authorised { bag, label } => self.authorised(bag, label),
-            Done::MeasureAgain => self.measure_again(job),
-            Done::OutputKept { task, kept } => self.output_kept(job, task, kept),
-            Done::NoRoom { wanted } => self.no_room_for(job, wanted),
+            Done::OutputKept { fetch, kept } => self.output_kept(fetch, kept),
             Done::Accepted { result, reply } => self.accepted(result, reply),
             Done::AcceptLost => self.accepting -= 1,
             Done::RerunReady { bag, tasks, needs, reply } => self.rerun_ready(bag, tasks.as_ref(), needs, reply),
@@ -570,7 +573,7 @@ impl Driver {
 
     /// A task has ended that ran for so long: perhaps it was the first of a bag submitted here.
     pub(super) fn note_start(&mut self, bag: BagId, wall: Duration) {
-        if !self.first_starts.contains_key(&bag) && self.peer.bag(bag).is_some() {
+        if !self.first_starts.contains_key(&bag) && self.peer().bag(bag).is_some() {
             self.first_starts.insert(bag, self.clock.now() - wall);
         }
     }

@@ -50,7 +50,7 @@ impl Driver {
     pub(super) fn answer_ending(&mut self, bag: BagId) {
         for Ending { was, reply } in self.ending.remove(&bag).unwrap_or_default() {
             let gone = || Refusal::NotFound("the bag was removed meanwhile".to_owned());
-            let shown = was.or_else(|| self.peer.bag(bag).map(|view| self.bag_view(&view)));
+            let shown = was.or_else(|| self.peer().bag(bag).map(|view| self.bag_view(&view)));
             answer(reply, shown.ok_or_else(gone));
         }
     }

@@ -362,7 +362,7 @@ impl Driver {
     pub(super) fn manifest_read(&mut self, bag: BagId, manifest: Arc<Manifest>) {
         if self.kept.is_unread(bag) {
             self.kept.learn(bag, Some(&manifest));
-            if self.peer.bag(bag).is_some_and(|view| view.closed.is_some()) {
+            if self.peer().bag(bag).is_some_and(|view| view.closed.is_some()) {
                 self.kept.close(bag);
             }
         }

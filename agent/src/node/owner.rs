@@ -301,7 +301,7 @@ impl Driver {
         }
         let now = self.clock.now();
         let since = *self.owner.finished_at.get_or_insert(now);
-        let untaken: u64 = self.peer.held().iter().map(|held| held.unacknowledged).sum();
+        let untaken: u64 = self.peer().held().iter().map(|held| held.unacknowledged).sum();
         // What was taken is forgotten on disk too, or it would be sent again after the next start.
         (untaken == 0 && self.commits.is_empty()) || now.since(since) >= FINISH_WAIT
     }

@@ -52,10 +52,10 @@ impl Place {
 impl Driver {
     /// Where a bag's blobs come from: its submitter, then whoever is near.
     pub(super) fn origin(&self, bag: BagId, submitter: &Contact) -> Origin {
-        let others = self.peer.overlay_view().neighbours();
+        let others = self.peer().overlay_view().neighbours();
         let sources = std::iter::once(submitter).chain(others);
-        let sources = sources.filter(|contact| contact.peer != self.peer.me().peer).cloned().collect();
-        Origin { bag, key: self.peer.bag_key(bag), sources }
+        let sources = sources.filter(|contact| contact.peer != self.peer().me().peer).cloned().collect();
+        Origin { bag, key: self.peer().bag_key(bag), sources }
     }
 
     pub(super) fn start_task(
@@ -155,7 +155,7 @@ impl Driver {
             Place::Waiting { given } => given.task,
             Place::Free => return,
         };
-        self.follow_ups.push_back(Event::TaskEnded { task, outcome: TaskOutcome::Stopped });
+        self.follow_ups.push_back(Event::TaskEnded { task, outcome: TaskOutcome::Stopped }.into());
         if let Place::Waiting { given } = std::mem::replace(&mut self.places[place], Place::Free) {
             self.discard(Some(given.prepared));
         }

@@ -122,7 +122,7 @@ impl Driver {
         if matches!(message, Message::Overlay(_)) {
             self.net.send_of_tree(&to, bytes);
         } else if !self.net.send(&to, bytes) {
-            self.follow_ups.push_back(Event::Unsent { to, message });
+            self.follow_ups.push_back(Event::Unsent { to, message }.into());
         }
     }
 
@@ -153,7 +153,7 @@ impl Driver {
             return Some(Message::Results { bag, executor, results, signature });
         }
         let Some(manifest) = self.manifests.get(bag) else {
-            let here = self.peer.me().clone();
+            let here = self.peer().me().clone();
             self.look_for_manifest(bag, &here);
             return None;
         };

@@ -116,7 +116,7 @@ impl Driver {
             let over = format!("bag {bag} is over: `idlewood bag get` saves its results");
             return answer(reply, Err(Refusal::Conflict(over)));
         }
-        let (mut records, reader) = (self.peer.records_of(bag), self.store.reader());
+        let (mut records, reader) = (self.peer().records_of(bag), self.store.reader());
         let look = move || {
             let page = Page { from: 0, most: if with_results { u64::MAX } else { 0 } };
             let ticket = collect(&reader, bag, page).map(|finished| {

@@ -285,7 +285,7 @@ impl Driver {
         match self.runs.claim(task, attempt) {
             Claim::Over(Collected { outcome, pin }) => {
                 self.places[place] = Place::Free;
-                self.follow_ups.push_back(Event::TaskEnded { task, outcome });
+                self.follow_ups.push_back(Event::TaskEnded { task, outcome }.into());
                 self.pins.extend(pin);
                 true
             }

@@ -42,7 +42,7 @@ impl Driver {
             return answer(reply, Err(Refusal::Conflict(why.to_owned())));
         }
         self.accepting += 1;
-        let (blobs, gate, me) = (self.supplies.blobs.clone(), self.gate.clone(), self.peer.me().peer);
+        let (blobs, gate, me) = (self.supplies.blobs.clone(), self.gate.clone(), self.peer().me().peer);
         let take = async move {
             let result = tokio::task::spawn_blocking(move || accept(&blobs, &gate, me, request)).await;
             let result =
@@ -59,7 +59,7 @@ impl Driver {
             Ok(accepted) => *accepted,
             Err(refusal) => return answer(reply, Err(refusal)),
         };
-        if let Err(error) = self.peer.check(&submission) {
+        if let Err(error) = self.peer().check(&submission) {
             return answer(reply, Err(Refusal::Invalid(error.to_string())));
         }
         self.kept.learn(submission.id, Some(&manifest));
@@ -73,7 +73,7 @@ impl Driver {
     pub(super) fn answer_submission(&mut self, bag: BagId) {
         let Some(reply) = self.submitting.remove(&bag) else { return };
         let gone = || Refusal::Unavailable("the bag was given up meanwhile".to_owned());
-        answer(reply, self.peer.bag(bag).map(|view| self.bag_view(&view)).ok_or_else(gone));
+        answer(reply, self.peer().bag(bag).map(|view| self.bag_view(&view)).ok_or_else(gone));
     }
 }
 

@@ -68,7 +68,7 @@ impl Driver {
     }
 
     fn disbelieved(&self) -> api::Disbelieved {
-        let tree = self.peer.overlay_view().counters();
+        let tree = self.peer().overlay_view().counters();
         api::Disbelieved {
             forged_sender: tree.forged_sender,
             malformed: tree.malformed + tree.oversized,
@@ -81,11 +81,11 @@ impl Driver {
 
     fn status(&self) -> api::Status {
         let (facts, _) = self.owner.facts();
-        let overlay = self.peer.overlay_view();
-        let platform = self.peer.platform();
+        let overlay = self.peer().overlay_view();
+        let platform = self.peer().platform();
         let counters = self.net.counters();
         let running: Vec<api::RunningTask> = self
-            .peer
+            .peer()
             .running()
             .into_iter()
             .map(|running| api::RunningTask {
@@ -107,7 +107,7 @@ impl Driver {
         };
         // Without a reason nothing holds it up but a lack of work.
         let until = change.or_else(|| running.is_empty().then(|| "work arrives".to_owned()));
-        let held = self.peer.held().into_iter().map(|held| api::Held {
+        let held = self.peer().held().into_iter().map(|held| api::Held {
             bag: hex::encode(held.bag.0),
             waiting: held.waiting,
             running: held.running,
@@ -115,7 +115,7 @@ impl Driver {
             times_declared: held.times_declared,
         });
         api::Status {
-            peer: identity::to_libp2p(self.peer.me().peer).to_string(),
+            peer: identity::to_libp2p(self.peer().me().peer).to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             membership: membership(overlay.state()).to_owned(),
             // One machine of a grid may refuse whom the others let in.
@@ -134,7 +134,7 @@ impl Driver {
             settings_error: self.owner.settings.error().map(ToString::to_string),
             reclaims: self.owner.reclaims.view(),
             disk: self.disk(),
-            resting_until: self.peer.resting_until().map(|until| iso(crate::clock::wall_now() + until.since(now))),
+            resting_until: self.peer().resting_until().map(|until| iso(crate::clock::wall_now() + until.since(now))),
             slots: self.config.slots,
             speed_mops: self.config.speed_mops,
             grid_machines: overlay.root().map_or(1, |root| root.count),
@@ -155,14 +155,14 @@ impl Driver {
             requests_refused: counters.messages_refused,
             results_unsigned: self.results_unsigned,
             checkpoints_unsigned: self.checkpoints_unsigned,
-            tasks_unspoken: self.peer.unspoken_tasks(),
+            tasks_unspoken: self.peer().unspoken_tasks(),
             distrusted: self
-                .peer
+                .peer()
                 .reputations()
                 .filter(|(_, known)| known.is_distrusted())
                 .map(|(peer, _)| identity::to_libp2p(peer).to_string())
                 .collect(),
-            requests_declined: self.peer.declined_requests(),
+            requests_declined: self.peer().declined_requests(),
             downloads: self.downloads(),
             protocol_errors: counters.protocol_errors + self.malformed_messages,
             disbelieved: self.disbelieved(),
@@ -194,7 +194,7 @@ impl Driver {
     }
 
     fn peers(&self) -> api::Peers {
-        let overlay = self.peer.overlay_view();
+        let overlay = self.peer().overlay_view();
         let children = overlay.children().into_iter().flatten().map(|child| api::ChildView {
             peer: peer_view(child.contact),
             node: match child.node {
@@ -229,7 +229,7 @@ impl Driver {
 
     /// A bag of this machine by a unique prefix of its id, or `last`.
     pub(super) fn find(&self, id: &str) -> Result<BagView, Refusal> {
-        let mut bags: Vec<BagView> = self.peer.bags().collect();
+        let mut bags: Vec<BagView> = self.peer().bags().collect();
         if id == "last" {
             let last = bags.into_iter().max_by_key(|bag| bag.released);
             return last.ok_or_else(|| Refusal::NotFound("no bag was submitted from this machine yet".to_owned()));
@@ -248,7 +248,7 @@ impl Driver {
     }
 
     fn bags(&self) -> Vec<api::Bag> {
-        let mut bags: Vec<BagView> = self.peer.bags().collect();
+        let mut bags: Vec<BagView> = self.peer().bags().collect();
         bags.sort_by_key(|bag| std::cmp::Reverse(bag.released));
         bags.iter().map(|bag| self.bag_view(bag)).collect()
     }
@@ -258,7 +258,7 @@ impl Driver {
         let end = view.closed.map_or(now, |(_, at)| at);
         let elapsed_s = end.since(view.released).as_secs_f64();
         let measured = view.bag.task_mops > 0.0;
-        let machines = self.peer.overlay_view().root().map_or(1, |root| root.count);
+        let machines = self.peer().overlay_view().root().map_or(1, |root| root.count);
         let state = match view.closed {
             // One that was removed is in no view.
             Some((Closing::Cancelled | Closing::Removed, _)) => api::BagState::Cancelled,
@@ -305,7 +305,7 @@ impl Driver {
             work_mops: measured.then_some(view.bag.task_mops),
             measured_mops: (view.measured_mops > 0.0).then_some(view.measured_mops),
             overstated: view.overstated,
-            given_up_with: (state == api::BagState::Cancelled && view.bag.submitter.peer != self.peer.me().peer)
+            given_up_with: (state == api::BagState::Cancelled && view.bag.submitter.peer != self.peer().me().peer)
                 .then(|| identity::to_libp2p(view.bag.submitter.peer).to_string()),
             submitted: self.wall(view.released),
             finished: view.closed.map(|(_, at)| self.wall(at)),
@@ -328,7 +328,7 @@ impl Driver {
         let description = self.kept.description(bag).ok_or_else(missing)?;
         let left_alone = self.supplies.fetcher.downloads().left_alone;
         let left_alone = |peer| left_alone.iter().find(|(alone, _)| *alone == peer).map(|(_, left)| left.as_secs());
-        let placements = self.peer.placements(view.bag.id).into_iter().map(|(executor, ranges)| api::Placement {
+        let placements = self.peer().placements(view.bag.id).into_iter().map(|(executor, ranges)| api::Placement {
             peer: identity::to_libp2p(executor.peer).to_string(),
             tasks: ranges.len(),
             left_alone_s: left_alone(executor.peer),

@@ -55,7 +55,7 @@ impl Driver {
 
     /// Removes what tasks left that are not to run here any more.
     pub(super) fn sweep_checkpoints(&mut self) {
-        let (homes, held) = (self.supplies.homes.clone(), self.peer.unfinished());
+        let (homes, held) = (self.supplies.homes.clone(), self.peer().unfinished());
         let sweep = move || {
             if let Err(error) = homes.sweep_checkpoints(&held) {
                 tracing::warn!(%error, "not all old checkpoints could be removed");
@@ -71,7 +71,7 @@ impl Driver {
             Suspend::Soon(lock) => {
                 if self.sleep.begin(lock, Instant::now()) {
                     tracing::info!("this machine is about to sleep; leaving the grid");
-                    self.neighbours.save(self.peer.overlay_view().neighbours());
+                    self.neighbours.save(self.machine.peer().overlay_view().neighbours());
                     self.feed(Event::Leave);
                 }
             }
