@@ -4,18 +4,18 @@
 //! The clock of a peer starts with its machine, as a driver's does: nothing in the protocol may depend on clocks that
 //! agree. A host holds no other machine's state and draws only from its own streams.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use idlewood_machine::{Effect, Event, FetchId, Machine};
 use idlewood_overlay::{Contact, GridId, PeerId, Time, WallTime};
-use idlewood_scheduler::{BagId, DeclineReason, Effect, Event, Peer, TaskId};
+use idlewood_scheduler::{BagId, DeclineReason, Peer, TaskId};
 use rand::RngExt;
 
 use crate::churn::{Churn, Owner};
 use crate::condition::{Condition, Pause};
 use crate::event_queue::{HostIndex, Key};
 use crate::link::Link;
-use crate::outputs::Outputs;
 use crate::random::{SmallStream, digest, happens};
 use crate::scenario::{BadRouting, Scenario};
 use crate::store::Store;
@@ -92,11 +92,11 @@ pub(crate) struct Host {
     fetch_rng: SmallStream,
     pub(crate) link: Link,
     pub(crate) store: Store,
-    /// Outputs that are on their way here, or wait for that.
-    pub(crate) outputs: Outputs,
+    /// Outputs that are on their way here.
+    pub(crate) fetches: BTreeSet<FetchId>,
     pub(crate) condition: Condition,
     /// None while the machine is down.
-    peer: Option<Peer>,
+    machine: Option<Machine>,
     /// Counts its starts: what was meant for an earlier life is void.
     pub(crate) life: u32,
     /// Counts its crashes: what waited in the uplink then is lost.
@@ -146,9 +146,9 @@ impl Host {
             fetch_rng: SmallStream::new(scenario.seed, "fetch", number),
             link: Link::new(bandwidths_bytes_s(scenario, index), scenario.first_arrival()),
             store: Store::default(),
-            outputs: Outputs::default(),
+            fetches: BTreeSet::new(),
             condition: Condition::default(),
-            peer: None,
+            machine: None,
             life: 0,
             crashes: 0,
             incarnation: 0,
@@ -168,11 +168,11 @@ impl Host {
     }
 
     pub(crate) fn is_up(&self) -> bool {
-        self.peer.is_some()
+        self.machine.is_some()
     }
 
     pub(crate) fn peer(&self) -> Option<&Peer> {
-        self.peer.as_ref()
+        self.machine.as_ref().map(Machine::peer)
     }
 
     /// Whether this life of the machine goes on.
@@ -217,7 +217,7 @@ impl Host {
         let grid = GridId(digest(scenario.seed, "grid", 0));
         let seed = u64::from_le_bytes(seed_bytes);
         let peer = Peer::restore(config, grid, me, seed, Time::ZERO, wall_now, self.store.records());
-        self.peer = Some(peer.expect("settings that were validated"));
+        self.machine = Some(Machine::new(peer.expect("settings that were validated"), self.speed_mops));
     }
 
     /// The power is cut. `queue_lost`: what it held for others is gone too.
@@ -234,7 +234,7 @@ impl Host {
     }
 
     fn go_down(&mut self, queue_lost: bool, now: Time) {
-        self.peer = None;
+        self.machine = None;
         self.condition.pause = None;
         self.store.lose_pending();
         self.keep_checkpoints(now);
@@ -242,7 +242,7 @@ impl Host {
             self.store.lose_queue();
             self.checkpoints.clear();
         }
-        self.outputs = Outputs::default();
+        self.fetches.clear();
         self.runs.clear();
         self.wake = None;
     }
@@ -260,7 +260,7 @@ impl Host {
         }
     }
 
-    /// Gives the peer one event; appends what it answers.
+    /// Gives the machine one event; appends what it answers.
     ///
     /// # Panics
     /// On a live-lock: more events at one instant than any correct peer has.
@@ -272,8 +272,8 @@ impl Host {
             self.index,
         );
         let here = self.condition.clock(self.started, now);
-        if let Some(peer) = &mut self.peer {
-            peer.handle(here, event, effects);
+        if let Some(machine) = &mut self.machine {
+            machine.handle(here, event, effects);
         }
     }
 
@@ -296,9 +296,9 @@ impl Host {
         self.deadline().is_some_and(|deadline| deadline <= now)
     }
 
-    /// The peer's deadline in simulated time.
+    /// The machine's deadline in simulated time.
     fn deadline(&self) -> Option<Time> {
-        let deadline = self.peer.as_ref()?.deadline()?;
+        let deadline = self.machine.as_ref()?.deadline()?;
         Some(self.condition.moment(self.started, deadline))
     }
 
@@ -327,7 +327,7 @@ impl Host {
     /// When the place is not free, all slots are taken or the owner does not want the bag: the peer broke its promise.
     pub(crate) fn run(&mut self, place: u32, task: TaskId, work_mops: f64, now: Time) -> Option<(Time, u64)> {
         assert!(place < self.places, "machine {} starts {task:?} at place {place} of {}", self.index, self.places);
-        let is_own = || self.peer.as_ref().is_some_and(|peer| peer.bag(task.bag).is_some());
+        let is_own = || self.peer().is_some_and(|peer| peer.bag(task.bag).is_some());
         assert!(
             self.verdict(task.bag).is_ok() || is_own(),
             "machine {} starts {task:?}, which is declined",

@@ -33,7 +33,6 @@ pub mod latency;
 mod link;
 pub mod log;
 pub mod network;
-mod outputs;
 pub mod overlay;
 pub mod page;
 pub mod processor_load;

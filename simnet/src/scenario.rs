@@ -231,9 +231,6 @@ pub struct Scenario {
     /// Size of a task's output. Default 1,000: our choice, so that the paper's links do not delay what the paper does not
     /// count (a thousand of its machines end 20 tasks a second, and one link takes 125 such outputs).
     pub output_bytes: u64,
-    /// Outputs that a submitter fetches at the same time, at least 1. Default 256: our choice; at 100 ms each way and back
-    /// that is 2,560 a second, what 10^5 of the paper's machines end.
-    pub fetches_max: u32,
     /// Time that a flush takes, of one write or of all that came while the disk was busy. Default 5 ms: our guess of an fsync.
     #[serde(rename(serialize = "persist_s"), serialize_with = "seconds", deserialize_with = "from_text")]
     pub persist: Duration,
@@ -371,7 +368,6 @@ impl Default for Scenario {
             bandwidths_file: None,
             overhead_bytes: 0,
             output_bytes: 1_000,
-            fetches_max: 256,
             persist: Duration::from_millis(5),
             workload: Workload::default(),
             log_file: None,

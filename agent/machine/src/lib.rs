@@ -18,4 +18,4 @@ mod outputs;
 
 pub use machine::{Effect, Event, Machine};
 pub use measuring::FirstTask;
-pub use outputs::{FetchEnd, FetchId, Wanted};
+pub use outputs::{FETCHES_MAX, FetchEnd, FetchId, Wanted};

@@ -14,7 +14,8 @@ use crate::machine::Effect;
 
 /// Outputs that are fetched at the same time: altogether, from one machine, of one bag. Our choice. The agent's fetcher downloads
 /// fewer; the others wait for their source.
-const UNDER_WAY_MAX: usize = 32;
+pub const FETCHES_MAX: u32 = 32;
+const UNDER_WAY_MAX: usize = FETCHES_MAX as usize;
 const UNDER_WAY_OF_SOURCE_MAX: usize = 8;
 const UNDER_WAY_OF_BAG_MAX: usize = 24;
 /// Outputs that wait for a place, and as many that wait for room on the disk. Their executors offer again what exceeds it.

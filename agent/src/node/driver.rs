@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use idlewood_overlay::{Contact, GridId, Time};
 use idlewood_machine::{FetchEnd, FetchId, Machine};
+use idlewood_overlay::{Contact, GridId, Time};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
     BagId, Change, Config, DeclineReason, Effect, Event, Message, Notice, Peer, Record, RecordKey, TaskId, Ticket,

@@ -105,9 +105,7 @@ impl Driver {
             TaskOutcome::NotStarted { .. } => FirstTask::NotStarted,
             // The bag is closed, or the agent ends.
             TaskOutcome::Stopped => FirstTask::Nothing,
-            TaskOutcome::Finished(finished) => {
-                FirstTask::Ran { cpu, result: TaskResult::of(0, 0, finished.clone()) }
-            }
+            TaskOutcome::Finished(finished) => FirstTask::Ran { cpu, result: TaskResult::of(0, 0, finished.clone()) },
         };
         self.first_task_ended(bag, first);
     }

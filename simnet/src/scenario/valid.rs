@@ -84,8 +84,7 @@ impl Scenario {
         check(PERCENT.contains(&self.reorder_percent), "reorder_percent must be between 0 and 100")?;
         check(self.reorder_ms <= 60_000, "reorder_ms must be at most 60000")?;
         check(self.bandwidth_bytes_s >= 1, "bandwidth_bytes_s must be at least 1")?;
-        check(self.overhead_bytes <= 10_000, "overhead_bytes must be at most 10000")?;
-        check(self.fetches_max >= 1, "fetches_max must be at least 1")
+        check(self.overhead_bytes <= 10_000, "overhead_bytes must be at most 10000")
     }
 
     /// What bags are like, and how many machines run each task.

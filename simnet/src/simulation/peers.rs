@@ -1,7 +1,6 @@
 //! What peers are given, and the orders that they answer with.
 
-use std::time::Duration;
-
+use idlewood_machine::Effect as Order;
 use idlewood_overlay::{Body, Node, PeerId};
 use idlewood_scheduler::{BagId, Change, Effect, Event, Message, Notice, Path, Peer, Record as StoreRecord, TaskId};
 
@@ -69,15 +68,16 @@ fn published(message: &Message) -> Option<(Node, u64)> {
 }
 
 impl Shard {
-    /// Gives an event to the peer of a machine that is up, and carries out what it answers.
-    pub(super) fn give(&mut self, host: HostIndex, event: Event, around: &Surroundings) {
+    /// Gives an event to a machine that is up, and carries out what it answers.
+    pub(super) fn give(&mut self, host: HostIndex, event: impl Into<idlewood_machine::Event>, around: &Surroundings) {
+        let event = event.into();
         self.counts.events += 1;
         let now = self.now;
         let machine = &mut self.hosts[(host / self.count) as usize];
         let version_of_router = |peer: &Peer| peer.overlay_view().published_version(Node::Router);
         let router = if self.is_watched { machine.peer().map_or(0, version_of_router) } else { 0 };
         if self.is_watched
-            && let Event::Received { from, message } = &event
+            && let idlewood_machine::Event::Peer(Event::Received { from, message }) = &event
             && let Some((node, version)) = published(message)
         {
             self.deeds.push((host, Deed::Heard { from: *from, node, version, router }));
@@ -86,7 +86,7 @@ impl Shard {
         let said_before = if self.is_watched { said(machine) } else { None };
         let mut trace = Trace(&mut machine.trace);
         trace.word(now.as_micros() as u64);
-        trace.event(&event);
+        trace.of_machine(&event);
         let mut effects = std::mem::take(&mut self.effects);
         machine.handle(now, event, &mut effects);
         if said_before.is_some() && said_before != said(machine) {
@@ -94,7 +94,7 @@ impl Shard {
         }
         let mut left = false;
         for effect in effects.drain(..) {
-            left |= matches!(effect, Effect::Notify(Notice::Left));
+            left |= effect == Order::Peer(Effect::Notify(Notice::Left));
             self.carry_out(host, effect, around);
         }
         self.effects = effects;
@@ -105,10 +105,23 @@ impl Shard {
         }
     }
 
-    fn carry_out(&mut self, host: HostIndex, effect: Effect, around: &Surroundings) {
+    fn carry_out(&mut self, host: HostIndex, order: Order, around: &Surroundings) {
+        Trace(&mut self.host_mut(host).trace).order(&order);
+        match order {
+            Order::Peer(effect) => self.carry_out_of_peer(host, effect, around),
+            Order::Fetch { fetch, wanted } => self.fetch(host, fetch, &wanted, around),
+            Order::AbandonFetch { fetch } => {
+                self.host_mut(host).fetches.remove(&fetch);
+            }
+            Order::RunFirstTask { bag, time_limit } => self.run_first_task(host, bag, time_limit, around),
+            // It ends when it would have.
+            Order::StopFirstTask { .. } => {}
+        }
+    }
+
+    fn carry_out_of_peer(&mut self, host: HostIndex, effect: Effect, around: &Surroundings) {
         let now = self.now;
         let machine = &mut self.hosts[(host / self.count) as usize];
-        Trace(&mut machine.trace).effect(&effect);
         let life = machine.life;
         match effect {
             Effect::Send { to, message } => {
@@ -184,13 +197,8 @@ impl Shard {
                     self.cause(host, at, host, Occurrence::RunEnds { life, place, serial });
                 }
             }
-            Effect::MeasureTask { bag } => {
-                let work_mops = around.work_mops(TaskId { bag, index: 0 });
-                let takes = Duration::from_secs_f64(work_mops / machine.speed_mops).max(LOCAL_DELAY);
-                self.cause(host, now + takes, host, Occurrence::Measured { life, bag });
-            }
-            Effect::FetchOutput { task, output_bytes, from, .. } => {
-                self.want(host, task, output_bytes, from.peer, around);
+            Effect::MeasureTask { .. } | Effect::FetchOutput { .. } => {
+                unreachable!("{effect:?} is for its machine to decide about")
             }
             Effect::Notify(Notice::BagAccepted(bag)) => self.tell(host, News::Accepted(bag)),
             Effect::Notify(Notice::BagClosed(bag)) => self.tell(host, News::Closed(bag)),

@@ -8,8 +8,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use idlewood_machine::FetchId;
 use idlewood_overlay::{Contact, PeerId, Time, WallTime};
-use idlewood_scheduler::{Approval, BagId, Effect, Event, Message, Submission, TaskId, TaskOutcome, manifest_age};
+use idlewood_scheduler::{Approval, BagId, Event, Message, Submission, TaskId, TaskOutcome, manifest_age};
 
 use super::Surroundings;
 use super::peers::Deed;
@@ -39,8 +40,8 @@ pub(super) enum Occurrence {
     RunEnds { life: u32, place: u32, serial: u64 },
     /// A worker that was told to stop has stopped.
     Stopped { life: u32, task: TaskId },
-    /// The first task of a bag was tried out.
-    Measured { life: u32, bag: BagId },
+    /// The first task of a bag that runs to show how long a task takes has run for so long, to its end or to its limit.
+    FirstTaskEnds { life: u32, bag: BagId, cpu: Duration, is_whole: bool },
     /// A bag may queue here.
     Authorised { life: u32, bag: BagId },
     /// A message that waited in front of the uplink begins to leave, by its number, unless its machine has crashed by then.
@@ -52,7 +53,7 @@ pub(super) enum Occurrence {
     /// The output's last byte has come over the links; `passed`: and through the downlink.
     FetchArrived { fetch: Fetch, passed: bool },
     /// It was on this machine all the time, or the time for it is over.
-    FetchEnds { life: u32, serial: u64, task: TaskId, here: bool },
+    FetchEnds { life: u32, id: FetchId, task: TaskId, here: bool },
 }
 
 /// An output on its way.
@@ -62,7 +63,7 @@ pub(super) struct Fetch {
     /// Of the machine that asks.
     pub(super) life: u32,
     /// Of the fetch, in that life.
-    pub(super) serial: u64,
+    pub(super) id: FetchId,
     pub(super) task: TaskId,
     pub(super) bytes: u64,
 }
@@ -204,7 +205,7 @@ pub(super) struct Shard {
     pub(super) is_watched: bool,
     /// The request that was split for the first time last: both its parts may be sent.
     pub(super) decided: Option<(HostIndex, BagId, u64)>,
-    pub(super) effects: Vec<Effect>,
+    pub(super) effects: Vec<idlewood_machine::Effect>,
     pub(super) counts: Counts,
     /// When bags were submitted, by the clocks of their submitters: the dates in their manifests.
     pub(super) signed: BTreeMap<BagId, WallTime>,
@@ -447,9 +448,8 @@ impl Shard {
             Occurrence::Stopped { life, task } if lives(life) => {
                 self.give(host, Event::TaskEnded { task, outcome: TaskOutcome::Stopped }, around);
             }
-            Occurrence::Measured { life, bag } if lives(life) => {
-                let task_mops = around.work_mops(TaskId { bag, index: 0 });
-                self.give(host, Event::Measured { bag, task_mops, result: None }, around);
+            Occurrence::FirstTaskEnds { life, bag, cpu, is_whole } if lives(life) => {
+                self.end_first_task(host, bag, cpu, is_whole, around);
             }
             Occurrence::Authorised { life, bag } if lives(life) => {
                 let machine = self.host(host);
@@ -475,8 +475,8 @@ impl Shard {
             Occurrence::FetchArrived { fetch, passed } if lives(fetch.life) => {
                 self.take_in(host, fetch, passed, around);
             }
-            Occurrence::FetchEnds { life, serial, task, here } if lives(life) => {
-                self.end_fetch(host, serial, task, here, around);
+            Occurrence::FetchEnds { life, id, task, here } if lives(life) => {
+                self.end_fetch(host, id, task, here, around);
             }
             // Meant for a life that is over.
             Occurrence::SessionEnds { .. }
@@ -484,7 +484,7 @@ impl Shard {
             | Occurrence::Durable { .. }
             | Occurrence::RunEnds { .. }
             | Occurrence::Stopped { .. }
-            | Occurrence::Measured { .. }
+            | Occurrence::FirstTaskEnds { .. }
             | Occurrence::Authorised { .. }
             | Occurrence::FetchSent { .. }
             | Occurrence::FetchArrived { .. }

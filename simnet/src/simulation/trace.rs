@@ -3,6 +3,7 @@
 //! Each machine has a digest of 64 bits to which everything is added in its order; it is for finding out that two runs
 //! differ, not for safety. Identities and hashes are there by their first eight bytes: they are random already.
 
+use idlewood_machine::{Effect as Order, FetchEnd, FirstTask};
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::{BagId, Change, Effect, Event, Notice, TaskId, TaskOutcome};
 
@@ -37,6 +38,48 @@ impl Trace<'_> {
     fn task(&mut self, task: &TaskId) {
         self.bag(task.bag);
         self.word(task.index);
+    }
+
+    /// What a machine is given.
+    pub(super) fn of_machine(&mut self, event: &idlewood_machine::Event) {
+        match event {
+            idlewood_machine::Event::Peer(event) => self.event(event),
+            idlewood_machine::Event::FetchEnded { fetch, end } => {
+                self.letter(if matches!(end, FetchEnd::Here { .. }) { b'f' } else { b'n' });
+                self.word(fetch.0);
+            }
+            idlewood_machine::Event::FirstTaskEnded { bag, first } => {
+                self.letter(if matches!(first, FirstTask::Ran { .. }) { b'm' } else { b'M' });
+                self.bag(*bag);
+            }
+        }
+    }
+
+    /// What a machine answers.
+    pub(super) fn order(&mut self, order: &Order) {
+        match order {
+            Order::Peer(effect) => self.effect(effect),
+            Order::Fetch { fetch, wanted } => {
+                self.letter(b'7');
+                self.word(fetch.0);
+                self.task(&wanted.task);
+                self.word(head(&wanted.output.0));
+                self.word(wanted.output_bytes);
+                self.word(tag(wanted.from.peer));
+            }
+            Order::AbandonFetch { fetch } => {
+                self.letter(b'x');
+                self.word(fetch.0);
+            }
+            Order::RunFirstTask { bag, .. } => {
+                self.letter(b'6');
+                self.bag(*bag);
+            }
+            Order::StopFirstTask { bag } => {
+                self.letter(b's');
+                self.bag(*bag);
+            }
+        }
     }
 
     /// What a peer is given, but for the message, whose digest stands before.

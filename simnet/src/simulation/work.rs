@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use idlewood_overlay::PeerId;
-use idlewood_scheduler::{BlobId, Change, Event, Finished, Record as StoreRecord, SmallOutput, TaskId, TaskOutcome};
+use idlewood_machine::{FETCHES_MAX, FetchEnd, FetchId, FirstTask, Wanted};
+use idlewood_scheduler::{
+    BagId, BlobId, Change, Event, Finished, Record as StoreRecord, SmallOutput, TaskId, TaskOutcome, TaskResult,
+};
 
 use super::Surroundings;
 use super::shard::{Fetch, LOCAL_DELAY, Occurrence, Shard};
 use super::world::News;
 use crate::event_queue::HostIndex;
 use crate::host::{Ending, host_index};
-use crate::outputs::Wanted;
 
 /// How long a fetch may take beyond the time that it and what goes before it need: our choice, an agent's patience.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
@@ -39,58 +40,55 @@ impl Shard {
     pub(super) fn end_run(&mut self, host: HostIndex, place: u32, serial: u64, around: &Surroundings) {
         let machine = self.host_mut(host);
         let Some(run) = machine.finish(place, serial) else { return };
+        machine.store.produce(run.task);
+        let outcome = TaskOutcome::Finished(self.finished(host, run.task, run.work_mops, around));
+        self.give(host, Event::TaskEnded { task: run.task, outcome }, around);
+    }
+
+    /// What comes of a task that has run for as long as it takes.
+    fn finished(&mut self, host: HostIndex, task: TaskId, work_mops: f64, around: &Surroundings) -> Finished {
+        let machine = self.host_mut(host);
         let liar = machine.lies.then_some(host);
         let ending = machine.ending(&around.scenario);
-        machine.store.produce(run.task);
-        self.tell(host, News::Ended { task: run.task, ending });
-        let outcome = TaskOutcome::Finished(Finished {
+        self.tell(host, News::Ended { task, ending });
+        Finished {
             success: ending == Ending::Success,
             crashed: ending == Ending::Crash,
-            output: output_of(run.task, liar),
-            output_bytes: around.output_bytes(run.task),
-            content: small_output(around.output_bytes(run.task)),
-            work_mops: run.work_mops,
+            output: output_of(task, liar),
+            output_bytes: around.output_bytes(task),
+            content: small_output(around.output_bytes(task)),
+            work_mops,
             exit_code: None,
-        });
-        self.give(host, Event::TaskEnded { task: run.task, outcome }, around);
+        }
     }
 
     // ---- outputs ----
 
-    /// A submitter wants an output.
-    pub(super) fn want(&mut self, host: HostIndex, task: TaskId, bytes: u64, from: PeerId, around: &Surroundings) {
-        self.host_mut(host).outputs.push(Wanted { task, bytes, from });
-        self.fetch(host, around);
-    }
-
-    /// Asks for as many outputs as may be under way.
-    fn fetch(&mut self, host: HostIndex, around: &Surroundings) {
+    /// A submitter fetches an output.
+    pub(super) fn fetch(&mut self, host: HostIndex, id: FetchId, wanted: &Wanted, around: &Surroundings) {
         let now = self.now;
-        loop {
-            let machine = self.host_mut(host);
-            let life = machine.life;
-            let Some((serial, Wanted { task, bytes, from })) = machine.outputs.next(around.scenario.fetches_max) else {
-                return;
-            };
-            if from == machine.id {
-                let here = machine.store.has_produced(task);
-                self.cause(host, now + LOCAL_DELAY, host, Occurrence::FetchEnds { life, serial, task, here });
-                continue;
-            }
-            let ahead = machine.link.down.takes(bytes) * (2 * around.scenario.fetches_max);
-            let target = host_index(from);
-            let travel = around.network.latency(&mut machine.network_rng, host, target);
-            let late = Occurrence::FetchEnds { life, serial, task, here: false };
-            if machine.misses(&around.scenario) {
-                // It hears that there is nothing.
-                self.cause(host, now + 2 * travel, host, late);
-                continue;
-            }
-            self.cause(host, now + FETCH_TIMEOUT + ahead, host, late);
-            if target < around.scenario.nodes {
-                let fetch = Fetch { to: host, life, serial, task, bytes };
-                self.cause(host, now + travel, target, Occurrence::FetchAsked { fetch });
-            }
+        let (task, bytes, from) = (wanted.task, wanted.output_bytes, wanted.from.peer);
+        let machine = self.host_mut(host);
+        let life = machine.life;
+        machine.fetches.insert(id);
+        if from == machine.id {
+            let here = machine.store.has_produced(task);
+            self.cause(host, now + LOCAL_DELAY, host, Occurrence::FetchEnds { life, id, task, here });
+            return;
+        }
+        let ahead = machine.link.down.takes(bytes) * (2 * FETCHES_MAX);
+        let target = host_index(from);
+        let travel = around.network.latency(&mut machine.network_rng, host, target);
+        let late = Occurrence::FetchEnds { life, id, task, here: false };
+        if machine.misses(&around.scenario) {
+            // It hears that there is nothing.
+            self.cause(host, now + 2 * travel, host, late);
+            return;
+        }
+        self.cause(host, now + FETCH_TIMEOUT + ahead, host, late);
+        if target < around.scenario.nodes {
+            let fetch = Fetch { to: host, life, id, task, bytes };
+            self.cause(host, now + travel, target, Occurrence::FetchAsked { fetch });
         }
     }
 
@@ -130,19 +128,60 @@ impl Shard {
                 return;
             }
         }
-        self.end_fetch(host, fetch.serial, fetch.task, true, around);
+        self.end_fetch(host, fetch.id, fetch.task, true, around);
     }
 
-    pub(super) fn end_fetch(&mut self, host: HostIndex, serial: u64, task: TaskId, here: bool, around: &Surroundings) {
+    pub(super) fn end_fetch(
+        &mut self,
+        host: HostIndex,
+        fetch: FetchId,
+        task: TaskId,
+        here: bool,
+        around: &Surroundings,
+    ) {
         let machine = self.host_mut(host);
-        if !machine.outputs.end(serial) {
+        if !machine.fetches.remove(&fetch) {
             return;
         }
         if here {
             machine.store.fetch(task);
         }
-        self.give(host, Event::Fetched { task, here, checkpoint: None }, around);
-        self.fetch(host, around);
+        let end = if here { FetchEnd::Here { checkpoint: None } } else { FetchEnd::NotHad };
+        self.give(host, idlewood_machine::Event::FetchEnded { fetch, end }, around);
+    }
+
+    // ---- how long a task takes ----
+
+    /// The first task of a bag runs on its submitter's machine, beside all others.
+    pub(super) fn run_first_task(&mut self, host: HostIndex, bag: BagId, limit: Duration, around: &Surroundings) {
+        let task = TaskId { bag, index: 0 };
+        let (now, machine) = (self.now, self.host_mut(host));
+        let takes = Duration::from_secs_f64(around.work_mops(task) / machine.speed_mops).max(LOCAL_DELAY);
+        let life = machine.life;
+        let (cpu, is_whole) = (takes.min(limit), takes <= limit);
+        self.tell(host, News::Started(task));
+        self.cause(host, now + cpu, host, Occurrence::FirstTaskEnds { life, bag, cpu, is_whole });
+    }
+
+    /// It ends, by itself or at its limit.
+    pub(super) fn end_first_task(
+        &mut self,
+        host: HostIndex,
+        bag: BagId,
+        cpu: Duration,
+        is_whole: bool,
+        around: &Surroundings,
+    ) {
+        let task = TaskId { bag, index: 0 };
+        let work_mops = cpu.as_secs_f64() * self.host(host).speed_mops;
+        let mut finished = self.finished(host, task, work_mops, around);
+        if !is_whole {
+            (finished.success, finished.crashed) = (false, false);
+        } else {
+            self.host_mut(host).store.produce(task);
+        }
+        let first = FirstTask::Ran { cpu, result: TaskResult::of(task.index, 0, finished) };
+        self.give(host, idlewood_machine::Event::FirstTaskEnded { bag, first }, around);
     }
 }
 
