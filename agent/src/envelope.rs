@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn mutations_of_envelopes() {
         let envelope = Envelope::of(&manifest(), &manifest().encode());
-        crate::fuzz::mutations("envelope", vec![envelope.encode()], |bytes| {
+        idlewood_testing::mutations("envelope", vec![envelope.encode()], |bytes| {
             let Ok(read) = Envelope::decode(bytes) else { return false };
             assert_eq!(Envelope::decode(&read.encode()).expect("it was read before"), read);
             true

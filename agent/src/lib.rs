@@ -14,8 +14,6 @@ pub mod control;
 pub mod demo;
 pub mod envelope;
 pub mod fetch;
-#[cfg(test)]
-mod fuzz;
 pub mod grid;
 pub mod identity;
 pub mod manifest;
@@ -25,8 +23,6 @@ pub mod output;
 mod owner;
 mod policy;
 pub mod settings;
-#[cfg(test)]
-mod small_disk;
 pub mod speed;
 pub mod store;
 pub mod submit;

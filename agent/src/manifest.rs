@@ -568,7 +568,7 @@ pub(crate) mod tests {
     /// Whatever is read as a manifest can be asked for each of its tasks.
     #[test]
     fn mutations_of_manifests_and_outputs() {
-        use crate::fuzz::mutations;
+        use idlewood_testing::mutations;
 
         mutations("manifest", vec![manifest().encode()], |bytes| {
             let Ok(read) = Manifest::decode(bytes) else { return false };

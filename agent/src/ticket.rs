@@ -241,7 +241,7 @@ mod tests {
         let mut body = Vec::new();
         ciborium::into_writer(&ticket(dir.path()), &mut body).expect("it is written every day");
         let path = dir.path().join("ticket");
-        crate::fuzz::mutations("ticket", vec![body], |body| {
+        idlewood_testing::mutations("ticket", vec![body], |body| {
             // Who makes one makes the checksum, too.
             fs::write(&path, [MAGIC, blake3::hash(body).as_bytes(), body].concat()).expect("our directory");
             Ticket::read(&path).is_ok()

@@ -222,7 +222,7 @@ fn many_threads_agree_on_what_is_there() {
 /// What nobody needs goes where the disk is full, however large the quota is; what is needed stays.
 #[test]
 fn room_is_made_by_what_the_disk_has() {
-    let Some(disk) = crate::small_disk::SmallDisk::mount("64m") else {
+    let Some(disk) = idlewood_testing::SmallDisk::mount("64m") else {
         println!("not tested: this user may not mount a file system");
         return;
     };

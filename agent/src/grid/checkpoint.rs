@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn mutations_of_signed_checkpoints() {
         let blob = signed(b"so far");
-        crate::fuzz::mutations("checkpoint", vec![blob.clone()], |bytes| {
+        idlewood_testing::mutations("checkpoint", vec![blob.clone()], |bytes| {
             let is_one = open_checkpoint(bytes, &BAG, 5, machine(1).1).is_some();
             assert!(!is_one || bytes == blob);
             is_one

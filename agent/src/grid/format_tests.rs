@@ -297,7 +297,7 @@ proptest! {
 /// What travels of grids has one encoding: whatever is read is written as it was.
 #[test]
 fn mutations_of_what_is_signed() {
-    use crate::fuzz::mutations;
+    use idlewood_testing::mutations;
 
     let same = |read: Result<Vec<u8>, Malformed>, bytes: &[u8]| {
         assert!(read.as_deref().is_ok_and(|again| again == bytes) || read.is_err());
@@ -335,7 +335,7 @@ fn mutations_of_what_is_signed() {
 #[test]
 fn mutations_of_what_machines_say_of_their_grid() {
     use super::message::{First, Gossip, Hello, Renewal, Welcome, decode_answer, encode_answer};
-    use crate::fuzz::mutations;
+    use idlewood_testing::mutations;
 
     let hello = Hello { chain: chain().encode(), digest: [3; 16] };
     let firsts = [First::Hello(hello.clone()), First::Join { secret: [4; 16] }];

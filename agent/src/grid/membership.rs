@@ -474,7 +474,7 @@ mod tests {
     /// What is on the disk may be what somebody put there.
     #[test]
     fn mutations_of_what_is_on_disk_of_a_grid() {
-        use crate::fuzz::mutations;
+        use idlewood_testing::mutations;
 
         let key: ed25519::Keypair = ed25519::SecretKey::try_from_bytes([3; 32]).expect("32 bytes").into();
         let peer = PeerId(key.public().to_bytes());

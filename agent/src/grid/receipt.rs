@@ -403,7 +403,7 @@ mod tests {
         let statements: Vec<Statement> = (0..9).map(statement).collect();
         let batch = Batch::new(&statements);
         let receipt = Receipt::new(statement(8), executor, batch.proof(8, batch.sign(&key))).encode();
-        crate::fuzz::mutations("receipt", vec![receipt.clone()], |bytes| {
+        idlewood_testing::mutations("receipt", vec![receipt.clone()], |bytes| {
             let is_one = Receipt::verify(bytes).is_ok();
             assert!(!is_one || bytes == receipt);
             is_one

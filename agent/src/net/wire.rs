@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn mutations_of_frames() {
-        use crate::fuzz::mutations;
+        use idlewood_testing::mutations;
 
         let requests = [
             Request::Message(vec![1, 2, 3]),

@@ -309,7 +309,7 @@ mod tests {
     #[test]
     fn mutations_of_blocks_on_disk() {
         let seeds = [0, 30, 700].map(|length| encode(Kind::Group, 1, 2, &payload(length)).expect("it is short"));
-        crate::fuzz::mutations("block", seeds.to_vec(), |bytes| {
+        idlewood_testing::mutations("block", seeds.to_vec(), |bytes| {
             let file = file(bytes);
             let Found::Sound { header, payload, .. } = read(&file, 0).expect("a file in memory") else {
                 find_next(&file, 0).expect("a file in memory");

@@ -41,7 +41,7 @@ mod tests {
     #[test]
     fn mutations_of_records_on_disk() {
         let (key, other) = (b"key".as_slice(), b"kez".as_slice());
-        crate::fuzz::mutations("record", vec![encode(key, b"a value"), encode(key, b"")], |record| {
+        idlewood_testing::mutations("record", vec![encode(key, b"a value"), encode(key, b"")], |record| {
             let Some(value) = decode(key, record) else { return false };
             assert_eq!(encode(key, value), record);
             assert_eq!(decode(other, record), None);

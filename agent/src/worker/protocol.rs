@@ -367,7 +367,7 @@ mod tests {
 
     #[test]
     fn mutations_of_what_workers_and_agents_say() {
-        use crate::fuzz::mutations;
+        use idlewood_testing::mutations;
 
         let says = [FromWorker::Ready { cpu: Duration::from_millis(3) }, report()];
         mutations("reports", says.map(|says| encode(&says, FROM_WORKER_BYTES_MAX).unwrap()).to_vec(), |bytes| {

@@ -1,7 +1,7 @@
 //! The store on a disk that fills up.
 
 use super::*;
-use crate::small_disk::SmallDisk;
+use idlewood_testing::SmallDisk;
 
 fn remove(key: &[u8]) -> Change {
     Change { key: key.to_vec(), value: None }

@@ -7,11 +7,15 @@ use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 /// A small file system that goes away with this.
-pub(crate) struct SmallDisk(TempDir);
+#[derive(Debug)]
+pub struct SmallDisk(TempDir);
 
 impl SmallDisk {
     /// None where this user may not mount one.
-    pub(crate) fn mount(size: &str) -> Option<Self> {
+    ///
+    /// # Panics
+    /// Without a temporary directory.
+    pub fn mount(size: &str) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let options = format!("size={size}");
         let mounted = Command::new("mount")
@@ -23,12 +27,12 @@ impl SmallDisk {
     }
 
     /// A file that takes all room but `room_bytes`.
-    pub(crate) fn fill(&self, room_bytes: u64) -> PathBuf {
+    pub fn fill(&self, room_bytes: u64) -> PathBuf {
         self.fill_with("filler", room_bytes)
     }
 
     /// The same once more.
-    pub(crate) fn fill_more(&self, room_bytes: u64) -> PathBuf {
+    pub fn fill_more(&self, room_bytes: u64) -> PathBuf {
         self.fill_with("more filler", room_bytes)
     }
 
@@ -39,12 +43,14 @@ impl SmallDisk {
         filler
     }
 
-    pub(crate) fn free_bytes(&self) -> u64 {
+    /// Room that is left.
+    pub fn free_bytes(&self) -> u64 {
         let disk = rustix::fs::statvfs(self.path()).unwrap();
         disk.f_bavail * disk.f_frsize
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
         self.0.path()
     }
 }

@@ -1,9 +1,9 @@
 //! Hostile bytes for decoders: mutations of what they read every day, for the tests of all modules that have one.
 //!
 //! Everybody runs a few thousand of them, always the same. A run of some minutes for each decoder:
-//! `IDLEWOOD_FUZZ_SECONDS=600 cargo test --release -p idlewood --lib mutations -- --nocapture --test-threads=64`; the tests run
+//! `IDLEWOOD_FUZZ_SECONDS=600 cargo test --release --workspace --lib mutations -- --nocapture --test-threads=64`; the tests run
 //! at the same time, the decoders of one (six at most) one after the other.
-//! `IDLEWOOD_FUZZ_SEED` picks another sequence. What fails is written to `tests/corpus/` (`<decoder>/crash-…`), where the
+//! `IDLEWOOD_FUZZ_SEED` picks another sequence. What fails is written to `corpus/` (`<decoder>/crash-…`), where the
 //! everyday run finds it. `IDLEWOOD_FUZZ_KEEP=1` adds a few of those that were accepted.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -25,7 +25,7 @@ const KEEP_BYTES_MAX: usize = 1500;
 
 /// The committed inputs of a decoder.
 fn corpus_directory(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(name.replace(' ', "-"))
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus").join(name.replace(' ', "-"))
 }
 
 fn corpus(name: &str) -> Vec<Vec<u8>> {
@@ -43,7 +43,7 @@ fn keep(name: &str, kind: &str, bytes: &[u8]) {
 
 /// Feeds `target` with what is kept for it, and with mutations of that, of `seeds`, and of what it accepted of them (that is
 /// what it returns).
-pub(crate) fn mutations(name: &str, seeds: Vec<Vec<u8>>, target: impl Fn(&[u8]) -> bool) {
+pub fn mutations(name: &str, seeds: Vec<Vec<u8>>, target: impl Fn(&[u8]) -> bool) {
     let number = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().expect("a number"));
     let (seconds, seed) = (number("IDLEWOOD_FUZZ_SECONDS"), number("IDLEWOOD_FUZZ_SEED").unwrap_or(1));
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
