@@ -40,11 +40,11 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+use idlewood_units::Span;
 
 use crate::client::{Client, ClientError};
 use crate::output::{self, Format};
 use crate::submit::SubmitError;
-use crate::submit::values::Span;
 
 use interrupt::Interrupted;
 

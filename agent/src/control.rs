@@ -37,6 +37,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
+use idlewood_blobs::{BlobError, Blobs};
 use serde::de::DeserializeOwned;
 use tempfile::NamedTempFile;
 use tokio::net::TcpListener;
@@ -45,7 +46,6 @@ use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
 use crate::api::{self, Endpoint, ErrorBody, PauseRequest, RerunRequest};
-use crate::blobs::{BlobError, Blobs};
 use crate::client::ENDPOINT_FILE;
 use crate::grid::Gate;
 use crate::manifest::MANIFEST_BYTES_MAX;

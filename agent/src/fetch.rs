@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use idlewood_blobs::{BlobError, Blobs, Hash, Incoming};
 use idlewood_overlay::{Contact, PeerId};
 use idlewood_scheduler::{BagId, BagKey};
 use tokio::time::Instant;
@@ -27,7 +28,6 @@ use tracing::{debug, warn};
 use self::places::{Place, Places};
 pub(crate) use self::sources::Patience;
 use self::sources::Sources;
-use crate::blobs::{BlobError, Blobs, Hash, Incoming};
 use crate::net::{self, ChunkReply, NetHandle};
 
 /// Between two tries where all sources are busy: the first pause. It doubles each time nothing comes.

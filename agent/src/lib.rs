@@ -6,10 +6,8 @@
 
 pub mod api;
 pub mod bench;
-pub mod blobs;
 pub mod cli;
 pub mod client;
-mod clock;
 pub mod control;
 pub mod demo;
 pub mod envelope;
@@ -24,7 +22,6 @@ mod owner;
 mod policy;
 pub mod settings;
 pub mod speed;
-pub mod store;
 pub mod submit;
 mod suspend;
 pub mod ticket;

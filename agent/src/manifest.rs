@@ -10,11 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::BlobId;
+use idlewood_units::FILES_MAX;
 use serde::{Deserialize, Serialize};
 
 use self::bounded::{at_most, at_most_pairs};
 use crate::envelope::Label;
-use crate::worker::left::FILES_MAX;
 
 /// Version of the forms below.
 pub const MANIFEST_VERSION: u32 = 1;

@@ -42,6 +42,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use blake3::Hash;
+use idlewood_blobs::Blobs;
 use idlewood_overlay::{Contact, PeerId};
 use idlewood_scheduler::{BagId, BagKey};
 use libp2p::Multiaddr;
@@ -51,7 +52,6 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
-use crate::blobs::Blobs;
 use crate::grid::{Gate, Refused};
 use crate::identity;
 use room::{Kind, Room, Share};

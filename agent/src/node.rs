@@ -38,21 +38,21 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use idlewood_blobs::Blobs;
 use idlewood_overlay::{Contact, PeerId};
 use idlewood_scheduler::{BagId, Config, Peer, Record, RecordError, Seed};
+use idlewood_store::{Opened, StateLock, Store};
+use idlewood_units::clock::{Clock, wall_now};
 use libp2p::Multiaddr;
 use tokio::sync::mpsc;
 
 pub use handle::{NodeHandle, Page, Refusal};
 
-use crate::blobs::Blobs;
-use crate::clock::{Clock, wall_now};
 use crate::fetch::Fetcher;
 use crate::grid::{Gate, Membership};
 use crate::net::{self, NetConfig, NetEvent};
 use crate::owner::{Probe, Watch};
 use crate::settings::{Current, Network};
-use crate::store::{Opened, StateLock, Store};
 use crate::worker::{Pool, PoolConfig, gaps, group_gap, native_gap};
 use crate::{control, identity, speed, suspend};
 

@@ -17,15 +17,15 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use idlewood_blobs::{BlobError, Blobs};
 use idlewood_scheduler::Record;
+use idlewood_store::{Change, StateLock, Store, StoreError};
 use libp2p::PeerId;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
-use crate::blobs::{BlobError, Blobs};
 use crate::grid::{Membership, MembershipError, MembershipFiles};
 use crate::identity::{self, IDENTITY_FILE, IdentityError};
-use crate::store::{Change, StateLock, Store, StoreError};
 
 /// What a ticket begins with.
 const MAGIC: &[u8] = b"idlewood ticket v1\n";

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use idlewood::api::{Bag, BagDetail, Endpoint, TaskResult};
 use idlewood::client::ENDPOINT_FILE;
 use idlewood::manifest::TaskOutput;
-use idlewood::store::StateLock;
+use idlewood_store::StateLock;
 use serde_json::Value;
 
 const TASKS: u64 = 30;

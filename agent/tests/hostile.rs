@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use idlewood::blobs::Blobs;
 use idlewood::grid::{Gate, Membership, Offer, Role, join, now_s};
 use idlewood::identity;
 use idlewood::net::{self, ChunkError, NetConfig, NetEvent, NetHandle, Wanted};
+use idlewood_blobs::Blobs;
 use idlewood_overlay::Contact;
 use idlewood_scheduler::BagId;
 use libp2p::core::Endpoint;

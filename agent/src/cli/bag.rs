@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use idlewood_scheduler::Replication;
+use idlewood_units::Numbers;
 
 use super::follow::{self, View};
 use super::{Context, receipts, results, ticket};
@@ -12,7 +13,6 @@ use crate::api::{Bag, BagDetail, RerunRequest, Swallowed, TaskResult};
 use crate::client::Client;
 use crate::manifest::TaskOutput;
 use crate::output::{self, Colour, Column, Format, Table};
-use crate::submit::values::Numbers;
 
 /// Failed tasks whose reasons are shown.
 const REASONS_MAX: usize = 5;

@@ -17,7 +17,6 @@ use crate::client::{Client, ClientError};
 use crate::output::{self, Column, Format, Table};
 use crate::owner::{Source, SourceName, Unavailable, cpu, power, programs};
 use crate::settings;
-use crate::store;
 use crate::worker;
 
 /// Between two looks at the processor.
@@ -162,7 +161,7 @@ fn find_disk(context: &Context) -> Finding {
 
 /// Whether files of the store were damaged, and are kept.
 fn find_damage(state_dir: &Path) -> Finding {
-    match store::damaged_files(state_dir) {
+    match idlewood_store::damaged_files(state_dir) {
         Ok(kept) if kept.is_empty() => Finding::works("store", "none of its files was found damaged"),
         Ok(kept) => {
             let paths: Vec<String> = kept.iter().map(|path| path.display().to_string()).collect();

@@ -9,17 +9,17 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
+use idlewood_store::{StateLock, StoreError};
+use idlewood_units::Span;
+use idlewood_units::clock::iso_s;
 use serde::Serialize;
 
 use super::{BadUsage, Context};
 use crate::api::{InvitationView, InviteRequest, RevokeRequest};
-use crate::clock::iso_s;
 use crate::grid::{self, Invitation, Membership, MembershipError, Role, now_s};
 use crate::identity;
 use crate::net;
 use crate::output::{self, Column, Format, Table};
-use crate::store::{StateLock, StoreError};
-use crate::submit::values::Span;
 
 /// Longest passphrase file.
 const PASSPHRASE_BYTES_MAX: u64 = 4096;

@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use idlewood_scheduler::ranges::IntervalSet;
+use idlewood_units::Numbers;
 use serde::Serialize;
 
 use super::bag::WhichBag;
@@ -37,7 +38,6 @@ use crate::api::{Bag, BagState, TaskResult};
 use crate::client::{Client, ClientError};
 use crate::manifest::{TaskOutput, is_file_name};
 use crate::output::{self, Format};
-use crate::submit::values::Numbers;
 
 /// Problems that are named; as JSON all are.
 const PROBLEMS_MAX: usize = 20;

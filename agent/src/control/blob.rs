@@ -15,6 +15,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use blake3::Hash;
+use idlewood_blobs::{BlobError, Blobs};
 use libp2p::futures::stream;
 use serde::Deserialize;
 use tokio::sync::mpsc;
@@ -22,7 +23,6 @@ use tokio::task::spawn_blocking;
 
 use super::{Answer, Failure};
 use crate::api::BlobBody;
-use crate::blobs::{BlobError, Blobs};
 use crate::manifest::INPUT_BYTES_MAX;
 
 /// Step of reading.

@@ -11,10 +11,10 @@ use axum::http::StatusCode;
 use axum::routing::post;
 use axum::{Json, Router};
 use idlewood_overlay::PeerId;
+use idlewood_units::clock::iso_s;
 
 use super::{Answer, Failure, parse};
 use crate::api::{InvitationView, InviteRequest, RevokeRequest, RevokedView};
-use crate::clock::iso_s;
 use crate::grid::{Gate, GateError, Offer};
 use crate::identity;
 

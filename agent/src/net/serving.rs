@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use idlewood_blobs::{Claim, Hash};
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::BagId;
 use libp2p::request_response::{InboundRequestId, ResponseChannel};
@@ -17,7 +18,6 @@ use super::swarm::IN_FLIGHT_MAX;
 use super::task::Task;
 use super::wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request};
 use super::{Counters, NetEvent, Rates};
-use crate::blobs::{Claim, Hash};
 
 /// Chunks read from disk at one time.
 const READING_MAX: usize = 4;

@@ -7,6 +7,7 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use idlewood_blobs::Blobs;
 use idlewood_overlay::{Contact, PeerId};
 use libp2p::futures::StreamExt as _;
 use libp2p::request_response::{self, OutboundRequestId};
@@ -26,7 +27,6 @@ use super::shares::Held;
 use super::swarm::{Behaviour, BehaviourEvent, Limits};
 use super::wire::{self, Reply, Request};
 use super::{Command, Counters, DialError, NetConfig, NetError, NetEvent, identity, reach, swarm};
-use crate::blobs::Blobs;
 use crate::grid::{Gate, Outcome, RenewFrom, message};
 
 /// Messages that wait for the agent, beside those in the channel.

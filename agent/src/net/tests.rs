@@ -8,6 +8,7 @@ mod measurements;
 use std::path::Path;
 use std::time::Instant;
 
+use idlewood_blobs::To;
 use idlewood_scheduler::{BagId, BagKey};
 use libp2p::core::muxing::StreamMuxerBox;
 use libp2p::core::upgrade::Version;
@@ -21,7 +22,6 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::time::timeout;
 
 use super::*;
-use crate::blobs::To;
 use crate::fetch::{FetchError, Fetcher, Origin};
 use crate::grid::{Role, Terms, grid_id, now_s};
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use blake3::Hash;
+use idlewood_blobs::{BlobError, Blobs};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{BagId, Closing, Event};
 
@@ -13,7 +14,6 @@ use super::kept;
 use super::pin::Pin;
 use super::views::answer;
 use crate::api;
-use crate::blobs::{BlobError, Blobs};
 use crate::manifest::Manifest;
 
 /// What the tasks of a bag need is here, and stays.

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use idlewood_blobs::To;
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::{Approval, BagHeader, BagId, BlobId, DeclineReason, Event};
+use idlewood_units::clock::wall_now;
 
 use super::driver::{Done, Driver};
 use super::task::{PrepareError, SIGNED_BYTES_MAX, Supplies};
-use crate::blobs::To;
-use crate::clock::wall_now;
 use crate::envelope::{Label, Opened};
 use crate::fetch::{Fetcher, Origin};
 use crate::grid::{Gate, Refused, Unauthorised};

@@ -12,6 +12,8 @@ use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
     BagId, Change, Config, DeclineReason, Effect, Event, Message, Notice, Peer, Record, RecordKey, TaskId, Ticket,
 };
+use idlewood_store::{CommitError, CommitResult, Store};
+use idlewood_units::clock::Clock;
 use libp2p::Multiaddr;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
@@ -38,12 +40,10 @@ use super::runs::Runs;
 use super::submission::Accepted;
 use super::task::{Collected, Preparation, Supplies};
 use crate::api;
-use crate::clock::Clock;
 use crate::envelope::Label;
 use crate::grid::Gate;
 use crate::manifest::Manifest;
 use crate::net::{NetEvent, NetHandle};
-use crate::store::{CommitError, CommitResult, Store};
 use crate::suspend::{Sleep, Suspend};
 use crate::worker::{Pool, WorkerEvent};
 

@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use blake3::Hash;
+use idlewood_blobs::{BlobError, Blobs, To};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{BagHeader, BagId, Change, Record, RecordKey, Seed, TaskResult};
 
 use super::Refusal;
 use super::driver::{Done, Driver};
 use super::pin::Pin;
-use crate::blobs::{BlobError, Blobs, To};
 use crate::envelope::Opened;
 use crate::manifest::Manifest;
 

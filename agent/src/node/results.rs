@@ -3,6 +3,8 @@
 
 use idlewood_overlay::{PeerId, WallTime};
 use idlewood_scheduler::{BagId, Record, RecordKey, TaskResult};
+use idlewood_store::Reader;
+use idlewood_units::clock::iso;
 
 use super::Refusal;
 use super::driver::{Done, Driver};
@@ -10,9 +12,7 @@ use super::handle::{Page, Reply};
 use super::kept;
 use super::views::answer;
 use crate::api;
-use crate::clock::iso;
 use crate::identity;
-use crate::store::Reader;
 
 /// Records that are read together.
 const READ_TOGETHER: usize = 1024;

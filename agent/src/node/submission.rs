@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use blake3::Hash;
+use idlewood_blobs::{BlobError, Blobs};
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::{BagId, Event, Submission};
 
@@ -12,7 +13,6 @@ use super::handle::Reply;
 use super::pin::Pin;
 use super::views::answer;
 use crate::api;
-use crate::blobs::Blobs;
 use crate::envelope::{self, Envelope};
 use crate::grid::{Gate, now_s};
 use crate::manifest::{MANIFEST_BYTES_MAX, MANIFEST_VERSION, Manifest};
@@ -118,7 +118,7 @@ fn accept(
     let signed = signed.encode();
     let id = envelope::id(&signed);
     let mut pins = Vec::from([id.0, envelope.manifest.0].map(|hash| Pin::new(blobs, Hash::from_bytes(hash))));
-    let unavailable = |error: crate::blobs::BlobError| Refusal::Unavailable(error.to_string());
+    let unavailable = |error: BlobError| Refusal::Unavailable(error.to_string());
     for input in manifest.blobs() {
         let hash = Hash::from_bytes(input.blob.0);
         pins.push(Pin::new(blobs, hash));

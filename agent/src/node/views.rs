@@ -2,12 +2,12 @@
 
 use idlewood_overlay::{Contact, Node, State, Time};
 use idlewood_scheduler::{BagView, Closing, Event};
+use idlewood_units::clock::{iso, iso_s, wall_now};
 
 use super::Refusal;
 use super::driver::Driver;
 use super::handle::{Command, Reply};
 use crate::api;
-use crate::clock::{iso, iso_s};
 use crate::identity;
 use crate::output;
 use crate::policy::{Orders, Pause, Reason};
@@ -64,7 +64,7 @@ impl Driver {
     // ---- this machine ----
 
     fn wall(&self, time: Time) -> String {
-        iso(crate::clock::wall_now() - self.clock.now().since(time))
+        iso(wall_now() - self.clock.now().since(time))
     }
 
     fn disbelieved(&self) -> api::Disbelieved {
@@ -134,7 +134,7 @@ impl Driver {
             settings_error: self.owner.settings.error().map(ToString::to_string),
             reclaims: self.owner.reclaims.view(),
             disk: self.disk(),
-            resting_until: self.peer.resting_until().map(|until| iso(crate::clock::wall_now() + until.since(now))),
+            resting_until: self.peer.resting_until().map(|until| iso(wall_now() + until.since(now))),
             slots: self.config.slots,
             speed_mops: self.config.speed_mops,
             grid_machines: overlay.root().map_or(1, |root| root.count),

@@ -39,7 +39,7 @@ impl Logind {
             self.bus = None;
             Unavailable::absent(why)
         })?;
-        let now_us = u64::try_from(crate::clock::wall_now().0).unwrap_or(0);
+        let now_us = u64::try_from(idlewood_units::clock::wall_now().0).unwrap_or(0);
         idle_of(&sessions, now_us).ok_or_else(|| Unavailable::absent("logind knows of no graphical session"))
     }
 

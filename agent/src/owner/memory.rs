@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 
+use idlewood_units::ByteSize;
+
 use crate::settings::MEMORY_SHARE;
-use crate::submit::values::ByteSize;
 
 /// [`MEMORY_SHARE`] of it; where it is not known, any.
 pub(crate) fn share(proc: &Path) -> ByteSize {

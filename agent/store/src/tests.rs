@@ -266,7 +266,7 @@ fn nothing_acknowledged_is_lost_by_kill() {
     let mut last = None;
     for round in 0..8 {
         let mut victim = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "store::tests::victim", "--ignored", "--nocapture"])
+            .args(["--exact", "tests::victim", "--ignored", "--nocapture"])
             .env(VICTIM_DIR, dir.path())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -405,7 +405,7 @@ fn a_kill_in_the_middle_of_a_rebuild_leaves_one_good_store() {
     let (mut found, mut last) = ([0; 3], None);
     for round in 0..12 {
         let mut victim = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "store::tests::rebuilder", "--ignored", "--nocapture"])
+            .args(["--exact", "tests::rebuilder", "--ignored", "--nocapture"])
             .env(VICTIM_DIR, dir.path())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

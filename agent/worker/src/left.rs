@@ -14,11 +14,11 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use idlewood_units::FILES_MAX;
 use rustix::fs::{Dir, DirEntry, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-/// Most files that are taken of one task, and how deep they may lie.
-pub const FILES_MAX: usize = 4096;
+/// How deep the files of a task may lie that are taken.
 pub(crate) const DEPTH_MAX: usize = 16;
 /// Most entries that are looked at, of any kind.
 const ENTRIES_MAX: usize = 4 * FILES_MAX;

@@ -131,7 +131,7 @@ fn a_disk_that_fills_under_sled_costs_nothing_but_a_restart() {
     for round in 0..3 {
         let filler = disk.fill(8 << 20);
         let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "store::tests::full_disk::unchecked", "--ignored", "--nocapture"])
+            .args(["--exact", "tests::full_disk::unchecked", "--ignored", "--nocapture"])
             .env(VICTIM_DIR, &dir)
             .output()
             .unwrap();

@@ -6,15 +6,12 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::database::Order;
 use super::frame::decode;
 use super::journal::Changes;
+use super::order::{Order, Records, Wanted};
 
 /// How long a read may wait for what goes before it: a group on its way to the disk, or a rebuild of the store.
 const READ_TIMEOUT: Duration = Duration::from_secs(600);
-
-/// Records in the order of their keys.
-pub type Records = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Why nothing can be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,29 +68,6 @@ impl Reader {
     /// From now on it reads that database, or none.
     pub(super) fn follow(&self, orders: Option<SyncSender<Order>>) {
         *self.orders.lock().unwrap_or_else(PoisonError::into_inner) = orders;
-    }
-}
-
-/// What is to be read.
-#[derive(Debug)]
-pub(super) struct Wanted {
-    first: Vec<u8>,
-    last: Vec<u8>,
-    most: usize,
-    reply: SyncSender<Result<Records, String>>,
-}
-
-impl Wanted {
-    /// Reads it, and says so to whoever asked.
-    pub(super) fn read(self, db: &sled::Db) {
-        let sound = |(key, record): (sled::IVec, sled::IVec)| {
-            let value = decode(&key, &record)?.to_vec();
-            Some((key.to_vec(), value))
-        };
-        let records = db.range(self.first..=self.last).map(|record| record.map(sound)).filter_map(Result::transpose);
-        let records = records.take(self.most).collect::<Result<Records, sled::Error>>();
-        // Whoever asked may have given up.
-        drop(self.reply.send(records.map_err(|error| error.to_string())));
     }
 }
 

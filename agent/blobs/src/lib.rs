@@ -40,7 +40,7 @@ pub use blake3::Hash;
 const TMP_DIR: &str = "tmp";
 
 /// What blobs leave free of the disk: records are more important. Our choice: twice what the store leaves.
-pub(crate) const DISK_FREE_MIN: u64 = 16 << 20;
+const DISK_FREE_MIN: u64 = 16 << 20;
 
 /// Why a blob could not be stored or read. An insert that failed left nothing behind.
 #[derive(Debug, thiserror::Error)]

@@ -19,7 +19,8 @@ use super::disk::sync_all;
 use super::frame::{decode, encode};
 use super::journal::{Changes, SnapshotWriter, Totals};
 use super::lock::{LOCK_TIMEOUT, lock_within};
-use super::reading::{Reader, Wanted};
+use super::order::Order;
+use super::reading::Reader;
 use super::{COUNT_KEY, SLED_FILE, live_bytes};
 
 /// sled's cache; everything is in the scheduler's memory anyway.
@@ -64,21 +65,6 @@ pub(super) enum Trouble {
     System(io::Error),
     #[error("{0}")]
     Damaged(String),
-}
-
-/// What sled is told to do.
-#[derive(Debug)]
-pub(super) enum Order {
-    /// Brings it to so many commits, durably.
-    Checkpoint(Changes, u64),
-    /// Writes all records to a new generation of the journal there.
-    Snapshot(PathBuf),
-    /// Copies all sound records to a new database there.
-    Copy(PathBuf),
-    /// How large it is.
-    Measure,
-    /// Answered to whoever wants to read.
-    Read(Wanted),
 }
 
 /// sled, on a thread of its own: damaged files and failed writes make it return errors, panic, or not return.

@@ -9,16 +9,18 @@ use time::format_description::well_known::Rfc3339;
 
 /// Time since the agent's start by CLOCK_BOOTTIME, so that a laptop that slept knows how long.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock {
+pub struct Clock {
     start: Duration,
 }
 
 impl Clock {
-    pub(crate) fn start() -> Self {
+    /// A clock that shows zero now.
+    pub fn start() -> Self {
         Self { start: boot_time() }
     }
 
-    pub(crate) fn now(&self) -> Time {
+    /// What it shows.
+    pub fn now(&self) -> Time {
         Time::ZERO + boot_time().saturating_sub(self.start)
     }
 }
@@ -30,18 +32,18 @@ fn boot_time() -> Duration {
 }
 
 /// The wall clock; 1970 when it stands before that.
-pub(crate) fn wall_now() -> WallTime {
+pub fn wall_now() -> WallTime {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     WallTime(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }
 
-/// The same for seconds of Unix time.
-pub(crate) fn iso_s(seconds: u64) -> String {
+/// [`iso`] for seconds of Unix time.
+pub fn iso_s(seconds: u64) -> String {
     iso(WallTime(i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1_000_000)))
 }
 
 /// ISO-8601 UTC with milliseconds.
-pub(crate) fn iso(wall: WallTime) -> String {
+pub fn iso(wall: WallTime) -> String {
     OffsetDateTime::from_unix_timestamp_nanos(i128::from(wall.0 / 1000) * 1_000_000)
         .ok()
         .and_then(|time| time.format(&Rfc3339).ok())

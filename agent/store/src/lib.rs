@@ -1,4 +1,4 @@
-//! What must survive a restart: opaque records in sled. Only this module names it.
+//! What must survive a restart: opaque records in sled. Only this crate names it.
 //!
 //! One OS thread writes. It takes all batches that wait, applies them as one, flushes, syncs sled's files (sled's own
 //! flush stops short of the disk on Linux) and only then acknowledges: a group commit. Several flushing tasks at once
@@ -22,7 +22,7 @@
 //! sled does not give space back, so a store of which most is garbage is copied to a new one (`rebuild`), when it is
 //! opened and while it is written.
 //!
-//! The parts: `lock`, `database` (sled's thread), `writer`, `frame` (version and checksum), `block` and `journal`,
+//! The parts: `lock`, `database` (sled's thread; `order`: what it is told), `writer`, `frame` (version and checksum), `block` and `journal`,
 //! `recovery`, `rebuild`, `disk` (what of sled is synced, the count of commits), `inspect` (for `idlewood store`),
 //! `reading` (results of bags, which nobody keeps in memory).
 //!
@@ -35,6 +35,7 @@ mod frame;
 mod inspect;
 mod journal;
 mod lock;
+mod order;
 mod reading;
 mod rebuild;
 mod recovery;
@@ -54,7 +55,8 @@ use tracing::{error, info, warn};
 
 pub use inspect::{Inspection, inspect};
 pub use lock::StateLock;
-pub use reading::{ReadError, Reader, Records};
+pub use order::Records;
+pub use reading::{ReadError, Reader};
 
 use disk::failed;
 use frame::HEADER_BYTES;
