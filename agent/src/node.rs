@@ -43,6 +43,7 @@ use idlewood_overlay::{Contact, PeerId};
 use idlewood_scheduler::{BagId, Config, Peer, Record, RecordError, Seed};
 use idlewood_store::{Opened, StateLock, Store};
 use idlewood_units::clock::{Clock, wall_now};
+use idlewood_worker::{Pool, PoolConfig, gaps, group_gap, native_gap, speed};
 use libp2p::Multiaddr;
 use tokio::sync::mpsc;
 
@@ -53,8 +54,7 @@ use crate::grid::{Gate, Membership};
 use crate::net::{self, NetConfig, NetEvent};
 use crate::owner::{Probe, Watch};
 use crate::settings::{Current, Network};
-use crate::worker::{Pool, PoolConfig, gaps, group_gap, native_gap};
-use crate::{control, identity, speed, suspend};
+use crate::{control, identity, suspend};
 
 /// Questions and events that may wait for the driver.
 const COMMANDS_MAX: usize = 256;

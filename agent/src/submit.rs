@@ -18,10 +18,10 @@ use std::path::{Path, PathBuf};
 
 use blake3::Hash;
 use idlewood_scheduler::{BlobId, REPLICAS_MAX, Replication};
+use idlewood_worker::{ProgramError, check_program};
 
 use crate::api::SubmitRequest;
 use crate::manifest::{DISK_BYTES_DEFAULT, Entry, INPUT_BYTES_MAX, Input, is_file_name};
-use crate::worker::{ProgramError, check_program};
 
 use idlewood_units::{Span, TASKS_MAX};
 use options::Options;

@@ -17,7 +17,6 @@ use crate::client::{Client, ClientError};
 use crate::output::{self, Column, Format, Table};
 use crate::owner::{Source, SourceName, Unavailable, cpu, power, programs};
 use crate::settings;
-use crate::worker;
 
 /// Between two looks at the processor.
 const CPU_PAUSE: Duration = Duration::from_millis(500);
@@ -109,13 +108,13 @@ fn find_rest(context: &Context) -> Vec<Finding> {
         }
         Err(unavailable) => Finding::fails("processor", unavailable),
     };
-    let gaps = worker::gaps(&[]).into_iter();
+    let gaps = idlewood_worker::gaps(&[]).into_iter();
     let mut sandbox: Vec<Finding> =
         gaps.map(|gap| Finding::fails("sandbox", Unavailable::new(gap.what, gap.remedy))).collect();
     if sandbox.is_empty() {
         sandbox.push(Finding::works("sandbox", "closes files, network and other processes to workers"));
     }
-    sandbox.push(match worker::native_gap() {
+    sandbox.push(match idlewood_worker::native_gap() {
         None => Finding::works("native programs", "have namespaces of their own, where bags.native lets them run"),
         Some(gap) => Finding::fails("native programs", Unavailable::new(gap.what, gap.remedy)),
     });
@@ -123,7 +122,7 @@ fn find_rest(context: &Context) -> Vec<Finding> {
     let measured = "files of tasks are measured every second and at their end; the system bounds each single one";
     sandbox.push(Finding::works("limit of disk", measured));
     // Of an agent that is started as this command was: groups are given to sessions and services.
-    sandbox.push(match worker::group_gap() {
+    sandbox.push(match idlewood_worker::group_gap() {
         None => Finding::works("memory limits", "the kernel holds those of native programs (control groups)"),
         Some(gap) => Finding::fails("memory limits", Unavailable::new(gap.what, gap.remedy)),
     });

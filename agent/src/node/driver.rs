@@ -14,6 +14,7 @@ use idlewood_scheduler::{
 };
 use idlewood_store::{CommitError, CommitResult, Store};
 use idlewood_units::clock::Clock;
+use idlewood_worker::{Pool, WorkerEvent};
 use libp2p::Multiaddr;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
@@ -45,7 +46,6 @@ use crate::grid::Gate;
 use crate::manifest::Manifest;
 use crate::net::{NetEvent, NetHandle};
 use crate::suspend::{Sleep, Suspend};
-use crate::worker::{Pool, WorkerEvent};
 
 /// How often time alone is looked at: absences, and what of the owner's policy depends on it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);

@@ -6,12 +6,12 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use idlewood_scheduler::{BagId, Event, TaskId, TaskOutcome, TaskResult};
+use idlewood_worker::WorkerEvent;
 use tokio::task::{AbortHandle, Id};
 
 use super::driver::{Done, Driver};
 use super::task::{self, Collected, Ended, Preparation, PrepareError, Prepared};
 use crate::fetch::Origin;
-use crate::worker::WorkerEvent;
 
 /// How long the first task of a bag may run to show how long a task takes.
 const MEASURE_LIMIT: Duration = Duration::from_secs(60);

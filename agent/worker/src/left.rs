@@ -19,7 +19,7 @@ use rustix::fs::{Dir, DirEntry, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 /// How deep the files of a task may lie that are taken.
-pub(crate) const DEPTH_MAX: usize = 16;
+pub const DEPTH_MAX: usize = 16;
 /// Most entries that are looked at, of any kind.
 const ENTRIES_MAX: usize = 4 * FILES_MAX;
 

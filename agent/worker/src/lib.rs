@@ -14,6 +14,7 @@
 //! - [`child`] (worker side): what `idlewood worker` does; compiles, or runs.
 //! - [`lay_out`] (before): puts a task's inputs where it can read them. [`left`] (after): reads what it left. [`removal`]: removes it.
 //! - [`check_program`]: says in one sentence what is wrong with a program, without running or compiling it.
+//! - [`speed`]: the reference kernel, by which the size of a task is measured.
 //! - `protocol`: the frames between the two; `compile_cache`: compiled programs on disk; `output`: capped stdout; `low`: priorities;
 //!   `confine`: the second wall; `disk`: what a task's files may take, `held_open`: also when it has removed them; `limits`: what it
 //!   may take of memory; `group`: control groups, which hold that for native programs.
@@ -70,6 +71,7 @@ mod said;
 pub mod child;
 pub mod left;
 pub mod removal;
+pub mod speed;
 
 pub use confine::{Gap, gaps};
 pub use group::gap as group_gap;
@@ -85,10 +87,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What workers make in [`Job::directory`].
-pub(crate) const WORK: &str = "work";
-pub(crate) const STDOUT: &str = "stdout";
-pub(crate) const STDERR: &str = "stderr";
+/// What workers make in [`Job::directory`]: the working directory.
+pub const WORK: &str = "work";
+/// The file with standard output there.
+pub const STDOUT: &str = "stdout";
+/// The file with standard error there.
+pub const STDERR: &str = "stderr";
 
 /// One task, ready to run on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,7 +138,7 @@ pub struct Job {
 }
 
 /// What the message says of a task that the machine, and not its limit, refused memory.
-pub(crate) const NO_MEMORY: &str = "the machine has no more memory to give";
+pub const NO_MEMORY: &str = "the machine has no more memory to give";
 
 /// What workers of one bag can reach of this machine's files, besides their program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

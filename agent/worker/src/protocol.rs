@@ -291,7 +291,7 @@ pub(super) fn read<T: DeserializeOwned>(from: &mut impl Read, bytes_max: usize) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::Stdin;
+    use crate::Stdin;
 
     fn report() -> FromWorker {
         let report = Report {

@@ -2,6 +2,7 @@ use std::path::Path;
 
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::{Finished, TaskOutcome};
+use idlewood_worker::{NO_MEMORY, Outcome, Streams};
 use libp2p::identity::Keypair;
 use serde_bytes::ByteBuf;
 
@@ -9,7 +10,6 @@ use super::ended::{LEFT_OUT_MAX, encode_within, read_outputs};
 use super::*;
 use crate::manifest::{Input as Named, MANIFEST_VERSION, TaskOutput};
 use crate::net::{self, NetConfig};
-use crate::worker::{NO_MEMORY, Outcome, Streams};
 
 /// A manifest of one task.
 pub(in crate::node) fn manifest() -> Manifest {

@@ -3,7 +3,7 @@
 //! Landlock closes the owner's files to a program, but not their names: sizes, times, links and extended attributes can be
 //! asked for by who guesses a path. So the first process of a task makes itself a root of its own, in memory, with what is
 //! installed (read-only) and the task's own directories, and lets go of the system's. Where there are no namespaces the
-//! program sees the system's root, and seccomp refuses of these calls what no program needs ([`crate::worker::confine`]).
+//! program sees the system's root, and seccomp refuses of these calls what no program needs ([`crate::confine`]).
 
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
@@ -19,8 +19,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions};
 use rustix::thread::{CapabilitiesSecureBits, CapabilitySet, CapabilitySets};
 
-use crate::worker::confine::{DEVICES, Gap, SYSTEM, ZERO};
-use crate::worker::{Job, Stdin};
+use crate::confine::{DEVICES, Gap, SYSTEM, ZERO};
+use crate::{Job, Stdin};
 
 /// Where a task has its things in its own root.
 const TASK: &str = "/task";
@@ -32,7 +32,7 @@ const ZERO_INSTEAD: &str = "/dev/full";
 ///
 /// # Errors
 /// The system gives none, or refuses the map of users of those that it gives: nothing has changed.
-pub(in crate::worker) fn enter_namespaces() -> io::Result<()> {
+pub(crate) fn enter_namespaces() -> io::Result<()> {
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     try_and_enter(format!("{user} {user} 1").as_bytes(), format!("{group} {group} 1").as_bytes())
 }
@@ -82,7 +82,7 @@ fn unshare(flags: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// What this machine lacks for native programs besides [`crate::worker::gaps`], tried out in a process that ends.
+/// What this machine lacks for native programs besides [`crate::gaps`], tried out in a process that ends.
 #[allow(unsafe_code)]
 pub fn gap() -> Option<Gap> {
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -100,7 +100,7 @@ pub fn gap() -> Option<Gap> {
 }
 
 /// The gap where there are no namespaces.
-pub(in crate::worker) fn no_namespaces(error: &io::Error) -> Gap {
+pub(crate) fn no_namespaces(error: &io::Error) -> Gap {
     let what = "native programs get no namespaces: what they start may outlive a killed agent, and seccomp alone keeps \
                 them from the network and from other processes";
     Gap {

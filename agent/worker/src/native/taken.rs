@@ -2,11 +2,11 @@
 //!
 //! The sums are read from `/proc`. Kernels say there what a process has of memory of its own, resident or swapped, and of
 //! page tables. They do not say who holds memory that is mapped nowhere (shared anonymous memory, pages in pipes), so that
-//! the programs get none of that ([`crate::worker::confine`]). A process that shows less than others counts as over its limit.
+//! the programs get none of that ([`crate::confine`]). A process that shows less than others counts as over its limit.
 //!
 //! Left out: small kernel objects of which only the number is bounded (locks of files, signals that wait), and the content of
 //! pipes, of which the open files allow 2,048 and a user's share of memory for pipes (64 MiB) bounds the most. A control
-//! group, where there is one, counts them too ([`crate::worker::group`]).
+//! group, where there is one, counts them too ([`crate::group`]).
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -16,13 +16,13 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit};
 
-use crate::worker::Job;
-use crate::worker::protocol::End;
+use crate::Job;
+use crate::protocol::End;
 
 /// Most processes and threads of a task at the same time. Our choice: a build or a pipeline has tens.
 const TASKS_MAX: u64 = 256;
 /// Where the system itself refuses more: later, so that too many are seen rather than refused.
-pub(in crate::worker) const TASKS_SYSTEM_MAX: u64 = TASKS_MAX + 64;
+pub(crate) const TASKS_SYSTEM_MAX: u64 = TASKS_MAX + 64;
 /// Most files that one process may have open, and all of a task together. Our choice: a build has hundreds.
 const OPEN_FILES_MAX: u64 = 256;
 const OPEN_FILES_SUM_MAX: u64 = 4096;
@@ -124,7 +124,7 @@ pub(super) fn too_little_memory(job: &Job) -> String {
 const MEMORY_FIELDS: [&str; 5] = ["RssAnon:", "RssShmem:", "HugetlbPages:", "VmSwap:", "VmPTE:"];
 
 /// A number of KiB in the text of a `/proc/PID/status`.
-pub(in crate::worker) fn kib_of(status: &str, name: &str) -> Option<u64> {
+pub(crate) fn kib_of(status: &str, name: &str) -> Option<u64> {
     number_of(status, name)
 }
 
@@ -161,7 +161,7 @@ fn count_lines(mut file: File) -> io::Result<u64> {
 
 /// The descendants of a process, itself first; as far as they are seen, since they go on meanwhile. Not more than a few
 /// hundred.
-pub(in crate::worker) fn tree_of(root: u32) -> Vec<u32> {
+pub(crate) fn tree_of(root: u32) -> Vec<u32> {
     if !Path::new("/proc/thread-self/children").exists() {
         return tree_by_parents(root);
     }
