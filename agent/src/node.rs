@@ -41,6 +41,7 @@ use anyhow::{Context as _, bail};
 use idlewood_blobs::Blobs;
 use idlewood_overlay::{Contact, PeerId};
 use idlewood_scheduler::{BagId, Config, Peer, Record, RecordError, Seed};
+use idlewood_sensing::{Probe, Watch, suspend};
 use idlewood_store::{Opened, StateLock, Store};
 use idlewood_units::clock::{Clock, wall_now};
 use idlewood_worker::{Pool, PoolConfig, gaps, group_gap, native_gap, speed};
@@ -52,9 +53,8 @@ pub use handle::{NodeHandle, Page, Refusal};
 use crate::fetch::Fetcher;
 use crate::grid::{Gate, Membership};
 use crate::net::{self, NetConfig, NetEvent};
-use crate::owner::{Probe, Watch};
 use crate::settings::{Current, Network};
-use crate::{control, identity, suspend};
+use crate::{control, identity};
 
 /// Questions and events that may wait for the driver.
 const COMMANDS_MAX: usize = 256;

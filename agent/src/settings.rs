@@ -67,8 +67,6 @@ pub use network::{Address, Network};
 
 /// Smallest cap on the line: with less, a piece of a blob would take longer than a request may.
 const RATE_LEAST: ByteSize = ByteSize(64 << 10);
-/// Of the machine's memory, what tasks get where the owner says nothing. Our choice: the rest does for a desktop that waits.
-pub const MEMORY_SHARE: f64 = 0.75;
 /// Name of the file.
 const FILE: &str = "config.toml";
 
@@ -135,7 +133,7 @@ pub struct Owner {
 pub struct Limits {
     /// Tasks at the same time.
     pub slots: Within<1, 1024>,
-    /// Most memory for all tasks together, frozen ones included; none: [`MEMORY_SHARE`] of what the machine has.
+    /// Most memory for all tasks together, frozen ones included; none: [`MEMORY_SHARE`](idlewood_sensing::memory::MEMORY_SHARE) of what the machine has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
     /// Longest that a task may run, frozen time left out, whatever its bag says; of those that begin from then on.

@@ -9,13 +9,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use idlewood_sensing::{Source, SourceName, Unavailable, cpu, power, programs};
 use serde::Serialize;
 
 use super::Context;
 use crate::api::{Disk, Status};
 use crate::client::{Client, ClientError};
 use crate::output::{self, Column, Format, Table};
-use crate::owner::{Source, SourceName, Unavailable, cpu, power, programs};
 use crate::settings;
 
 /// Between two looks at the processor.

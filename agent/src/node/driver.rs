@@ -12,6 +12,7 @@ use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
     BagId, Change, Config, DeclineReason, Effect, Event, Message, Notice, Peer, Record, RecordKey, TaskId, Ticket,
 };
+use idlewood_sensing::suspend::{Sleep, Suspend};
 use idlewood_store::{CommitError, CommitResult, Store};
 use idlewood_units::clock::Clock;
 use idlewood_worker::{Pool, WorkerEvent};
@@ -45,7 +46,6 @@ use crate::envelope::Label;
 use crate::grid::Gate;
 use crate::manifest::Manifest;
 use crate::net::{NetEvent, NetHandle};
-use crate::suspend::{Sleep, Suspend};
 
 /// How often time alone is looked at: absences, and what of the owner's policy depends on it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use idlewood_blobs::Blobs;
 use idlewood_overlay::Time;
 use idlewood_scheduler::Event;
+use idlewood_sensing::{Reading, Watch, cpu, memory, power, programs};
 use idlewood_units::ByteSize;
 use idlewood_units::clock::wall_now;
 use jiff::Zoned;
@@ -15,7 +16,6 @@ use super::driver::{Done, Driver};
 use super::pause::PauseFile;
 use super::places::Place;
 use super::reclaim::{self, Reclaims};
-use crate::owner::{Reading, Watch, cpu, memory, power, programs};
 use crate::policy::{Facts, Input, Orders, Policy, Reason};
 use crate::settings::{Current, Settings};
 

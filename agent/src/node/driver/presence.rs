@@ -5,13 +5,13 @@ use std::time::Duration;
 use anyhow::Context as _;
 use idlewood_overlay::Contact;
 use idlewood_scheduler::Event;
+use idlewood_sensing::suspend::Suspend;
 use libp2p::Multiaddr;
 use tokio::time::Instant;
 
 use super::{Done, Driver, sleep_until};
 use crate::control::Control;
 use crate::net::{self, NetHandle};
-use crate::suspend::Suspend;
 
 /// Longest that leaving the grid may take.
 const LEAVE_TIMEOUT: Duration = Duration::from_millis(2500);

@@ -9,7 +9,7 @@ use super::{Sensed, Unavailable};
 
 /// The terminals below a directory, `/dev`.
 #[derive(Debug)]
-pub(crate) struct Terminals {
+pub struct Terminals {
     dev: PathBuf,
 }
 
@@ -46,7 +46,7 @@ impl Terminals {
     }
 
     /// How many there are.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.paths().len()
     }
 }

@@ -26,7 +26,7 @@ struct Times {
 
 /// Follows how busy the owner's programs keep the machine.
 #[derive(Debug, Default)]
-pub(crate) struct Meter {
+pub struct Meter {
     samples: VecDeque<(Duration, Times)>,
 }
 
@@ -36,7 +36,7 @@ impl Meter {
     ///
     /// # Errors
     /// When `/proc` cannot be read.
-    pub(crate) fn sample(
+    pub fn sample(
         &mut self,
         proc: &Path,
         agent: u32,
@@ -96,7 +96,7 @@ fn parse_system(text: &str) -> Option<u64> {
 }
 
 /// User and system ticks from `/proc/PID/stat`, whose second field is a name in parentheses that may hold anything.
-pub(crate) fn parse_pid_stat(text: &str) -> Option<(u64, u64)> {
+fn parse_pid_stat(text: &str) -> Option<(u64, u64)> {
     let (_, fields) = text.rsplit_once(") ")?;
     let mut times = fields.split(' ').skip(11).map(str::parse);
     Some((times.next()?.ok()?, times.next()?.ok()?))

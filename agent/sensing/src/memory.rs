@@ -5,10 +5,11 @@ use std::path::Path;
 
 use idlewood_units::ByteSize;
 
-use crate::settings::MEMORY_SHARE;
+/// Of the machine's memory, what tasks get where the owner says nothing. Our choice: the rest does for a desktop that waits.
+pub const MEMORY_SHARE: f64 = 0.75;
 
 /// [`MEMORY_SHARE`] of it; where it is not known, any.
-pub(crate) fn share(proc: &Path) -> ByteSize {
+pub fn share(proc: &Path) -> ByteSize {
     let total = fs::read_to_string(proc.join("meminfo")).ok().as_deref().and_then(total_bytes);
     match total {
         Some(bytes) => ByteSize((bytes as f64 * MEMORY_SHARE) as u64),

@@ -11,7 +11,7 @@ const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 /// The idle monitor of the session, once found.
 #[derive(Debug, Default)]
-pub(crate) struct Mutter {
+pub struct Mutter {
     monitor: Option<Proxy<'static>>,
 }
 

@@ -1,8 +1,8 @@
-//! What is known of the owner of this machine: input, logins, processor use, battery, programs.
+//! What is known of the owner of this machine: input, logins, processor use, battery, programs; and of its sleep (`suspend`).
 //!
 //! Each source of input is asked on its own, at a pace that follows what is at stake: ten times a second while tasks
 //! run, since the owner gets the machine back within a second; every two seconds otherwise. The driver wakes only when
-//! there was input. What follows from all this is the policy's matter (`policy`).
+//! there was input. What follows from all this is the policy's matter.
 //!
 //! | source | how | where it does not work |
 //! |---|---|---|
@@ -16,15 +16,16 @@
 //! Everything here reads texts and directories that are given to it, so that tests give others. Left out: evdev
 //! (needs the right to read every key press), other systems than Linux (the agent runs there alone so far).
 
-pub(crate) mod cpu;
-pub(crate) mod logind;
-pub(crate) mod memory;
-pub(crate) mod mutter;
-pub(crate) mod power;
-pub(crate) mod programs;
-pub(crate) mod terminals;
-pub(crate) mod wayland;
-pub(crate) mod x11;
+pub mod cpu;
+mod logind;
+pub mod memory;
+mod mutter;
+pub mod power;
+pub mod programs;
+pub mod suspend;
+mod terminals;
+mod wayland;
+mod x11;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -45,30 +46,31 @@ const SAME_INPUT: Duration = Duration::from_millis(60);
 /// Why a source cannot tell anything.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
-pub(crate) struct Unavailable {
+pub struct Unavailable {
     /// Why.
-    pub(crate) why: String,
+    pub why: String,
     /// What the owner can do about it; empty where nothing is wrong.
-    pub(crate) remedy: String,
+    pub remedy: String,
 }
 
 impl Unavailable {
     /// Nothing is wrong: there is no such thing here.
-    pub(crate) fn absent(why: impl Into<String>) -> Self {
+    pub fn absent(why: impl Into<String>) -> Self {
         Self { why: why.into(), remedy: String::new() }
     }
 
-    pub(crate) fn new(why: impl Into<String>, remedy: impl Into<String>) -> Self {
+    /// Something is wrong, or missing.
+    pub fn new(why: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { why: why.into(), remedy: remedy.into() }
     }
 }
 
 /// Time since the last input, or why nobody can tell.
-pub(crate) type Sensed = Result<Duration, Unavailable>;
+pub type Sensed = Result<Duration, Unavailable>;
 
 /// A source of input. Asking it may block.
 #[derive(Debug)]
-pub(crate) enum Source {
+pub enum Source {
     /// X11 displays.
     X11(x11::X11),
     /// GNOME.
@@ -84,13 +86,18 @@ pub(crate) enum Source {
 /// What a source is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum SourceName {
-    /// See the table above; likewise below.
+pub enum SourceName {
+    /// [`Source::X11`].
     X11,
+    /// [`Source::Mutter`].
     Mutter,
+    /// [`Source::Wayland`].
     Wayland,
+    /// [`Source::Terminals`].
     Terminals,
+    /// [`Source::Logind`].
     Logind,
+    /// [`Probe::File`].
     File,
 }
 
@@ -104,7 +111,7 @@ impl SourceName {
 
 impl Source {
     /// All there are on this system.
-    pub(crate) fn all() -> Vec<Self> {
+    pub fn all() -> Vec<Self> {
         vec![
             Self::X11(x11::X11::default()),
             Self::Mutter(mutter::Mutter::default()),
@@ -114,7 +121,8 @@ impl Source {
         ]
     }
 
-    pub(crate) fn name(&self) -> SourceName {
+    /// What it is called.
+    pub fn name(&self) -> SourceName {
         match self {
             Self::X11(_) => SourceName::X11,
             Self::Mutter(_) => SourceName::Mutter,
@@ -125,7 +133,7 @@ impl Source {
     }
 
     /// Time since the last input that it knows of. May block for a second or two.
-    pub(crate) async fn idle(&mut self) -> Sensed {
+    pub async fn idle(&mut self) -> Sensed {
         match self {
             Self::Mutter(mutter) => mutter.idle().await,
             Self::Logind(logind) => logind.idle().await,
@@ -138,20 +146,20 @@ impl Source {
 
 /// The last input that a source knows of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reading {
+pub struct Reading {
     /// When it was; the present while a file says so.
-    pub(crate) at: Instant,
+    pub at: Instant,
     /// It came after this: when the source was asked before.
-    pub(crate) not_before: Instant,
+    pub not_before: Instant,
     /// The owner is there until this is withdrawn, whatever the idle time: only a file says so.
-    pub(crate) holds: bool,
+    pub holds: bool,
 }
 
 /// What all sources say, by their names; those that cannot tell are missing.
-pub(crate) type Readings = BTreeMap<SourceName, Reading>;
+type Readings = BTreeMap<SourceName, Reading>;
 
 /// When the last input was. Hints count only where nothing better watches the displays.
-pub(crate) fn last_input(readings: &Readings) -> Option<Reading> {
+fn last_input(readings: &Readings) -> Option<Reading> {
     let sees_displays = [SourceName::X11, SourceName::Mutter, SourceName::Wayland];
     let displays = sees_displays.iter().any(|name| readings.contains_key(name));
     let counted = readings.iter().filter(|(name, _)| !(displays && **name == SourceName::Logind));
@@ -160,7 +168,7 @@ pub(crate) fn last_input(readings: &Readings) -> Option<Reading> {
 
 /// How the owner's input is watched.
 #[derive(Clone, Debug)]
-pub(crate) enum Probe {
+pub enum Probe {
     /// By everything there is.
     Sources,
     /// The owner is there while this file exists.
@@ -169,7 +177,7 @@ pub(crate) enum Probe {
 
 /// Watches the owner's input until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub struct Watch {
     readings: watch::Receiver<Readings>,
     fast: watch::Sender<bool>,
     is_file: bool,
@@ -178,7 +186,7 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Begins to watch. Needs a runtime of several threads.
-    pub(crate) fn start(probe: Probe) -> Self {
+    pub fn start(probe: Probe) -> Self {
         let (sender, readings) = watch::channel(Readings::new());
         let (fast, pace) = watch::channel(false);
         let mut tasks = JoinSet::new();
@@ -197,12 +205,12 @@ impl Watch {
     }
 
     /// Whether tasks run, so that the owner's return must be noticed at once.
-    pub(crate) fn set_fast(&self, fast: bool) {
+    pub fn set_fast(&self, fast: bool) {
         self.fast.send_if_modified(|before| std::mem::replace(before, fast) != fast);
     }
 
     /// Waits for input. May be dropped at any time.
-    pub(crate) async fn changed(&mut self) {
+    pub async fn changed(&mut self) {
         if self.readings.changed().await.is_err() {
             // All sources have ended, which they do only with the runtime.
             std::future::pending::<()>().await;
@@ -210,12 +218,12 @@ impl Watch {
     }
 
     /// What is known now.
-    pub(crate) fn last_input(&self) -> Option<Reading> {
+    pub fn last_input(&self) -> Option<Reading> {
         last_input(&self.readings.borrow())
     }
 
     /// Whether a file says who is there, and nothing else is asked.
-    pub(crate) fn is_file(&self) -> bool {
+    pub fn is_file(&self) -> bool {
         self.is_file
     }
 }

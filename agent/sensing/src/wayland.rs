@@ -20,7 +20,7 @@ const IDLE_AFTER: Duration = Duration::from_secs(1);
 
 /// The compositor of this user's session, once found.
 #[derive(Debug)]
-pub(crate) struct Wayland {
+pub struct Wayland {
     sockets: Vec<PathBuf>,
     session: Option<Session>,
 }

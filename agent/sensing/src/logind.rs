@@ -16,7 +16,7 @@ const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 /// The connection to logind, once found.
 #[derive(Debug, Default)]
-pub(crate) struct Logind {
+pub struct Logind {
     bus: Option<Connection>,
 }
 

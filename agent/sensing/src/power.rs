@@ -6,7 +6,7 @@ use std::path::Path;
 use super::Unavailable;
 
 /// Where the kernel says it.
-pub(crate) const POWER_SUPPLY: &str = "/sys/class/power_supply";
+pub const POWER_SUPPLY: &str = "/sys/class/power_supply";
 
 /// Whether the machine runs on a battery or an uninterruptible supply that the mains do not feed.
 ///
@@ -15,7 +15,7 @@ pub(crate) const POWER_SUPPLY: &str = "/sys/class/power_supply";
 ///
 /// # Errors
 /// When there is no battery.
-pub(crate) fn on_battery(power_supply: &Path) -> Result<bool, Unavailable> {
+pub fn on_battery(power_supply: &Path) -> Result<bool, Unavailable> {
     let read = |path: &Path, name: &str| fs::read_to_string(path.join(name)).map(|text| text.trim().to_owned()).ok();
     let supplies = fs::read_dir(power_supply).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut has_battery = false;

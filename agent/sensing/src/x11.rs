@@ -23,7 +23,7 @@ const LOOK_AFTER: Duration = Duration::from_secs(15);
 
 /// The displays of this machine.
 #[derive(Debug)]
-pub(crate) struct X11 {
+pub struct X11 {
     sockets: PathBuf,
     /// What `DISPLAY` says.
     named: Option<String>,
@@ -78,7 +78,7 @@ impl X11 {
     }
 
     /// Displays that it watches.
-    pub(crate) fn displays(&self) -> Vec<&str> {
+    pub fn displays(&self) -> Vec<&str> {
         self.open.keys().map(String::as_str).collect()
     }
 

@@ -9,7 +9,7 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use libp2p::futures::StreamExt as _;
+use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use zbus::proxy::SignalStream;
@@ -20,7 +20,7 @@ const DELAY_MAX: Duration = Duration::from_secs(2);
 
 /// What logind tells.
 #[derive(Debug)]
-pub(crate) enum Suspend {
+pub enum Suspend {
     /// The machine will sleep as soon as the lock is dropped; at once where there is none.
     Soon(Option<DelayLock>),
     /// It is awake again, or does not sleep after all.
@@ -29,25 +29,30 @@ pub(crate) enum Suspend {
 
 /// While it lives, the machine does not go to sleep, within logind's patience.
 #[derive(Debug)]
-pub(crate) struct DelayLock {
+pub struct DelayLock {
     _file: OwnedFd,
 }
 
 /// Whether the machine sleeps or is about to, as far as this agent was told.
 #[derive(Debug, Default)]
-pub(crate) enum Sleep {
+pub enum Sleep {
     /// It does not.
     #[default]
     Awake,
     /// It is, and waits for this lock until then.
-    Delayed { until: Instant, _lock: DelayLock },
+    Delayed {
+        /// No longer than that.
+        until: Instant,
+        /// What it waits for.
+        _lock: DelayLock,
+    },
     /// It may sleep at any time.
     Asleep,
 }
 
 impl Sleep {
     /// The machine is about to sleep. True where that is news.
-    pub(crate) fn begin(&mut self, lock: Option<DelayLock>, now: Instant) -> bool {
+    pub fn begin(&mut self, lock: Option<DelayLock>, now: Instant) -> bool {
         let is_news = matches!(self, Self::Awake);
         if is_news {
             *self = lock.map_or(Self::Asleep, |lock| Self::Delayed { until: now + DELAY_MAX, _lock: lock });
@@ -56,7 +61,7 @@ impl Sleep {
     }
 
     /// When the machine has waited long enough, while it waits.
-    pub(crate) fn release_at(&self) -> Option<Instant> {
+    pub fn release_at(&self) -> Option<Instant> {
         match self {
             Self::Delayed { until, .. } => Some(*until),
             Self::Awake | Self::Asleep => None,
@@ -64,20 +69,20 @@ impl Sleep {
     }
 
     /// Lets the machine sleep, where it waits.
-    pub(crate) fn release(&mut self) {
+    pub fn release(&mut self) {
         if matches!(self, Self::Delayed { .. }) {
             *self = Self::Asleep;
         }
     }
 
     /// The machine is awake. True where that is news.
-    pub(crate) fn end(&mut self) -> bool {
+    pub fn end(&mut self) -> bool {
         !matches!(std::mem::take(self), Self::Awake)
     }
 }
 
 /// Follows logind for as long as there is one.
-pub(crate) async fn follow(events: mpsc::Sender<Suspend>) {
+pub async fn follow(events: mpsc::Sender<Suspend>) {
     let (logind, mut signals, lock) = match find_logind().await {
         Ok(found) => found,
         Err(error) => {

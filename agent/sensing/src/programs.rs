@@ -7,7 +7,7 @@ use std::path::Path;
 const COMM_BYTES: usize = 15;
 
 /// The first of `names` that runs.
-pub(crate) fn running<'a>(proc: &Path, names: &'a [String]) -> Option<&'a str> {
+pub fn running<'a>(proc: &Path, names: &'a [String]) -> Option<&'a str> {
     if names.is_empty() {
         return None;
     }
