@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use idlewood_scheduler::Replication;
 use serde::{Deserialize, Serialize};
 
-use crate::grid::{Admissions, Role};
-use crate::manifest::{DISK_BYTES_DEFAULT, Entry, Input};
+use idlewood_trust::manifest::{DISK_BYTES_DEFAULT, Entry, Input};
+use idlewood_trust::{Admissions, Role};
 
 /// Where the agent of a state directory listens, and what opens it: `control.json` in that directory, mode 0600.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -281,7 +281,7 @@ pub struct TaskResult {
     pub finished: String,
     /// Work it turned out to be, in Mop.
     pub work_mops: f64,
-    /// The blob with its [`crate::manifest::TaskOutput`].
+    /// The blob with its [`idlewood_trust::manifest::TaskOutput`].
     pub output: String,
     /// Size of that blob.
     pub output_bytes: u64,
@@ -292,7 +292,7 @@ pub struct TaskResult {
 pub struct Receipt {
     /// Index in the bag.
     pub index: u64,
-    /// Its bytes ([`crate::grid::Receipt`]), lower-case hex.
+    /// Its bytes ([`idlewood_trust::Receipt`]), lower-case hex.
     pub receipt: String,
 }
 

@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 use blake3::Hash;
 use idlewood_scheduler::SMALL_OUTPUT_BYTES_MAX;
 use idlewood_store::StateLock;
+use idlewood_trust::manifest::OUTPUT_BYTES_MAX;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ureq::http::Response;
 use ureq::{Agent, Body};
 
 use crate::api::{self, Endpoint, ErrorBody, PauseRequest};
-use crate::manifest::OUTPUT_BYTES_MAX;
 
 /// Name of the file in the state directory that says where the agent is.
 pub const ENDPOINT_FILE: &str = "control.json";

@@ -38,6 +38,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 use idlewood_blobs::{BlobError, Blobs};
+use idlewood_trust::Gate;
+use idlewood_trust::manifest::MANIFEST_BYTES_MAX;
 use serde::de::DeserializeOwned;
 use tempfile::NamedTempFile;
 use tokio::net::TcpListener;
@@ -47,8 +49,6 @@ use tracing::{debug, warn};
 
 use crate::api::{self, Endpoint, ErrorBody, PauseRequest, RerunRequest};
 use crate::client::ENDPOINT_FILE;
-use crate::grid::Gate;
-use crate::manifest::MANIFEST_BYTES_MAX;
 use crate::node::{NodeHandle, Page, Refusal};
 
 use guard::Guard;

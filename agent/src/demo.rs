@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
+use idlewood_trust::manifest::Input;
 use idlewood_worker::speed;
 use rand::rngs::ChaCha8Rng;
 use rand::seq::SliceRandom as _;
@@ -22,7 +23,6 @@ use serde::Serialize;
 
 use self::grid::{Grid, Interrupt};
 use crate::api::{self, BagState, SubmitRequest};
-use crate::manifest::Input;
 use crate::tiles::Picture;
 
 /// The task program: `agent/tasks/tile/tile.c`, built by `agent/tasks/build.sh`.

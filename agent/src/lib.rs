@@ -4,22 +4,18 @@
 //! two ends of the control API; `cli` and `submit` are what the user types; `demo` shows it all, `bench` says
 //! what small tasks cost.
 
+mod adopting;
 pub mod api;
 pub mod bench;
 pub mod cli;
 pub mod client;
 pub mod control;
 pub mod demo;
-pub mod envelope;
 pub mod fetch;
-pub mod grid;
-pub mod identity;
-pub mod manifest;
 pub mod net;
 pub mod node;
 pub mod output;
 mod policy;
 pub mod settings;
 pub mod submit;
-pub mod ticket;
 pub mod tiles;

@@ -17,6 +17,7 @@ mod addresses;
 mod admission;
 mod answers;
 mod found;
+mod joining;
 mod outwards;
 mod rate;
 mod reach;
@@ -45,6 +46,7 @@ use blake3::Hash;
 use idlewood_blobs::Blobs;
 use idlewood_overlay::{Contact, PeerId};
 use idlewood_scheduler::{BagId, BagKey};
+use idlewood_trust::{Gate, Refused, address, identity};
 use libp2p::Multiaddr;
 use libp2p::identity::Keypair;
 use tokio::runtime::Handle;
@@ -52,16 +54,14 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
-use crate::grid::{Gate, Refused};
-use crate::identity;
 use room::{Kind, Room, Share};
 use swarm::Limits;
 
 pub use admission::JoinError;
-pub(crate) use admission::ask_to_join;
+pub use joining::{JoiningError, join};
 pub use rate::{Rate, Rates};
 pub(crate) use reach::loopback_address;
-pub use reach::{AddressError, Reach, parse as parse_address};
+pub use reach::{AddressError, Reach};
 pub use wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX};
 
 /// Commands that wait for the task: more than there is room for messages ([`room`]), so that it never turns one away.
@@ -281,7 +281,7 @@ pub struct NetHandle {
 
 /// The peer that `address` names with `/p2p/<peer>` at its end, reached there; its life is not known.
 pub fn named_contact(address: &Multiaddr) -> Option<Contact> {
-    let (socket, peer) = reach::parse(address).ok()?;
+    let (socket, peer) = address::parse(address).ok()?;
     let peer = identity::from_libp2p(&peer?)?;
     Some(Contact { peer, incarnation: 0, address: reach::multiaddr(socket).to_string().into(), nonce: None })
 }

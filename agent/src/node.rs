@@ -43,6 +43,8 @@ use idlewood_overlay::{Contact, PeerId};
 use idlewood_scheduler::{BagId, Config, Peer, Record, RecordError, Seed};
 use idlewood_sensing::{Probe, Watch, suspend};
 use idlewood_store::{Opened, StateLock, Store};
+use idlewood_trust::identity;
+use idlewood_trust::{Gate, Membership};
 use idlewood_units::clock::{Clock, wall_now};
 use idlewood_worker::{Pool, PoolConfig, gaps, group_gap, native_gap, speed};
 use libp2p::Multiaddr;
@@ -50,11 +52,10 @@ use tokio::sync::mpsc;
 
 pub use handle::{NodeHandle, Page, Refusal};
 
+use crate::control;
 use crate::fetch::Fetcher;
-use crate::grid::{Gate, Membership};
 use crate::net::{self, NetConfig, NetEvent};
 use crate::settings::{Current, Network};
-use crate::{control, identity};
 
 /// Questions and events that may wait for the driver.
 const COMMANDS_MAX: usize = 256;
@@ -433,7 +434,7 @@ async fn next_address(events: &mut mpsc::Receiver<NetEvent>) -> Option<Multiaddr
 }
 
 fn is_loopback(address: &Multiaddr) -> bool {
-    net::parse_address(address).is_ok_and(|(socket, _)| socket.ip().is_loopback())
+    idlewood_trust::address::parse(address).is_ok_and(|(socket, _)| socket.ip().is_loopback())
 }
 
 /// The command that starts a worker: this very program.

@@ -56,10 +56,10 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use idlewood_trust::manifest::OUTPUT_BYTES_MAX;
 use idlewood_units::{ByteSize, Span};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::manifest::OUTPUT_BYTES_MAX;
 use crate::policy::hours::{Days, Hours};
 
 pub use bags::{Bags, Machine, Objection, Program};

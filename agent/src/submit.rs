@@ -18,12 +18,12 @@ use std::path::{Path, PathBuf};
 
 use blake3::Hash;
 use idlewood_scheduler::{BlobId, REPLICAS_MAX, Replication};
+use idlewood_trust::manifest::{DISK_BYTES_DEFAULT, Entry, INPUT_BYTES_MAX, Input, is_file_name};
+use idlewood_units::{Span, TASKS_MAX};
 use idlewood_worker::{ProgramError, check_program};
 
 use crate::api::SubmitRequest;
-use crate::manifest::{DISK_BYTES_DEFAULT, Entry, INPUT_BYTES_MAX, Input, is_file_name};
 
-use idlewood_units::{Span, TASKS_MAX};
 use options::Options;
 
 /// Memory of a task where nothing else is said. Our choice: what a machine of 4 GiB has to spare in most hours.

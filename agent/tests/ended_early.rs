@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use idlewood::api::{Bag, BagDetail, Endpoint, TaskResult};
 use idlewood::client::ENDPOINT_FILE;
-use idlewood::manifest::TaskOutput;
 use idlewood_store::StateLock;
+use idlewood_trust::manifest::TaskOutput;
 use serde_json::Value;
 
 const TASKS: u64 = 30;

@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use idlewood::grid::{Gate, Membership, Offer, Role, join, now_s};
-use idlewood::identity;
-use idlewood::net::{self, ChunkError, NetConfig, NetEvent, NetHandle, Wanted};
+use idlewood::net::{self, ChunkError, NetConfig, NetEvent, NetHandle, Wanted, join};
 use idlewood_blobs::Blobs;
 use idlewood_overlay::Contact;
 use idlewood_scheduler::BagId;
+use idlewood_trust::identity;
+use idlewood_trust::{Gate, Membership, Offer, Role, now_s};
 use libp2p::core::Endpoint;
 use libp2p::core::transport::{DialOpts, PortUse, Transport as _};
 use libp2p::core::upgrade::OutboundConnectionUpgrade as _;

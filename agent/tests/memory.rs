@@ -4,9 +4,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use idlewood::manifest::{Entry, Input, MANIFEST_VERSION, Manifest, TaskOutput};
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::BlobId;
+use idlewood_trust::manifest::{Entry, Input, MANIFEST_VERSION, Manifest, TaskOutput};
 
 /// Counts what is allocated.
 struct Counting;

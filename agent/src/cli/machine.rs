@@ -239,7 +239,7 @@ fn print_peers(peers: &Peers, mut out: &mut dyn Write) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::api::{ChildView, Reclaims};
-    use crate::grid::Admissions;
+    use idlewood_trust::Admissions;
 
     fn machine(name: &str) -> PeerView {
         PeerView { peer: format!("12D3KooW-{name:->12}"), address: format!("/ip4/127.0.0.1/tcp/{}", name.len()) }

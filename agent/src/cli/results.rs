@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use idlewood_scheduler::ranges::IntervalSet;
+use idlewood_trust::manifest::{TaskOutput, is_file_name};
 use idlewood_units::Numbers;
 use serde::Serialize;
 
@@ -36,7 +37,6 @@ use super::interrupt::Interrupt;
 use super::{BadUsage, Context};
 use crate::api::{Bag, BagState, TaskResult};
 use crate::client::{Client, ClientError};
-use crate::manifest::{TaskOutput, is_file_name};
 use crate::output::{self, Format};
 
 /// Problems that are named; as JSON all are.
@@ -396,7 +396,7 @@ fn not_kept(record: &Record) -> String {
 
 /// `text` without what could steer a terminal.
 fn harmless(text: &[u8]) -> String {
-    let steers = |character| output::steers(character) && !matches!(character, '\n' | '\t');
+    let steers = |character| idlewood_units::steers(character) && !matches!(character, '\n' | '\t');
     let text = String::from_utf8_lossy(text);
     text.chars().map(|character| if steers(character) { char::REPLACEMENT_CHARACTER } else { character }).collect()
 }

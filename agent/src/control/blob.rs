@@ -16,6 +16,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use blake3::Hash;
 use idlewood_blobs::{BlobError, Blobs};
+use idlewood_trust::manifest::INPUT_BYTES_MAX;
 use libp2p::futures::stream;
 use serde::Deserialize;
 use tokio::sync::mpsc;
@@ -23,7 +24,6 @@ use tokio::task::spawn_blocking;
 
 use super::{Answer, Failure};
 use crate::api::BlobBody;
-use crate::manifest::INPUT_BYTES_MAX;
 
 /// Step of reading.
 const CHUNK_BYTES: usize = 256 * 1024;

@@ -270,9 +270,9 @@ fn read<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
 #[test]
 fn mutations_of_what_is_asked_of_the_agent() {
     use crate::api::{InviteRequest, RevokeRequest, SubmitRequest};
-    use crate::manifest::{Entry, Input};
     use idlewood_scheduler::BlobId;
     use idlewood_testing::mutations;
+    use idlewood_trust::manifest::{Entry, Input};
 
     let input = |name: &str| Input { name: name.to_owned(), blob: BlobId([1; 32]), bytes: 1 };
     let mut request = SubmitRequest::plain("bag", 2, input("p.wasm"), vec!["{}".to_owned()]);

@@ -20,6 +20,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use idlewood_overlay::GridId;
+use idlewood_trust::message::{self, Answer, FRAME_BYTES_MAX, First, Hello, Welcome};
+use idlewood_trust::{Gate, Invitation, Outcome, Refused, address};
 use libp2p::core::Endpoint;
 use libp2p::core::transport::{DialOpts, PortUse, Transport as _};
 use libp2p::core::upgrade::{
@@ -31,8 +33,6 @@ use libp2p::{Multiaddr, noise, tcp, yamux};
 use tracing::debug;
 
 use super::{identity, reach};
-use crate::grid::message::{self, Answer, FRAME_BYTES_MAX, First, Hello, Welcome};
-use crate::grid::{Gate, Invitation, Outcome, Refused};
 
 /// Why a connection did not come about.
 #[derive(Debug, thiserror::Error)]
@@ -310,7 +310,7 @@ pub(crate) async fn ask_to_join(
 ) -> Result<Welcome, JoinError> {
     let noise = noise::Config::new(key).map_err(|error| JoinError::Key(error.to_string()))?;
     let unreachable = |reason: String| JoinError::Unreachable { address: address.clone(), reason };
-    let (socket, _) = reach::parse(address).map_err(|error| unreachable(error.to_string()))?;
+    let (socket, _) = address::parse(address).map_err(|error| unreachable(error.to_string()))?;
     let slot = Arc::new(Mutex::new(None));
     let guest = Guest { noise, invitation: invitation.clone(), welcome: slot.clone() };
     let mut transport = tcp::tokio::Transport::new(tcp::Config::new())

@@ -3,6 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
+use idlewood_trust::{Admissions, Offer, Role, Terms, now_s};
 use libp2p::core::muxing::StreamMuxerBox;
 use libp2p::core::upgrade::Version;
 use libp2p::futures::StreamExt as _;
@@ -12,7 +13,6 @@ use libp2p::{Swarm, Transport as _, noise, ping, tcp, yamux};
 use super::swarm::Limits;
 use super::tests::{GRID, Node, WAIT, gate, grid_key, terms, until};
 use super::*;
-use crate::grid::{Admissions, Offer, Role, Terms, now_s};
 
 const LOOPBACK: &str = "/ip4/127.0.0.1/tcp/0";
 
@@ -123,7 +123,7 @@ async fn plain_libp2p_and_plain_nonsense_get_nowhere() {
     tokio::time::timeout(WAIT, failed).await.expect("it is turned away");
     counted(&node, |admissions| admissions.wrong_grid == 1).await;
 
-    let (socket, _) = parse_address(&address(&node)).unwrap();
+    let (socket, _) = idlewood_trust::address::parse(&address(&node)).unwrap();
     let closed = tokio::task::spawn_blocking(move || {
         let mut stream = TcpStream::connect(socket).unwrap();
         stream.write_all(&b"GET / HTTP/1.1\r\n\r\n".repeat(10)).unwrap();
@@ -166,7 +166,7 @@ async fn a_machine_joins_by_an_invitation_and_is_a_member_then() {
     let offer = Offer { role: Role::Submitter, valid: span, uses: 1, lifetime: span };
     let invitation = issuer.gate.invite(offer, None).unwrap();
     let (key, dir) = (Keypair::generate_ed25519(), tempfile::tempdir().unwrap());
-    let membership = crate::grid::join(dir.path(), &key, &invitation).await.unwrap();
+    let membership = super::join(dir.path(), &key, &invitation).await.unwrap();
     assert_eq!(membership.chain().own.terms.role, Role::Submitter);
     counted(&issuer, |admissions| (admissions.joined, admissions.admitted) == (1, 0)).await;
     let gate = Arc::new(Gate::open(&key, Some(membership)).unwrap());
@@ -175,21 +175,21 @@ async fn a_machine_joins_by_an_invitation_and_is_a_member_then() {
     assert_eq!(issuer.message().await, (guest.contact.peer, b"here I am".to_vec()));
 
     let (key, dir) = (Keypair::generate_ed25519(), tempfile::tempdir().unwrap());
-    let error = crate::grid::join(dir.path(), &key, &invitation).await.unwrap_err();
+    let error = super::join(dir.path(), &key, &invitation).await.unwrap_err();
     assert!(error.to_string().contains("used up"), "{error}");
     counted(&issuer, |admissions| admissions.uninvited == 1).await;
     // Nor is there another grid that it lets in to.
     let other_grid = Node::start_with(Keypair::generate_ed25519(), GRID + 1, LOOPBACK).await;
     let offer = Offer { role: Role::Submitter, valid: span, uses: 1, lifetime: span };
     let elsewhere = other_grid.gate.invite(offer, None).unwrap();
-    let foreign = crate::grid::Invitation { grid: elsewhere.grid, secret: elsewhere.secret, ..invitation.clone() };
-    crate::grid::join(dir.path(), &key, &foreign).await.unwrap_err();
+    let foreign = idlewood_trust::Invitation { grid: elsewhere.grid, secret: elsewhere.secret, ..invitation.clone() };
+    super::join(dir.path(), &key, &foreign).await.unwrap_err();
     counted(&issuer, |admissions| (admissions.wrong_grid, admissions.joined) == (1, 1)).await;
     assert!(!dir.path().join("grid").exists(), "nothing is kept of it");
     // The secret is not shown to another machine at that address.
     let mut wrong = invitation.clone();
     wrong.issuer = guest.contact.peer;
-    let error = crate::grid::join(dir.path(), &key, &wrong).await.unwrap_err();
+    let error = super::join(dir.path(), &key, &wrong).await.unwrap_err();
     assert!(error.to_string().contains("another machine lives there"), "{error}");
     counted(&issuer, |admissions| admissions.uninvited == 1).await;
     assert!(!dir.path().join("grid").exists(), "nothing is kept of it");
@@ -229,7 +229,7 @@ async fn a_certificate_is_renewed_while_connections_stay() {
     let lifetime = Duration::from_secs(6);
     let invitation = issuer.gate.invite(Offer { role: Role::Member, valid: span, uses: 1, lifetime }, None).unwrap();
     let (key, dir) = (Keypair::generate_ed25519(), tempfile::tempdir().unwrap());
-    let membership = crate::grid::join(dir.path(), &key, &invitation).await.unwrap();
+    let membership = super::join(dir.path(), &key, &invitation).await.unwrap();
     let gate = Arc::new(Gate::open(&key, Some(membership)).unwrap());
     let first_s = gate.expires_s();
     let mut guest = Node::start_behind(Limits::default(), key, gate, dir, LOOPBACK).await;
@@ -281,9 +281,9 @@ async fn frames_of_the_handshake_have_a_size_and_an_order() {
     let key = Keypair::generate_ed25519();
     let gate = gate(GRID, &key, tempfile::tempdir().unwrap().path());
     let peer = key.public().to_peer_id();
-    let hello = crate::grid::message::First::Hello(gate.hello()).encode();
+    let hello = idlewood_trust::message::First::Hello(gate.hello()).encode();
     let framed = |bytes: &[u8]| [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat();
-    let welcome = framed(&crate::grid::message::encode_answer(&Ok(())));
+    let welcome = framed(&idlewood_trust::message::encode_answer(&Ok(())));
     let speak = async |words: Vec<u8>| {
         let mut io = libp2p::futures::io::Cursor::new(words);
         // What is answered goes to the same place; enough is left of what was said to be read first.

@@ -4,10 +4,11 @@
 //! every connection begins with certificates (`admission`). The guard wraps the transport itself, so that no behaviour, no
 //! address that a remote peer announces and no forgotten path can go further.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use idlewood_trust::address::{Unusable, parse};
 use libp2p::core::transport::{DialOpts, ListenerId, TransportError, TransportEvent};
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, Transport};
@@ -37,32 +38,8 @@ pub enum AddressError {
     )]
     NotReachable(Multiaddr),
     /// It is no address of the kind in use.
-    #[error("{0} is not an address this agent can use; write /ip4/192.0.2.7/tcp/4001 or /ip6/::1/tcp/4001")]
-    Unusable(String),
-}
-
-/// The socket address and the peer that `address` names, if it is `/ip4|ip6/<address>/tcp/<port>[/p2p/<peer>]`.
-///
-/// # Errors
-/// [`AddressError::Unusable`] for everything else; names are not resolved.
-pub fn parse(address: &Multiaddr) -> Result<(SocketAddr, Option<libp2p::PeerId>), AddressError> {
-    let unusable = || AddressError::Unusable(address.to_string());
-    let mut parts = address.iter();
-    let ip: IpAddr = match parts.next() {
-        Some(Protocol::Ip4(ip)) => ip.into(),
-        Some(Protocol::Ip6(ip)) => ip.into(),
-        Some(_) | None => return Err(unusable()),
-    };
-    let Some(Protocol::Tcp(port)) = parts.next() else { return Err(unusable()) };
-    let peer = match parts.next() {
-        Some(Protocol::P2p(peer)) => Some(peer),
-        None => None,
-        Some(_) => return Err(unusable()),
-    };
-    if parts.next().is_some() {
-        return Err(unusable());
-    }
-    Ok((SocketAddr::new(ip, port), peer))
+    #[error(transparent)]
+    Unusable(#[from] Unusable),
 }
 
 impl Reach {

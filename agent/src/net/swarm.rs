@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use idlewood_trust::address::Unusable;
 use libp2p::connection_limits::{self, ConnectionLimits};
 use libp2p::core::muxing::StreamMuxerBox;
 use libp2p::core::transport::timeout::TransportTimeout;
@@ -143,7 +144,7 @@ fn neighbourhood(key: &Keypair, reach: Reach) -> Option<mdns::tokio::Behaviour> 
 
 fn listen_error(address: &Multiaddr, error: TransportError<io::Error>) -> NetError {
     match error {
-        TransportError::MultiaddrNotSupported(address) => AddressError::Unusable(address.to_string()).into(),
+        TransportError::MultiaddrNotSupported(address) => AddressError::from(Unusable(address.to_string())).into(),
         TransportError::Other(source) if source.kind() == io::ErrorKind::AddrInUse => NetError::Busy(address.clone()),
         TransportError::Other(source) => NetError::Listen { address: address.clone(), source },
     }

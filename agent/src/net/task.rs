@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use idlewood_blobs::Blobs;
 use idlewood_overlay::{Contact, PeerId};
+use idlewood_trust::{Gate, Outcome, RenewFrom, message};
 use libp2p::futures::StreamExt as _;
 use libp2p::request_response::{self, OutboundRequestId};
 use libp2p::swarm::{ConnectionError, ConnectionId, SwarmEvent};
@@ -27,7 +28,6 @@ use super::shares::Held;
 use super::swarm::{Behaviour, BehaviourEvent, Limits};
 use super::wire::{self, Reply, Request};
 use super::{Command, Counters, DialError, NetConfig, NetError, NetEvent, identity, reach, swarm};
-use crate::grid::{Gate, Outcome, RenewFrom, message};
 
 /// Messages that wait for the agent, beside those in the channel.
 const RECEIVED_MAX: usize = 4096;
@@ -279,7 +279,7 @@ impl Task {
             }
         }
         if let Some(RenewFrom { peer, address }) = self.gate.wants_renewal() {
-            self.tell(peer, &address, message::Gossip::Renew.encode());
+            self.tell(peer, &address, message::ask_for_renewal());
         }
     }
 

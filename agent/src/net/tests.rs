@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use idlewood_blobs::To;
 use idlewood_scheduler::{BagId, BagKey};
+use idlewood_trust::{Role, Terms, grid_id, now_s};
 use libp2p::core::muxing::StreamMuxerBox;
 use libp2p::core::upgrade::Version;
 use libp2p::futures::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, StreamExt as _};
@@ -23,7 +24,6 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::fetch::{FetchError, Fetcher, Origin};
-use crate::grid::{Role, Terms, grid_id, now_s};
 
 /// Which key a grid has.
 pub(super) const GRID: u8 = 7;
@@ -99,7 +99,7 @@ impl Node {
         let config = NetConfig { keypair, gate: gate.clone(), listen: vec![listen.parse().unwrap()] };
         let (net, mut events) = super::start_within(limits, config, blobs.clone()).unwrap();
         let Some(NetEvent::Listening(address)) = events.recv().await else { panic!("not listening") };
-        assert!(parse_address(&address).unwrap().0.port() != 0);
+        assert!(idlewood_trust::address::parse(&address).unwrap().0.port() != 0);
         let contact = Contact { peer, incarnation: 1, address: address.to_string().into(), nonce: None };
         Self { net, events, contact, gate, blobs, _dir: dir }
     }
@@ -370,7 +370,7 @@ fn raw_swarm() -> (Swarm<request_response::Behaviour<Raw>>, PeerId) {
 async fn garbage_does_not_kill_the_task() {
     let (mut node, friend) = (Node::start().await, Node::start().await);
     let address: Multiaddr = node.contact.address.parse().unwrap();
-    let (socket, _) = parse_address(&address).unwrap();
+    let (socket, _) = idlewood_trust::address::parse(&address).unwrap();
     for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 70_000], b""] {
         let mut stream = tokio::net::TcpStream::connect(socket).await.unwrap();
         // The other side may close before it has read all.

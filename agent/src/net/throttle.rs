@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use idlewood_trust::{Gate, Outcome, address};
 use libp2p::core::transport::PortUse;
 use libp2p::core::upgrade::{NegotiationError, ProtocolError};
 use libp2p::core::{ConnectedPoint, Endpoint};
@@ -24,8 +25,6 @@ use libp2p::{Multiaddr, PeerId};
 use tracing::debug;
 
 use super::admission::{AdmissionError, find};
-use super::reach;
-use crate::grid::{Gate, Outcome};
 
 /// Handshakes of one address under way: a quarter of all. Our choice: more than a room behind one NAT begins at once.
 const PENDING_PER_ADDRESS_MAX: usize = 32;
@@ -120,7 +119,7 @@ fn speaks_otherwise(error: &NegotiationError) -> bool {
 
 /// Who is held to account for a connection: an IPv4 address, or the /64 of an IPv6 one, which is one site's.
 fn source(address: &Multiaddr) -> Option<IpAddr> {
-    match reach::parse(address).ok()?.0.ip() {
+    match address::parse(address).ok()?.0.ip() {
         IpAddr::V6(ip) => match ip.to_ipv4_mapped() {
             Some(ip) => Some(ip.into()),
             None => {

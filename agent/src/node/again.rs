@@ -6,6 +6,7 @@ use blake3::Hash;
 use idlewood_blobs::{BlobError, Blobs};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{BagId, Closing, Event};
+use idlewood_trust::manifest::Manifest;
 
 use super::Refusal;
 use super::driver::{Done, Driver};
@@ -14,7 +15,6 @@ use super::kept;
 use super::pin::Pin;
 use super::views::answer;
 use crate::api;
-use crate::manifest::Manifest;
 
 /// What the tasks of a bag need is here, and stays.
 #[derive(Debug)]

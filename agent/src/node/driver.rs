@@ -14,6 +14,9 @@ use idlewood_scheduler::{
 };
 use idlewood_sensing::suspend::{Sleep, Suspend};
 use idlewood_store::{CommitError, CommitResult, Store};
+use idlewood_trust::Gate;
+use idlewood_trust::label::Label;
+use idlewood_trust::manifest::Manifest;
 use idlewood_units::clock::Clock;
 use idlewood_worker::{Pool, WorkerEvent};
 use libp2p::Multiaddr;
@@ -42,9 +45,6 @@ use super::runs::Runs;
 use super::submission::Accepted;
 use super::task::{Collected, Preparation, Supplies};
 use crate::api;
-use crate::envelope::Label;
-use crate::grid::Gate;
-use crate::manifest::Manifest;
 use crate::net::{NetEvent, NetHandle};
 
 /// How often time alone is looked at: absences, and what of the owner's policy depends on it.

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use idlewood_overlay::Contact;
+use idlewood_trust::identity;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 
-use crate::{identity, net};
+use crate::net;
 
 /// How often the file is brought up to date.
 pub(super) const SAVE_INTERVAL: Duration = Duration::from_secs(5);

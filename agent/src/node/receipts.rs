@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 use idlewood_overlay::{Contact, GridId, Member, PeerId};
 use idlewood_scheduler::{BagId, Event, Message, RESULTS_MAX, Speaker, TaskResult, results_within};
+use idlewood_trust::manifest::Manifest;
+use idlewood_trust::{Batch, Ending, Proof, Receipt, Statement};
 
 use super::driver::{Done, Driver};
 use super::handle::{Page, Reply};
@@ -20,8 +22,6 @@ use super::kept;
 use super::results::{self, Finished};
 use super::views::answer;
 use crate::api;
-use crate::grid::{Batch, Ending, Proof, Receipt, Statement};
-use crate::manifest::Manifest;
 
 /// Results that leave when the driver has done what it was woken for.
 #[derive(Debug, Default)]
@@ -236,7 +236,7 @@ mod tests {
 
     use super::super::task::tests::manifest;
     use super::*;
-    use crate::grid::Gate;
+    use idlewood_trust::Gate;
 
     fn result(index: u64) -> TaskResult {
         TaskResult {

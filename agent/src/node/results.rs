@@ -4,6 +4,7 @@
 use idlewood_overlay::{PeerId, WallTime};
 use idlewood_scheduler::{BagId, Record, RecordKey, TaskResult};
 use idlewood_store::Reader;
+use idlewood_trust::identity;
 use idlewood_units::clock::iso;
 
 use super::Refusal;
@@ -12,7 +13,6 @@ use super::handle::{Page, Reply};
 use super::kept;
 use super::views::answer;
 use crate::api;
-use crate::identity;
 
 /// Records that are read together.
 const READ_TOGETHER: usize = 1024;

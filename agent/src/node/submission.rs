@@ -6,6 +6,9 @@ use blake3::Hash;
 use idlewood_blobs::{BlobError, Blobs};
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::{BagId, Event, Submission};
+use idlewood_trust::envelope::{self, Envelope};
+use idlewood_trust::manifest::{MANIFEST_BYTES_MAX, MANIFEST_VERSION, Manifest};
+use idlewood_trust::{Gate, now_s};
 
 use super::Refusal;
 use super::driver::{Done, Driver};
@@ -13,9 +16,6 @@ use super::handle::Reply;
 use super::pin::Pin;
 use super::views::answer;
 use crate::api;
-use crate::envelope::{self, Envelope};
-use crate::grid::{Gate, now_s};
-use crate::manifest::{MANIFEST_BYTES_MAX, MANIFEST_VERSION, Manifest};
 
 /// Submissions that are checked and kept at the same time.
 const ACCEPTING_MAX: usize = 64;

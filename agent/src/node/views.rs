@@ -2,13 +2,13 @@
 
 use idlewood_overlay::{Contact, Node, State, Time};
 use idlewood_scheduler::{BagView, Closing, Event};
+use idlewood_trust::identity;
 use idlewood_units::clock::{iso, iso_s, wall_now};
 
 use super::Refusal;
 use super::driver::Driver;
 use super::handle::{Command, Reply};
 use crate::api;
-use crate::identity;
 use crate::output;
 use crate::policy::{Orders, Pause, Reason};
 

@@ -7,7 +7,7 @@ use idlewood_units::Span;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::identity;
+use idlewood_trust::identity;
 
 /// Which bags may run here. Denial wins; an empty list of what is allowed allows all. The machine's own bags always may.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,14 +10,14 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use idlewood::envelope::Opened;
-use idlewood::grid::{Gate, Membership};
-use idlewood::identity;
 use idlewood::net::{self, ChunkReply, NetConfig, NetEvent, NetHandle, Wanted};
 use idlewood_blobs::{Blobs, Hash};
 use idlewood_overlay::{Contact, PeerId};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{BagId, BagKey, BlobId, DeclineReason, Finished, Message, Speaker, TaskResult};
+use idlewood_trust::envelope::Opened;
+use idlewood_trust::identity;
+use idlewood_trust::{Gate, Membership};
 use serde_json::Value;
 use tokio::sync::mpsc;
 

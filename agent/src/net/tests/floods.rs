@@ -12,7 +12,7 @@ async fn a_flood_of_silent_connections_leaves_room_for_own_dials() {
     const FLOOD: usize = 200;
     let mut node = Node::start_within(FEW, Keypair::generate_ed25519(), GRID, "/ip4/127.0.0.1/tcp/0").await;
     let mut friend = Node::start().await;
-    let (socket, _) = parse_address(&node.contact.address.parse().unwrap()).unwrap();
+    let (socket, _) = idlewood_trust::address::parse(&node.contact.address.parse().unwrap()).unwrap();
     let closed = Arc::new(AtomicUsize::new(0));
     let mut flood = tokio::task::JoinSet::new();
     for _ in 0..FLOOD {

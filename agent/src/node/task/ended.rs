@@ -7,13 +7,13 @@ use std::time::Duration;
 use blake3::Hash;
 use idlewood_blobs::{BlobError, Blobs};
 use idlewood_scheduler::{BlobId, Finished, SmallOutput, TaskOutcome};
+use idlewood_trust::manifest::{OUTPUT_BYTES_MAX, TaskOutput};
 use idlewood_units::{ByteSize, Span};
 use idlewood_worker::left::{Contents, Left, Room};
 use idlewood_worker::{Job, NO_MEMORY, Outcome, STDERR, STDOUT, Streams, WORK, WorkerEvent};
 use serde_bytes::ByteBuf;
 
 use super::{PrepareError, RETRY_AFTER, STREAM_BYTES_MAX};
-use crate::manifest::{OUTPUT_BYTES_MAX, TaskOutput};
 use crate::node::checkpoints;
 use crate::node::pin::Pin;
 

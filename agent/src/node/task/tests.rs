@@ -2,13 +2,13 @@ use std::path::Path;
 
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::{Finished, TaskOutcome};
+use idlewood_trust::manifest::{Input as Named, MANIFEST_VERSION, TaskOutput};
 use idlewood_worker::{NO_MEMORY, Outcome, Streams};
 use libp2p::identity::Keypair;
 use serde_bytes::ByteBuf;
 
 use super::ended::{LEFT_OUT_MAX, encode_within, read_outputs};
 use super::*;
-use crate::manifest::{Input as Named, MANIFEST_VERSION, TaskOutput};
 use crate::net::{self, NetConfig};
 
 /// A manifest of one task.

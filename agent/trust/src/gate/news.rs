@@ -57,12 +57,12 @@ impl Gate {
     }
 
     /// Waits until [`Gate::news`] has something, or somebody may have to go.
-    pub(crate) async fn changed(&self) {
+    pub async fn changed(&self) {
         self.changed.notified().await;
     }
 
     /// What everybody who is connected should hear, as messages.
-    pub(crate) fn news(&self) -> Vec<Vec<u8>> {
+    pub fn news(&self) -> Vec<Vec<u8>> {
         let mut state = self.state();
         let mut messages: Vec<Vec<u8>> = message::pages(std::mem::take(&mut state.news).iter(), Vec::new());
         if std::mem::take(&mut state.renewed) {
@@ -72,7 +72,7 @@ impl Gate {
     }
 
     /// What `peer`, who has just been let in, lacks: everything, where its digest differs.
-    pub(crate) fn lacks(&self, peer: PeerId) -> Vec<Vec<u8>> {
+    pub fn lacks(&self, peer: PeerId) -> Vec<Vec<u8>> {
         let state = self.state();
         let digest = state.digest();
         let Some(membership) = &state.membership else { return Vec::new() };
@@ -94,7 +94,7 @@ impl Gate {
     ///
     /// # Errors
     /// When it makes no sense, or too many came.
-    pub(crate) fn hear(&self, from: PeerId, bytes: &[u8]) -> Result<Vec<u8>, Refused> {
+    pub fn hear(&self, from: PeerId, bytes: &[u8]) -> Result<Vec<u8>, Refused> {
         self.hear_at(from, bytes, now_s())
     }
 

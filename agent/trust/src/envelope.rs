@@ -4,43 +4,15 @@
 //! The signed envelope is a blob; its BLAKE3 is the bag's id, which routers on a request's way see. Agents before this one
 //! signed the manifest itself, which everybody could read then: such bags go on.
 
-use std::time::Duration;
-
-use idlewood_overlay::{PeerId, WallTime};
-use idlewood_scheduler::{BagId, BlobId, manifest_age};
+use idlewood_scheduler::{BagId, BlobId};
 use serde::{Deserialize, Serialize};
 
-use crate::grid::{SignedBag, SignedForm};
+use crate::label::Label;
 use crate::manifest::{MANIFEST_BYTES_MAX, Manifest, ManifestError};
+use crate::signed::{SignedBag, SignedForm};
 
 /// Version of envelopes.
 pub const ENVELOPE_VERSION: u32 = 1;
-
-/// What all may know of a bag: what stands on its envelope, as it were.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Label {
-    /// Who submits it.
-    pub submitter: PeerId,
-    /// Number of tasks.
-    pub tasks: u64,
-    /// When its manifest was made, in seconds of Unix time by its submitter's clock; 0: that is not known.
-    pub made_s: u64,
-    /// BLAKE3 of its program, by which owners let programs run.
-    pub program: BlobId,
-    /// Memory a task may use, in bytes.
-    pub memory_bytes: u64,
-    /// Whether the program is not WebAssembly but what a system executes.
-    pub native: bool,
-}
-
-impl Label {
-    /// How long ago it was made by a clock that shows `now`; the longest duration where it has no date, or one so far ahead that
-    /// it tells nothing.
-    pub fn age(&self, now: WallTime) -> Duration {
-        let made_us = i64::try_from(self.made_s).unwrap_or(i64::MAX).saturating_mul(1_000_000);
-        if self.made_s == 0 { Duration::MAX } else { manifest_age(WallTime(made_us), now) }
-    }
-}
 
 /// The content of a signed envelope.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -157,7 +129,7 @@ pub fn id(signed: &[u8]) -> BagId {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::grid::Gate;
+    use crate::Gate;
     use crate::manifest::tests::manifest;
 
     fn alone() -> Gate {

@@ -158,14 +158,14 @@ fn body(root: &[u8; 32], count: u64) -> Vec<u8> {
 
 /// The statements of one message, hashed in pairs up to one root; what has no neighbour goes up as it is.
 #[derive(Debug)]
-pub(crate) struct Batch {
+pub struct Batch {
     /// The statements' hashes first, the root last.
     levels: Vec<Vec<[u8; 32]>>,
 }
 
 impl Batch {
     /// Of at least one statement.
-    pub(crate) fn new<'a>(statements: impl IntoIterator<Item = &'a Statement>) -> Self {
+    pub fn new<'a>(statements: impl IntoIterator<Item = &'a Statement>) -> Self {
         let mut levels = vec![statements.into_iter().map(Statement::hash).collect::<Vec<_>>()];
         while let Some(level) = levels.last().filter(|level| level.len() > 1) {
             let above = level.chunks(2).map(|pair| match pair {
@@ -192,12 +192,12 @@ impl Batch {
     }
 
     /// Whether this machine signed it.
-    pub(crate) fn is_signed_by(&self, executor: PeerId, signature: &[u8; 64]) -> bool {
+    pub fn is_signed_by(&self, executor: PeerId, signature: &[u8; 64]) -> bool {
         canonical::is_signed_by(&executor.0, DOMAIN, &self.body(), signature)
     }
 
     /// What proves one of the statements, together with it.
-    pub(crate) fn proof(&self, position: usize, signature: [u8; 64]) -> Proof {
+    pub fn proof(&self, position: usize, signature: [u8; 64]) -> Proof {
         let mut at = position;
         let mut beside = Vec::new();
         for level in &self.levels {
@@ -210,7 +210,7 @@ impl Batch {
 
 /// What proves a statement: where it stands among those that were signed with it, and the signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Proof {
+pub struct Proof {
     position: u64,
     count: u64,
     /// The hashes beside its way up.
@@ -225,12 +225,17 @@ struct Hash(#[serde(with = "serde_bytes")] [u8; 32]);
 struct ProofFields(u8, u64, u64, Vec<Hash>, #[serde(with = "serde_bytes")] [u8; 64]);
 
 impl Proof {
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    /// Its one encoding.
+    pub fn encode(&self) -> Vec<u8> {
         let beside = self.beside.iter().map(|hash| Hash(*hash)).collect();
         canonical::encode(&ProofFields(VERSION, self.position, self.count, beside, self.signature))
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let ProofFields(version, position, count, beside, signature) = canonical::decode(bytes, PROOF_BYTES_MAX)?;
         if version != VERSION || position >= count || count > STATEMENTS_MAX {
             return Err(Malformed);
@@ -273,7 +278,8 @@ struct ReceiptFields(
 );
 
 impl Receipt {
-    pub(crate) fn new(statement: Statement, executor: PeerId, proof: Proof) -> Self {
+    /// Of a statement, who says it, and what proves that.
+    pub fn new(statement: Statement, executor: PeerId, proof: Proof) -> Self {
         Self { statement, executor, proof }
     }
 

@@ -9,7 +9,7 @@ use super::certificate::{Certificate, Refused};
 use super::revocation::Revocation;
 
 /// Longest frame of the handshake.
-pub(crate) const FRAME_BYTES_MAX: usize = 1024;
+pub const FRAME_BYTES_MAX: usize = 1024;
 
 /// Longest message about the grid.
 pub(crate) const GOSSIP_BYTES_MAX: usize = 80 * 1024;
@@ -19,7 +19,7 @@ const PER_PAGE: usize = 128;
 
 /// What the first to speak wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum First {
+pub enum First {
     /// To be let in.
     Hello(Hello),
     /// To become a machine of the grid.
@@ -31,22 +31,22 @@ pub(crate) enum First {
 
 /// What a machine shows of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Hello {
+pub struct Hello {
     /// Its certificate with what proves it.
-    pub(crate) chain: Vec<u8>,
+    pub chain: Vec<u8>,
     /// Of what it knows about revocations and administrators.
-    pub(crate) digest: [u8; 16],
+    pub digest: [u8; 16],
 }
 
 /// What a machine that joins is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Welcome {
+pub struct Welcome {
     /// Its certificate with what proves it.
-    pub(crate) chain: Vec<u8>,
+    pub chain: Vec<u8>,
     /// That of the administrator that issued it.
-    pub(crate) issuer: Vec<u8>,
+    pub issuer: Vec<u8>,
     /// The grid's name.
-    pub(crate) name: String,
+    pub name: String,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -56,14 +56,19 @@ struct Frame(u8, #[serde(with = "serde_bytes")] Vec<u8>, #[serde(with = "serde_b
 struct WelcomeFields(#[serde(with = "serde_bytes")] Vec<u8>, String);
 
 impl First {
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    /// Its one encoding.
+    pub fn encode(&self) -> Vec<u8> {
         canonical::encode(&match self {
             Self::Hello(Hello { chain, digest }) => Frame(0, chain.clone(), digest.to_vec()),
             Self::Join { secret } => Frame(1, secret.to_vec(), Vec::new()),
         })
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         match canonical::decode(bytes, FRAME_BYTES_MAX)? {
             Frame(0, chain, digest) => {
                 Ok(Self::Hello(Hello { chain, digest: digest.try_into().map_err(|_| Malformed)? }))
@@ -77,8 +82,13 @@ impl First {
 }
 
 /// An answer in the handshake: what was asked for, or why not.
-pub(crate) trait Answer: Sized {
+pub trait Answer: Sized {
+    /// What it is on the wire.
     fn fields(&self) -> (Vec<u8>, Vec<u8>);
+    /// Reads that.
+    ///
+    /// # Errors
+    /// [`Malformed`].
     fn from_fields(first: Vec<u8>, second: Vec<u8>) -> Result<Self, Malformed>;
 }
 
@@ -114,7 +124,8 @@ impl Answer for () {
     }
 }
 
-pub(crate) fn encode_answer<T: Answer>(answer: &Result<T, Refused>) -> Vec<u8> {
+/// The frame of an answer.
+pub fn encode_answer<T: Answer>(answer: &Result<T, Refused>) -> Vec<u8> {
     canonical::encode(&match answer {
         Ok(answer) => {
             let (first, second) = answer.fields();
@@ -124,7 +135,11 @@ pub(crate) fn encode_answer<T: Answer>(answer: &Result<T, Refused>) -> Vec<u8> {
     })
 }
 
-pub(crate) fn decode_answer<T: Answer>(bytes: &[u8]) -> Result<Result<T, Refused>, Malformed> {
+/// Reads the frame of an answer.
+///
+/// # Errors
+/// [`Malformed`].
+pub fn decode_answer<T: Answer>(bytes: &[u8]) -> Result<Result<T, Refused>, Malformed> {
     match canonical::decode(bytes, FRAME_BYTES_MAX)? {
         Frame(0, first, second) => T::from_fields(first, second).map(Ok),
         Frame(code, first, second) if first.is_empty() && second.is_empty() => {
@@ -179,6 +194,11 @@ impl Gossip {
             _ => Err(Malformed),
         }
     }
+}
+
+/// The message by which a machine asks an administrator to renew its certificate.
+pub fn ask_for_renewal() -> Vec<u8> {
+    Gossip::Renew.encode()
 }
 
 /// Messages that tell all of this; the administrators are in the first one.

@@ -12,20 +12,15 @@
 //! Left out: taking a bag over into an agent that has a key of its own (it would need a proof in every request that this
 //! key may speak for the bag), and encryption of the file.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use idlewood_blobs::{BlobError, Blobs};
-use idlewood_scheduler::Record;
-use idlewood_store::{Change, StateLock, Store, StoreError};
-use libp2p::PeerId;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
-use crate::grid::{Membership, MembershipError, MembershipFiles};
-use crate::identity::{self, IDENTITY_FILE, IdentityError};
+use crate::MembershipFiles;
 
 /// What a ticket begins with.
 const MAGIC: &[u8] = b"idlewood ticket v1\n";
@@ -34,7 +29,7 @@ const CHECKSUM_BYTES: usize = 32;
 /// Largest ticket, in bytes. Our choice: it is made and read in memory.
 pub const TICKET_BYTES_MAX: u64 = 1 << 30;
 
-/// Why a ticket cannot be read, written or adopted.
+/// Why a ticket cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum TicketError {
     /// The file system refuses.
@@ -55,33 +50,12 @@ pub enum TicketError {
         /// What is wrong with it.
         reason: String,
     },
-    /// There is something already.
-    #[error("{} exists already: name a new directory with --into", path.display())]
-    Exists {
-        /// Which directory.
-        path: PathBuf,
-    },
     /// The bag's inputs do not fit.
     #[error("the bag has {bytes} bytes of inputs, more than the {TICKET_BYTES_MAX} that a ticket takes")]
     TooLarge {
         /// How much it would be.
         bytes: u64,
     },
-    /// The new state directory cannot be filled; remove it before another try.
-    #[error(transparent)]
-    Blob(#[from] BlobError),
-    /// Likewise.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// Likewise.
-    #[error(transparent)]
-    Identity(#[from] IdentityError),
-    /// Likewise.
-    #[error(transparent)]
-    Membership(#[from] MembershipError),
-    /// Likewise.
-    #[error("the new store does not take the records: {0}")]
-    Commit(String),
 }
 
 /// What is in a ticket.
@@ -138,52 +112,14 @@ impl Ticket {
         }
         ciborium::from_reader(body).map_err(|error| damaged(&error.to_string()))
     }
-
-    /// Makes a state directory, in which an agent goes on as the submitter. Its name. Blocks.
-    ///
-    /// # Errors
-    /// When `dir` exists, or cannot be written: then it has to be removed before another try.
-    pub fn adopt(&self, dir: &Path, ticket: &Path) -> Result<PeerId, TicketError> {
-        let damaged = |reason: String| TicketError::Damaged { path: ticket.to_owned(), reason };
-        let mut changes = Vec::with_capacity(self.records.len());
-        for bytes in &self.records {
-            let record = Record::decode(bytes).map_err(|error| damaged(error.to_string()))?;
-            changes.push(Change { key: record.key().to_bytes(), value: Some(bytes.to_vec()) });
-        }
-        match DirBuilder::new().mode(0o700).create(dir) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                return Err(TicketError::Exists { path: dir.to_owned() });
-            }
-            made => made.map_err(failed("create", dir))?,
-        }
-        let lock = StateLock::acquire(dir)?;
-        let blobs = Blobs::open(&dir.join("blobs"), u64::MAX)?;
-        for blob in &self.blobs {
-            blobs.put_durable(blob)?;
-        }
-        let mut opened = Store::open(&lock)?;
-        opened.store.try_commit(changes, 0).map_err(|error| TicketError::Commit(error.to_string()))?;
-        match opened.results.blocking_recv().map(|committed| committed.result) {
-            Some(Ok(())) => opened.store.close(),
-            Some(Err(error)) => return Err(TicketError::Commit(error.to_string())),
-            None => return Err(TicketError::Commit("its writer has ended".to_owned())),
-        }
-        if !self.membership.is_empty() {
-            Membership::write_files(dir, &self.membership)?;
-        }
-        // Last: without it the directory is nobody's.
-        let path = dir.join(IDENTITY_FILE);
-        let mut file =
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(failed("create", &path))?;
-        file.write_all(self.identity.as_bytes()).and_then(|()| file.sync_all()).map_err(failed("write", &path))?;
-        File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed("sync", dir))?;
-        Ok(identity::load_or_create(dir)?.public().to_peer_id())
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use idlewood_scheduler::Record;
+
     use super::*;
+    use crate::identity::{self, IDENTITY_FILE};
 
     fn ticket(dir: &Path) -> Ticket {
         identity::load_or_create(dir).expect("a new key");
@@ -214,25 +150,6 @@ mod tests {
             fs::write(&path, &bytes[..position]).expect("our directory");
             assert!(matches!(Ticket::read(&path), Err(TicketError::Damaged { .. })), "cut at {position}");
         }
-    }
-
-    #[test]
-    fn who_adopts_has_the_name_the_records_and_the_blobs() {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let (path, into, ticket) = (dir.path().join("ticket"), dir.path().join("new"), ticket(dir.path()));
-        let name = identity::load_or_create(dir.path()).expect("its key").public().to_peer_id();
-        assert_eq!(ticket.adopt(&into, &path).expect("a new directory"), name);
-        let lock = StateLock::acquire(&into).expect("nobody has it");
-        let opened = Store::open(&lock).expect("it is sound");
-        let expected = Record::Incarnation(7);
-        assert_eq!(opened.records, [(expected.key().to_bytes(), expected.encode())]);
-        let blobs = Blobs::open(&into.join("blobs"), 1000).expect("our directory");
-        assert!(matches!(blobs.path(blake3::hash(b"manifest")), Ok(Some(_))));
-        assert!(matches!(ticket.adopt(&into, &path), Err(TicketError::Exists { .. })));
-        let newer = Ticket { records: vec![ByteBuf::from(vec![99, 0])], ..ticket };
-        let elsewhere = dir.path().join("elsewhere");
-        assert!(matches!(newer.adopt(&elsewhere, &path), Err(TicketError::Damaged { .. })));
-        assert!(!elsewhere.exists(), "nothing was made");
     }
 
     #[test]

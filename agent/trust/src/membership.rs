@@ -21,7 +21,6 @@ use super::key::{self, GRID_KEY_FILE, GridKeyError};
 use super::revocation::{REVOCATION_BYTES_MAX, REVOCATIONS_MAX, Revocation, Revocations};
 use super::{files, invitation};
 use crate::identity;
-use crate::output;
 
 /// Longest name of a grid, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -190,7 +189,7 @@ impl Membership {
         Self::establish(directory, name, chain, BTreeMap::from([issuer]))
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn for_tests(state_dir: &Path, chain: Chain) -> Result<Self, MembershipError> {
         Self::establish(free_directory(state_dir)?, "test", chain, BTreeMap::new())
     }
@@ -383,7 +382,7 @@ fn peer_id(machine: &Keypair) -> PeerId {
 }
 
 fn check_name(name: &str) -> Result<(), MembershipError> {
-    let is_good = !name.is_empty() && name.len() <= NAME_BYTES_MAX && !name.chars().any(output::steers);
+    let is_good = !name.is_empty() && name.len() <= NAME_BYTES_MAX && !name.chars().any(idlewood_units::steers);
     if is_good { Ok(()) } else { Err(MembershipError::Name) }
 }
 

@@ -17,6 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use idlewood_overlay::{Contact, GridId, Nonce, PeerId};
+use idlewood_scheduler::DeclineReason;
 use libp2p::Multiaddr;
 use libp2p::identity::{Keypair, ed25519};
 use serde::{Deserialize, Serialize};
@@ -25,9 +26,8 @@ use tokio::sync::Notify;
 use super::certificate::{Certificate, Chain, Refused, Role, Terms};
 use super::membership::{Membership, MembershipError};
 use super::revocation::Revocation;
-use super::{GridKeyError, canonical, key, message};
+use super::{GridKeyError, address, canonical, key, message};
 use crate::identity;
-use crate::net::parse_address;
 use news::GOSSIP_BURST;
 
 /// How long after it was admitted a connection is a connection at the latest.
@@ -63,14 +63,22 @@ pub struct Admissions {
 
 /// Which of them grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub enum Outcome {
+    /// A machine was let in.
     Admitted,
+    /// One was not, and why.
     Refused(Refused),
+    /// One belongs to another grid.
     WrongGrid,
+    /// One did not come to the end of the handshake.
     Unfinished,
+    /// An address was not listened to.
     HeldOff,
+    /// A machine became one of the grid.
     Joined,
+    /// Another machine did not let this one in, and why.
     RefusedByOther(Refused),
+    /// An administrator revoked another.
     RevokedInVain,
 }
 
@@ -137,6 +145,16 @@ pub enum Unauthorised {
     Refused(Refused),
 }
 
+impl From<Unauthorised> for DeclineReason {
+    fn from(error: Unauthorised) -> Self {
+        match error {
+            Unauthorised::Signature => Self::Forged,
+            Unauthorised::Role => Self::Role,
+            Unauthorised::Refused(_) => Self::Stranger,
+        }
+    }
+}
+
 /// What an invitation grants.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer {
@@ -194,9 +212,11 @@ pub struct Gate {
 
 /// What a certificate is renewed by: whom to ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RenewFrom {
-    pub(crate) peer: PeerId,
-    pub(crate) address: String,
+pub struct RenewFrom {
+    /// The administrator.
+    pub peer: PeerId,
+    /// Where it listens.
+    pub address: String,
 }
 
 impl Gate {
@@ -294,7 +314,8 @@ impl Gate {
         }
     }
 
-    pub(crate) fn count(&self, outcome: Outcome) {
+    /// Counts how an admission ended.
+    pub fn count(&self, outcome: Outcome) {
         let counters = &self.counters;
         let counter = match outcome {
             Outcome::Admitted => &counters.admitted,
@@ -323,7 +344,7 @@ impl Gate {
     }
 
     /// Why the latest machine to refuse this one did, where none has let it in since.
-    pub(crate) fn refused_as(&self) -> Option<Refused> {
+    pub fn refused_as(&self) -> Option<Refused> {
         Refused::from_code(self.counters.refused_as.load(Ordering::Relaxed))
     }
 
@@ -334,7 +355,7 @@ impl Gate {
     // ---- who comes ----
 
     /// What this machine shows to others.
-    pub(crate) fn hello(&self) -> message::Hello {
+    pub fn hello(&self) -> message::Hello {
         let state = self.state();
         message::Hello { chain: state.chain.encode(), digest: state.digest() }
     }
@@ -343,7 +364,7 @@ impl Gate {
     ///
     /// # Errors
     /// Why it does not.
-    pub(crate) fn admit(&self, peer: PeerId, hello: &message::Hello) -> Result<(), Refused> {
+    pub fn admit(&self, peer: PeerId, hello: &message::Hello) -> Result<(), Refused> {
         self.admit_at(peer, hello, now_s())
     }
 
@@ -358,7 +379,7 @@ impl Gate {
     }
 
     /// Why a machine that was let in must go now, if it must.
-    pub(crate) fn objection(&self, peer: PeerId) -> Option<Refused> {
+    pub fn objection(&self, peer: PeerId) -> Option<Refused> {
         self.objection_at(peer, now_s())
     }
 
@@ -369,8 +390,8 @@ impl Gate {
     }
 
     /// What a machine that is connected may do.
-    #[cfg(test)]
-    pub(crate) fn role_of(&self, peer: PeerId) -> Option<Role> {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn role_of(&self, peer: PeerId) -> Option<Role> {
         self.state().admitted.get(&peer).map(|admitted| admitted.chain.own.terms.role)
     }
 
@@ -384,7 +405,7 @@ impl Gate {
     }
 
     /// Forgets machines that are not connected, except those that were let in just now: theirs is on its way.
-    pub(crate) fn keep(&self, is_connected: impl Fn(PeerId) -> bool) {
+    pub fn keep(&self, is_connected: impl Fn(PeerId) -> bool) {
         let now_s = now_s();
         self.state().admitted.retain(|peer, admitted| is_connected(*peer) || now_s < admitted.since_s + ON_ITS_WAY_S);
     }
@@ -392,12 +413,12 @@ impl Gate {
     // ---- addresses ----
 
     /// This agent can be reached here.
-    pub(crate) fn listens_on(&self, address: &Multiaddr) {
+    pub fn listens_on(&self, address: &Multiaddr) {
         self.state().addresses.push(address.clone());
     }
 
     /// It cannot be any more.
-    pub(crate) fn listens_no_more_on(&self, address: &Multiaddr) {
+    pub fn listens_no_more_on(&self, address: &Multiaddr) {
         self.state().addresses.retain(|other| other != address);
     }
 
@@ -468,7 +489,7 @@ impl State {
 
     /// Addresses for others: loopback ones only where there are no others.
     fn reachable_at(&self) -> impl Iterator<Item = String> {
-        let is_far = |address: &Multiaddr| parse_address(address).is_ok_and(|(socket, _)| !socket.ip().is_loopback());
+        let is_far = |address: &Multiaddr| address::parse(address).is_ok_and(|(socket, _)| !socket.ip().is_loopback());
         let some_are_far = self.addresses.iter().any(is_far);
         let reachable = self.addresses.iter().filter(move |address| !some_are_far || is_far(address));
         reachable.map(ToString::to_string)
@@ -480,10 +501,10 @@ pub fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 impl Gate {
     /// The gate of a machine that `signer` has certified: the grid's key, or, with its certificate, an administrator.
-    pub(crate) fn certified(
+    pub fn certified(
         machine: &Keypair,
         terms: Terms,
         signer: &ed25519::Keypair,

@@ -80,7 +80,7 @@ impl Gate {
     ///
     /// # Errors
     /// [`Refused::NotInvited`], [`Refused::Revoked`] or [`Refused::CannotIssue`].
-    pub(crate) fn welcome(&self, guest: PeerId, secret: &[u8]) -> Result<message::Welcome, Refused> {
+    pub fn welcome(&self, guest: PeerId, secret: &[u8]) -> Result<message::Welcome, Refused> {
         self.welcome_at(guest, secret, now_s())
     }
 
@@ -123,7 +123,7 @@ impl Gate {
     }
 
     /// Whom to ask for a new certificate now; none while the present one is in its first half.
-    pub(crate) fn wants_renewal(&self) -> Option<RenewFrom> {
+    pub fn wants_renewal(&self) -> Option<RenewFrom> {
         self.wants_renewal_at(now_s())
     }
 
@@ -161,7 +161,7 @@ impl Gate {
     }
 
     /// Takes the answer to a request for renewal.
-    pub(crate) fn renewed(&self, answer: &[u8]) {
+    pub fn renewed(&self, answer: &[u8]) {
         let chain = match message::Renewal::decode(answer) {
             Ok(message::Renewal(Ok(chain))) => chain,
             Ok(message::Renewal(Err(refused))) => {

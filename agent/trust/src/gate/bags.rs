@@ -33,22 +33,17 @@ impl Gate {
     }
 
     /// Of what the keys of this machine's bags come: always the same, and not to be foreseen without the machine's key.
-    pub(crate) fn bag_secret(&self) -> [u8; 32] {
+    pub fn bag_secret(&self) -> [u8; 32] {
         blake3::derive_key("idlewood 2026 bag keys v1", &self.machine.to_bytes())
     }
 
     /// Signs what this machine says of tasks that it ran.
-    pub(crate) fn sign_results(&self, batch: &Batch) -> [u8; 64] {
+    pub fn sign_results(&self, batch: &Batch) -> [u8; 64] {
         batch.sign(&self.machine)
     }
 
     /// Signs what a task of this machine's goes on from; the signature precedes it in the blob that requests name.
-    pub(crate) fn sign_checkpoint(
-        &self,
-        bag: &[u8; 32],
-        index: u64,
-        checkpoint: &[u8],
-    ) -> [u8; CHECKPOINT_ADDED_BYTES] {
+    pub fn sign_checkpoint(&self, bag: &[u8; 32], index: u64, checkpoint: &[u8]) -> [u8; CHECKPOINT_ADDED_BYTES] {
         checkpoint::sign_checkpoint(&self.machine, bag, index, checkpoint)
     }
 

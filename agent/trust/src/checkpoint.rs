@@ -13,7 +13,7 @@ use super::canonical;
 const DOMAIN: &[u8] = b"idlewood checkpoint v1";
 
 /// What precedes a checkpoint in its blob: the signature.
-pub(crate) const CHECKPOINT_ADDED_BYTES: usize = 64;
+pub const CHECKPOINT_ADDED_BYTES: usize = 64;
 
 fn body(bag: &[u8; 32], index: u64, checkpoint: &[u8]) -> Vec<u8> {
     [bag.as_slice(), &index.to_be_bytes(), blake3::hash(checkpoint).as_bytes()].concat()
@@ -30,7 +30,7 @@ pub(super) fn sign_checkpoint(
 }
 
 /// The checkpoint in a blob, if `submitter` has signed it for this very task.
-pub(crate) fn open_checkpoint<'a>(blob: &'a [u8], bag: &[u8; 32], index: u64, submitter: PeerId) -> Option<&'a [u8]> {
+pub fn open_checkpoint<'a>(blob: &'a [u8], bag: &[u8; 32], index: u64, submitter: PeerId) -> Option<&'a [u8]> {
     let (signature, checkpoint) = blob.split_first_chunk()?;
     canonical::is_signed_by(&submitter.0, DOMAIN, &body(bag, index, checkpoint), signature).then_some(checkpoint)
 }

@@ -14,7 +14,7 @@ use idlewood_units::FILES_MAX;
 use serde::{Deserialize, Serialize};
 
 use self::bounded::{at_most, at_most_pairs};
-use crate::envelope::Label;
+use crate::label::Label;
 
 /// Version of the forms below.
 pub const MANIFEST_VERSION: u32 = 1;
