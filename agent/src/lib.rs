@@ -11,8 +11,6 @@ pub mod cli;
 pub mod client;
 pub mod control;
 pub mod demo;
-pub mod fetch;
-pub mod net;
 pub mod node;
 pub mod output;
 mod policy;

@@ -10,15 +10,13 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use idlewood_store::{StateLock, StoreError};
-use idlewood_trust::identity;
-use idlewood_trust::{Invitation, Membership, MembershipError, Role, now_s};
+use idlewood_trust::{Invitation, Membership, MembershipError, Role, identity, now_s};
 use idlewood_units::Span;
 use idlewood_units::clock::iso_s;
 use serde::Serialize;
 
 use super::{BadUsage, Context};
 use crate::api::{InvitationView, InviteRequest, RevokeRequest};
-use crate::net;
 use crate::output::{self, Column, Format, Table};
 
 /// Longest passphrase file.
@@ -258,7 +256,7 @@ fn join(context: &Context, from: Option<&str>) -> anyhow::Result<ExitCode> {
     let _lock = lock(context)?;
     let machine = identity::load_or_create(&context.state_dir)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
-    let membership = runtime.block_on(net::join(&context.state_dir, &machine, &invitation))?;
+    let membership = runtime.block_on(idlewood_net::join(&context.state_dir, &machine, &invitation))?;
     let grid = GridJson::of(&membership)?;
     print(context, &grid, |out| {
         let name = output::printable(&grid.name);

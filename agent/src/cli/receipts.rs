@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
-use idlewood_trust::identity;
-use idlewood_trust::{Ending, RECEIPT_BYTES_MAX, Receipt};
+use idlewood_trust::{Ending, RECEIPT_BYTES_MAX, Receipt, identity};
 use serde::Serialize;
 
 use super::Context;

@@ -11,8 +11,7 @@ use axum::http::StatusCode;
 use axum::routing::post;
 use axum::{Json, Router};
 use idlewood_overlay::PeerId;
-use idlewood_trust::identity;
-use idlewood_trust::{Gate, GateError, Offer};
+use idlewood_trust::{Gate, GateError, Offer, identity};
 use idlewood_units::clock::iso_s;
 
 use super::{Answer, Failure, parse};

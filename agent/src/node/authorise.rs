@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use idlewood_blobs::To;
+use idlewood_net::fetch::{Fetcher, Origin};
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::{Approval, BagHeader, BagId, BlobId, DeclineReason, Event};
 use idlewood_trust::envelope::Opened;
@@ -18,7 +19,6 @@ use idlewood_units::clock::wall_now;
 
 use super::driver::{Done, Driver};
 use super::task::{PrepareError, SIGNED_BYTES_MAX, Supplies};
-use crate::fetch::{Fetcher, Origin};
 use crate::settings::Objection;
 
 /// How long what was signed is waited for: its submitter counts a request that nobody speaks of after 15 s as lost.

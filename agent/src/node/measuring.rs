@@ -5,13 +5,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use idlewood_net::fetch::Origin;
 use idlewood_scheduler::{BagId, Event, TaskId, TaskOutcome, TaskResult};
 use idlewood_worker::WorkerEvent;
 use tokio::task::{AbortHandle, Id};
 
 use super::driver::{Done, Driver};
 use super::task::{self, Collected, Ended, Preparation, PrepareError, Prepared};
-use crate::fetch::Origin;
 
 /// How long the first task of a bag may run to show how long a task takes.
 const MEASURE_LIMIT: Duration = Duration::from_secs(60);

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use blake3::Hash;
 use idlewood_blobs::{BlobError, Blobs, To};
+use idlewood_net::fetch::{FetchError, Fetcher, Origin};
 use idlewood_overlay::{Contact, PeerId};
 use idlewood_scheduler::{BagHeader, BagId, BlobId, Checkpoint, TaskId};
 use idlewood_trust::label::Label;
@@ -24,7 +25,6 @@ pub(super) use self::ended::{Collected, Ended, collect, collect_untouched, not_p
 use super::checkpoints;
 use super::homes::{Home, Homes};
 use super::pin::Pin;
-use crate::fetch::{FetchError, Fetcher, Origin};
 use crate::settings::{Bags, Objection};
 
 /// Most that is kept of each of stdout and stderr. Our choice: what exceeds it belongs in an output file.

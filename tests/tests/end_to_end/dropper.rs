@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use idlewood::net::{NetEvent, NetHandle};
+use idlewood_net::{NetEvent, NetHandle};
 use idlewood_overlay::{Contact, Node, Time, WallTime};
 use idlewood_scheduler::{Config, DeclineReason, Effect, Event, Message, Peer};
 use idlewood_trust::Gate;

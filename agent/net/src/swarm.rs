@@ -19,6 +19,7 @@ use libp2p::{
 use tracing::warn;
 
 use super::admission::Admission;
+use super::bounds::{CONNECT_TIMEOUT, IN_FLIGHT_MAX};
 use super::reach::{AddressError, Reach, Within};
 use super::throttle;
 use super::wire::{Codec, Traffic};
@@ -31,15 +32,8 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// libp2p's 15 s would be a third of what a quiet grid does.
 const PING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Longest time from a dial to a connection that is admitted.
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// Longest time for one request and its answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Requests under way to one peer; the rest waits in order. With 50 ms to the peer and back: 640 messages a second; a
-/// few of the answers may wait some milliseconds more (`answers`).
-pub(super) const IN_FLIGHT_MAX: usize = 32;
 
 /// Streams of one connection: ours and the peer's, and some for chunks.
 const STREAMS_MAX: usize = 3 * IN_FLIGHT_MAX;

@@ -28,7 +28,7 @@ use tracing::{debug, warn};
 use self::places::{Place, Places};
 pub(crate) use self::sources::Patience;
 use self::sources::Sources;
-use crate::net::{self, ChunkReply, NetHandle};
+use crate::{ChunkReply, NetHandle};
 
 /// Between two tries where all sources are busy: the first pause. It doubles each time nothing comes.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
@@ -338,7 +338,7 @@ impl Inner {
             let left = left.as_secs();
             return Err(SourceError::Source(format!("{peer:?} answers too slowly, and is left alone for {left} s")));
         }
-        let reply = self.net.chunk(source, net::Wanted { hash, offset, bag: of, key }).await;
+        let reply = self.net.chunk(source, crate::Wanted { hash, offset, bag: of, key }).await;
         let bytes = if let Ok(ChunkReply::Chunk { bytes, .. }) = &reply { bytes.len() } else { 0 };
         if let Some(alone) = self.sources.answered(Instant::now(), peer, asked.elapsed(), bytes) {
             warn!(source = ?peer, alone_s = alone.as_secs(), "a source answers too slowly, or not at all, and is left alone");

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     const PEER: PeerId = PeerId([1; 32]);
-    const PIECE: usize = crate::net::CHUNK_BYTES_MAX;
+    const PIECE: usize = crate::CHUNK_BYTES_MAX;
 
     const SECOND: Duration = Duration::from_secs(1);
 

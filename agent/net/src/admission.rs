@@ -32,6 +32,8 @@ use libp2p::identity::Keypair;
 use libp2p::{Multiaddr, noise, tcp, yamux};
 use tracing::debug;
 
+use super::bounds::CONNECT_TIMEOUT;
+use super::causes::{find, innermost};
 use super::{identity, reach};
 
 /// Why a connection did not come about.
@@ -317,7 +319,7 @@ pub(crate) async fn ask_to_join(
         .upgrade(Version::V1Lazy)
         .authenticate(guest)
         .multiplex(yamux::Config::default())
-        .timeout(super::swarm::CONNECT_TIMEOUT);
+        .timeout(CONNECT_TIMEOUT);
     let options = DialOpts { role: Endpoint::Dialer, port_use: PortUse::New };
     let dialled = transport.dial(reach::multiaddr(socket), options);
     let error = match dialled.map_err(|error| unreachable(error.to_string()))?.await {
@@ -327,21 +329,9 @@ pub(crate) async fn ask_to_join(
             Some(AdmissionError::Refused(Refused::NotTheirs)) => {
                 "another machine lives there than the one that issued the invitation".to_owned()
             }
-            Some(_) | None => super::outwards::innermost(&error),
+            Some(_) | None => innermost(&error),
         },
     };
     let welcome = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
     welcome.ok_or_else(|| unreachable(error))
-}
-
-/// The first error of type `E` in the chain of causes. I/O errors that wrap another one do not name it as their cause.
-pub(super) fn find<'a, E: std::error::Error + 'static>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a E> {
-    if let Some(found) = error.downcast_ref() {
-        return Some(found);
-    }
-    let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-    match wrapped {
-        Some(wrapped) => find(wrapped),
-        None => error.source().and_then(find),
-    }
 }

@@ -8,7 +8,7 @@
 //! room left for those that this agent dials. A peer is dialled at its contact's address, and where that does not answer,
 //! where the peer said last that it listens (identify).
 //!
-//! Agents that listen on the network find each other by mDNS.
+//! Agents that listen on the network find each other by mDNS. Blobs are got by [`fetch`].
 //!
 //! Left out: discovery beyond the local network (the overlay keeps its own neighbours; Kademlia cost 2.2 MB and much CPU
 //! per swarm), QUIC and NAT traversal, and what the bytes mean.
@@ -16,6 +16,9 @@
 mod addresses;
 mod admission;
 mod answers;
+mod bounds;
+mod causes;
+pub mod fetch;
 mod found;
 mod joining;
 mod outwards;
@@ -60,8 +63,7 @@ use swarm::Limits;
 pub use admission::JoinError;
 pub use joining::{JoiningError, join};
 pub use rate::{Rate, Rates};
-pub(crate) use reach::loopback_address;
-pub use reach::{AddressError, Reach};
+pub use reach::{AddressError, Reach, loopback_address};
 pub use wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX};
 
 /// Commands that wait for the task: more than there is room for messages ([`room`]), so that it never turns one away.

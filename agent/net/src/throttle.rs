@@ -24,7 +24,8 @@ use libp2p::swarm::{
 use libp2p::{Multiaddr, PeerId};
 use tracing::debug;
 
-use super::admission::{AdmissionError, find};
+use super::admission::AdmissionError;
+use super::causes::find;
 
 /// Handshakes of one address under way: a quarter of all. Our choice: more than a room behind one NAT begins at once.
 const PENDING_PER_ADDRESS_MAX: usize = 32;

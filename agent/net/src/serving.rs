@@ -12,9 +12,9 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
+use super::bounds::IN_FLIGHT_MAX;
 use super::rate::Allowance;
 use super::shares::Turns;
-use super::swarm::IN_FLIGHT_MAX;
 use super::task::Task;
 use super::wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request};
 use super::{Counters, NetEvent, Rates};

@@ -18,13 +18,14 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::admission::AdmissionError;
+use super::causes::{find, innermost};
 use super::rate::Allowance;
 use super::reach::Reach;
 use super::room::{Kind, Share};
 use super::task::{Task, answer};
 use super::waiting::{Queue, Waiting};
 use super::wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request};
-use super::{ChunkError, ChunkReply, Counters, DialError, Item, Outbound, Wanted, admission, identity, reach};
+use super::{ChunkError, ChunkReply, Counters, DialError, Item, Outbound, Wanted, identity, reach};
 
 /// After a failed dial the same address is not dialled again for this long, and a peer is not reported lost twice
 /// within it.
@@ -476,7 +477,7 @@ pub(super) fn dial_error(address: Multiaddr, error: &SwarmDialError) -> DialErro
         SwarmDialError::WrongPeerId { obtained, .. } => format!("another agent lives there ({obtained})"),
         SwarmDialError::Denied { .. } => "too many connections are open".to_owned(),
         SwarmDialError::Transport(errors) => match errors.first() {
-            Some((_, TransportError::Other(error))) => match admission::find(error) {
+            Some((_, TransportError::Other(error))) => match find(error) {
                 Some(AdmissionError::WrongGrid) => return DialError::OtherGrid(address),
                 Some(AdmissionError::RefusedByOther(refused)) => return DialError::Refused(address, *refused),
                 Some(AdmissionError::Refused(refused)) => format!("an agent answers, but {refused}"),
@@ -494,16 +495,7 @@ pub(super) fn dial_error(address: Multiaddr, error: &SwarmDialError) -> DialErro
 /// Whether there is an agent that will not let this machine in so soon: of another grid, or that knows it as revoked.
 fn turns_us_away(error: &std::io::Error) -> bool {
     use AdmissionError::{Refused, RefusedByOther, WrongGrid};
-    matches!(admission::find(error), Some(WrongGrid | RefusedByOther(_) | Refused(_)))
-}
-
-/// The end of the chain of causes says what happened; the rest says through which layers it went.
-pub(super) fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut error = error;
-    while let Some(source) = error.source() {
-        error = source;
-    }
-    error.to_string()
+    matches!(find(error), Some(WrongGrid | RefusedByOther(_) | Refused(_)))
 }
 
 #[cfg(test)]

@@ -71,7 +71,7 @@ impl Reach {
 }
 
 /// A free port of this machine alone.
-pub(crate) fn loopback_address() -> Multiaddr {
+pub fn loopback_address() -> Multiaddr {
     multiaddr((Ipv4Addr::LOCALHOST, 0).into())
 }
 

@@ -10,12 +10,11 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use idlewood::net::{self, ChunkError, NetConfig, NetEvent, NetHandle, Wanted, join};
 use idlewood_blobs::Blobs;
+use idlewood_net::{ChunkError, NetConfig, NetEvent, NetHandle, Wanted, join};
 use idlewood_overlay::Contact;
 use idlewood_scheduler::BagId;
-use idlewood_trust::identity;
-use idlewood_trust::{Gate, Membership, Offer, Role, now_s};
+use idlewood_trust::{Gate, Membership, Offer, Role, identity, now_s};
 use libp2p::core::Endpoint;
 use libp2p::core::transport::{DialOpts, PortUse, Transport as _};
 use libp2p::core::upgrade::OutboundConnectionUpgrade as _;
@@ -85,7 +84,7 @@ impl Node {
         let gate = Arc::new(Gate::open(&keypair, Some(membership)).unwrap());
         let blobs = Arc::new(Blobs::open(&dir.path().join("blobs"), 64 << 20).unwrap());
         let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
-        let (net, mut events) = net::start(NetConfig { keypair, gate: gate.clone(), listen }, blobs).unwrap();
+        let (net, mut events) = idlewood_net::start(NetConfig { keypair, gate: gate.clone(), listen }, blobs).unwrap();
         let Some(NetEvent::Listening(address)) = events.recv().await else { panic!("it does not listen") };
         let contact = Contact { peer, incarnation: 1, address: address.to_string().into(), nonce: None };
         Self { net, events, contact, gate, _dir: dir }

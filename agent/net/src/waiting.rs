@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::bounds::IN_FLIGHT_MAX;
 use super::room::Kind;
-use super::swarm::IN_FLIGHT_MAX;
 use super::{Item, Outbound};
 
 /// Words about the grid, and requests for pieces, that wait for one peer. Messages have their bound in [`super::room`].
