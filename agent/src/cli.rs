@@ -40,9 +40,9 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+use idlewood_api::client::{Client, ClientError};
 use idlewood_units::Span;
 
-use crate::client::{Client, ClientError};
 use crate::output::{self, Format};
 use crate::submit::SubmitError;
 

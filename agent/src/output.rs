@@ -13,7 +13,7 @@ use std::io::{self, IsTerminal as _, Write};
 use idlewood_units::steers;
 use serde::Serialize;
 
-use crate::api::{BagState, ErrorBody};
+use idlewood_api::{BagState, ErrorBody};
 
 /// Hex digits of an id that people see.
 const SHORT_ID_DIGITS: usize = 12;

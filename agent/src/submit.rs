@@ -22,7 +22,7 @@ use idlewood_trust::manifest::{DISK_BYTES_DEFAULT, Entry, INPUT_BYTES_MAX, Input
 use idlewood_units::{Span, TASKS_MAX};
 use idlewood_worker::{ProgramError, check_program};
 
-use crate::api::SubmitRequest;
+use idlewood_api::SubmitRequest;
 
 use options::Options;
 

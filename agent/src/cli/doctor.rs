@@ -9,12 +9,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use idlewood_api::client::{Client, ClientError};
+use idlewood_api::{Disk, Status};
 use idlewood_sensing::{Source, SourceName, Unavailable, cpu, power, programs};
 use serde::Serialize;
 
 use super::Context;
-use crate::api::{Disk, Status};
-use crate::client::{Client, ClientError};
 use crate::output::{self, Column, Format, Table};
 use crate::settings;
 

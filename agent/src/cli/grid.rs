@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
+use idlewood_api::{InvitationView, InviteRequest, RevokeRequest};
 use idlewood_store::{StateLock, StoreError};
 use idlewood_trust::{Invitation, Membership, MembershipError, Role, identity, now_s};
 use idlewood_units::Span;
@@ -16,7 +17,6 @@ use idlewood_units::clock::iso_s;
 use serde::Serialize;
 
 use super::{BadUsage, Context};
-use crate::api::{InvitationView, InviteRequest, RevokeRequest};
 use crate::output::{self, Column, Format, Table};
 
 /// Longest passphrase file.

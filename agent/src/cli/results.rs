@@ -27,6 +27,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use idlewood_api::client::{Client, ClientError};
+use idlewood_api::{Bag, BagState, TaskResult};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_trust::manifest::{TaskOutput, is_file_name};
 use idlewood_units::Numbers;
@@ -35,8 +37,6 @@ use serde::Serialize;
 use super::bag::WhichBag;
 use super::interrupt::Interrupt;
 use super::{BadUsage, Context};
-use crate::api::{Bag, BagState, TaskResult};
-use crate::client::{Client, ClientError};
 use crate::output::{self, Format};
 
 /// Problems that are named; as JSON all are.

@@ -7,12 +7,12 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use blake3::Hash;
+use idlewood_api::client::Client;
 use idlewood_scheduler::Replication;
 use idlewood_trust::manifest::Input;
 
 use super::follow::{self, View};
 use super::{BadUsage, Context};
-use crate::client::Client;
 use crate::output::{self, Format};
 use crate::submit::options::Options;
 use crate::submit::{self, Plan};

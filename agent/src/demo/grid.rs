@@ -15,8 +15,7 @@ use libp2p::identity::Keypair;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::api;
-use crate::client::Client;
+use idlewood_api::client::Client;
 
 /// How long an agent may take to answer after its start.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -80,7 +79,7 @@ impl Agent {
         Ok(Client::open(&self.directory)?)
     }
 
-    pub(crate) fn status(&self) -> anyhow::Result<api::Status> {
+    pub(crate) fn status(&self) -> anyhow::Result<idlewood_api::Status> {
         Ok(self.client()?.status()?)
     }
 

@@ -45,7 +45,6 @@ use super::receipts::Leaving;
 use super::runs::Runs;
 use super::submission::Accepted;
 use super::task::{Collected, Preparation, Supplies};
-use crate::api;
 
 /// How often time alone is looked at: absences, and what of the owner's policy depends on it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -119,14 +118,14 @@ pub(super) enum Done {
     },
     Accepted {
         result: Result<Box<Accepted>, super::Refusal>,
-        reply: Reply<api::Bag>,
+        reply: Reply<idlewood_api::Bag>,
     },
     AcceptLost,
     RerunReady {
         bag: BagId,
         tasks: Option<IntervalSet>,
         needs: Result<Box<Needs>, super::Refusal>,
-        reply: Reply<api::Bag>,
+        reply: Reply<idlewood_api::Bag>,
     },
     ManifestRead {
         bag: BagId,
@@ -222,7 +221,7 @@ pub(super) struct Driver {
     /// When the first task of a bag of this machine began to run here.
     pub(super) first_starts: BTreeMap<BagId, Time>,
     /// Submissions that wait to be durable.
-    pub(super) submitting: BTreeMap<BagId, Reply<api::Bag>>,
+    pub(super) submitting: BTreeMap<BagId, Reply<idlewood_api::Bag>>,
     /// Who cancels or removes a bag and waits until that is durable.
     pub(super) ending: BTreeMap<BagId, Vec<Ending>>,
     effects: Vec<Effect>,

@@ -15,7 +15,6 @@ use super::driver::{Done, Driver};
 use super::handle::Reply;
 use super::pin::Pin;
 use super::views::answer;
-use crate::api;
 
 /// Submissions that are checked and kept at the same time.
 const ACCEPTING_MAX: usize = 64;
@@ -31,7 +30,7 @@ pub(super) struct Accepted {
 
 impl Driver {
     /// Makes the manifest and keeps everything durably, beside the loop.
-    pub(super) fn submit(&mut self, request: api::SubmitRequest, reply: Reply<api::Bag>) {
+    pub(super) fn submit(&mut self, request: idlewood_api::SubmitRequest, reply: Reply<idlewood_api::Bag>) {
         if self.accepting >= ACCEPTING_MAX {
             let why = format!("{ACCEPTING_MAX} submissions are being taken already: submit it again in a moment");
             return answer(reply, Err(Refusal::Unavailable(why)));
@@ -53,7 +52,7 @@ impl Driver {
     }
 
     /// Hands the bag to the peer; whoever submitted it hears of it when that is durable too.
-    pub(super) fn accepted(&mut self, result: Result<Box<Accepted>, Refusal>, reply: Reply<api::Bag>) {
+    pub(super) fn accepted(&mut self, result: Result<Box<Accepted>, Refusal>, reply: Reply<idlewood_api::Bag>) {
         self.accepting -= 1;
         let Accepted { submission, manifest, pins } = match result {
             Ok(accepted) => *accepted,
@@ -82,7 +81,7 @@ fn accept(
     blobs: &Arc<Blobs>,
     gate: &Gate,
     submitter: PeerId,
-    request: api::SubmitRequest,
+    request: idlewood_api::SubmitRequest,
 ) -> Result<Accepted, Refusal> {
     let mut manifest = Manifest {
         version: MANIFEST_VERSION,

@@ -1,6 +1,8 @@
-//! The control API's words: what the CLI and an agent say to each other, as JSON over loopback HTTP.
+//! The control API's words: what the CLI and an agent say to each other, as JSON over loopback HTTP; and its [`client`].
 //!
 //! Times are ISO-8601 UTC, durations seconds as numbers, ids lower-case hex.
+
+pub mod client;
 
 use std::collections::BTreeMap;
 

@@ -22,7 +22,10 @@ use serde::de::DeserializeOwned;
 use ureq::http::Response;
 use ureq::{Agent, Body};
 
-use crate::api::{self, Endpoint, ErrorBody, PauseRequest};
+use crate::{
+    Bag, BagDetail, BlobBody, Endpoint, ErrorBody, InvitationView, InviteRequest, PauseRequest, Peers, Receipt,
+    RerunRequest, RevokeRequest, RevokedView, Status, SubmitRequest, TaskResult, Ticket,
+};
 
 /// Name of the file in the state directory that says where the agent is.
 pub const ENDPOINT_FILE: &str = "control.json";
@@ -184,7 +187,7 @@ impl Client {
     ///
     /// # Errors
     /// As all methods here: [`ClientError`].
-    pub fn status(&self) -> Result<api::Status, ClientError> {
+    pub fn status(&self) -> Result<Status, ClientError> {
         self.get("/v1/status")
     }
 
@@ -192,7 +195,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn peers(&self) -> Result<api::Peers, ClientError> {
+    pub fn peers(&self) -> Result<Peers, ClientError> {
         self.get("/v1/peers")
     }
 
@@ -200,7 +203,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn bags(&self) -> Result<Vec<api::Bag>, ClientError> {
+    pub fn bags(&self) -> Result<Vec<Bag>, ClientError> {
         self.get("/v1/bags")
     }
 
@@ -208,7 +211,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn bag(&self, id: &str) -> Result<api::BagDetail, ClientError> {
+    pub fn bag(&self, id: &str) -> Result<BagDetail, ClientError> {
         self.get(&format!("/v1/bags/{id}"))
     }
 
@@ -216,7 +219,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn results(&self, id: &str) -> Result<Vec<api::TaskResult>, ClientError> {
+    pub fn results(&self, id: &str) -> Result<Vec<TaskResult>, ClientError> {
         let mut all = Vec::new();
         self.each_result(id, 0..=u64::MAX, |result| all.push(result))?;
         Ok(all)
@@ -230,13 +233,13 @@ impl Client {
         &self,
         id: &str,
         tasks: RangeInclusive<u64>,
-        mut each: impl FnMut(api::TaskResult),
+        mut each: impl FnMut(TaskResult),
     ) -> Result<(), ClientError> {
         let (from, last) = tasks.into_inner();
         let mut next = Some(from).filter(|from| *from <= last);
         while let Some(from) = next {
             let most = (last - from).saturating_add(1).min(RESULTS_TOGETHER);
-            let page: Vec<api::TaskResult> = self.get(&format!("/v1/bags/{id}/results?from={from}&most={most}"))?;
+            let page: Vec<TaskResult> = self.get(&format!("/v1/bags/{id}/results?from={from}&most={most}"))?;
             let behind = page.last().and_then(|result| result.index.checked_add(1));
             next = behind.filter(|next| page.len() as u64 == most && *next > from && *next <= last);
             page.into_iter().filter(|result| result.index <= last).for_each(&mut each);
@@ -248,7 +251,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn output(&self, id: &str, result: &api::TaskResult) -> Result<Vec<u8>, ClientError> {
+    pub fn output(&self, id: &str, result: &TaskResult) -> Result<Vec<u8>, ClientError> {
         if result.output_bytes > SMALL_OUTPUT_BYTES_MAX as u64 {
             return self.download(&result.output);
         }
@@ -263,7 +266,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn receipts(&self, id: &str) -> Result<Vec<api::Receipt>, ClientError> {
+    pub fn receipts(&self, id: &str) -> Result<Vec<Receipt>, ClientError> {
         self.get(&format!("/v1/bags/{id}/receipts"))
     }
 
@@ -271,7 +274,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn submit(&self, request: &api::SubmitRequest) -> Result<api::Bag, ClientError> {
+    pub fn submit(&self, request: &SubmitRequest) -> Result<Bag, ClientError> {
         self.post("/v1/bags", request, SUBMIT_WAIT)
     }
 
@@ -279,7 +282,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn cancel(&self, id: &str) -> Result<api::Bag, ClientError> {
+    pub fn cancel(&self, id: &str) -> Result<Bag, ClientError> {
         self.post(&format!("/v1/bags/{id}/cancel"), &serde_json::json!({}), ANSWER_WAIT)
     }
 
@@ -287,7 +290,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn rerun(&self, id: &str, request: &api::RerunRequest) -> Result<api::Bag, ClientError> {
+    pub fn rerun(&self, id: &str, request: &RerunRequest) -> Result<Bag, ClientError> {
         self.post(&format!("/v1/bags/{id}/rerun"), request, ANSWER_WAIT)
     }
 
@@ -295,7 +298,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn remove(&self, id: &str) -> Result<api::Bag, ClientError> {
+    pub fn remove(&self, id: &str) -> Result<Bag, ClientError> {
         self.post(&format!("/v1/bags/{id}/remove"), &serde_json::json!({}), ANSWER_WAIT)
     }
 
@@ -303,7 +306,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn ticket(&self, id: &str, results: bool) -> Result<api::Ticket, ClientError> {
+    pub fn ticket(&self, id: &str, results: bool) -> Result<Ticket, ClientError> {
         self.get(&format!("/v1/bags/{id}/ticket?results={results}"))
     }
 
@@ -311,7 +314,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn pause(&self, span: Option<Duration>) -> Result<api::Status, ClientError> {
+    pub fn pause(&self, span: Option<Duration>) -> Result<Status, ClientError> {
         let request = PauseRequest { for_s: span.map(|span| span.as_secs_f64()) };
         self.post("/v1/pause", &request, ANSWER_WAIT)
     }
@@ -320,7 +323,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn resume(&self) -> Result<api::Status, ClientError> {
+    pub fn resume(&self) -> Result<Status, ClientError> {
         self.post("/v1/resume", &serde_json::json!({}), ANSWER_WAIT)
     }
 
@@ -328,7 +331,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn finish(&self) -> Result<api::Status, ClientError> {
+    pub fn finish(&self) -> Result<Status, ClientError> {
         self.post("/v1/finish", &serde_json::json!({}), ANSWER_WAIT)
     }
 
@@ -336,7 +339,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn invite(&self, request: &api::InviteRequest) -> Result<api::InvitationView, ClientError> {
+    pub fn invite(&self, request: &InviteRequest) -> Result<InvitationView, ClientError> {
         self.post("/v1/grid/invite", request, ANSWER_WAIT)
     }
 
@@ -344,7 +347,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn revoke(&self, request: &api::RevokeRequest) -> Result<api::RevokedView, ClientError> {
+    pub fn revoke(&self, request: &RevokeRequest) -> Result<RevokedView, ClientError> {
         self.post("/v1/grid/revoke", request, ANSWER_WAIT)
     }
 
@@ -371,7 +374,7 @@ impl Client {
         let url = self.url(&format!("/v1/blobs?blob={hash}"));
         let request = self.http.post(url).header("Authorization", self.bearer());
         let request = request.config().timeout_recv_response(Some(SUBMIT_WAIT)).build();
-        let body: api::BlobBody = self.read(request.send(file))?;
+        let body: BlobBody = self.read(request.send(file))?;
         if body.blob == hash.to_hex().as_str() {
             return Ok(());
         }
