@@ -16,13 +16,13 @@ use std::io::{IsTerminal as _, Seek as _, Write as _};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use idlewood_api::client::Client;
+use idlewood_api::{BagState, SubmitRequest, TaskResult};
+use idlewood_trust::manifest::Input;
 use serde::Serialize;
 
 use self::processes::{Usage, own_cpu, usage};
-use crate::api::{BagState, SubmitRequest, TaskResult};
-use crate::client::Client;
 use crate::demo::grid::{Grid, Interrupt};
-use crate::manifest::Input;
 
 /// The task programs: `agent/tasks/{noop,spin,distinct}`, built by `agent/tasks/build.sh`.
 const NOOP_PROGRAM: &[u8] = include_bytes!("../tasks/noop/noop.wasm");

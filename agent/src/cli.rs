@@ -40,11 +40,11 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+use idlewood_api::client::{Client, ClientError};
+use idlewood_units::Span;
 
-use crate::client::{Client, ClientError};
 use crate::output::{self, Format};
 use crate::submit::SubmitError;
-use crate::submit::values::Span;
 
 use interrupt::Interrupted;
 
@@ -181,7 +181,7 @@ fn dispatch(cli: Cli, entries: Option<Vec<String>>) -> anyhow::Result<ExitCode> 
     }
     // A worker has no environment, hence no state directory.
     if matches!(cli.command, Command::Worker) {
-        crate::worker::child::main()
+        idlewood_worker::child::main()
     }
     let context =
         Context { state_dir: state_dir(cli.state_dir)?, config: config_path(cli.config)?, format: cli.output };
@@ -200,7 +200,7 @@ fn dispatch(cli: Cli, entries: Option<Vec<String>>) -> anyhow::Result<ExitCode> 
         Command::Doctor => doctor::run(&context),
         Command::Demo(args) => demo::run(&context, args),
         Command::Bench(args) => bench::run(&context, &args),
-        Command::Worker => crate::worker::child::main(),
+        Command::Worker => idlewood_worker::child::main(),
     }
 }
 

@@ -37,6 +37,11 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
+use idlewood_api::client::ENDPOINT_FILE;
+use idlewood_api::{Endpoint, ErrorBody, PauseRequest, RerunRequest};
+use idlewood_blobs::{BlobError, Blobs};
+use idlewood_trust::Gate;
+use idlewood_trust::manifest::MANIFEST_BYTES_MAX;
 use serde::de::DeserializeOwned;
 use tempfile::NamedTempFile;
 use tokio::net::TcpListener;
@@ -44,11 +49,6 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
-use crate::api::{self, Endpoint, ErrorBody, PauseRequest, RerunRequest};
-use crate::blobs::{BlobError, Blobs};
-use crate::client::ENDPOINT_FILE;
-use crate::grid::Gate;
-use crate::manifest::MANIFEST_BYTES_MAX;
 use crate::node::{NodeHandle, Page, Refusal};
 
 use guard::Guard;
@@ -269,19 +269,19 @@ fn protect(router: Router, guard: Guard) -> Router {
         .layer(middleware::from_fn_with_state(guard, guard::check))
 }
 
-async fn status(State(node): State<NodeHandle>) -> Answer<api::Status> {
+async fn status(State(node): State<NodeHandle>) -> Answer<idlewood_api::Status> {
     Ok(Json(node.status().await?))
 }
 
-async fn peers(State(node): State<NodeHandle>) -> Answer<api::Peers> {
+async fn peers(State(node): State<NodeHandle>) -> Answer<idlewood_api::Peers> {
     Ok(Json(node.peers().await?))
 }
 
-async fn bags(State(node): State<NodeHandle>) -> Answer<Vec<api::Bag>> {
+async fn bags(State(node): State<NodeHandle>) -> Answer<Vec<idlewood_api::Bag>> {
     Ok(Json(node.bags().await?))
 }
 
-async fn bag(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> Answer<api::BagDetail> {
+async fn bag(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> Answer<idlewood_api::BagDetail> {
     Ok(Json(node.bag(&id).await?))
 }
 
@@ -289,7 +289,7 @@ async fn results(
     State(node): State<NodeHandle>,
     UrlPath(id): UrlPath<String>,
     Query(page): Query<Page>,
-) -> Answer<Vec<api::TaskResult>> {
+) -> Answer<Vec<idlewood_api::TaskResult>> {
     Ok(Json(node.results(&id, page).await?))
 }
 
@@ -307,15 +307,15 @@ async fn task_output(
     })
 }
 
-async fn receipts(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> Answer<Vec<api::Receipt>> {
+async fn receipts(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> Answer<Vec<idlewood_api::Receipt>> {
     Ok(Json(node.receipts(&id).await?))
 }
 
-async fn submit(State(node): State<NodeHandle>, body: Result<Bytes, BytesRejection>) -> Answer<api::Bag> {
+async fn submit(State(node): State<NodeHandle>, body: Result<Bytes, BytesRejection>) -> Answer<idlewood_api::Bag> {
     Ok(Json(node.submit(parse(body)?).await?))
 }
 
-async fn cancel(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> Answer<api::Bag> {
+async fn cancel(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> Answer<idlewood_api::Bag> {
     Ok(Json(node.cancel(&id).await?))
 }
 
@@ -323,12 +323,12 @@ async fn rerun(
     State(node): State<NodeHandle>,
     UrlPath(id): UrlPath<String>,
     body: Result<Bytes, BytesRejection>,
-) -> Answer<api::Bag> {
+) -> Answer<idlewood_api::Bag> {
     let RerunRequest { tasks } = parse(body)?;
     Ok(Json(node.rerun(&id, tasks).await?))
 }
 
-async fn remove(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> Answer<api::Bag> {
+async fn remove(State(node): State<NodeHandle>, UrlPath(id): UrlPath<String>) -> Answer<idlewood_api::Bag> {
     Ok(Json(node.remove(&id).await?))
 }
 
@@ -342,20 +342,20 @@ async fn ticket(
     State(node): State<NodeHandle>,
     UrlPath(id): UrlPath<String>,
     Query(query): Query<TicketQuery>,
-) -> Answer<api::Ticket> {
+) -> Answer<idlewood_api::Ticket> {
     Ok(Json(node.ticket(&id, query.results).await?))
 }
 
-async fn pause(State(node): State<NodeHandle>, body: Result<Bytes, BytesRejection>) -> Answer<api::Status> {
+async fn pause(State(node): State<NodeHandle>, body: Result<Bytes, BytesRejection>) -> Answer<idlewood_api::Status> {
     let request: PauseRequest = parse(body)?;
     Ok(Json(node.pause(pause_span(&request)?).await?))
 }
 
-async fn resume(State(node): State<NodeHandle>) -> Answer<api::Status> {
+async fn resume(State(node): State<NodeHandle>) -> Answer<idlewood_api::Status> {
     Ok(Json(node.resume().await?))
 }
 
-async fn finish(State(node): State<NodeHandle>) -> Answer<api::Status> {
+async fn finish(State(node): State<NodeHandle>) -> Answer<idlewood_api::Status> {
     Ok(Json(node.finish().await?))
 }
 

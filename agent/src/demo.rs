@@ -14,15 +14,15 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
+use idlewood_api::{BagState, SubmitRequest};
+use idlewood_trust::manifest::Input;
+use idlewood_worker::speed;
 use rand::rngs::ChaCha8Rng;
 use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use serde::Serialize;
 
 use self::grid::{Grid, Interrupt};
-use crate::api::{self, BagState, SubmitRequest};
-use crate::manifest::Input;
-use crate::speed;
 use crate::tiles::Picture;
 
 /// The task program: `agent/tasks/tile/tile.c`, built by `agent/tasks/build.sh`.
@@ -141,7 +141,7 @@ pub fn run(options: &DemoOptions) -> anyhow::Result<Summary> {
     show.line("checking every tile against an independent render");
     let results = client.results(&bag.id)?;
     let verified = verify::check(&client, &bag.id, &picture, &results, &options.out, &interrupt)?;
-    let statuses: Vec<api::Status> =
+    let statuses: Vec<idlewood_api::Status> =
         grid.agents.iter().filter_map(|agent| agent.client().ok()?.status().ok()).collect();
     let machines: BTreeMap<&str, u64> = results.iter().map(|result| (result.machine.as_str(), 1)).collect();
     let summary = Summary {
@@ -205,11 +205,11 @@ impl Story {
     fn watch(
         &mut self,
         grid: &mut Grid,
-        client: &crate::client::Client,
+        client: &idlewood_api::client::Client,
         id: &str,
         show: &mut Show,
         interrupt: &Interrupt,
-    ) -> anyhow::Result<api::Bag> {
+    ) -> anyhow::Result<idlewood_api::Bag> {
         let begin = Instant::now();
         loop {
             interrupt.check()?;
@@ -346,7 +346,7 @@ impl Show {
         }
     }
 
-    fn progress(&mut self, bag: &api::Bag) {
+    fn progress(&mut self, bag: &idlewood_api::Bag) {
         if self.quiet {
             return;
         }

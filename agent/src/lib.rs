@@ -1,36 +1,17 @@
 //! The idlewood agent: the driver that puts a `Peer` on a real machine, and the command line around it.
 //!
-//! `node` owns the peer; `net`, `store`, `blobs`, `fetch` and `worker` are its means; `control` and `client` are the
-//! two ends of the control API; `cli` and `submit` are what the user types; `demo` shows it all, `bench` says
-//! what small tasks cost.
+//! `node` owns the peer; its means are crates of their own (`idlewood-net`, `-store`, `-blobs`, `-worker`, `-sensing`,
+//! `-trust`). `control` is the agent's end of the control API (`idlewood-api` has the other); `cli` and `submit` are what the
+//! user types; `demo` shows it all, `bench` says what small tasks cost.
 
-pub mod api;
+mod adopting;
 pub mod bench;
-pub mod blobs;
 pub mod cli;
-pub mod client;
-mod clock;
 pub mod control;
 pub mod demo;
-pub mod envelope;
-pub mod fetch;
-#[cfg(test)]
-mod fuzz;
-pub mod grid;
-pub mod identity;
-pub mod manifest;
-pub mod net;
 pub mod node;
 pub mod output;
-mod owner;
 mod policy;
 pub mod settings;
-#[cfg(test)]
-mod small_disk;
-pub mod speed;
-pub mod store;
 pub mod submit;
-mod suspend;
-pub mod ticket;
 pub mod tiles;
-pub mod worker;

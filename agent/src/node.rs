@@ -38,23 +38,23 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use idlewood_blobs::Blobs;
+use idlewood_net::fetch::Fetcher;
+use idlewood_net::{NetConfig, NetEvent};
 use idlewood_overlay::{Contact, PeerId};
 use idlewood_scheduler::{BagId, Config, Peer, Record, RecordError, Seed};
+use idlewood_sensing::{Probe, Watch, suspend};
+use idlewood_store::{Opened, StateLock, Store};
+use idlewood_trust::{Gate, Membership, identity};
+use idlewood_units::clock::{Clock, wall_now};
+use idlewood_worker::{Pool, PoolConfig, gaps, group_gap, native_gap, speed};
 use libp2p::Multiaddr;
 use tokio::sync::mpsc;
 
 pub use handle::{NodeHandle, Page, Refusal};
 
-use crate::blobs::Blobs;
-use crate::clock::{Clock, wall_now};
-use crate::fetch::Fetcher;
-use crate::grid::{Gate, Membership};
-use crate::net::{self, NetConfig, NetEvent};
-use crate::owner::{Probe, Watch};
+use crate::control;
 use crate::settings::{Current, Network};
-use crate::store::{Opened, StateLock, Store};
-use crate::worker::{Pool, PoolConfig, gaps, group_gap, native_gap};
-use crate::{control, identity, speed, suspend};
 
 /// Questions and events that may wait for the driver.
 const COMMANDS_MAX: usize = 256;
@@ -131,7 +131,7 @@ pub async fn run(options: RunOptions) -> anyhow::Result<()> {
         }
     };
     let net_config = NetConfig { keypair, gate: gate.clone(), listen: listen.clone() };
-    let (net, mut net_events) = net::start(net_config, blobs.clone())?;
+    let (net, mut net_events) = idlewood_net::start(net_config, blobs.clone())?;
     let address = first_address(&mut net_events, &listen).await?;
     let is_far = |contact: &Contact| contact.address.parse().is_ok_and(|to| !is_loopback(&to));
     if is_loopback(&address) && gate.contacts().iter().any(is_far) {
@@ -242,7 +242,7 @@ fn listen_addresses(told: Vec<Multiaddr>, settings: &Network, is_alone: bool) ->
     } else if !set.is_empty() {
         return set;
     }
-    vec![net::loopback_address()]
+    vec![idlewood_net::loopback_address()]
 }
 
 /// Whom to join through: as told, or as the settings say once the machine belongs to a grid.
@@ -433,7 +433,7 @@ async fn next_address(events: &mut mpsc::Receiver<NetEvent>) -> Option<Multiaddr
 }
 
 fn is_loopback(address: &Multiaddr) -> bool {
-    net::parse_address(address).is_ok_and(|(socket, _)| socket.ip().is_loopback())
+    idlewood_trust::address::parse(address).is_ok_and(|(socket, _)| socket.ip().is_loopback())
 }
 
 /// The command that starts a worker: this very program.

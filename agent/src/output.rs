@@ -10,11 +10,10 @@
 use std::env;
 use std::io::{self, IsTerminal as _, Write};
 
-use icu_properties::CodePointMapData;
-use icu_properties::props::GeneralCategory;
+use idlewood_units::steers;
 use serde::Serialize;
 
-use crate::api::{BagState, ErrorBody};
+use idlewood_api::{BagState, ErrorBody};
 
 /// Hex digits of an id that people see.
 const SHORT_ID_DIGITS: usize = 12;
@@ -101,18 +100,6 @@ pub fn error(format: Format, sentence: &str) -> io::Result<()> {
             writeln!(out)
         }
     }
-}
-
-/// Whether a character could steer a terminal, or make a text look like another: control characters (of which a terminal takes
-/// U+0080 to U+009F for escape sequences, too), line and paragraph separators, and the invisible ones that change direction,
-/// join, or are nothing at all.
-pub fn steers(character: char) -> bool {
-    use GeneralCategory::{Control, Format, LineSeparator, ParagraphSeparator};
-    if character.is_ascii() {
-        return character.is_ascii_control();
-    }
-    let category = CodePointMapData::<GeneralCategory>::new().get(character);
-    matches!(category, Control | Format | LineSeparator | ParagraphSeparator)
 }
 
 /// `text` without characters that steer, on one line.

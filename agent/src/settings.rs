@@ -56,19 +56,17 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use idlewood_trust::manifest::OUTPUT_BYTES_MAX;
+use idlewood_units::{ByteSize, Span};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::manifest::OUTPUT_BYTES_MAX;
 use crate::policy::hours::{Days, Hours};
-use crate::submit::values::{ByteSize, Span};
 
 pub use bags::{Bags, Machine, Objection, Program};
 pub use network::{Address, Network};
 
 /// Smallest cap on the line: with less, a piece of a blob would take longer than a request may.
 const RATE_LEAST: ByteSize = ByteSize(64 << 10);
-/// Of the machine's memory, what tasks get where the owner says nothing. Our choice: the rest does for a desktop that waits.
-pub const MEMORY_SHARE: f64 = 0.75;
 /// Name of the file.
 const FILE: &str = "config.toml";
 
@@ -135,7 +133,7 @@ pub struct Owner {
 pub struct Limits {
     /// Tasks at the same time.
     pub slots: Within<1, 1024>,
-    /// Most memory for all tasks together, frozen ones included; none: [`MEMORY_SHARE`] of what the machine has.
+    /// Most memory for all tasks together, frozen ones included; none: [`MEMORY_SHARE`](idlewood_sensing::memory::MEMORY_SHARE) of what the machine has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
     /// Longest that a task may run, frozen time left out, whatever its bag says; of those that begin from then on.

@@ -10,7 +10,6 @@
 //! Left out: directories as inputs (pack them), and uploads that are resumed.
 
 pub mod options;
-pub mod values;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,13 +18,13 @@ use std::path::{Path, PathBuf};
 
 use blake3::Hash;
 use idlewood_scheduler::{BlobId, REPLICAS_MAX, Replication};
+use idlewood_trust::manifest::{DISK_BYTES_DEFAULT, Entry, INPUT_BYTES_MAX, Input, is_file_name};
+use idlewood_units::{Span, TASKS_MAX};
+use idlewood_worker::{ProgramError, check_program};
 
-use crate::api::SubmitRequest;
-use crate::manifest::{DISK_BYTES_DEFAULT, Entry, INPUT_BYTES_MAX, Input, is_file_name};
-use crate::worker::{ProgramError, check_program};
+use idlewood_api::SubmitRequest;
 
 use options::Options;
-use values::TASKS_MAX;
 
 /// Memory of a task where nothing else is said. Our choice: what a machine of 4 GiB has to spare in most hours.
 pub const MEMORY_BYTES_DEFAULT: u64 = 512 << 20;
@@ -148,7 +147,7 @@ impl Plan {
             env: options.env.into_iter().map(|variable| (variable.key, variable.value)).collect(),
             memory_bytes: options.memory.map_or(MEMORY_BYTES_DEFAULT, |size| size.0),
             disk_bytes: options.disk.map_or(DISK_BYTES_DEFAULT, |size| size.0),
-            time_limit_s: options.time_limit.map_or(TIME_LIMIT_S_DEFAULT, values::Span::seconds),
+            time_limit_s: options.time_limit.map_or(TIME_LIMIT_S_DEFAULT, Span::seconds),
             success_codes: options.success_codes.unwrap_or_else(|| vec![0]),
             work_mops: options.work,
             retries_max: options.max_retries.unwrap_or(RETRIES_DEFAULT),

@@ -9,10 +9,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use idlewood::api::{Bag, BagDetail, Endpoint, TaskResult};
-use idlewood::client::ENDPOINT_FILE;
-use idlewood::manifest::TaskOutput;
-use idlewood::store::StateLock;
+use idlewood_api::client::ENDPOINT_FILE;
+use idlewood_api::{Bag, BagDetail, Endpoint, TaskResult};
+use idlewood_store::StateLock;
+use idlewood_trust::manifest::TaskOutput;
 use serde_json::Value;
 
 const TASKS: u64 = 30;

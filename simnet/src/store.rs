@@ -5,7 +5,7 @@
 //! real store would give back.
 //!
 //! Writes that come while the disk is flushing go together with the next flush, as the agent's store does it
-//! (`agent/src/store/writer.rs`): with a flush for each, the disk of a submitter would be busy for minutes with what thousands
+//! (`agent/store/src/writer.rs`): with a flush for each, the disk of a submitter would be busy for minutes with what thousands
 //! of machines tell it at once.
 
 use std::collections::{BTreeMap, VecDeque};

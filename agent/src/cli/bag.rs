@@ -4,15 +4,15 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::str::FromStr;
 
+use idlewood_api::client::Client;
+use idlewood_api::{Bag, BagDetail, RerunRequest, Swallowed, TaskResult};
 use idlewood_scheduler::Replication;
+use idlewood_trust::manifest::TaskOutput;
+use idlewood_units::Numbers;
 
 use super::follow::{self, View};
 use super::{Context, receipts, results, ticket};
-use crate::api::{Bag, BagDetail, RerunRequest, Swallowed, TaskResult};
-use crate::client::Client;
-use crate::manifest::TaskOutput;
 use crate::output::{self, Colour, Column, Format, Table};
-use crate::submit::values::Numbers;
 
 /// Failed tasks whose reasons are shown.
 const REASONS_MAX: usize = 5;

@@ -9,16 +9,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use idlewood_api::client::{Client, ClientError};
+use idlewood_api::{Disk, Status};
+use idlewood_sensing::{Source, SourceName, Unavailable, cpu, power, programs};
 use serde::Serialize;
 
 use super::Context;
-use crate::api::{Disk, Status};
-use crate::client::{Client, ClientError};
 use crate::output::{self, Column, Format, Table};
-use crate::owner::{Source, SourceName, Unavailable, cpu, power, programs};
 use crate::settings;
-use crate::store;
-use crate::worker;
 
 /// Between two looks at the processor.
 const CPU_PAUSE: Duration = Duration::from_millis(500);
@@ -110,13 +108,13 @@ fn find_rest(context: &Context) -> Vec<Finding> {
         }
         Err(unavailable) => Finding::fails("processor", unavailable),
     };
-    let gaps = worker::gaps(&[]).into_iter();
+    let gaps = idlewood_worker::gaps(&[]).into_iter();
     let mut sandbox: Vec<Finding> =
         gaps.map(|gap| Finding::fails("sandbox", Unavailable::new(gap.what, gap.remedy))).collect();
     if sandbox.is_empty() {
         sandbox.push(Finding::works("sandbox", "closes files, network and other processes to workers"));
     }
-    sandbox.push(match worker::native_gap() {
+    sandbox.push(match idlewood_worker::native_gap() {
         None => Finding::works("native programs", "have namespaces of their own, where bags.native lets them run"),
         Some(gap) => Finding::fails("native programs", Unavailable::new(gap.what, gap.remedy)),
     });
@@ -124,7 +122,7 @@ fn find_rest(context: &Context) -> Vec<Finding> {
     let measured = "files of tasks are measured every second and at their end; the system bounds each single one";
     sandbox.push(Finding::works("limit of disk", measured));
     // Of an agent that is started as this command was: groups are given to sessions and services.
-    sandbox.push(match worker::group_gap() {
+    sandbox.push(match idlewood_worker::group_gap() {
         None => Finding::works("memory limits", "the kernel holds those of native programs (control groups)"),
         Some(gap) => Finding::fails("memory limits", Unavailable::new(gap.what, gap.remedy)),
     });
@@ -162,7 +160,7 @@ fn find_disk(context: &Context) -> Finding {
 
 /// Whether files of the store were damaged, and are kept.
 fn find_damage(state_dir: &Path) -> Finding {
-    match store::damaged_files(state_dir) {
+    match idlewood_store::damaged_files(state_dir) {
         Ok(kept) if kept.is_empty() => Finding::works("store", "none of its files was found damaged"),
         Ok(kept) => {
             let paths: Vec<String> = kept.iter().map(|path| path.display().to_string()).collect();

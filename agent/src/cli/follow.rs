@@ -8,10 +8,11 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use idlewood_api::client::{Client, ClientError};
+use idlewood_api::{Bag, BagState};
+
 use super::Context;
 use super::interrupt::on_interrupt;
-use crate::api::{Bag, BagState};
-use crate::client::{Client, ClientError};
 use crate::output::{self, Format};
 
 /// First and last interval between two looks.

@@ -9,17 +9,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
+use idlewood_api::{InvitationView, InviteRequest, RevokeRequest};
+use idlewood_store::{StateLock, StoreError};
+use idlewood_trust::{Invitation, Membership, MembershipError, Role, identity, now_s};
+use idlewood_units::Span;
+use idlewood_units::clock::iso_s;
 use serde::Serialize;
 
 use super::{BadUsage, Context};
-use crate::api::{InvitationView, InviteRequest, RevokeRequest};
-use crate::clock::iso_s;
-use crate::grid::{self, Invitation, Membership, MembershipError, Role, now_s};
-use crate::identity;
-use crate::net;
 use crate::output::{self, Column, Format, Table};
-use crate::store::{StateLock, StoreError};
-use crate::submit::values::Span;
 
 /// Longest passphrase file.
 const PASSPHRASE_BYTES_MAX: u64 = 4096;
@@ -216,7 +214,9 @@ fn invite(context: &Context, request: &InviteRequest) -> anyhow::Result<ExitCode
 
 /// Whether an address of an invitation leads to this machine alone.
 fn is_loopback(address: &str) -> bool {
-    address.parse().is_ok_and(|address| net::parse_address(&address).is_ok_and(|(at, _)| at.ip().is_loopback()))
+    address
+        .parse()
+        .is_ok_and(|address| idlewood_trust::address::parse(&address).is_ok_and(|(at, _)| at.ip().is_loopback()))
 }
 
 /// The line of an invitation: from a file, from standard input, asked for, or as it stands.
@@ -256,7 +256,7 @@ fn join(context: &Context, from: Option<&str>) -> anyhow::Result<ExitCode> {
     let _lock = lock(context)?;
     let machine = identity::load_or_create(&context.state_dir)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
-    let membership = runtime.block_on(grid::join(&context.state_dir, &machine, &invitation))?;
+    let membership = runtime.block_on(idlewood_net::join(&context.state_dir, &machine, &invitation))?;
     let grid = GridJson::of(&membership)?;
     print(context, &grid, |out| {
         let name = output::printable(&grid.name);

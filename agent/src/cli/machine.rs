@@ -4,8 +4,9 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use idlewood_api::{Disk, PeerView, Peers, Status};
+
 use super::Context;
-use crate::api::{Disk, PeerView, Peers, Status};
 use crate::output::{self, Column, Format, Table};
 
 pub(super) fn status(context: &Context) -> anyhow::Result<ExitCode> {
@@ -238,8 +239,8 @@ fn print_peers(peers: &Peers, mut out: &mut dyn Write) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{ChildView, Reclaims};
-    use crate::grid::Admissions;
+    use idlewood_api::{ChildView, Reclaims};
+    use idlewood_trust::Admissions;
 
     fn machine(name: &str) -> PeerView {
         PeerView { peer: format!("12D3KooW-{name:->12}"), address: format!("/ip4/127.0.0.1/tcp/{}", name.len()) }
@@ -366,9 +367,9 @@ ON THE LINE  MACHINE                      ADDRESS
             results_unsigned: 0,
             checkpoints_unsigned: 0,
             tasks_unspoken: 0,
-            downloads: crate::api::Downloads::default(),
+            downloads: idlewood_api::Downloads::default(),
             protocol_errors: 0,
-            disbelieved: crate::api::Disbelieved::default(),
+            disbelieved: idlewood_api::Disbelieved::default(),
             uptime_s: 61.0,
         };
         let mut out = Vec::new();

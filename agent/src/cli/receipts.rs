@@ -6,11 +6,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
+use idlewood_trust::{Ending, RECEIPT_BYTES_MAX, Receipt, identity};
 use serde::Serialize;
 
 use super::Context;
-use crate::grid::{Ending, RECEIPT_BYTES_MAX, Receipt};
-use crate::identity;
 use crate::output::{self, Format};
 
 /// What `bag receipts` takes.

@@ -27,17 +27,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use idlewood_api::client::{Client, ClientError};
+use idlewood_api::{Bag, BagState, TaskResult};
 use idlewood_scheduler::ranges::IntervalSet;
+use idlewood_trust::manifest::{TaskOutput, is_file_name};
+use idlewood_units::Numbers;
 use serde::Serialize;
 
 use super::bag::WhichBag;
 use super::interrupt::Interrupt;
 use super::{BadUsage, Context};
-use crate::api::{Bag, BagState, TaskResult};
-use crate::client::{Client, ClientError};
-use crate::manifest::{TaskOutput, is_file_name};
 use crate::output::{self, Format};
-use crate::submit::values::Numbers;
 
 /// Problems that are named; as JSON all are.
 const PROBLEMS_MAX: usize = 20;
@@ -396,7 +396,7 @@ fn not_kept(record: &Record) -> String {
 
 /// `text` without what could steer a terminal.
 fn harmless(text: &[u8]) -> String {
-    let steers = |character| output::steers(character) && !matches!(character, '\n' | '\t');
+    let steers = |character| idlewood_units::steers(character) && !matches!(character, '\n' | '\t');
     let text = String::from_utf8_lossy(text);
     text.chars().map(|character| if steers(character) { char::REPLACEMENT_CHARACTER } else { character }).collect()
 }

@@ -152,11 +152,15 @@ mod tests {
             }
             tracing::error!(target: "libp2p_swarm", "an error");
             tracing::warn!(target: "zbus", "a warning");
-            tracing::info!(target: "idlewood::net", "what is ours");
-            tracing::debug!(target: "idlewood::net", "a detail");
+            tracing::info!(target: "idlewood::node", "what is ours");
+            tracing::info!(target: "idlewood_store", "what is of our crates");
+            tracing::debug!(target: "idlewood::node", "a detail");
         });
         let text = String::from_utf8(written.0.lock().expect("nobody panicked").clone()).expect("text");
-        assert_eq!(text.lines().count(), 3, "{text}");
-        assert!(["an error", "a warning", "what is ours"].iter().all(|words| text.contains(words)), "{text}");
+        assert_eq!(text.lines().count(), 4, "{text}");
+        assert!(
+            ["an error", "a warning", "what is ours", "what is of our crates"].iter().all(|words| text.contains(words)),
+            "{text}"
+        );
     }
 }

@@ -8,12 +8,12 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use idlewood_scheduler::{Record, RecordError};
+use idlewood_store::{Inspection, StateLock};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{Context, FAILURE};
 use crate::output::{self, Format};
-use crate::store::{self, Inspection, StateLock};
 
 /// The verbs under `store`.
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -64,7 +64,7 @@ pub(super) fn run(context: &Context, command: &StoreCommand) -> anyhow::Result<E
     }
     super::act_as_owner(&context.state_dir)?;
     let lock = StateLock::acquire(&context.state_dir)?;
-    let inspection = store::inspect(&lock)?;
+    let inspection = idlewood_store::inspect(&lock)?;
     match command {
         StoreCommand::Check => check(context, inspection),
         StoreCommand::Export { to } => export(&inspection, to.as_ref()),
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn a_store_of_version_1_is_read_in_full() {
         let (_dir, lock) = old_store();
-        let inspection = store::inspect(&lock).expect("it is readable");
+        let inspection = idlewood_store::inspect(&lock).expect("it is readable");
         assert!(inspection.records.iter().all(|(_, value)| value[0] == 1), "it is no old store");
         let mut found: Vec<Value> = inspection.records.iter().map(|(key, value)| exported(key, value)).collect();
         assert!(found.iter().all(|record| record["error"].is_null()), "{found:?}");

@@ -7,11 +7,12 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use blake3::Hash;
+use idlewood_api::client::Client;
 use idlewood_scheduler::Replication;
+use idlewood_trust::manifest::Input;
 
 use super::follow::{self, View};
 use super::{BadUsage, Context};
-use crate::client::Client;
 use crate::output::{self, Format};
 use crate::submit::options::Options;
 use crate::submit::{self, Plan};
@@ -129,8 +130,7 @@ fn preview(context: &Context, plan: &Plan) -> io::Result<()> {
         return output::json(request);
     }
     let mut out = io::stdout().lock();
-    let names =
-        |inputs: &[crate::manifest::Input]| -> Vec<String> { inputs.iter().map(|input| input.name.clone()).collect() };
+    let names = |inputs: &[Input]| -> Vec<String> { inputs.iter().map(|input| input.name.clone()).collect() };
     let codes: Vec<String> = request.success_codes.iter().map(ToString::to_string).collect();
     let mut pairs = vec![
         ("name", request.name.clone()),

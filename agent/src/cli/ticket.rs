@@ -6,16 +6,17 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use idlewood_trust::Membership;
+use idlewood_trust::envelope::Opened;
+use idlewood_trust::identity::IDENTITY_FILE;
+use idlewood_trust::ticket::{TICKET_BYTES_MAX, Ticket, TicketError};
 use serde_bytes::ByteBuf;
 use serde_json::json;
 
 use super::Context;
 use super::bag::BagName;
-use crate::envelope::Opened;
-use crate::grid::Membership;
-use crate::identity::IDENTITY_FILE;
+use crate::adopting;
 use crate::output::{self, Format};
-use crate::ticket::{TICKET_BYTES_MAX, Ticket, TicketError};
 
 /// What `bag ticket` takes.
 #[derive(Debug, clap::Args)]
@@ -86,7 +87,7 @@ pub(super) fn ticket(context: &Context, args: &TicketArgs) -> anyhow::Result<Exi
 }
 
 pub(super) fn adopt(context: &Context, args: &AdoptArgs) -> anyhow::Result<ExitCode> {
-    let peer = Ticket::read(&args.ticket)?.adopt(&args.into, &args.ticket)?;
+    let peer = adopting::adopt(&Ticket::read(&args.ticket)?, &args.into, &args.ticket)?;
     let dir = args.into.display();
     if context.format == Format::Json {
         output::json(&json!({ "peer": peer.to_string(), "state_dir": args.into }))?;

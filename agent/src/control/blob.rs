@@ -15,15 +15,15 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use blake3::Hash;
+use idlewood_api::BlobBody;
+use idlewood_blobs::{BlobError, Blobs};
+use idlewood_trust::manifest::INPUT_BYTES_MAX;
 use libp2p::futures::stream;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
 use super::{Answer, Failure};
-use crate::api::BlobBody;
-use crate::blobs::{BlobError, Blobs};
-use crate::manifest::INPUT_BYTES_MAX;
 
 /// Step of reading.
 const CHUNK_BYTES: usize = 256 * 1024;

@@ -10,13 +10,12 @@ use axum::extract::rejection::BytesRejection;
 use axum::http::StatusCode;
 use axum::routing::post;
 use axum::{Json, Router};
+use idlewood_api::{InvitationView, InviteRequest, RevokeRequest, RevokedView};
 use idlewood_overlay::PeerId;
+use idlewood_trust::{Gate, GateError, Offer, identity};
+use idlewood_units::clock::iso_s;
 
 use super::{Answer, Failure, parse};
-use crate::api::{InvitationView, InviteRequest, RevokeRequest, RevokedView};
-use crate::clock::iso_s;
-use crate::grid::{Gate, GateError, Offer};
-use crate::identity;
 
 /// Shortest end of an id that names a connected machine.
 const SUFFIX_MIN: usize = 6;

@@ -1,8 +1,9 @@
 use std::fs::File;
 use std::io::Read as _;
 
+use idlewood_api::client::{Client, ClientError};
+
 use super::*;
-use crate::client::{Client, ClientError};
 
 /// A control API with blobs but no node behind it, and what a client needs to reach it.
 struct Desk {
@@ -269,10 +270,10 @@ fn read<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
 /// Whoever has the token may say anything.
 #[test]
 fn mutations_of_what_is_asked_of_the_agent() {
-    use crate::api::{InviteRequest, RevokeRequest, SubmitRequest};
-    use crate::fuzz::mutations;
-    use crate::manifest::{Entry, Input};
+    use idlewood_api::{InviteRequest, RevokeRequest, SubmitRequest};
     use idlewood_scheduler::BlobId;
+    use idlewood_testing::mutations;
+    use idlewood_trust::manifest::{Entry, Input};
 
     let input = |name: &str| Input { name: name.to_owned(), blob: BlobId([1; 32]), bytes: 1 };
     let mut request = SubmitRequest::plain("bag", 2, input("p.wasm"), vec!["{}".to_owned()]);

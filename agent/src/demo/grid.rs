@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
+use idlewood_trust::{Gate, Membership, Offer, Role, identity, keep, now_s};
+use libp2p::Multiaddr;
+use libp2p::identity::Keypair;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::api;
-use crate::client::Client;
-use crate::grid::{Gate, Membership, join_beside, now_s};
-use crate::identity;
+use idlewood_api::client::Client;
 
 /// How long an agent may take to answer after its start.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -79,7 +79,7 @@ impl Agent {
         Ok(Client::open(&self.directory)?)
     }
 
-    pub(crate) fn status(&self) -> anyhow::Result<api::Status> {
+    pub(crate) fn status(&self) -> anyhow::Result<idlewood_api::Status> {
         Ok(self.client()?.status()?)
     }
 
@@ -234,6 +234,16 @@ impl Drop for Grid {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// Makes the machine of `state_dir` a submitter of the issuer's grid: both are directories of one user.
+fn join_beside(issuer: &Gate, state_dir: &Path, machine: &Keypair) -> anyhow::Result<()> {
+    let hour = Duration::from_secs(3_600);
+    let invitation = issuer.invite(Offer { role: Role::Submitter, valid: hour, uses: 1, lifetime: 24 * hour }, None)?;
+    let me = identity::peer_id(machine).context("the machine's key is not an Ed25519 key")?;
+    let welcome = issuer.welcome(me, &invitation.secret)?;
+    keep(state_dir, machine, &invitation, &welcome, &Multiaddr::empty())?;
+    Ok(())
 }
 
 /// Waits until an agent answers; where it listens.

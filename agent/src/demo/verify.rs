@@ -4,11 +4,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use anyhow::Context as _;
+use idlewood_api::TaskResult;
+use idlewood_api::client::Client;
+use idlewood_trust::manifest::TaskOutput;
 
 use super::grid::Interrupt;
-use crate::api::TaskResult;
-use crate::client::Client;
-use crate::manifest::TaskOutput;
 use crate::tiles::{Canvas, Picture};
 
 /// Writes `demo.png` into `out`; how many tiles are as they should be.

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use blake3::Hash;
+use idlewood_blobs::{BlobError, Blobs};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{BagId, Closing, Event};
+use idlewood_trust::manifest::Manifest;
 
 use super::Refusal;
 use super::driver::{Done, Driver};
@@ -12,9 +14,6 @@ use super::handle::Reply;
 use super::kept;
 use super::pin::Pin;
 use super::views::answer;
-use crate::api;
-use crate::blobs::{BlobError, Blobs};
-use crate::manifest::Manifest;
 
 /// What the tasks of a bag need is here, and stays.
 #[derive(Debug)]
@@ -26,7 +25,7 @@ pub(super) struct Needs {
 impl Driver {
     /// Looks beside the loop whether everything is still here that the tasks need: those of these that are over, or those
     /// that failed.
-    pub(super) fn rerun(&mut self, id: &str, tasks: Option<Vec<u64>>, reply: Reply<api::Bag>) {
+    pub(super) fn rerun(&mut self, id: &str, tasks: Option<Vec<u64>>, reply: Reply<idlewood_api::Bag>) {
         let view = match self.find(id) {
             Ok(view) => view,
             Err(refusal) => return answer(reply, Err(refusal)),
@@ -64,7 +63,7 @@ impl Driver {
         bag: BagId,
         tasks: Option<&IntervalSet>,
         needs: Result<Box<Needs>, Refusal>,
-        reply: Reply<api::Bag>,
+        reply: Reply<idlewood_api::Bag>,
     ) {
         let needs = match needs {
             Ok(needs) => needs,

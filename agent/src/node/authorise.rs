@@ -7,31 +7,22 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use idlewood_blobs::To;
+use idlewood_net::fetch::{Fetcher, Origin};
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::{Approval, BagHeader, BagId, BlobId, DeclineReason, Event};
+use idlewood_trust::envelope::Opened;
+use idlewood_trust::label::Label;
+use idlewood_trust::manifest::{Manifest, ManifestError};
+use idlewood_trust::{Gate, Refused, Unauthorised};
+use idlewood_units::clock::wall_now;
 
 use super::driver::{Done, Driver};
 use super::task::{PrepareError, SIGNED_BYTES_MAX, Supplies};
-use crate::blobs::To;
-use crate::clock::wall_now;
-use crate::envelope::{Label, Opened};
-use crate::fetch::{Fetcher, Origin};
-use crate::grid::{Gate, Refused, Unauthorised};
-use crate::manifest::{Manifest, ManifestError};
 use crate::settings::Objection;
 
 /// How long what was signed is waited for: its submitter counts a request that nobody speaks of after 15 s as lost.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
-
-impl From<Unauthorised> for DeclineReason {
-    fn from(error: Unauthorised) -> Self {
-        match error {
-            Unauthorised::Signature => Self::Forged,
-            Unauthorised::Role => Self::Role,
-            Unauthorised::Refused(_) => Self::Stranger,
-        }
-    }
-}
 
 impl From<Objection> for DeclineReason {
     fn from(objection: Objection) -> Self {
@@ -251,7 +242,7 @@ mod tests {
 
     use super::super::task::tests::manifest;
     use super::*;
-    use crate::envelope::Envelope;
+    use idlewood_trust::envelope::Envelope;
 
     #[test]
     fn nothing_is_decoded_of_whoever_may_not_submit() {

@@ -22,17 +22,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use idlewood_blobs::Blobs;
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{BagId, BlobId, Checkpoint, Event, TaskId};
+use idlewood_trust::manifest::TaskOutput;
+use idlewood_trust::{CHECKPOINT_ADDED_BYTES, Gate};
+use idlewood_units::FILES_MAX;
+use idlewood_worker::left::{Contents, DEPTH_MAX, Left, Room};
+use idlewood_worker::removal;
 use serde_bytes::ByteBuf;
 
 use super::driver::{Done, Driver};
 use super::pin::Pin;
-use crate::blobs::Blobs;
-use crate::grid::{CHECKPOINT_ADDED_BYTES, Gate};
-use crate::manifest::TaskOutput;
-use crate::worker::left::{Contents, DEPTH_MAX, FILES_MAX, Left, Room};
-use crate::worker::removal;
 
 /// Most tasks of a bag of which checkpoints are looked for. Far more than a machine has begun.
 const TASKS_MAX: usize = 1 << 16;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use idlewood_scheduler::{Closing, Record, Ticket};
 use tokio::time::Instant;
 
-use crate::store::{Change, CommitError, CommitResult, QueueError, Store, VALUE_BYTES_MAX};
+use idlewood_store::{Change, CommitError, CommitResult, QueueError, Store, VALUE_BYTES_MAX};
 
 /// How long to wait before a failed write is tried again.
 const COMMIT_RETRY: Duration = Duration::from_secs(1);
@@ -283,7 +283,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::store::{Opened, StateLock};
+    use idlewood_store::{Opened, StateLock};
 
     /// A record that takes so many intervals, under a key of its own for each machine.
     fn placed(machine: u8, intervals: u64) -> Change {

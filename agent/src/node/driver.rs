@@ -8,11 +8,19 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use idlewood_machine::{FetchEnd, FetchId, Machine};
+use idlewood_net::{NetEvent, NetHandle};
 use idlewood_overlay::{Contact, GridId, Time};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{
     BagId, Change, Config, DeclineReason, Effect, Event, Message, Notice, Peer, Record, RecordKey, TaskId, Ticket,
 };
+use idlewood_sensing::suspend::{Sleep, Suspend};
+use idlewood_store::{CommitError, CommitResult, Store};
+use idlewood_trust::Gate;
+use idlewood_trust::label::Label;
+use idlewood_trust::manifest::Manifest;
+use idlewood_units::clock::Clock;
+use idlewood_worker::{Pool, WorkerEvent};
 use libp2p::Multiaddr;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
@@ -38,15 +46,6 @@ use super::receipts::Leaving;
 use super::runs::Runs;
 use super::submission::Accepted;
 use super::task::{Collected, Preparation, Supplies};
-use crate::api;
-use crate::clock::Clock;
-use crate::envelope::Label;
-use crate::grid::Gate;
-use crate::manifest::Manifest;
-use crate::net::{NetEvent, NetHandle};
-use crate::store::{CommitError, CommitResult, Store};
-use crate::suspend::{Sleep, Suspend};
-use crate::worker::{Pool, WorkerEvent};
 
 /// How often time alone is looked at: absences, and what of the owner's policy depends on it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -115,14 +114,14 @@ pub(super) enum Done {
     },
     Accepted {
         result: Result<Box<Accepted>, super::Refusal>,
-        reply: Reply<api::Bag>,
+        reply: Reply<idlewood_api::Bag>,
     },
     AcceptLost,
     RerunReady {
         bag: BagId,
         tasks: Option<IntervalSet>,
         needs: Result<Box<Needs>, super::Refusal>,
-        reply: Reply<api::Bag>,
+        reply: Reply<idlewood_api::Bag>,
     },
     ManifestRead {
         bag: BagId,
@@ -218,7 +217,7 @@ pub(super) struct Driver {
     /// When the first task of a bag of this machine began to run here.
     pub(super) first_starts: BTreeMap<BagId, Time>,
     /// Submissions that wait to be durable.
-    pub(super) submitting: BTreeMap<BagId, Reply<api::Bag>>,
+    pub(super) submitting: BTreeMap<BagId, Reply<idlewood_api::Bag>>,
     /// Who cancels or removes a bag and waits until that is durable.
     pub(super) ending: BTreeMap<BagId, Vec<Ending>>,
     effects: Vec<idlewood_machine::Effect>,

@@ -5,19 +5,18 @@ use idlewood_scheduler::{BagId, Event, RecordKey};
 use super::driver::Driver;
 use super::handle::Reply;
 use super::views::answer;
-use crate::api;
 use crate::node::Refusal;
 
 /// Somebody who waits for the end of a bag to be durable.
 #[derive(Debug)]
 pub(super) struct Ending {
     /// What a bag was that is not there any more.
-    was: Option<api::Bag>,
-    reply: Reply<api::Bag>,
+    was: Option<idlewood_api::Bag>,
+    reply: Reply<idlewood_api::Bag>,
 }
 
 impl Driver {
-    pub(super) fn cancel(&mut self, id: &str, reply: Reply<api::Bag>) {
+    pub(super) fn cancel(&mut self, id: &str, reply: Reply<idlewood_api::Bag>) {
         let bag = match self.find(id) {
             Ok(view) if view.closed.is_some() => {
                 return answer(reply, Err(Refusal::Conflict(format!("bag {} is over already", view.bag.id))));
@@ -30,7 +29,7 @@ impl Driver {
     }
 
     /// Forgets a bag that is over. Its results go when their room is needed.
-    pub(super) fn remove(&mut self, id: &str, reply: Reply<api::Bag>) {
+    pub(super) fn remove(&mut self, id: &str, reply: Reply<idlewood_api::Bag>) {
         let view = match self.find(id) {
             Ok(view) => view,
             Err(refusal) => return answer(reply, Err(refusal)),

@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::api;
-
 /// Why a question gets no answer. One sentence each; nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -52,21 +50,21 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
 /// A question, or an order.
 #[derive(Debug)]
 pub(crate) enum Command {
-    Status(Reply<api::Status>),
-    Peers(Reply<api::Peers>),
-    Bags(Reply<Vec<api::Bag>>),
-    Bag(String, Reply<api::BagDetail>),
-    Results(String, Page, Reply<Vec<api::TaskResult>>),
+    Status(Reply<idlewood_api::Status>),
+    Peers(Reply<idlewood_api::Peers>),
+    Bags(Reply<Vec<idlewood_api::Bag>>),
+    Bag(String, Reply<idlewood_api::BagDetail>),
+    Results(String, Page, Reply<Vec<idlewood_api::TaskResult>>),
     Output(String, u64, Reply<Result<Vec<u8>, blake3::Hash>>),
-    Receipts(String, Reply<Vec<api::Receipt>>),
-    Submit(Box<api::SubmitRequest>, Reply<api::Bag>),
-    Cancel(String, Reply<api::Bag>),
-    Rerun(String, Option<Vec<u64>>, Reply<api::Bag>),
-    Remove(String, Reply<api::Bag>),
-    Ticket(String, bool, Reply<api::Ticket>),
-    Pause(Option<Duration>, Reply<api::Status>),
-    Resume(Reply<api::Status>),
-    Finish(Reply<api::Status>),
+    Receipts(String, Reply<Vec<idlewood_api::Receipt>>),
+    Submit(Box<idlewood_api::SubmitRequest>, Reply<idlewood_api::Bag>),
+    Cancel(String, Reply<idlewood_api::Bag>),
+    Rerun(String, Option<Vec<u64>>, Reply<idlewood_api::Bag>),
+    Remove(String, Reply<idlewood_api::Bag>),
+    Ticket(String, bool, Reply<idlewood_api::Ticket>),
+    Pause(Option<Duration>, Reply<idlewood_api::Status>),
+    Resume(Reply<idlewood_api::Status>),
+    Finish(Reply<idlewood_api::Status>),
 }
 
 /// Asks the agent. Cheap to clone.
@@ -91,7 +89,7 @@ impl NodeHandle {
     ///
     /// # Errors
     /// [`Refusal::Unavailable`] while the agent shuts down; likewise below.
-    pub async fn status(&self) -> Result<api::Status, Refusal> {
+    pub async fn status(&self) -> Result<idlewood_api::Status, Refusal> {
         self.ask(Command::Status).await
     }
 
@@ -99,7 +97,7 @@ impl NodeHandle {
     ///
     /// # Errors
     /// As [`NodeHandle::status`].
-    pub async fn peers(&self) -> Result<api::Peers, Refusal> {
+    pub async fn peers(&self) -> Result<idlewood_api::Peers, Refusal> {
         self.ask(Command::Peers).await
     }
 
@@ -107,7 +105,7 @@ impl NodeHandle {
     ///
     /// # Errors
     /// As [`NodeHandle::status`].
-    pub async fn bags(&self) -> Result<Vec<api::Bag>, Refusal> {
+    pub async fn bags(&self) -> Result<Vec<idlewood_api::Bag>, Refusal> {
         self.ask(Command::Bags).await
     }
 
@@ -115,7 +113,7 @@ impl NodeHandle {
     ///
     /// # Errors
     /// Also [`Refusal::NotFound`] and [`Refusal::Ambiguous`].
-    pub async fn bag(&self, id: &str) -> Result<api::BagDetail, Refusal> {
+    pub async fn bag(&self, id: &str) -> Result<idlewood_api::BagDetail, Refusal> {
         self.ask(|reply| Command::Bag(id.to_owned(), reply)).await
     }
 
@@ -123,7 +121,7 @@ impl NodeHandle {
     ///
     /// # Errors
     /// As [`NodeHandle::bag`].
-    pub async fn results(&self, id: &str, page: Page) -> Result<Vec<api::TaskResult>, Refusal> {
+    pub async fn results(&self, id: &str, page: Page) -> Result<Vec<idlewood_api::TaskResult>, Refusal> {
         self.ask(|reply| Command::Results(id.to_owned(), page, reply)).await
     }
 
@@ -139,7 +137,7 @@ impl NodeHandle {
     ///
     /// # Errors
     /// As [`NodeHandle::bag`].
-    pub async fn receipts(&self, id: &str) -> Result<Vec<api::Receipt>, Refusal> {
+    pub async fn receipts(&self, id: &str) -> Result<Vec<idlewood_api::Receipt>, Refusal> {
         self.ask(|reply| Command::Receipts(id.to_owned(), reply)).await
     }
 
@@ -147,7 +145,7 @@ impl NodeHandle {
     ///
     /// # Errors
     /// [`Refusal::Invalid`] when it makes no sense or a blob of it is not here.
-    pub async fn submit(&self, request: api::SubmitRequest) -> Result<api::Bag, Refusal> {
+    pub async fn submit(&self, request: idlewood_api::SubmitRequest) -> Result<idlewood_api::Bag, Refusal> {
         self.ask(|reply| Command::Submit(Box::new(request), reply)).await
     }
 
@@ -155,7 +153,7 @@ impl NodeHandle {
     ///
     /// # Errors
     /// As [`NodeHandle::bag`]; [`Refusal::Conflict`] when it is over.
-    pub async fn cancel(&self, id: &str) -> Result<api::Bag, Refusal> {
+    pub async fn cancel(&self, id: &str) -> Result<idlewood_api::Bag, Refusal> {
         self.ask(|reply| Command::Cancel(id.to_owned(), reply)).await
     }
 
@@ -163,7 +161,7 @@ impl NodeHandle {
     ///
     /// # Errors
     /// As [`NodeHandle::bag`]; [`Refusal::Conflict`] when there are none, it was cancelled, or what they need is gone.
-    pub async fn rerun(&self, id: &str, tasks: Option<Vec<u64>>) -> Result<api::Bag, Refusal> {
+    pub async fn rerun(&self, id: &str, tasks: Option<Vec<u64>>) -> Result<idlewood_api::Bag, Refusal> {
         self.ask(|reply| Command::Rerun(id.to_owned(), tasks, reply)).await
     }
 
@@ -171,7 +169,7 @@ impl NodeHandle {
     ///
     /// # Errors
     /// As [`NodeHandle::bag`]; [`Refusal::Conflict`] when it is not over.
-    pub async fn remove(&self, id: &str) -> Result<api::Bag, Refusal> {
+    pub async fn remove(&self, id: &str) -> Result<idlewood_api::Bag, Refusal> {
         self.ask(|reply| Command::Remove(id.to_owned(), reply)).await
     }
 
@@ -179,7 +177,7 @@ impl NodeHandle {
     ///
     /// # Errors
     /// As [`NodeHandle::bag`]; [`Refusal::Conflict`] when it is over.
-    pub async fn ticket(&self, id: &str, results: bool) -> Result<api::Ticket, Refusal> {
+    pub async fn ticket(&self, id: &str, results: bool) -> Result<idlewood_api::Ticket, Refusal> {
         self.ask(|reply| Command::Ticket(id.to_owned(), results, reply)).await
     }
 
@@ -187,7 +185,7 @@ impl NodeHandle {
     ///
     /// # Errors
     /// As [`NodeHandle::status`].
-    pub async fn pause(&self, for_: Option<Duration>) -> Result<api::Status, Refusal> {
+    pub async fn pause(&self, for_: Option<Duration>) -> Result<idlewood_api::Status, Refusal> {
         self.ask(|reply| Command::Pause(for_, reply)).await
     }
 
@@ -195,7 +193,7 @@ impl NodeHandle {
     ///
     /// # Errors
     /// As [`NodeHandle::status`].
-    pub async fn resume(&self) -> Result<api::Status, Refusal> {
+    pub async fn resume(&self) -> Result<idlewood_api::Status, Refusal> {
         self.ask(Command::Resume).await
     }
 
@@ -203,7 +201,7 @@ impl NodeHandle {
     ///
     /// # Errors
     /// As [`NodeHandle::status`].
-    pub async fn finish(&self) -> Result<api::Status, Refusal> {
+    pub async fn finish(&self) -> Result<idlewood_api::Status, Refusal> {
         self.ask(Command::Finish).await
     }
 }

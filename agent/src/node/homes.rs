@@ -18,9 +18,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{BagId, TaskId};
+use idlewood_worker::{Reach, removal};
 
 use super::checkpoints;
-use crate::worker::{Reach, removal};
 
 /// Homes that stay when no task has anything in them: whoever comes next finds a worker for it. Our choice.
 const IDLE_MAX: usize = 16;

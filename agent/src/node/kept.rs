@@ -7,15 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use blake3::Hash;
+use idlewood_blobs::{BlobError, Blobs, To};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{BagHeader, BagId, Change, Record, RecordKey, Seed, TaskResult};
+use idlewood_trust::envelope::Opened;
+use idlewood_trust::manifest::Manifest;
 
 use super::Refusal;
 use super::driver::{Done, Driver};
 use super::pin::Pin;
-use crate::blobs::{BlobError, Blobs, To};
-use crate::envelope::Opened;
-use crate::manifest::Manifest;
 
 /// Most bytes of small outputs that nobody has acknowledged. They are in memory too; what exceeds it is kept as blobs.
 const OUTBOX_BYTES_MAX: u64 = 32 << 20;
@@ -377,8 +377,8 @@ mod tests {
 
     use super::super::task::tests::manifest;
     use super::*;
-    use crate::envelope::{self, Envelope};
-    use crate::manifest::Input;
+    use idlewood_trust::envelope::{self, Envelope};
+    use idlewood_trust::manifest::Input;
 
     /// Blobs of 100 bytes, ten of which fit.
     fn store(blobs: &Blobs, content: u8) -> BlobId {
@@ -425,7 +425,7 @@ mod tests {
         let (program, input) = (store(&blobs, 1), store(&blobs, 2));
         let named = |name: &str, blob| Input { name: name.to_owned(), blob, bytes: 100 };
         let manifest = Manifest { program: named("p", program), inputs: vec![named("i", input)], ..manifest() };
-        let gate = crate::grid::Gate::open(&libp2p::identity::Keypair::generate_ed25519(), None).expect("alone");
+        let gate = idlewood_trust::Gate::open(&libp2p::identity::Keypair::generate_ed25519(), None).expect("alone");
         let bytes = manifest.encode();
         let envelope = Envelope::of(&manifest, &bytes);
         let signed = gate.sign_bag(envelope.encode()).expect("whoever is alone may submit").encode();

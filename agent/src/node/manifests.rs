@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use idlewood_scheduler::BagId;
 
-use crate::envelope::Label;
-use crate::manifest::Manifest;
+use idlewood_trust::label::Label;
+use idlewood_trust::manifest::Manifest;
 
 /// Memory for manifests, in bytes. Our choice: two of the largest, or thousands of common ones.
 const MEMORY_BYTES_MAX: u64 = 256 << 20;

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use idlewood_machine::{Event, FirstTask};
+use idlewood_net::fetch::Origin;
 use idlewood_scheduler::{BagId, TaskId, TaskOutcome, TaskResult};
+use idlewood_worker::WorkerEvent;
 use tokio::task::{AbortHandle, Id};
 
 use super::driver::{Done, Driver};
 use super::task::{self, Collected, Ended, Preparation, PrepareError, Prepared};
-use crate::fetch::Origin;
-use crate::worker::WorkerEvent;
 
 /// What the first task is at.
 #[derive(Debug, Default)]

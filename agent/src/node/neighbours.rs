@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use idlewood_overlay::Contact;
+use idlewood_trust::identity;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
-
-use crate::{identity, net};
 
 /// How often the file is brought up to date.
 pub(super) const SAVE_INTERVAL: Duration = Duration::from_secs(5);
@@ -40,7 +39,7 @@ impl Neighbours {
     /// Who they were and where they could be dialled.
     pub(super) fn contacts(&self) -> Vec<Contact> {
         let addresses = self.saved.iter().filter_map(|address| address.parse::<Multiaddr>().ok());
-        addresses.filter_map(|address| net::named_contact(&address)).take(NEIGHBOURS_MAX).collect()
+        addresses.filter_map(|address| idlewood_net::named_contact(&address)).take(NEIGHBOURS_MAX).collect()
     }
 
     /// Writes the present ones, if they changed and there are any.

@@ -4,20 +4,20 @@ use std::path::Path;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
+use idlewood_blobs::Blobs;
 use idlewood_overlay::Time;
 use idlewood_scheduler::Event;
+use idlewood_sensing::{Reading, Watch, cpu, memory, power, programs};
+use idlewood_units::ByteSize;
+use idlewood_units::clock::wall_now;
 use jiff::Zoned;
 
 use super::driver::{Done, Driver};
 use super::pause::PauseFile;
 use super::places::Place;
 use super::reclaim::{self, Reclaims};
-use crate::blobs::Blobs;
-use crate::clock::wall_now;
-use crate::owner::{Reading, Watch, cpu, memory, power, programs};
 use crate::policy::{Facts, Input, Orders, Policy, Reason};
 use crate::settings::{Current, Settings};
-use crate::submit::values::ByteSize;
 
 /// How often everything but input is looked at: battery, processor, programs, settings.
 const SAMPLE_EVERY: Duration = Duration::from_secs(2);

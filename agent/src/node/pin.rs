@@ -5,7 +5,7 @@ use std::sync::Arc;
 use blake3::Hash;
 use idlewood_scheduler::BagId;
 
-use crate::blobs::{Blobs, Loan, To};
+use idlewood_blobs::{Blobs, Loan, To};
 
 /// Keeps a blob, here already or yet to come, from eviction.
 #[derive(Debug)]

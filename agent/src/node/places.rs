@@ -3,15 +3,15 @@
 
 use std::time::Duration;
 
+use idlewood_net::fetch::Origin;
 use idlewood_overlay::Contact;
 use idlewood_scheduler::{BagHeader, BagId, Checkpoint, Event, TaskId, TaskOutcome};
+use idlewood_worker::{Outcome, WorkerEvent};
 use tokio::task::{AbortHandle, Id};
 
 use super::driver::{Done, Driver};
 use super::runs::Given;
 use super::task::{self, Collected, Ended, Preparation, PrepareError, Prepared};
-use crate::fetch::Origin;
-use crate::worker::{Outcome, WorkerEvent};
 
 /// What a place is doing.
 #[derive(Debug)]

@@ -13,15 +13,14 @@ use std::sync::Arc;
 
 use idlewood_overlay::{Contact, GridId, Member, PeerId};
 use idlewood_scheduler::{BagId, Event, Message, RESULTS_MAX, Speaker, TaskResult, results_within};
+use idlewood_trust::manifest::Manifest;
+use idlewood_trust::{Batch, Ending, Proof, Receipt, Statement};
 
 use super::driver::{Done, Driver};
 use super::handle::{Page, Reply};
 use super::kept;
 use super::results::{self, Finished};
 use super::views::answer;
-use crate::api;
-use crate::grid::{Batch, Ending, Proof, Receipt, Statement};
-use crate::manifest::Manifest;
 
 /// Results that leave when the driver has done what it was woken for.
 #[derive(Debug, Default)]
@@ -178,7 +177,7 @@ impl Driver {
     }
 
     /// Answers beside the loop, as for results.
-    pub(super) fn receipts(&mut self, bag: BagId, reply: Reply<Vec<api::Receipt>>) {
+    pub(super) fn receipts(&mut self, bag: BagId, reply: Reply<Vec<idlewood_api::Receipt>>) {
         let reader = self.store.reader();
         let (known, blobs) = (self.manifests.get(bag), self.supplies.blobs.clone());
         let (grid, gate) = (self.grid, self.gate.clone());
@@ -221,7 +220,7 @@ impl Driver {
             receipts.sort_unstable_by_key(|(index, _)| *index);
             let views = receipts
                 .into_iter()
-                .map(|(index, receipt)| api::Receipt { index, receipt: hex::encode(receipt.encode()) });
+                .map(|(index, receipt)| idlewood_api::Receipt { index, receipt: hex::encode(receipt.encode()) });
             answer(reply, Ok(views.collect()));
             Done::ManifestRead { bag, manifest: Some(known) }
         };
@@ -236,7 +235,7 @@ mod tests {
 
     use super::super::task::tests::manifest;
     use super::*;
-    use crate::grid::Gate;
+    use idlewood_trust::Gate;
 
     fn result(index: u64) -> TaskResult {
         TaskResult {

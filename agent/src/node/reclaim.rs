@@ -8,8 +8,6 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::api;
-
 /// How many times are kept for percentiles.
 const KEPT: usize = 1_000;
 /// Upper bounds of the histogram, in milliseconds.
@@ -40,7 +38,7 @@ impl Reclaims {
         self.latest.push_back(took);
     }
 
-    pub(super) fn view(&self) -> api::Reclaims {
+    pub(super) fn view(&self) -> idlewood_api::Reclaims {
         let mut sorted: Vec<Duration> = self.latest.iter().copied().collect();
         sorted.sort_unstable();
         // The smallest time that this share of all does not exceed.
@@ -49,12 +47,12 @@ impl Reclaims {
             sorted.get(rank.max(1) - 1).map(Duration::as_secs_f64)
         };
         let buckets = self.buckets.iter().zip(BOUNDS_MS);
-        api::Reclaims {
+        idlewood_api::Reclaims {
             count: self.count,
             p50_s: percentile(0.5),
             p99_s: percentile(0.99),
             max_s: percentile(1.0),
-            buckets: buckets.map(|(&count, ms)| api::Bucket { at_most_s: ms as f64 / 1e3, count }).collect(),
+            buckets: buckets.map(|(&count, ms)| idlewood_api::Bucket { at_most_s: ms as f64 / 1e3, count }).collect(),
         }
     }
 }

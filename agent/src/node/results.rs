@@ -3,16 +3,15 @@
 
 use idlewood_overlay::{PeerId, WallTime};
 use idlewood_scheduler::{BagId, Record, RecordKey, TaskResult};
+use idlewood_store::Reader;
+use idlewood_trust::identity;
+use idlewood_units::clock::iso;
 
 use super::Refusal;
 use super::driver::{Done, Driver};
 use super::handle::{Page, Reply};
 use super::kept;
 use super::views::answer;
-use crate::api;
-use crate::clock::iso;
-use crate::identity;
-use crate::store::Reader;
 
 /// Records that are read together.
 const READ_TOGETHER: usize = 1024;
@@ -56,7 +55,7 @@ pub(super) fn collect(reader: &Reader, bag: BagId, page: Page) -> Result<Vec<Fin
 
 impl Driver {
     /// Answers beside the loop: the entries are in the manifest, which may have to be read.
-    pub(super) fn results(&mut self, bag: BagId, page: Page, reply: Reply<Vec<api::TaskResult>>) {
+    pub(super) fn results(&mut self, bag: BagId, page: Page, reply: Reply<Vec<idlewood_api::TaskResult>>) {
         let (known, blobs) = (self.manifests.get(bag), self.supplies.blobs.clone());
         let reader = self.store.reader();
         let look = move || {
@@ -70,7 +69,7 @@ impl Driver {
             let mut results = Vec::new();
             let read = read(&reader, bag, page, |Finished { executor, at, result }| {
                 let entry = manifest.as_ref().map(|manifest| manifest.entry(result.index).text);
-                results.push(api::TaskResult {
+                results.push(idlewood_api::TaskResult {
                     index: result.index,
                     entry: entry.unwrap_or_default(),
                     attempt: result.attempt,
@@ -106,7 +105,7 @@ impl Driver {
     }
 
     /// What another machine needs to go on with a bag.
-    pub(super) fn ticket(&mut self, id: &str, with_results: bool, reply: Reply<api::Ticket>) {
+    pub(super) fn ticket(&mut self, id: &str, with_results: bool, reply: Reply<idlewood_api::Ticket>) {
         let view = match self.find(id) {
             Ok(view) => view,
             Err(refusal) => return answer(reply, Err(refusal)),
@@ -133,7 +132,7 @@ impl Driver {
                     result,
                 }));
                 let records = records.iter().map(|record| hex::encode(record.encode())).collect();
-                api::Ticket { bag: hex::encode(bag.0), records, done, results, results_bytes }
+                idlewood_api::Ticket { bag: hex::encode(bag.0), records, done, results, results_bytes }
             });
             answer(reply, ticket);
             Done::Discarded

@@ -22,12 +22,12 @@ use std::time::Duration;
 
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{BagId, Event, TaskId, TaskOutcome};
+use idlewood_trust::manifest::Manifest;
 use tokio::time::Instant;
 
 use super::driver::Driver;
 use super::places::Place;
 use super::task::{Collected, Prepared};
-use crate::manifest::Manifest;
 
 /// Work that a worker is given ahead. Our choice: many times what the agent needs to come back to it.
 const AHEAD: Duration = Duration::from_millis(20);

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Instant;
 
-use crate::worker::removal;
+use idlewood_worker::removal;
 
 /// Added to the priority of the thread that removes: a tenth of what others get. The lowest would never get to it on a busy
 /// machine, whose disk may be full.

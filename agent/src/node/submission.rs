@@ -3,19 +3,18 @@
 use std::sync::Arc;
 
 use blake3::Hash;
+use idlewood_blobs::{BlobError, Blobs};
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::{BagId, Event, Submission};
+use idlewood_trust::envelope::{self, Envelope};
+use idlewood_trust::manifest::{MANIFEST_BYTES_MAX, MANIFEST_VERSION, Manifest};
+use idlewood_trust::{Gate, now_s};
 
 use super::Refusal;
 use super::driver::{Done, Driver};
 use super::handle::Reply;
 use super::pin::Pin;
 use super::views::answer;
-use crate::api;
-use crate::blobs::Blobs;
-use crate::envelope::{self, Envelope};
-use crate::grid::{Gate, now_s};
-use crate::manifest::{MANIFEST_BYTES_MAX, MANIFEST_VERSION, Manifest};
 
 /// Submissions that are checked and kept at the same time.
 const ACCEPTING_MAX: usize = 64;
@@ -31,7 +30,7 @@ pub(super) struct Accepted {
 
 impl Driver {
     /// Makes the manifest and keeps everything durably, beside the loop.
-    pub(super) fn submit(&mut self, request: api::SubmitRequest, reply: Reply<api::Bag>) {
+    pub(super) fn submit(&mut self, request: idlewood_api::SubmitRequest, reply: Reply<idlewood_api::Bag>) {
         if self.accepting >= ACCEPTING_MAX {
             let why = format!("{ACCEPTING_MAX} submissions are being taken already: submit it again in a moment");
             return answer(reply, Err(Refusal::Unavailable(why)));
@@ -53,7 +52,7 @@ impl Driver {
     }
 
     /// Hands the bag to the peer; whoever submitted it hears of it when that is durable too.
-    pub(super) fn accepted(&mut self, result: Result<Box<Accepted>, Refusal>, reply: Reply<api::Bag>) {
+    pub(super) fn accepted(&mut self, result: Result<Box<Accepted>, Refusal>, reply: Reply<idlewood_api::Bag>) {
         self.accepting -= 1;
         let Accepted { submission, manifest, pins } = match result {
             Ok(accepted) => *accepted,
@@ -82,7 +81,7 @@ fn accept(
     blobs: &Arc<Blobs>,
     gate: &Gate,
     submitter: PeerId,
-    request: api::SubmitRequest,
+    request: idlewood_api::SubmitRequest,
 ) -> Result<Accepted, Refusal> {
     let mut manifest = Manifest {
         version: MANIFEST_VERSION,
@@ -118,7 +117,7 @@ fn accept(
     let signed = signed.encode();
     let id = envelope::id(&signed);
     let mut pins = Vec::from([id.0, envelope.manifest.0].map(|hash| Pin::new(blobs, Hash::from_bytes(hash))));
-    let unavailable = |error: crate::blobs::BlobError| Refusal::Unavailable(error.to_string());
+    let unavailable = |error: BlobError| Refusal::Unavailable(error.to_string());
     for input in manifest.blobs() {
         let hash = Hash::from_bytes(input.blob.0);
         pins.push(Pin::new(blobs, hash));

@@ -10,22 +10,22 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use blake3::Hash;
+use idlewood_blobs::{BlobError, Blobs, To};
+use idlewood_net::fetch::{FetchError, Fetcher, Origin};
 use idlewood_overlay::{Contact, PeerId};
 use idlewood_scheduler::{BagHeader, BagId, BlobId, Checkpoint, TaskId};
+use idlewood_trust::label::Label;
+use idlewood_trust::manifest::{INPUT_BYTES_MAX, MANIFEST_BYTES_MAX, Manifest, OUTPUT_BYTES_MAX};
+use idlewood_trust::{CHECKPOINT_ADDED_BYTES, Gate, Refused, Unauthorised, open_checkpoint};
+use idlewood_units::ByteSize;
+use idlewood_worker::removal;
+use idlewood_worker::{Input, Job, JobError, LayOutError, StartError, Stdin, lay_out};
 
 pub(super) use self::ended::{Collected, Ended, collect, collect_untouched, not_prepared};
 use super::checkpoints;
 use super::homes::{Home, Homes};
 use super::pin::Pin;
-use crate::blobs::{BlobError, Blobs, To};
-use crate::envelope::Label;
-use crate::fetch::{FetchError, Fetcher, Origin};
-use crate::grid::{CHECKPOINT_ADDED_BYTES, Gate, Refused, Unauthorised, open_checkpoint};
-use crate::manifest::{INPUT_BYTES_MAX, MANIFEST_BYTES_MAX, Manifest, OUTPUT_BYTES_MAX};
 use crate::settings::{Bags, Objection};
-use crate::submit::values::ByteSize;
-use crate::worker::removal;
-use crate::worker::{Input, Job, JobError, LayOutError, StartError, Stdin, lay_out};
 
 /// Most that is kept of each of stdout and stderr. Our choice: what exceeds it belongs in an output file.
 const STREAM_BYTES_MAX: u64 = 16 << 20;

@@ -2,13 +2,12 @@
 
 use idlewood_overlay::{Contact, Node, State, Time};
 use idlewood_scheduler::{BagView, Closing, Event};
+use idlewood_trust::identity;
+use idlewood_units::clock::{iso, iso_s, wall_now};
 
 use super::Refusal;
 use super::driver::Driver;
 use super::handle::{Command, Reply};
-use crate::api;
-use crate::clock::{iso, iso_s};
-use crate::identity;
 use crate::output;
 use crate::policy::{Orders, Pause, Reason};
 
@@ -55,7 +54,7 @@ impl Driver {
         }
     }
 
-    fn order(&mut self, orders: Orders, reply: Reply<api::Status>) {
+    fn order(&mut self, orders: Orders, reply: Reply<idlewood_api::Status>) {
         self.owner.take_orders(orders, self.clock.now());
         self.look_at_owner();
         answer(reply, Ok(self.status()));
@@ -64,12 +63,12 @@ impl Driver {
     // ---- this machine ----
 
     fn wall(&self, time: Time) -> String {
-        iso(crate::clock::wall_now() - self.clock.now().since(time))
+        iso(wall_now() - self.clock.now().since(time))
     }
 
-    fn disbelieved(&self) -> api::Disbelieved {
+    fn disbelieved(&self) -> idlewood_api::Disbelieved {
         let tree = self.peer().overlay_view().counters();
-        api::Disbelieved {
+        idlewood_api::Disbelieved {
             forged_sender: tree.forged_sender,
             malformed: tree.malformed + tree.oversized,
             stale_life: tree.stale_life,
@@ -79,16 +78,16 @@ impl Driver {
         }
     }
 
-    fn status(&self) -> api::Status {
+    fn status(&self) -> idlewood_api::Status {
         let (facts, _) = self.owner.facts();
         let overlay = self.peer().overlay_view();
         let platform = self.peer().platform();
         let counters = self.net.counters();
-        let running: Vec<api::RunningTask> = self
+        let running: Vec<idlewood_api::RunningTask> = self
             .peer()
             .running()
             .into_iter()
-            .map(|running| api::RunningTask {
+            .map(|running| idlewood_api::RunningTask {
                 place: running.place,
                 bag: hex::encode(running.task.bag.0),
                 index: running.task.index,
@@ -107,14 +106,14 @@ impl Driver {
         };
         // Without a reason nothing holds it up but a lack of work.
         let until = change.or_else(|| running.is_empty().then(|| "work arrives".to_owned()));
-        let held = self.peer().held().into_iter().map(|held| api::Held {
+        let held = self.peer().held().into_iter().map(|held| idlewood_api::Held {
             bag: hex::encode(held.bag.0),
             waiting: held.waiting,
             running: held.running,
             unacknowledged: held.unacknowledged,
             times_declared: held.times_declared,
         });
-        api::Status {
+        idlewood_api::Status {
             peer: identity::to_libp2p(self.peer().me().peer).to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             membership: membership(overlay.state()).to_owned(),
@@ -134,7 +133,7 @@ impl Driver {
             settings_error: self.owner.settings.error().map(ToString::to_string),
             reclaims: self.owner.reclaims.view(),
             disk: self.disk(),
-            resting_until: self.peer().resting_until().map(|until| iso(crate::clock::wall_now() + until.since(now))),
+            resting_until: self.peer().resting_until().map(|until| iso(wall_now() + until.since(now))),
             slots: self.config.slots,
             speed_mops: self.config.speed_mops,
             grid_machines: overlay.root().map_or(1, |root| root.count),
@@ -143,7 +142,7 @@ impl Driver {
             grid_maximum_stretch: platform.maximum_stretch,
             running,
             held: held.collect(),
-            grid: self.gate.name().map(|name| api::GridView {
+            grid: self.gate.name().map(|name| idlewood_api::GridView {
                 name,
                 id: hex::encode(self.grid.0),
                 role: self.gate.role(),
@@ -170,14 +169,14 @@ impl Driver {
         }
     }
 
-    fn downloads(&self) -> api::Downloads {
+    fn downloads(&self) -> idlewood_api::Downloads {
         let downloads = self.supplies.fetcher.downloads();
         let manifests = self.supplies.manifest_fetcher.downloads();
-        let left_alone = downloads.left_alone.into_iter().map(|(machine, left)| api::LeftAlone {
+        let left_alone = downloads.left_alone.into_iter().map(|(machine, left)| idlewood_api::LeftAlone {
             machine: identity::to_libp2p(machine).to_string(),
             seconds: left.as_secs(),
         });
-        api::Downloads {
+        idlewood_api::Downloads {
             under_way: (downloads.under_way + manifests.under_way) as u64,
             waiting: (downloads.waiting + manifests.waiting) as u64,
             partial: self.supplies.blobs.partials().0 as u64,
@@ -186,16 +185,16 @@ impl Driver {
         }
     }
 
-    fn disk(&self) -> api::Disk {
+    fn disk(&self) -> idlewood_api::Disk {
         let blobs = &self.supplies.blobs;
         let (kept_bytes, limit_bytes) = blobs.kept_bytes();
         let free_bytes = blobs.disk_free_bytes().map_err(|error| tracing::warn!(%error, "statvfs")).ok();
-        api::Disk { used_bytes: blobs.used_bytes(), kept_bytes, limit_bytes, free_bytes }
+        idlewood_api::Disk { used_bytes: blobs.used_bytes(), kept_bytes, limit_bytes, free_bytes }
     }
 
-    fn peers(&self) -> api::Peers {
+    fn peers(&self) -> idlewood_api::Peers {
         let overlay = self.peer().overlay_view();
-        let children = overlay.children().into_iter().flatten().map(|child| api::ChildView {
+        let children = overlay.children().into_iter().flatten().map(|child| idlewood_api::ChildView {
             peer: peer_view(child.contact),
             node: match child.node {
                 Node::Leaf => "leaf".to_owned(),
@@ -210,7 +209,7 @@ impl Driver {
         let above = overlay.successor().and_then(|successor| neighbours.iter().position(|&other| other == successor));
         let below = above.unwrap_or(neighbours.len());
         neighbours[..below].reverse();
-        api::Peers {
+        idlewood_api::Peers {
             me: peer_view(overlay.me()),
             position: hex::encode(overlay.me().key(self.grid).0),
             is_root: overlay.is_root(),
@@ -247,13 +246,13 @@ impl Driver {
         }
     }
 
-    fn bags(&self) -> Vec<api::Bag> {
+    fn bags(&self) -> Vec<idlewood_api::Bag> {
         let mut bags: Vec<BagView> = self.peer().bags().collect();
         bags.sort_by_key(|bag| std::cmp::Reverse(bag.released));
         bags.iter().map(|bag| self.bag_view(bag)).collect()
     }
 
-    pub(super) fn bag_view(&self, view: &BagView) -> api::Bag {
+    pub(super) fn bag_view(&self, view: &BagView) -> idlewood_api::Bag {
         let now = self.clock.now();
         let end = view.closed.map_or(now, |(_, at)| at);
         let elapsed_s = end.since(view.released).as_secs_f64();
@@ -261,13 +260,13 @@ impl Driver {
         let machines = self.peer().overlay_view().root().map_or(1, |root| root.count);
         let state = match view.closed {
             // One that was removed is in no view.
-            Some((Closing::Cancelled | Closing::Removed, _)) => api::BagState::Cancelled,
-            Some((Closing::Completed, _)) if view.failed > 0 => api::BagState::Failed,
-            Some((Closing::Completed, _)) => api::BagState::Succeeded,
-            None if !measured => api::BagState::Measuring,
-            None => api::BagState::Running,
+            Some((Closing::Cancelled | Closing::Removed, _)) => idlewood_api::BagState::Cancelled,
+            Some((Closing::Completed, _)) if view.failed > 0 => idlewood_api::BagState::Failed,
+            Some((Closing::Completed, _)) => idlewood_api::BagState::Succeeded,
+            None if !measured => idlewood_api::BagState::Measuring,
+            None => idlewood_api::BagState::Running,
         };
-        api::Bag {
+        idlewood_api::Bag {
             id: hex::encode(view.bag.id.0),
             name: self.kept.description(view.bag.id).map(|bag| bag.name.clone()).unwrap_or_default(),
             state,
@@ -286,7 +285,7 @@ impl Driver {
             declined: view
                 .declined
                 .iter()
-                .map(|(reason, declines)| api::Declined {
+                .map(|(reason, declines)| idlewood_api::Declined {
                     reason: reason.to_string(),
                     tasks: declines.tasks,
                     machine: identity::to_libp2p(declines.last).to_string(),
@@ -296,7 +295,7 @@ impl Driver {
             swallowed: view
                 .swallowed
                 .iter()
-                .map(|(&router, swallowed)| api::Swallowed {
+                .map(|(&router, swallowed)| idlewood_api::Swallowed {
                     machine: identity::to_libp2p(router).to_string(),
                     tasks: swallowed.tasks,
                     is_left_out: swallowed.is_left_out,
@@ -305,7 +304,8 @@ impl Driver {
             work_mops: measured.then_some(view.bag.task_mops),
             measured_mops: (view.measured_mops > 0.0).then_some(view.measured_mops),
             overstated: view.overstated,
-            given_up_with: (state == api::BagState::Cancelled && view.bag.submitter.peer != self.peer().me().peer)
+            given_up_with: (state == idlewood_api::BagState::Cancelled
+                && view.bag.submitter.peer != self.peer().me().peer)
                 .then(|| identity::to_libp2p(view.bag.submitter.peer).to_string()),
             submitted: self.wall(view.released),
             finished: view.closed.map(|(_, at)| self.wall(at)),
@@ -315,7 +315,7 @@ impl Driver {
         }
     }
 
-    fn bag_detail(&self, view: BagView) -> Result<api::BagDetail, Refusal> {
+    fn bag_detail(&self, view: BagView) -> Result<idlewood_api::BagDetail, Refusal> {
         let bag = view.bag.id;
         let missing = || {
             let why = if self.kept.is_unread(bag) {
@@ -328,12 +328,13 @@ impl Driver {
         let description = self.kept.description(bag).ok_or_else(missing)?;
         let left_alone = self.supplies.fetcher.downloads().left_alone;
         let left_alone = |peer| left_alone.iter().find(|(alone, _)| *alone == peer).map(|(_, left)| left.as_secs());
-        let placements = self.peer().placements(view.bag.id).into_iter().map(|(executor, ranges)| api::Placement {
-            peer: identity::to_libp2p(executor.peer).to_string(),
-            tasks: ranges.len(),
-            left_alone_s: left_alone(executor.peer),
-        });
-        Ok(api::BagDetail {
+        let placements =
+            self.peer().placements(view.bag.id).into_iter().map(|(executor, ranges)| idlewood_api::Placement {
+                peer: identity::to_libp2p(executor.peer).to_string(),
+                tasks: ranges.len(),
+                left_alone_s: left_alone(executor.peer),
+            });
+        Ok(idlewood_api::BagDetail {
             program: description.program.clone(),
             args: description.args.clone(),
             placements: placements.collect(),
@@ -352,8 +353,8 @@ fn membership(state: State) -> &'static str {
     }
 }
 
-fn peer_view(contact: &Contact) -> api::PeerView {
-    api::PeerView { peer: identity::to_libp2p(contact.peer).to_string(), address: contact.address.to_string() }
+fn peer_view(contact: &Contact) -> idlewood_api::PeerView {
+    idlewood_api::PeerView { peer: identity::to_libp2p(contact.peer).to_string(), address: contact.address.to_string() }
 }
 
 /// Why nothing, or not all, of an open bag can be decided before more machines join a grid of so many.

@@ -1,7 +1,7 @@
+use idlewood_units::Span;
 use jiff::tz::TimeZone;
 
 use super::*;
-use crate::submit::values::Span;
 
 fn at(seconds: u64) -> Time {
     Time::ZERO + Duration::from_secs(seconds)

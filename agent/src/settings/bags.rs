@@ -3,11 +3,11 @@
 use blake3::Hash;
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::Config;
+use idlewood_units::Span;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::identity;
-use crate::submit::values::Span;
+use idlewood_trust::identity;
 
 /// Which bags may run here. Denial wins; an empty list of what is allowed allows all. The machine's own bags always may.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

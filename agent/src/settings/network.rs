@@ -6,7 +6,7 @@ use std::str::FromStr;
 use libp2p::Multiaddr;
 use serde::{Deserialize, Serialize};
 
-use crate::net;
+use idlewood_trust::address;
 
 /// Where this agent listens, and through whom it joins.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || format!("{text:?} is not an address of an agent: write for example \"/ip4/0.0.0.0/tcp/4001\"");
         let address: Multiaddr = text.parse().map_err(|_| wrong())?;
-        net::parse_address(&address).map_err(|_| wrong())?;
+        address::parse(&address).map_err(|_| wrong())?;
         Ok(Self(address))
     }
 }

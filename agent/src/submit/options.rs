@@ -16,10 +16,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use idlewood_units::{ByteSize, Numbers, Span, Variable};
 use serde::{Deserialize, Deserializer};
 
 use super::SubmitError;
-use super::values::{ByteSize, Numbers, Span, Variable};
 
 /// The fields of a submission, as given.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize)]

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use idlewood::tiles::{Canvas, Picture};
-use idlewood::worker::{
+use idlewood_worker::{
     Input, Job, JobError, Outcome, Pool, PoolConfig, Reach, StartError, Stdin, Streams, WorkerEvent, lay_out, removal,
 };
 use rustix::process::{Pid, Signal};

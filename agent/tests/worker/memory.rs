@@ -245,7 +245,7 @@ fn open_files_have_a_sum() {
 /// What only the kernel can count, such as what is in pipes, it counts where there are control groups.
 #[test]
 fn a_control_group_holds_what_cannot_be_looked_at() {
-    if let Some(gap) = idlewood::worker::group_gap() {
+    if let Some(gap) = idlewood_worker::group_gap() {
         // What the rest of these tests then is about; `doctor` says the same.
         assert!(gap.what.starts_with("no control groups") && !gap.remedy.is_empty(), "{gap:?}");
         return println!("not tried: {}", gap.what);

@@ -53,7 +53,7 @@ fn trapped(outcome: &Outcome, words: &str) {
 /// It was seen; or the system, which limits all users but root, and root in control groups, refused it more before that, and it
 /// gave up.
 fn bombed(outcome: &Outcome) {
-    let is_limited = !rustix::process::geteuid().is_root() || idlewood::worker::group_gap().is_none();
+    let is_limited = !rustix::process::geteuid().is_root() || idlewood_worker::group_gap().is_none();
     match outcome {
         Outcome::Exited { code } if is_limited => assert_ne!(*code, 0),
         seen => trapped(seen, "processes and threads"),
@@ -387,7 +387,7 @@ fn no_room_is_set_aside_beyond_the_end_of_a_file() {
 #[test]
 #[ignore = "run by another test"]
 fn natives_where_there_are_no_namespaces() {
-    assert!(idlewood::worker::native_gap().is_some(), "there are none");
+    assert!(idlewood_worker::native_gap().is_some(), "there are none");
     let mut strict = Setup::new(1);
     let outcome = strict.outcome_of_script("exit 0");
     assert!(matches!(&outcome, Outcome::WorkerDied { reason } if reason.contains("asked for all")), "{outcome:?}");

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use idlewood::grid::Gate;
-use idlewood::net::{NetEvent, NetHandle};
+use idlewood_net::{NetEvent, NetHandle};
 use idlewood_overlay::{Contact, Node, Time, WallTime};
 use idlewood_scheduler::{Config, DeclineReason, Effect, Event, Message, Peer};
+use idlewood_trust::Gate;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -37,8 +37,8 @@ fn at_the_root(grid: &Grid) -> PathBuf {
 }
 
 fn certified(dir: &Path) -> Gate {
-    let keypair = idlewood::identity::load_or_create(dir).unwrap();
-    let membership = idlewood::grid::Membership::load(dir, &keypair).unwrap().expect("it has joined");
+    let keypair = idlewood_trust::identity::load_or_create(dir).unwrap();
+    let membership = idlewood_trust::Membership::load(dir, &keypair).unwrap().expect("it has joined");
     Gate::open(&keypair, Some(membership)).unwrap()
 }
 
@@ -131,7 +131,7 @@ fn a_router_that_drops_requests_is_named_and_bags_go_past_it() {
 
     let begun = Instant::now();
     let bag = submitter.submit_sleeps(12, 200);
-    let name = Value::from(idlewood::identity::to_libp2p(certified(&dir).me()).to_string());
+    let name = Value::from(idlewood_trust::identity::to_libp2p(certified(&dir).me()).to_string());
     assert_complete(submitter, &bag, 12);
     let took = begun.elapsed();
     println!("12 tasks took {took:?} past a router that dropped {} requests", dropped.load(Ordering::Relaxed));

@@ -1,4 +1,4 @@
-//! Hostile programs on real agents, beside an honest bag. Hostile machines are met in `agent/src/net/`, `agent/tests/hostile.rs`,
+//! Hostile programs on real agents, beside an honest bag. Hostile machines are met in `agent/net/src/`, `agent/net/tests/hostile.rs`,
 //! `overlay/tests/` and `scheduler/tests/`; `docs/red-team.md` has the list.
 
 use std::fs;
@@ -10,14 +10,13 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use idlewood::blobs::{Blobs, Hash};
-use idlewood::envelope::Opened;
-use idlewood::grid::{Gate, Membership};
-use idlewood::identity;
-use idlewood::net::{self, ChunkReply, NetConfig, NetEvent, NetHandle, Wanted};
+use idlewood_blobs::{Blobs, Hash};
+use idlewood_net::{ChunkReply, NetConfig, NetEvent, NetHandle, Wanted};
 use idlewood_overlay::{Contact, PeerId};
 use idlewood_scheduler::ranges::IntervalSet;
 use idlewood_scheduler::{BagId, BagKey, BlobId, DeclineReason, Finished, Message, Speaker, TaskResult};
+use idlewood_trust::envelope::Opened;
+use idlewood_trust::{Gate, Membership, identity};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -113,7 +112,7 @@ pub(crate) fn enter(dir: &Path) -> (NetHandle, mpsc::Receiver<NetEvent>, Arc<Gat
     let gate = Arc::new(Gate::open(&keypair, Some(membership)).unwrap());
     let blobs = Arc::new(Blobs::open(&dir.join("blobs"), 1 << 20).unwrap());
     let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
-    let (net, events) = net::start(NetConfig { keypair, gate: gate.clone(), listen }, blobs).unwrap();
+    let (net, events) = idlewood_net::start(NetConfig { keypair, gate: gate.clone(), listen }, blobs).unwrap();
     (net, events, gate)
 }
 

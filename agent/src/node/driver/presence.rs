@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
+use idlewood_net::NetHandle;
 use idlewood_overlay::Contact;
 use idlewood_scheduler::Event;
+use idlewood_sensing::suspend::Suspend;
 use libp2p::Multiaddr;
 use tokio::time::Instant;
 
 use super::{Done, Driver, sleep_until};
 use crate::control::Control;
-use crate::net::{self, NetHandle};
-use crate::suspend::Suspend;
 
 /// Longest that leaving the grid may take.
 const LEAVE_TIMEOUT: Duration = Duration::from_millis(2500);
@@ -38,7 +38,7 @@ impl Driver {
         if self.gate.is_alone() {
             return;
         }
-        let told = self.bootstrap.iter().filter_map(net::named_contact).chain(self.gate.contacts());
+        let told = self.bootstrap.iter().filter_map(idlewood_net::named_contact).chain(self.gate.contacts());
         let contacts: Vec<Contact> = told.chain(self.neighbours.contacts()).collect();
         for contact in contacts {
             self.feed(Event::Bootstrap(contact));
@@ -172,7 +172,7 @@ async fn dial(net: &NetHandle, address: Multiaddr) -> Option<Contact> {
             Ok(peer) => {
                 return Some(Contact { peer, incarnation: 0, address: address.to_string().into(), nonce: None });
             }
-            Err(net::DialError::Oneself(_) | net::DialError::Closed) => return None,
+            Err(idlewood_net::DialError::Oneself(_) | idlewood_net::DialError::Closed) => return None,
             Err(error) => tracing::warn!(%error, "cannot join through this agent yet"),
         }
         tokio::time::sleep(BOOTSTRAP_INTERVAL).await;

@@ -6,10 +6,11 @@
 //!
 //! Left out: what a worker takes beside its task, and the one that measures first tasks.
 
+use idlewood_units::ByteSize;
+
 use super::{Given, Run, Runs};
 use crate::node::driver::Driver;
 use crate::node::task::PrepareError;
-use crate::submit::values::ByteSize;
 
 impl Run {
     /// Most memory that its worker may take at once: that of the largest of these tasks.

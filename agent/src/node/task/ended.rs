@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blake3::Hash;
+use idlewood_blobs::{BlobError, Blobs};
 use idlewood_scheduler::{BlobId, Finished, SmallOutput, TaskOutcome};
+use idlewood_trust::manifest::{OUTPUT_BYTES_MAX, TaskOutput};
+use idlewood_units::{ByteSize, Span};
+use idlewood_worker::left::{Contents, Left, Room};
+use idlewood_worker::{Job, NO_MEMORY, Outcome, STDERR, STDOUT, Streams, WORK, WorkerEvent};
 use serde_bytes::ByteBuf;
 
 use super::{PrepareError, RETRY_AFTER, STREAM_BYTES_MAX};
-use crate::blobs::{BlobError, Blobs};
-use crate::manifest::{OUTPUT_BYTES_MAX, TaskOutput};
 use crate::node::checkpoints;
 use crate::node::pin::Pin;
-use crate::submit::values::{ByteSize, Span};
-use crate::worker::left::{Contents, Left, Room};
-use crate::worker::{Job, NO_MEMORY, Outcome, STDERR, STDOUT, Streams, WORK, WorkerEvent};
 
 /// Most paths that are told of what a task left and is not kept.
 pub(super) const LEFT_OUT_MAX: usize = 16;

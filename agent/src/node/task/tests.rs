@@ -1,15 +1,15 @@
 use std::path::Path;
 
+use idlewood_net::NetConfig;
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::{Finished, TaskOutcome};
+use idlewood_trust::manifest::{Input as Named, MANIFEST_VERSION, TaskOutput};
+use idlewood_worker::{NO_MEMORY, Outcome, Streams};
 use libp2p::identity::Keypair;
 use serde_bytes::ByteBuf;
 
 use super::ended::{LEFT_OUT_MAX, encode_within, read_outputs};
 use super::*;
-use crate::manifest::{Input as Named, MANIFEST_VERSION, TaskOutput};
-use crate::net::{self, NetConfig};
-use crate::worker::{NO_MEMORY, Outcome, Streams};
 
 /// A manifest of one task.
 pub(in crate::node) fn manifest() -> Manifest {
@@ -276,7 +276,8 @@ fn supplies(dir: &Path) -> Supplies {
     let gate = Arc::new(Gate::open(&key, None).expect("no key to read"));
     let blobs = blobs(dir, 1 << 20);
     let listen = vec!["/ip4/127.0.0.1/tcp/0".parse().expect("an address")];
-    let (net, _) = net::start(NetConfig { keypair: key, gate: gate.clone(), listen }, blobs.clone()).expect("a port");
+    let (net, _) =
+        idlewood_net::start(NetConfig { keypair: key, gate: gate.clone(), listen }, blobs.clone()).expect("a port");
     let fetcher = Fetcher::new(blobs.clone(), net);
     let manifest_fetcher = fetcher.another();
     fs::create_dir(dir.join("scratch")).expect("our directory");

@@ -1,0 +1,209 @@
+//! How fast sources answer, and which of them are left alone for a while, since they answer too slowly.
+//!
+//! Each answer that takes its time counts, with what it brought. An honest machine says at once that it is busy, and a piece
+//! is of full length wherever the blob goes on: so even one whose owner gives 64 KiB/s to all others brings several times the
+//! least rate with each of its slow answers. What is not at all answered brings nothing.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use idlewood_overlay::PeerId;
+use tokio::time::Instant;
+
+/// How patient a fetcher is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// Answers that come sooner are those of a machine that is well, on any line.
+    pub(crate) slow_answer: Duration,
+    /// So much of waiting for slow answers is looked at together.
+    pub(crate) judged_after: Duration,
+    /// For how long a source is left alone the first time; doubled each time in a row, up to 16 times.
+    pub(crate) alone_first: Duration,
+    /// The longest pause between two tries where all sources are busy.
+    pub(crate) busy_pause_max: Duration,
+    /// Sources may be busy for so long without giving a piece.
+    pub(crate) busy_max: Duration,
+}
+
+impl Default for Patience {
+    /// Our choice: a source is judged after two answers that time out, or more that do not.
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self {
+            slow_answer: seconds(1),
+            judged_after: seconds(16),
+            alone_first: seconds(30),
+            busy_pause_max: seconds(2),
+            busy_max: seconds(120),
+        }
+    }
+}
+
+/// What a source has to bring in the time that its slow answers take. Our choice: a sixth of what the slowest honest one brings
+/// with a full piece.
+const LEAST_BYTES_PER_S: f64 = 4096.0;
+
+/// How often the time for which a source is left alone is doubled at most.
+const DOUBLINGS_MAX: u32 = 4;
+
+/// Sources that are remembered. Our choice: as many as may be connected.
+const SOURCES_MAX: usize = 1024;
+
+/// What is known of the sources.
+#[derive(Debug, Default)]
+pub(super) struct Sources {
+    pub(super) patience: Patience,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    known: BTreeMap<PeerId, Known>,
+    /// How often a source was found too slow.
+    found_slow: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    waited: Duration,
+    bytes: u64,
+    /// How often in a row it was found too slow.
+    strikes: u32,
+    alone_until: Option<Instant>,
+    heard: Instant,
+}
+
+impl Sources {
+    pub(super) fn new(patience: Patience) -> Self {
+        Self { patience, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A source has answered after so long, with so many bytes. For how long it is left alone, where that shows that it is
+    /// too slow.
+    pub(super) fn answered(&self, now: Instant, source: PeerId, took: Duration, bytes: usize) -> Option<Duration> {
+        let Patience { slow_answer, judged_after, alone_first, .. } = self.patience;
+        let mut state = self.state();
+        if took < slow_answer && !state.known.contains_key(&source) {
+            return None;
+        }
+        if state.known.len() >= SOURCES_MAX && !state.known.contains_key(&source) {
+            let oldest = state.known.iter().min_by_key(|(_, known)| (known.alone_until, known.heard));
+            let oldest = oldest.map(|(&peer, _)| peer);
+            oldest.and_then(|oldest| state.known.remove(&oldest));
+        }
+        let new = Known { waited: Duration::ZERO, bytes: 0, strikes: 0, alone_until: None, heard: now };
+        let known = state.known.entry(source).or_insert(new);
+        known.heard = now;
+        if took < slow_answer {
+            return None;
+        }
+        known.waited += took;
+        known.bytes += bytes as u64;
+        if known.waited < judged_after {
+            return None;
+        }
+        let is_slow = (known.bytes as f64) < known.waited.as_secs_f64() * LEAST_BYTES_PER_S;
+        (known.waited, known.bytes) = (Duration::ZERO, 0);
+        if !is_slow {
+            known.strikes = 0;
+            return None;
+        }
+        if known.alone_until.is_some_and(|until| until > now) {
+            // Of what was under way when it was found out.
+            return None;
+        }
+        let alone = alone_first * 2_u32.pow(known.strikes.min(DOUBLINGS_MAX));
+        known.strikes += 1;
+        known.alone_until = Some(now + alone);
+        state.found_slow += 1;
+        Some(alone)
+    }
+
+    /// For how long this one is left alone still.
+    pub(super) fn alone(&self, now: Instant, source: PeerId) -> Option<Duration> {
+        let until = self.state().known.get(&source)?.alone_until?;
+        until.checked_duration_since(now).filter(|left| !left.is_zero())
+    }
+
+    /// Those that are left alone, and how often that befell one.
+    pub(super) fn all_alone(&self, now: Instant) -> (Vec<(PeerId, Duration)>, u64) {
+        let state = self.state();
+        let alone = state.known.iter().filter_map(|(&peer, known)| {
+            let left = known.alone_until?.checked_duration_since(now)?;
+            (!left.is_zero()).then_some((peer, left))
+        });
+        (alone.collect(), state.found_slow)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: PeerId = PeerId([1; 32]);
+    const PIECE: usize = crate::CHUNK_BYTES_MAX;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn who_answers_with_a_byte_now_and_then_is_left_alone_for_longer_and_longer() {
+        let sources = Sources::default();
+        let mut now = Instant::now();
+        let mut alone = Vec::new();
+        for _ in 0..7 {
+            assert_eq!(sources.answered(now, PEER, 8 * SECOND, 1), None, "one may be chance");
+            let found = sources.answered(now, PEER, 8 * SECOND, 1).expect("it is too slow");
+            assert_eq!(sources.alone(now, PEER), Some(found));
+            assert_eq!(sources.answered(now, PEER, 30 * SECOND, 0), None, "what was under way");
+            alone.push(found.as_secs());
+            now += found;
+            assert_eq!(sources.alone(now, PEER), None);
+        }
+        assert_eq!(alone, [30, 60, 120, 240, 480, 480, 480]);
+        assert_eq!(sources.all_alone(now), (vec![], 7));
+        // It brings what is asked, and all is forgiven.
+        for _ in 0..2 {
+            assert_eq!(sources.answered(now, PEER, 9 * SECOND, PIECE), None);
+        }
+        for _ in 0..2 {
+            sources.answered(now, PEER, 10 * SECOND, 0);
+        }
+        assert_eq!(sources.alone(now, PEER), Some(30 * SECOND));
+    }
+
+    #[test]
+    fn a_slow_line_is_not_too_slow() {
+        let (sources, now) = (Sources::default(), Instant::now());
+        // `upload = "64K"` shared among several: a piece each nine seconds, and small ones at once.
+        for _ in 0..1000 {
+            assert_eq!(sources.answered(now, PEER, 9 * SECOND, PIECE), None);
+            assert_eq!(sources.answered(now, PEER, SECOND / 2, 1), None);
+        }
+        // Of those that fail at once nothing is to be said, either.
+        for _ in 0..1000 {
+            assert_eq!(sources.answered(now, PEER, SECOND / 100, 0), None);
+        }
+        assert_eq!(sources.all_alone(now), (vec![], 0));
+    }
+
+    #[test]
+    fn a_bounded_number_is_remembered_those_that_are_left_alone_longest() {
+        let (sources, now) = (Sources::default(), Instant::now());
+        let peer = |number: u32| {
+            let mut peer = [0; 32];
+            peer[..4].copy_from_slice(&number.to_be_bytes());
+            PeerId(peer)
+        };
+        sources.answered(now, PEER, 20 * SECOND, 0).expect("it is too slow");
+        for number in 0..3 * SOURCES_MAX as u32 {
+            sources.answered(now, peer(number), 2 * SECOND, 1);
+        }
+        assert_eq!(sources.state().known.len(), SOURCES_MAX);
+        assert!(sources.alone(now, PEER).is_some());
+    }
+}

@@ -1,0 +1,514 @@
+//! The way outwards: what waits for a peer, the dial that it needs, the requests under way and what becomes of them.
+//!
+//! The agent dials itself instead of leaving that to the request-response behaviour, for three reasons: what waits for
+//! a dial is bounded here and unbounded there; it is known which address is dialled: that of the contact, and where
+//! nobody answers there, what the peer itself said last (`addresses`); and a fresh local port is used, as re-using the
+//! listening one makes quick redials on one machine collide.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use idlewood_overlay::PeerId;
+use libp2p::request_response::{OutboundFailure, OutboundRequestId};
+use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
+use libp2p::swarm::{ConnectionId, DialError as SwarmDialError};
+use libp2p::{Multiaddr, TransportError};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tracing::debug;
+
+use super::admission::AdmissionError;
+use super::causes::{find, innermost};
+use super::rate::Allowance;
+use super::reach::Reach;
+use super::room::{Kind, Share};
+use super::task::{Task, answer};
+use super::waiting::{Queue, Waiting};
+use super::wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request};
+use super::{ChunkError, ChunkReply, Counters, DialError, Item, Outbound, Wanted, identity, reach};
+
+/// After a failed dial the same address is not dialled again for this long, and a peer is not reported lost twice
+/// within it.
+pub(super) const QUIET: Duration = Duration::from_millis(500);
+
+/// The same for a peer that turned out to be of another grid, or does not let this machine in.
+pub(super) const QUIET_OTHER_GRID: Duration = Duration::from_secs(30);
+
+/// Words about the grid that one peer did not take and that are said again, and how often in a row: for five minutes. After
+/// that, when it is connected the next time.
+const UNHEARD_MAX: usize = 64;
+const SAID_AGAIN_MAX: u32 = 30;
+
+/// Machines of the local network that an agent dials at once that is connected with nobody.
+const FOUND_DIALS_MAX: usize = 8;
+
+/// What is known of one peer while there is something to know.
+#[derive(Default)]
+pub(super) struct Link {
+    pub(super) waiting: Waiting,
+    /// The last address a contact gave.
+    pub(super) address: Box<str>,
+    pub(super) dialling: Option<(ConnectionId, Route)>,
+    /// Open connections, with the address for those that we dialled.
+    pub(super) connections: HashMap<ConnectionId, Option<Multiaddr>>,
+    /// Whether [`NetEvent::Connected`] went out.
+    pub(super) announced: bool,
+    /// Until when this address is not dialled again.
+    pub(super) quiet: Option<(Instant, Box<str>)>,
+    /// When it was last reported lost.
+    pub(super) reported: Option<Instant>,
+    /// Its connection is being closed because it is of another grid: that loss is no news.
+    pub(super) turned_away: bool,
+    /// What it may still send.
+    pub(super) allowance: Option<Allowance>,
+    /// Words about the grid that it did not take, and how often they were said again since it took some.
+    pub(super) unheard: Vec<Vec<u8>>,
+    pub(super) said_again: u32,
+    /// It was found on the local network, and the agent does not know yet.
+    pub(super) found: bool,
+}
+
+impl Link {
+    pub(super) fn is_forgettable(&self, now: Instant) -> bool {
+        self.waiting.is_empty()
+            && self.waiting.is_quiet()
+            && self.dialling.is_none()
+            && self.connections.is_empty()
+            && self.quiet.as_ref().is_none_or(|(until, _)| *until <= now)
+            && self.reported.is_none_or(|when| when + QUIET <= now)
+    }
+}
+
+/// Which address of a peer is dialled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    /// That of the last contact.
+    Contact,
+    /// Where the peer said that it listens, since the contact's did not answer.
+    Identified,
+}
+
+/// A request under way.
+pub(super) enum InFlight {
+    /// Its room is free again when the answer is in. Of a message about a bag the bytes are kept, since the peer may have no room.
+    Message {
+        share: Share,
+        bytes: Vec<u8>,
+    },
+    Chunk {
+        offset: u64,
+        reply: oneshot::Sender<Result<ChunkReply, ChunkError>>,
+    },
+    Grid(Vec<u8>),
+}
+
+impl InFlight {
+    fn queue(&self) -> Queue {
+        match self {
+            Self::Message { share, .. } => Queue::of_message(share.kind),
+            Self::Chunk { .. } => Queue::Pieces,
+            Self::Grid(_) => Queue::Grid,
+        }
+    }
+}
+
+pub(super) struct Bootstrap {
+    pub(super) address: Multiaddr,
+    pub(super) reply: oneshot::Sender<Result<PeerId, DialError>>,
+}
+
+impl Task {
+    pub(super) fn enqueue(&mut self, to: PeerId, address: Box<str>, item: Item) {
+        if identity::to_libp2p(to) == *self.swarm.local_peer_id() {
+            debug!("a message to oneself is not for the network; dropped");
+            self.fail(to, item);
+            return;
+        }
+        let link = self.links.entry(to).or_default();
+        if !address.is_empty() {
+            link.address = address;
+        }
+        match link.waiting.push(item) {
+            Ok(()) => self.pump(to),
+            // Its caller asks again.
+            Err(Item::Chunk { reply, .. }) => answer(reply, Ok(ChunkReply::Busy)),
+            Err(item) => {
+                debug!(peer = ?to, "too much waits for one peer; dropped");
+                self.fail(to, item);
+            }
+        }
+    }
+
+    /// Moves what waits for `to` onwards: sends it, or dials first, or gives it up.
+    pub(super) fn pump(&mut self, to: PeerId) {
+        self.answer_with_messages(to);
+        let now = Instant::now();
+        let Some(link) = self.links.get_mut(&to) else { return };
+        let peer = identity::to_libp2p(to);
+        if self.swarm.behaviour().requests.is_connected(&peer) {
+            while let Some(item) = link.waiting.next(now) {
+                let (request, in_flight) = match item {
+                    Item::Message(Outbound { bytes, share }) => {
+                        let kept = if share.kind == Kind::Bag { bytes.clone() } else { Vec::new() };
+                        (Request::Message(bytes), InFlight::Message { share, bytes: kept })
+                    }
+                    Item::Chunk { reply, .. } if reply.is_closed() => {
+                        // The caller gave up.
+                        link.waiting.landed(Queue::Pieces);
+                        continue;
+                    }
+                    Item::Chunk { wanted: Wanted { hash, offset, bag, key }, reply } => {
+                        let proof = key.map(|key| key.proof(self.gate.me(), to));
+                        let request = Request::Chunk { hash: *hash.as_bytes(), offset, bag: bag.0, proof };
+                        (request, InFlight::Chunk { offset, reply })
+                    }
+                    Item::Grid(bytes) => (Request::Grid(bytes.clone()), InFlight::Grid(bytes)),
+                };
+                let id = self.swarm.behaviour_mut().requests.send_request(&peer, request);
+                self.in_flight.insert(id, in_flight);
+            }
+            return;
+        }
+        if link.waiting.is_empty() || link.dialling.is_some() {
+            return;
+        }
+        if let Some((until, address)) = &link.quiet
+            && *until > now
+            && *address == link.address
+        {
+            // It was reported when the dial failed.
+            self.give_up(to);
+            return;
+        }
+        match dialable(self.reach, &link.address) {
+            Ok(address) => self.dial(to, Route::Contact, vec![address]),
+            Err(error) => {
+                debug!(peer = ?to, %error, "the contact cannot be dialled");
+                if !self.dial_identified(to) {
+                    self.lost(to);
+                    self.give_up(to);
+                }
+            }
+        }
+    }
+
+    fn dial(&mut self, to: PeerId, route: Route, addresses: Vec<Multiaddr>) {
+        let options = DialOpts::peer_id(identity::to_libp2p(to))
+            .condition(PeerCondition::Always)
+            .addresses(addresses)
+            .allocate_new_port()
+            .build();
+        self.links.entry(to).or_default().dialling = Some((options.connection_id(), route));
+        if let Err(error) = self.swarm.dial(options) {
+            self.dial_failed(to, &error);
+        }
+    }
+
+    /// Dials where the peer said last that it listens. False when it said nothing that is still to be tried.
+    fn dial_identified(&mut self, to: PeerId) -> bool {
+        let contact = self.links.get(&to).and_then(|link| dialable(self.reach, &link.address).ok());
+        let mut addresses = self.addresses.of(to).to_vec();
+        addresses.retain(|address| Some(address) != contact.as_ref());
+        let is_there = !addresses.is_empty();
+        if is_there {
+            self.dial(to, Route::Identified, addresses);
+        }
+        is_there
+    }
+
+    pub(super) fn bootstrap(&mut self, address: Multiaddr, reply: oneshot::Sender<Result<PeerId, DialError>>) {
+        let (socket, peer) = match self.reach.check(&address) {
+            Ok(checked) => checked,
+            Err(error) => return answer(reply, Err(error.into())),
+        };
+        let target = reach::multiaddr(socket);
+        if self.swarm.listeners().any(|own| *own == target) {
+            return answer(reply, Err(DialError::Oneself(address)));
+        }
+        let options = match peer {
+            Some(peer) => DialOpts::peer_id(peer)
+                .condition(PeerCondition::Always)
+                .addresses(vec![target])
+                .allocate_new_port()
+                .build(),
+            None => DialOpts::unknown_peer_id().address(target).allocate_new_port().build(),
+        };
+        let id = options.connection_id();
+        match self.swarm.dial(options) {
+            Ok(()) => {
+                self.bootstraps.insert(id, Bootstrap { address, reply });
+            }
+            Err(error) => answer(reply, Err(dial_error(address, &error))),
+        }
+    }
+
+    /// Agents say on the local network that they are there.
+    pub(super) fn on_found(&mut self, found: Vec<(libp2p::PeerId, Multiaddr)>) {
+        for (peer, address) in found {
+            if let Some(peer) = identity::from_libp2p(&peer)
+                && let Ok((socket, _)) = self.reach.check(&address)
+            {
+                self.found.add(peer, reach::multiaddr(socket));
+            }
+        }
+        self.dial_found();
+    }
+
+    /// They have not said so for a while.
+    pub(super) fn on_expired(&mut self, expired: Vec<(libp2p::PeerId, Multiaddr)>) {
+        for (peer, address) in expired {
+            if let Some(peer) = identity::from_libp2p(&peer)
+                && let Ok((socket, _)) = self.reach.check(&address)
+            {
+                self.found.remove(peer, &reach::multiaddr(socket));
+            }
+        }
+    }
+
+    /// Dials some of those that were found; the handshake tells whether they are of this grid. Whoever is connected
+    /// already needs one now and then, so that two halves of a grid become one.
+    pub(super) fn dial_found(&mut self) {
+        let now = Instant::now();
+        let most = if self.connected().is_empty() { FOUND_DIALS_MAX } else { 1 };
+        let links = &self.links;
+        let can_be_dialled = |peer: &PeerId| {
+            links.get(peer).is_none_or(|link| {
+                let is_quiet = link.quiet.as_ref().is_some_and(|(until, _)| *until > now);
+                !is_quiet && link.dialling.is_none() && link.connections.is_empty()
+            })
+        };
+        for (peer, addresses) in self.found.next(most, can_be_dialled) {
+            let link = self.links.entry(peer).or_default();
+            link.found = true;
+            link.address = addresses.first().map(ToString::to_string).unwrap_or_default().into();
+            self.dial(peer, Route::Contact, addresses);
+        }
+    }
+
+    pub(super) fn dial_failed(&mut self, to: PeerId, error: &SwarmDialError) {
+        debug!(peer = ?to, %error, "dial failed");
+        let link = self.links.entry(to).or_default();
+        let route = link.dialling.take().map(|(_, route)| route);
+        if !link.connections.is_empty() {
+            // It dialled us meanwhile.
+            self.pump(to);
+            return;
+        }
+        if route == Some(Route::Contact) && self.dial_identified(to) {
+            return;
+        }
+        self.addresses.forget(to);
+        let link = self.links.entry(to).or_default();
+        let is_foreign = matches!(error, SwarmDialError::Transport(errors) if errors.iter().any(|(_, error)| {
+            matches!(error, TransportError::Other(error) if turns_us_away(error))
+        }));
+        let quiet = if is_foreign { QUIET_OTHER_GRID } else { QUIET };
+        link.quiet = Some((Instant::now() + quiet, link.address.clone()));
+        self.lost(to);
+        self.give_up(to);
+    }
+
+    /// Drops what waits for `to`.
+    pub(super) fn give_up(&mut self, to: PeerId) {
+        let waiting = self.links.get_mut(&to).map(|link| link.waiting.take()).unwrap_or_default();
+        for item in waiting {
+            self.fail(to, item);
+        }
+    }
+
+    fn fail(&self, to: PeerId, item: Item) {
+        match item {
+            Item::Message(_) => Counters::add(&self.counters.dropped),
+            // Said again when it is connected, or asked of another administrator.
+            Item::Grid(_) => debug!(peer = ?to, "word about the grid did not get through"),
+            Item::Chunk { reply, .. } => answer(reply, Err(ChunkError::Unreachable(to))),
+        }
+    }
+
+    pub(super) fn on_reply(&mut self, from: PeerId, id: OutboundRequestId, reply: Reply) {
+        let Some(in_flight) = self.landed(from, id) else { return };
+        match (in_flight, reply) {
+            (InFlight::Message { share, .. }, Reply::Ack) => self.is_taken(from, share.kind),
+            (InFlight::Message { share, .. }, Reply::Message(bytes)) if bytes.len() <= MESSAGE_BYTES_MAX => {
+                self.is_taken(from, share.kind);
+                // Where there is no room for it, it is lost like any other: it was not to be answered.
+                self.take_message(from, bytes);
+            }
+            (InFlight::Message { share, bytes }, Reply::Busy) if share.kind == Kind::Bag => {
+                self.put_off(from, Outbound { bytes, share });
+            }
+            (InFlight::Message { .. }, Reply::Busy) => Counters::add(&self.counters.dropped),
+            (InFlight::Message { .. }, Reply::Message(_) | Reply::Chunk { .. } | Reply::Missing | Reply::Grid(_)) => {
+                Counters::add(&self.counters.dropped);
+                self.complain(from, "answered a message with something else");
+            }
+            (InFlight::Grid(_), Reply::Grid(answer)) => {
+                if let Some(link) = self.links.get_mut(&from) {
+                    link.said_again = 0;
+                }
+                if !answer.is_empty() {
+                    self.on_renewal(answer);
+                }
+            }
+            (InFlight::Grid(words), Reply::Busy) => {
+                debug!(peer = ?from, "does not take word about the grid now");
+                self.unheard(from, words);
+            }
+            (InFlight::Grid(_), Reply::Ack | Reply::Message(_) | Reply::Chunk { .. } | Reply::Missing) => {
+                self.complain(from, "answered word about the grid with something else");
+            }
+            (InFlight::Chunk { reply, .. }, Reply::Missing) => answer(reply, Ok(ChunkReply::Missing)),
+            (InFlight::Chunk { reply, .. }, Reply::Busy) => answer(reply, Ok(ChunkReply::Busy)),
+            (InFlight::Chunk { offset, reply }, Reply::Chunk { total, bytes }) if fits(offset, total, bytes.len()) => {
+                answer(reply, Ok(ChunkReply::Chunk { total, bytes }));
+            }
+            (InFlight::Chunk { reply, .. }, Reply::Chunk { .. } | Reply::Ack | Reply::Message(_) | Reply::Grid(_)) => {
+                answer(reply, Err(ChunkError::Protocol(from)));
+                self.complain(from, "answered a request for a blob with something else");
+            }
+        }
+        self.pump(from);
+    }
+
+    fn is_taken(&mut self, peer: PeerId, kind: Kind) {
+        Counters::add(&self.counters.sent);
+        if let Some(link) = self.links.get_mut(&peer).filter(|_| kind == Kind::Bag) {
+            link.waiting.taken();
+        }
+    }
+
+    /// A peer had no room for a message about a bag, which is said again soon.
+    fn put_off(&mut self, peer: PeerId, message: Outbound) {
+        let link = self.links.get_mut(&peer);
+        match link.and_then(|link| link.waiting.put_off(message, Instant::now())) {
+            Some(until) => drop(self.resting.insert((until, peer))),
+            None => Counters::add(&self.counters.dropped),
+        }
+    }
+
+    /// Says again what was put off until now.
+    pub(super) fn pump_rested(&mut self, now: Instant) {
+        while let Some(&(until, peer)) = self.resting.first().filter(|(until, _)| *until <= now) {
+            self.resting.remove(&(until, peer));
+            self.pump(peer);
+        }
+    }
+
+    /// Says something about the grid, dialling first where that is needed and an address is known.
+    pub(super) fn tell(&mut self, to: PeerId, address: &str, words: Vec<u8>) {
+        self.enqueue(to, address.into(), Item::Grid(words));
+    }
+
+    /// A peer did not take words about the grid, which may be that somebody was revoked.
+    fn unheard(&mut self, peer: PeerId, words: Vec<u8>) {
+        if let Some(link) = self.links.get_mut(&peer)
+            && link.unheard.len() < UNHEARD_MAX
+        {
+            link.unheard.push(words);
+        }
+    }
+
+    /// Says what was not taken once more to those that are connected still.
+    pub(super) fn say_again(&mut self) {
+        let mut again = Vec::new();
+        for (peer, link) in self.links.iter_mut().filter(|(_, link)| !link.unheard.is_empty()) {
+            let words = std::mem::take(&mut link.unheard);
+            if !link.connections.is_empty() && link.said_again < SAID_AGAIN_MAX {
+                link.said_again += 1;
+                again.extend(words.into_iter().map(|words| (*peer, words)));
+            }
+        }
+        for (peer, words) in again {
+            self.tell(peer, "", words);
+        }
+    }
+
+    /// An administrator renews this machine's certificate, or does not; a new one is written down on the way.
+    fn on_renewal(&self, answer: Vec<u8>) {
+        let gate = self.gate.clone();
+        tokio::task::spawn_blocking(move || gate.renewed(&answer));
+    }
+
+    pub(super) fn on_request_failed(
+        &mut self,
+        to: PeerId,
+        peer: libp2p::PeerId,
+        id: OutboundRequestId,
+        error: &OutboundFailure,
+    ) {
+        debug!(peer = ?to, %error, "a request failed");
+        match self.landed(to, id) {
+            Some(InFlight::Message { .. }) => Counters::add(&self.counters.dropped),
+            Some(InFlight::Chunk { reply, .. }) => answer(reply, Err(ChunkError::Unreachable(to))),
+            Some(InFlight::Grid(words)) => self.unheard(to, words),
+            None => {}
+        }
+        self.lost(to);
+        if matches!(error, OutboundFailure::UnsupportedProtocols) {
+            self.turn_away(to, peer);
+        }
+        self.pump(to);
+    }
+
+    fn landed(&mut self, peer: PeerId, id: OutboundRequestId) -> Option<InFlight> {
+        let in_flight = self.in_flight.remove(&id)?;
+        if let Some(link) = self.links.get_mut(&peer) {
+            link.waiting.landed(in_flight.queue());
+        }
+        Some(in_flight)
+    }
+}
+
+/// Whether a piece of a blob can be what was asked for: as long as pieces are, or up to the blob's end. Whoever gave it by the byte
+/// would take a place for each.
+fn fits(offset: u64, total: u64, len: usize) -> bool {
+    len as u64 == total.saturating_sub(offset).min(CHUNK_BYTES_MAX as u64)
+}
+
+fn dialable(reach: Reach, address: &str) -> Result<Multiaddr, String> {
+    let address: Multiaddr = address.parse().map_err(|_| format!("{address:?} is not a multiaddress"))?;
+    let (socket, _) = reach.check(&address).map_err(|error| error.to_string())?;
+    Ok(reach::multiaddr(socket))
+}
+
+pub(super) fn dial_error(address: Multiaddr, error: &SwarmDialError) -> DialError {
+    let reason = match error {
+        SwarmDialError::LocalPeerId { .. } => return DialError::Oneself(address),
+        SwarmDialError::WrongPeerId { obtained, .. } => format!("another agent lives there ({obtained})"),
+        SwarmDialError::Denied { .. } => "too many connections are open".to_owned(),
+        SwarmDialError::Transport(errors) => match errors.first() {
+            Some((_, TransportError::Other(error))) => match find(error) {
+                Some(AdmissionError::WrongGrid) => return DialError::OtherGrid(address),
+                Some(AdmissionError::RefusedByOther(refused)) => return DialError::Refused(address, *refused),
+                Some(AdmissionError::Refused(refused)) => format!("an agent answers, but {refused}"),
+                Some(_) | None => innermost(error),
+            },
+            Some((_, TransportError::MultiaddrNotSupported(_))) | None => "the address is not supported".to_owned(),
+        },
+        SwarmDialError::NoAddresses | SwarmDialError::DialPeerConditionFalse(_) | SwarmDialError::Aborted => {
+            error.to_string()
+        }
+    };
+    DialError::Failed { address, reason }
+}
+
+/// Whether there is an agent that will not let this machine in so soon: of another grid, or that knows it as revoked.
+fn turns_us_away(error: &std::io::Error) -> bool {
+    use AdmissionError::{Refused, RefusedByOther, WrongGrid};
+    matches!(find(error), Some(WrongGrid | RefusedByOther(_) | Refused(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_must_fit_the_request() {
+        let piece = CHUNK_BYTES_MAX as u64;
+        assert!(fits(0, 0, 0) && fits(0, 5, 5) && fits(2, 5, 3) && fits(9, 5, 0) && fits(5, 5, 0));
+        assert!(fits(0, u64::MAX, CHUNK_BYTES_MAX) && fits(piece, 2 * piece + 1, CHUNK_BYTES_MAX));
+        assert!(!fits(0, 5, 0), "would never end");
+        assert!(!fits(2, 5, 1) && !fits(0, u64::MAX, 1), "byte by byte");
+        assert!(!fits(2, 5, 4) && !fits(9, 5, 1) && !fits(0, u64::MAX, CHUNK_BYTES_MAX + 1));
+    }
+}

@@ -1,0 +1,191 @@
+//! What this agent answers to others: messages are queued, pieces of blobs are read on blocking threads, a few at a
+//! time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use idlewood_blobs::{Claim, Hash};
+use idlewood_overlay::PeerId;
+use idlewood_scheduler::BagId;
+use libp2p::request_response::{InboundRequestId, ResponseChannel};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+use super::bounds::IN_FLIGHT_MAX;
+use super::rate::Allowance;
+use super::shares::Turns;
+use super::task::Task;
+use super::wire::{CHUNK_BYTES_MAX, MESSAGE_BYTES_MAX, Reply, Request};
+use super::{Counters, NetEvent, Rates};
+
+/// Chunks read from disk at one time.
+const READING_MAX: usize = 4;
+
+/// Requests for chunks of one peer that wait for their turn, as many as one may have under way, and of how many peers.
+const WAITING_PER_PEER_MAX: usize = IN_FLIGHT_MAX;
+const WAITING_PEERS_MAX: usize = 64;
+
+/// Who has waited for its turn for so long hears that there is too much to do, and asks again: the other side gives a request
+/// ten seconds, and what is sent after that would take the owner's cap for nothing.
+const TURN_MAX: Duration = Duration::from_secs(4);
+
+/// A request for a piece of a blob.
+struct Wanted {
+    from: PeerId,
+    hash: Hash,
+    offset: u64,
+    claim: Claim,
+    came: Instant,
+    channel: ResponseChannel<Reply>,
+}
+
+/// Pieces of blobs that others asked for.
+pub(super) struct Serving {
+    /// Under way; each ends in an answer and where it goes.
+    pub(super) reading: JoinSet<(ResponseChannel<Reply>, Reply)>,
+    waiting: Turns<Wanted>,
+    rates: Arc<Rates>,
+}
+
+impl Serving {
+    pub(super) fn new(rates: Arc<Rates>) -> Self {
+        Self { reading: JoinSet::new(), waiting: Turns::new(WAITING_PER_PEER_MAX, WAITING_PEERS_MAX), rates }
+    }
+}
+
+impl Task {
+    pub(super) fn on_request(
+        &mut self,
+        from: PeerId,
+        id: InboundRequestId,
+        request: Request,
+        channel: ResponseChannel<Reply>,
+    ) {
+        let now = Instant::now();
+        let link = self.links.entry(from).or_default();
+        if !link.allowance.get_or_insert_with(|| Allowance::new(now)).take(now) {
+            Counters::add(&self.counters.refused);
+            return self.respond(channel, Reply::Busy);
+        }
+        match request {
+            Request::Message(bytes) if bytes.len() <= MESSAGE_BYTES_MAX => {
+                if self.take_message(from, bytes) {
+                    self.owe(from, id, channel);
+                } else {
+                    self.respond(channel, Reply::Busy);
+                }
+            }
+            Request::Message(_) => {
+                self.complain(from, "sent a message that is too long");
+                self.respond(channel, Reply::Busy);
+            }
+            Request::Grid(bytes) => self.hear(from, bytes, channel),
+            Request::Chunk { hash, offset, bag, proof } => {
+                let (hash, claim) = (hash.into(), Claim { bag: BagId(bag), proof });
+                match self.serving.waiting.push(from, Wanted { from, hash, offset, claim, came: now, channel }) {
+                    Ok(()) => self.serve(),
+                    Err(Wanted { channel, .. }) => {
+                        Counters::add(&self.counters.refused);
+                        self.respond(channel, Reply::Busy);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes a message if there is room for it.
+    pub(super) fn take_message(&mut self, from: PeerId, bytes: Vec<u8>) -> bool {
+        let has_room = self.has_room_for(from, bytes.len());
+        if has_room {
+            Counters::add(&self.counters.received);
+            self.emit(NetEvent::Received { from, bytes });
+        } else {
+            Counters::add(&self.counters.refused);
+        }
+        has_room
+    }
+
+    /// What is said about the grid may have to be written down before it is answered.
+    fn hear(&mut self, from: PeerId, bytes: Vec<u8>, channel: ResponseChannel<Reply>) {
+        if self.serving.reading.len() >= 2 * READING_MAX {
+            return self.respond(channel, Reply::Busy);
+        }
+        let (gate, counters) = (self.gate.clone(), self.counters.clone());
+        self.serving.reading.spawn(async move {
+            let heard = tokio::task::spawn_blocking(move || gate.hear(from, &bytes)).await;
+            let reply = match heard {
+                Ok(Ok(answer)) => Reply::Grid(answer),
+                Ok(Err(error)) => {
+                    debug!(?from, %error, "what a peer says about the grid is refused");
+                    Counters::add(&counters.errors);
+                    Reply::Busy
+                }
+                Err(error) => {
+                    warn!(%error, "what a peer says about the grid could not be heard");
+                    Reply::Busy
+                }
+            };
+            (channel, reply)
+        });
+    }
+
+    fn serve(&mut self) {
+        while self.serving.reading.len() < READING_MAX
+            && let Some(Wanted { from, hash, offset, claim, came, channel }) = self.serving.waiting.pop()
+        {
+            if !channel.is_open() {
+                continue;
+            }
+            if came.elapsed() >= TURN_MAX {
+                Counters::add(&self.counters.refused);
+                self.respond(channel, Reply::Busy);
+                continue;
+            }
+            if !self.blobs.may_read(self.gate.me(), from, hash, claim) {
+                debug!(?from, %hash, bag = %claim.bag, "a blob that is not for whoever asks");
+                self.respond(channel, Reply::Missing);
+                continue;
+            }
+            let (blobs, rates) = (self.blobs.clone(), self.serving.rates.clone());
+            let read = move || match blobs.read_chunk(hash, offset, CHUNK_BYTES_MAX) {
+                Ok(Some(chunk)) => Reply::Chunk { total: chunk.total, bytes: chunk.bytes },
+                Ok(None) => Reply::Missing,
+                Err(error) => {
+                    // It is here, and may be read the next time.
+                    warn!(%error, "a blob could not be served");
+                    Reply::Busy
+                }
+            };
+            self.serving.reading.spawn(async move {
+                let reply = tokio::task::spawn_blocking(read).await.unwrap_or_else(|error| {
+                    warn!(%error, "serving a blob failed");
+                    Reply::Missing
+                });
+                (channel, within_cap(&rates, reply).await)
+            });
+        }
+    }
+
+    pub(super) fn on_served(&mut self, served: Result<(ResponseChannel<Reply>, Reply), JoinError>) {
+        match served {
+            Ok((channel, reply)) => self.respond(channel, reply),
+            Err(error) => warn!(%error, "serving a blob failed"),
+        }
+        self.serve();
+    }
+
+    pub(super) fn respond(&mut self, channel: ResponseChannel<Reply>, reply: Reply) {
+        if self.swarm.behaviour_mut().requests.send_response(channel, reply).is_err() {
+            debug!("whoever asked is gone");
+        }
+    }
+}
+
+/// Holds a piece back until the owner's cap lets it pass; where that would take too long, the other side asks again.
+async fn within_cap(rates: &Rates, reply: Reply) -> Reply {
+    let Reply::Chunk { bytes, .. } = &reply else { return reply };
+    let Some(wait) = rates.upload.book(bytes.len()) else { return Reply::Busy };
+    tokio::time::sleep(wait).await;
+    reply
+}

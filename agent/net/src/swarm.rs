@@ -1,0 +1,145 @@
+//! The swarm of an agent: transport, behaviours, and how many connections it takes.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use idlewood_trust::address::Unusable;
+use libp2p::connection_limits::{self, ConnectionLimits};
+use libp2p::core::muxing::StreamMuxerBox;
+use libp2p::core::transport::timeout::TransportTimeout;
+use libp2p::core::upgrade::Version;
+use libp2p::request_response::{self, ProtocolSupport};
+use libp2p::swarm::behaviour::toggle::Toggle;
+use libp2p::swarm::{self, NetworkBehaviour};
+use libp2p::{
+    Multiaddr, StreamProtocol, Swarm, Transport as _, TransportError, identify, identity::Keypair, mdns, ping, tcp,
+    yamux,
+};
+use tracing::warn;
+
+use super::admission::Admission;
+use super::bounds::{CONNECT_TIMEOUT, IN_FLIGHT_MAX};
+use super::reach::{AddressError, Reach, Within};
+use super::throttle;
+use super::wire::{Codec, Traffic};
+use super::{NetConfig, NetError};
+
+/// An idle connection is kept this long. libp2p's 10 s would close the links of a quiet tree between two reports.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How often each connection is tried. The tree asks for itself who lives; this closes what nobody answers on any more, and
+/// libp2p's 15 s would be a third of what a quiet grid does.
+const PING_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Longest time for one request and its answer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Streams of one connection: ours and the peer's, and some for chunks.
+const STREAMS_MAX: usize = 3 * IN_FLIGHT_MAX;
+
+/// Streams of one connection that may be open, whatever they are for: yamux keeps a window of 256 KiB for each that nobody reads.
+/// Honest machines have [`IN_FLIGHT_MAX`] each way, and a few. Our choice; yamux's 512 would be 128 MiB.
+const OPEN_STREAMS_MAX: usize = STREAMS_MAX + IN_FLIGHT_MAX;
+
+/// How many connections there may be. What is over a limit is closed at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Altogether. A peer of the tree keeps a few dozen.
+    pub(super) established: u32,
+    /// That others opened: fewer than altogether, so that strangers who come in numbers leave room for those that this
+    /// agent dials, which are its neighbours.
+    pub(super) incoming: u32,
+    /// To one peer: two when both dial at once, one for a bootstrap dial, one that is going away.
+    pub(super) per_peer: u32,
+    /// Handshakes under way, either way each.
+    pub(super) pending: u32,
+}
+
+impl Default for Limits {
+    /// Our choice.
+    fn default() -> Self {
+        Self { established: 512, incoming: 384, per_peer: 4, pending: 128 }
+    }
+}
+
+#[derive(NetworkBehaviour)]
+pub(super) struct Behaviour {
+    // First, so that what is over the limit is refused before anybody else sees it.
+    throttle: throttle::Behaviour,
+    limits: connection_limits::Behaviour,
+    pub(super) mdns: Toggle<mdns::tokio::Behaviour>,
+    identify: identify::Behaviour,
+    ping: ping::Behaviour,
+    pub(super) requests: request_response::Behaviour<Codec>,
+}
+
+/// A swarm that listens.
+pub(super) fn build(
+    NetConfig { keypair: key, gate, listen }: &NetConfig,
+    reach: Reach,
+    protocol: StreamProtocol,
+    traffic: Arc<Traffic>,
+    limits: Limits,
+) -> Result<Swarm<Behaviour>, NetError> {
+    let admission = Admission::new(key, gate.clone()).map_err(|error| NetError::Key(error.to_string()))?;
+    let mut streams = yamux::Config::default();
+    streams.set_max_num_streams(OPEN_STREAMS_MAX);
+    let transport = Within(reach, tcp::tokio::Transport::new(tcp::Config::new()))
+        .upgrade(Version::V1Lazy)
+        .authenticate(admission)
+        .multiplex(streams)
+        .map(|(peer, connection), _| (peer, StreamMuxerBox::new(connection)));
+    let limits = ConnectionLimits::default()
+        .with_max_pending_incoming(Some(limits.pending))
+        .with_max_pending_outgoing(Some(limits.pending))
+        .with_max_established(Some(limits.established))
+        .with_max_established_incoming(Some(limits.incoming))
+        .with_max_established_per_peer(Some(limits.per_peer));
+    let behaviour = Behaviour {
+        throttle: throttle::Behaviour::new(gate.clone()),
+        mdns: neighbourhood(key, reach).into(),
+        limits: connection_limits::Behaviour::new(limits),
+        identify: identify::Behaviour::new(
+            identify::Config::new(protocol.to_string(), key.public())
+                .with_agent_version(format!("idlewood/{}", env!("CARGO_PKG_VERSION")))
+                .with_cache_size(0),
+        ),
+        ping: ping::Behaviour::new(ping::Config::new().with_interval(PING_INTERVAL)),
+        requests: request_response::Behaviour::with_codec(
+            Codec { traffic },
+            [(protocol, ProtocolSupport::Full)],
+            request_response::Config::default()
+                .with_request_timeout(REQUEST_TIMEOUT)
+                .with_max_concurrent_streams(STREAMS_MAX),
+        ),
+    };
+    let mut swarm = Swarm::new(
+        TransportTimeout::new(transport, CONNECT_TIMEOUT).boxed(),
+        behaviour,
+        key.public().to_peer_id(),
+        swarm::Config::with_tokio_executor().with_idle_connection_timeout(IDLE_TIMEOUT),
+    );
+    for address in listen {
+        swarm.listen_on(address.clone()).map_err(|error| listen_error(address, error))?;
+    }
+    Ok(swarm)
+}
+
+/// Finds agents on the local network, for one that listens there. Whoever is found still has to be admitted.
+fn neighbourhood(key: &Keypair, reach: Reach) -> Option<mdns::tokio::Behaviour> {
+    if reach == Reach::Machine {
+        return None;
+    }
+    mdns::tokio::Behaviour::new(mdns::Config::default(), key.public().to_peer_id())
+        .inspect_err(|error| warn!(%error, "machines of the local network cannot be found by themselves"))
+        .ok()
+}
+
+fn listen_error(address: &Multiaddr, error: TransportError<io::Error>) -> NetError {
+    match error {
+        TransportError::MultiaddrNotSupported(address) => AddressError::from(Unusable(address.to_string())).into(),
+        TransportError::Other(source) if source.kind() == io::ErrorKind::AddrInUse => NetError::Busy(address.clone()),
+        TransportError::Other(source) => NetError::Listen { address: address.clone(), source },
+    }
+}

@@ -1,0 +1,382 @@
+//! What must survive a restart: opaque records in sled. Only this crate names it.
+//!
+//! One OS thread writes. It takes all batches that wait, applies them as one, flushes, syncs sled's files (sled's own
+//! flush stops short of the disk on Linux) and only then acknowledges: a group commit. Several flushing tasks at once
+//! have dead-locked sled 0.34.
+//!
+//! A commit is durable once it is in our own journal (`journal`): one write and one sync for a group. sled, the index of
+//! all records, gets what is left of many groups at once, at checkpoints.
+//!
+//! Nothing on disk is trusted. The directory is locked against a second agent. All records are there twice: in sled with
+//! the end of the journal, and in the journal alone, which begins with a snapshot, and each block of which can be healed
+//! where one stretch of it is damaged. So a flipped byte anywhere loses nothing (`recovery`); what is damaged is kept
+//! under another name, and what takes its place is written anew. Should both be damaged, what is sound of them is gone
+//! on with, and a small file that remembers how many commits were acknowledged tells how many are gone. (The identity
+//! key lives elsewhere, and much can be rebuilt from the grid.)
+//!
+//! A disk that is nearly full fails a commit before anything is written, and one that is full a moment later leaves
+//! nothing behind. sled does not come back from a failed write, and waits for ever when it is closed after one. So it
+//! runs on a thread of its own that is given up when it fails or hangs; commits go on without it then, until the agent
+//! is started again.
+//!
+//! sled does not give space back, so a store of which most is garbage is copied to a new one (`rebuild`), when it is
+//! opened and while it is written.
+//!
+//! The parts: `lock`, `database` (sled's thread; `order`: what it is told), `writer`, `frame` (version and checksum), `block` and `journal`,
+//! `recovery`, `rebuild`, `disk` (what of sled is synced, the count of commits), `inspect` (for `idlewood store`),
+//! `reading` (results of bags, which nobody keeps in memory).
+//!
+//! Left out: blobs. All other state lives in the scheduler, whose records are read once, at the start.
+
+mod block;
+mod database;
+mod disk;
+mod frame;
+mod inspect;
+mod journal;
+mod lock;
+mod order;
+mod reading;
+mod rebuild;
+mod recovery;
+mod reserve;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+use tracing::{error, info, warn};
+
+pub use inspect::{Inspection, inspect};
+pub use lock::StateLock;
+pub use order::Records;
+pub use reading::{ReadError, Reader};
+
+use disk::failed;
+use frame::HEADER_BYTES;
+use recovery::Findings;
+use reserve::Reserve;
+use writer::{Job, Writer};
+
+/// Name of sled's directory in the state directory.
+const STORE_DIR: &str = "store";
+
+/// The file in it that sled locks, its log.
+const SLED_FILE: &str = "db";
+
+/// The record under which the store counts its own commits. No other key may begin with this byte.
+const COUNT_KEY: &[u8] = &[0xff];
+
+/// Room for the small files that an agent writes when it starts.
+const STARTS_WITH_BYTES: u64 = 2 << 20;
+
+/// Longest value, in bytes. Our choice: larger things are blobs.
+pub const VALUE_BYTES_MAX: usize = 1024 * 1024;
+
+/// Longest key, in bytes.
+pub const KEY_BYTES_MAX: usize = 256;
+
+/// Commits that wait for the writer; as many acknowledgements may wait for the agent.
+const COMMITS_MAX: usize = 1024;
+
+/// Sizes at which the store acts.
+#[derive(Clone, Copy, Debug)]
+struct Thresholds {
+    /// Free space below which commits fail, beside four times the size of the group. 0 in the test of what happens when
+    /// sled meets a full disk.
+    free_bytes_min: u64,
+    /// A smaller store is never rebuilt.
+    rebuild_bytes_min: u64,
+    /// Room that is kept for what has to be written on a full disk.
+    reserve_bytes: u64,
+    /// sled gets what it does not have when that is more than this.
+    checkpoint_bytes: u64,
+    /// The journal's next generation begins when this much, and as much as its snapshot, has followed the snapshot.
+    generation_bytes_min: u64,
+}
+
+/// Our choice: sled grows in segments of half a MiB and rewrites some of them at each opening. What is in memory for the
+/// next checkpoint takes some times its bytes; the more there is, the more of it was replaced or removed before sled
+/// ever hears of it.
+const THRESHOLDS: Thresholds = Thresholds {
+    free_bytes_min: 8 << 20,
+    reserve_bytes: 16 << 20,
+    rebuild_bytes_min: 32 << 20,
+    checkpoint_bytes: 2 << 20,
+    generation_bytes_min: 16 << 20,
+};
+
+/// Why the state directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Another agent is running on it.
+    #[error("{} is in use by another agent ({holder}); stop that one, or give this one a state directory of its own", dir.display())]
+    Locked {
+        /// Which directory.
+        dir: PathBuf,
+        /// What the lock file says of its holder.
+        holder: String,
+    },
+    /// The file system refuses.
+    #[error("cannot {action} {}: {source}; check the disk and the permissions of the state directory", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// What is damaged cannot be written anew.
+    #[error("no store can be opened in {} ({reason}); start the agent again, and if that does not help move the directory away", dir.display())]
+    Unusable {
+        /// The state directory.
+        dir: PathBuf,
+        /// What sled said.
+        reason: String,
+    },
+}
+
+/// Why a commit failed. None of its changes is relied upon; they may have reached the disk all the same.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CommitError {
+    /// The disk is nearly full; nothing was written.
+    #[error(
+        "the disk of the state directory is full ({free_bytes} bytes free, {needed_bytes} needed); make room, later commits will work again"
+    )]
+    DiskFull {
+        /// What is free.
+        free_bytes: u64,
+        /// What is needed.
+        needed_bytes: u64,
+    },
+    /// The database or the disk failed. All later commits fail too: the agent has to end.
+    #[error("the store has stopped working ({0}); start the agent again")]
+    Broken(String),
+    /// A key or value is too long, or the key is reserved; nothing of the commit was written.
+    #[error(
+        "a record does not fit the store: keys have 1 to {KEY_BYTES_MAX} bytes and do not begin with 0xff, values at most {VALUE_BYTES_MAX}"
+    )]
+    Unfit,
+}
+
+/// Why a commit was not even queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QueueError {
+    /// Too many wait already; take acknowledgements first.
+    #[error("{COMMITS_MAX} commits wait for the disk already")]
+    Full,
+    /// The writer has ended.
+    #[error("the store is closed")]
+    Closed,
+}
+
+/// One change: sets the record of `key`, or removes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// 1 to [`KEY_BYTES_MAX`] bytes, the first not 0xff.
+    pub key: Vec<u8>,
+    /// At most [`VALUE_BYTES_MAX`] bytes; `None` removes the record.
+    pub value: Option<Vec<u8>>,
+}
+
+/// How a commit ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommitResult {
+    /// What the committer called it.
+    pub ticket: u64,
+    /// `Ok`: on disk.
+    pub result: Result<(), CommitError>,
+}
+
+/// What [`Store::open`] found.
+#[derive(Debug)]
+pub struct Opened {
+    /// The way to the writer.
+    pub store: Store,
+    /// All sound records, by key.
+    pub records: Vec<(Vec<u8>, Vec<u8>)>,
+    /// One result for each commit, in the order of the commits. To be received; see [`Store::try_commit`].
+    pub results: mpsc::Receiver<CommitResult>,
+    /// Keys of records of which both copies are damaged or of an unknown version.
+    pub damaged: Vec<Vec<u8>>,
+    /// Acknowledged commits that neither copy knows: 0 unless the disk lost data in several places.
+    pub commits_lost: u64,
+    /// Where what was damaged is now.
+    pub set_aside: Option<PathBuf>,
+}
+
+/// What of the store in a state directory was damaged, and is kept under another name.
+///
+/// # Errors
+/// When the directory cannot be listed.
+pub fn damaged_files(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    if !dir.exists() {
+        return Ok(Vec::new());
+    }
+    Ok(rebuild::list_aside(dir)?.into_iter().map(|(_, path)| path).collect())
+}
+
+/// Says what is wrong with the store, and what came of it.
+fn tell(findings: &Findings) {
+    let Findings { flaws, damaged, commits_lost, set_aside } = findings;
+    let why = flaws.join("; ");
+    let moved_to = set_aside.as_ref().map(|aside| aside.display().to_string()).unwrap_or_default();
+    if !damaged.is_empty() || *commits_lost > 0 {
+        error!(
+            moved_to,
+            why,
+            commits_lost,
+            records_damaged = damaged.len(),
+            "the store has lost what was on disk; what is damaged was set aside, and the agent goes on with the rest: check \
+             the disk"
+        );
+    } else if set_aside.is_some() {
+        error!(
+            moved_to,
+            why,
+            "a part of the store is damaged and was set aside; nothing is lost, since all was there twice: check the disk"
+        );
+    } else if !flaws.is_empty() {
+        warn!(why, "a part of the store was missing; nothing is lost, since all was there twice");
+    }
+}
+
+/// What records take without anything around them.
+fn live_bytes(records: &[(Vec<u8>, Vec<u8>)]) -> u64 {
+    records.iter().map(|(key, value)| (key.len() + value.len() + HEADER_BYTES) as u64).sum()
+}
+
+/// The way to the writer thread.
+#[derive(Debug)]
+pub struct Store {
+    jobs: Option<mpsc::Sender<Job>>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+    reader: Reader,
+}
+
+impl Store {
+    /// Opens the store in the locked directory, reads all records and starts the writer. Blocks; at most about a
+    /// minute, and then only for a damaged store.
+    ///
+    /// # Errors
+    /// When not even an empty store can be opened, or the file system refuses.
+    pub fn open(lock: &StateLock) -> Result<Opened, StoreError> {
+        Self::open_with(lock, THRESHOLDS)
+    }
+
+    fn open_with(lock: &StateLock, thresholds: Thresholds) -> Result<Opened, StoreError> {
+        let dir = lock.dir();
+        let mut reserve = Reserve::of(dir, thresholds.reserve_bytes);
+        if disk::free_bytes(dir).is_some_and(|free_bytes| free_bytes < STARTS_WITH_BYTES) {
+            reserve.give(STARTS_WITH_BYTES);
+        }
+        let mut recovered = recovery::recover(dir).or_else(|error| {
+            // What it needs may be in the rest of it.
+            if reserve.give(u64::MAX) { recovery::recover(dir) } else { Err(error) }
+        })?;
+        tell(&recovered.findings);
+        let (size_bytes, live_bytes) = (recovered.size_bytes, live_bytes(&recovered.records));
+        if rebuild::is_due(size_bytes, live_bytes, thresholds.rebuild_bytes_min) {
+            // sled may not have heard of what the journal alone has: removals above all.
+            let pending = std::mem::take(&mut recovered.pending);
+            let rebuilt = recovered.database.checkpoint(pending.clone(), recovered.count);
+            match rebuilt.and_then(|()| rebuild::prepare(dir, &mut recovered.database)) {
+                Ok(_) => {
+                    recovered.database.close();
+                    recovered.database = rebuild::exchange(dir)?.0;
+                    info!(size_bytes, live_bytes, "the store was rebuilt to give disk space back");
+                }
+                Err(reason) => {
+                    warn!(%reason, "the store could not be rebuilt; it stays as large as it is");
+                    recovered.pending = pending;
+                }
+            }
+        }
+        let records = std::mem::take(&mut recovered.records);
+        let Findings { damaged, commits_lost, set_aside, .. } = std::mem::take(&mut recovered.findings);
+        let (jobs, job_receiver) = mpsc::channel(COMMITS_MAX);
+        let (results, result_receiver) = mpsc::channel(COMMITS_MAX);
+        let reader = Reader::default();
+        let writer =
+            Writer::new(dir.to_owned(), thresholds, recovered, live_bytes, reader.clone(), job_receiver, results);
+        let thread = std::thread::Builder::new()
+            .name("store".to_owned())
+            .spawn(move || writer.run())
+            .map_err(failed("start the writer of", dir))?;
+        let store = Self { jobs: Some(jobs), writer: Mutex::new(Some(thread)), reader };
+        Ok(Opened { store, records, results: result_receiver, damaged, commits_lost, set_aside })
+    }
+
+    /// Queues a commit: all of its changes become durable together, or none is relied upon. Its [`CommitResult`] says
+    /// when. Of two commits the first queued is the first on disk. Never waits: 1,024 commits may be queued, and as many
+    /// results wait to be received.
+    ///
+    /// # Errors
+    /// When the queue is full or the writer has ended.
+    pub fn try_commit(&self, changes: impl Into<Arc<[Change]>>, ticket: u64) -> Result<(), QueueError> {
+        self.queue(Job { ticket, changes: changes.into(), is_patient: false, takes_on: true })
+    }
+
+    /// [`Store::try_commit`] of what may wait some milliseconds for others to go to disk with.
+    ///
+    /// # Errors
+    /// When the queue is full or the writer has ended.
+    pub fn try_commit_patiently(&self, changes: impl Into<Arc<[Change]>>, ticket: u64) -> Result<(), QueueError> {
+        self.queue(Job { ticket, changes: changes.into(), is_patient: true, takes_on: true })
+    }
+
+    /// [`Store::try_commit`] of what takes on nothing new, which is written on a full disk, too, as long as the reserve lasts.
+    ///
+    /// # Errors
+    /// When the queue is full or the writer has ended.
+    pub fn try_commit_from_reserve(
+        &self,
+        changes: impl Into<Arc<[Change]>>,
+        ticket: u64,
+        is_patient: bool,
+    ) -> Result<(), QueueError> {
+        self.queue(Job { ticket, changes: changes.into(), is_patient, takes_on: false })
+    }
+
+    /// Reads what is durable, also while commits are written.
+    pub fn reader(&self) -> Reader {
+        self.reader.clone()
+    }
+
+    fn queue(&self, job: Job) -> Result<(), QueueError> {
+        let jobs = self.jobs.as_ref().ok_or(QueueError::Closed)?;
+        jobs.try_send(job).map_err(|error| match error {
+            TrySendError::Full(_) => QueueError::Full,
+            TrySendError::Closed(_) => QueueError::Closed,
+        })
+    }
+
+    /// Writes what is queued, flushes and ends the writer. Blocks: async callers go through `spawn_blocking`, and the
+    /// results are received meanwhile or dropped with their receiver. Dropping the store does the same.
+    pub fn close(mut self) {
+        self.stop();
+    }
+
+    fn stop(&mut self) {
+        self.jobs = None;
+        let thread = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            error!("the store's writer ended in a panic");
+        }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

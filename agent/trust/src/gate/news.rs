@@ -1,0 +1,238 @@
+//! What machines of a grid tell each other beside the handshake: revocations, administrators, renewed certificates.
+
+use std::iter;
+
+use idlewood_overlay::PeerId;
+use libp2p::Multiaddr;
+use tracing::{info, warn};
+
+use super::super::certificate::{Certificate, Chain, Refused, Role};
+use super::super::membership::{ADMINS_MAX, Admin, MembershipError, fits_invitation};
+use super::super::message;
+use super::super::revocation::{Revocation, Revocations};
+use super::{Gate, GateError, Outcome, State, now_s};
+use crate::identity;
+
+/// Messages about the grid that one peer may send at once, and how many it may send per second in the long run: a whole
+/// set of revocations comes in 32 pages.
+pub(super) const GOSSIP_BURST: f64 = 64.0;
+const GOSSIP_PER_S: f64 = 1.0;
+
+impl Gate {
+    /// Revokes a machine for good. The passphrase opens the grid's key, which it takes for administrators, until the agent
+    /// ends.
+    ///
+    /// # Errors
+    /// When this machine may not, or it cannot be written down.
+    pub fn revoke(&self, peer: PeerId, passphrase: Option<&[u8]>) -> Result<(), GateError> {
+        self.revoke_at(peer, passphrase, now_s())
+    }
+
+    pub(super) fn revoke_at(&self, peer: PeerId, passphrase: Option<&[u8]>, now_s: u64) -> Result<(), GateError> {
+        if peer == self.me {
+            return Err(GateError::Oneself);
+        }
+        let mut state = self.state();
+        state.check_admin(self, now_s)?;
+        // Not every administrator is known as one here: the grid's key speaks wherever it can.
+        let is_admin = state.known_role(peer) == Role::Admin;
+        if is_admin || passphrase.is_some() || state.has_open_grid_key()? {
+            state.open_grid_key(self.grid, passphrase)?;
+        }
+        let revocation = match &state.grid_key {
+            Some(key) => Revocation::issue(self.grid, peer, now_s, key, None),
+            None => Revocation::issue(self.grid, peer, now_s, &self.machine, Some(state.chain.own.clone())),
+        };
+        let Some(membership) = &state.membership else { return Err(GateError::NoGrid) };
+        if !membership.revocations.is_news(&revocation) {
+            return Err(GateError::RevokedAlready);
+        }
+        state.take_revocations(vec![revocation])?;
+        if !state.is_revoked(peer, Role::Member) {
+            return Err(GateError::Terms("there are too many revocations for this one to be kept"));
+        }
+        drop(state);
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    /// Waits until [`Gate::news`] has something, or somebody may have to go.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// What everybody who is connected should hear, as messages.
+    pub fn news(&self) -> Vec<Vec<u8>> {
+        let mut state = self.state();
+        let mut messages: Vec<Vec<u8>> = message::pages(std::mem::take(&mut state.news).iter(), Vec::new());
+        if std::mem::take(&mut state.renewed) {
+            messages.push(message::Gossip::Certificate(state.chain.encode()).encode());
+        }
+        messages
+    }
+
+    /// What `peer`, who has just been let in, lacks: everything, where its digest differs.
+    pub fn lacks(&self, peer: PeerId) -> Vec<Vec<u8>> {
+        let state = self.state();
+        let digest = state.digest();
+        let Some(membership) = &state.membership else { return Vec::new() };
+        let mut admins = Vec::new();
+        // Where an administrator listens may be new while all else is not.
+        if state.chain.own.terms.role == Role::Admin
+            && let Some(address) = state.reachable_at().next()
+        {
+            admins.push((state.chain.own.encode(), address));
+        }
+        if state.admitted.get(&peer).is_none_or(|admitted| admitted.digest == digest) {
+            return message::pages(iter::empty(), admins);
+        }
+        admins.extend(membership.admins.values().map(|it| (it.certificate.encode(), it.address.clone())));
+        message::pages(membership.revocations.iter(), admins)
+    }
+
+    /// Takes a message about the grid from a machine that is connected; what is answered. Blocks for the disk.
+    ///
+    /// # Errors
+    /// When it makes no sense, or too many came.
+    pub fn hear(&self, from: PeerId, bytes: &[u8]) -> Result<Vec<u8>, Refused> {
+        self.hear_at(from, bytes, now_s())
+    }
+
+    pub(super) fn hear_at(&self, from: PeerId, bytes: &[u8], now_s: u64) -> Result<Vec<u8>, Refused> {
+        if !self.state().may_gossip(from, now_s) {
+            return Err(Refused::CannotIssue);
+        }
+        match message::Gossip::decode(bytes)? {
+            message::Gossip::News { revocations, admins } => {
+                self.hear_news(from, revocations, admins)?;
+                Ok(Vec::new())
+            }
+            message::Gossip::Certificate(chain) => {
+                let digest = self.state().admitted.get(&from).map(|admitted| admitted.digest).unwrap_or_default();
+                // While it is connected it stands where it stood.
+                let nonce = Chain::decode(&chain).map_err(|_| Refused::Malformed)?.own.terms.nonce;
+                if self.nonce_of(from).is_some_and(|known| known != nonce) {
+                    return Err(Refused::NotTheirs);
+                }
+                self.admit_at(from, &message::Hello { chain, digest }, now_s)?;
+                Ok(Vec::new())
+            }
+            message::Gossip::Renew => {
+                let renewed = self.renew(from, now_s);
+                if let Ok(chain) = &renewed {
+                    info!(machine = %identity::to_libp2p(from), until_s = chain.expires_s(), "certificate renewed");
+                }
+                Ok(message::Renewal(renewed.map(|chain| chain.encode())).encode())
+            }
+        }
+    }
+
+    fn hear_news(
+        &self,
+        from: PeerId,
+        revocations: Vec<Revocation>,
+        admins: Vec<(Certificate, String)>,
+    ) -> Result<(), Refused> {
+        let mut state = self.state();
+        let mut news = Vec::new();
+        for revocation in revocations {
+            if !state.membership.as_ref().is_some_and(|membership| membership.revocations.is_news(&revocation)) {
+                continue;
+            }
+            revocation.verify(self.grid)?;
+            // Whoever was revoked has nothing to say any more.
+            if state.is_revoked(PeerId(revocation.issuer), Role::Admin) {
+                continue;
+            }
+            news.push(revocation);
+        }
+        for (certificate, address) in admins {
+            let peer = certificate.terms.peer;
+            certificate.verify_admin(self.grid)?;
+            if state.is_revoked(peer, Role::Admin)
+                || address.parse::<Multiaddr>().is_err()
+                || !fits_invitation(&address)
+            {
+                continue;
+            }
+            // Where an administrator listens it knows best itself.
+            let Some(membership) = &mut state.membership else { continue };
+            let known = membership.admins.get(&peer);
+            if known.is_none_or(|known| from == peer && known.address != address) {
+                membership.remember_admin(peer, Admin { certificate, address });
+                if let Err(error) = membership.save() {
+                    warn!(%error, "what is known of administrators cannot be kept");
+                }
+            }
+        }
+        if news.is_empty() {
+            return Ok(());
+        }
+        for revocation in &news {
+            let machine = identity::to_libp2p(revocation.peer);
+            if revocation.admin.is_some() && state.known_role(revocation.peer) == Role::Admin {
+                let by = identity::to_libp2p(PeerId(revocation.issuer));
+                warn!(%machine, %by, "an admin revokes another, who stays one: only the grid's key ends admins");
+                self.count(Outcome::RevokedInVain);
+            } else {
+                info!(%machine, "revoked from the grid");
+            }
+        }
+        if let Err(error) = state.take_revocations(news) {
+            warn!(%error, "revocations cannot be kept; they count until this agent ends");
+        }
+        drop(state);
+        self.changed.notify_one();
+        Ok(())
+    }
+}
+
+impl State {
+    /// Adds verified revocations, and writes them down.
+    pub(super) fn take_revocations(&mut self, revocations: Vec<Revocation>) -> Result<(), MembershipError> {
+        let Some(membership) = &mut self.membership else { return Ok(()) };
+        for revocation in revocations {
+            if revocation.admin.is_none() {
+                membership.admins.remove(&revocation.peer);
+            }
+            if membership.revocations.insert(revocation.clone()) {
+                self.news.push(revocation);
+            }
+        }
+        membership.save_revocations()?;
+        membership.save()
+    }
+
+    /// Equal where the same machines are revoked and the same administrators known.
+    pub(super) fn digest(&self) -> [u8; 16] {
+        let none = Revocations::default();
+        let mut hasher = blake3::Hasher::new();
+        let revocations = self.membership.as_ref().map_or(&none, |membership| &membership.revocations);
+        hasher.update(&revocations.digest());
+        let mut admins: Vec<PeerId> =
+            self.membership.iter().flat_map(|membership| membership.admins.keys().copied()).collect();
+        if self.chain.own.terms.role == Role::Admin {
+            admins.push(self.chain.own.terms.peer);
+        }
+        admins.sort_unstable();
+        for peer in admins.iter().take(ADMINS_MAX) {
+            hasher.update(&peer.0);
+        }
+        let mut digest = [0; 16];
+        digest.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+        digest
+    }
+
+    /// Whether one more message about the grid is taken from `peer` now.
+    pub(super) fn may_gossip(&mut self, peer: PeerId, now_s: u64) -> bool {
+        let Some(admitted) = self.admitted.get_mut(&peer) else { return false };
+        let passed_s = now_s.saturating_sub(admitted.gossip_at_s) as f64;
+        admitted.gossip_left = (admitted.gossip_left + passed_s * GOSSIP_PER_S).min(GOSSIP_BURST);
+        admitted.gossip_at_s = now_s;
+        if admitted.gossip_left < 1.0 {
+            return false;
+        }
+        admitted.gossip_left -= 1.0;
+        true
+    }
+}

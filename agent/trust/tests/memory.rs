@@ -1,0 +1,114 @@
+//! What hostile manifests and outputs take in memory while they are decoded.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use idlewood_overlay::PeerId;
+use idlewood_scheduler::BlobId;
+use idlewood_trust::manifest::{Entry, Input, MANIFEST_VERSION, Manifest, TaskOutput};
+
+/// Counts what is allocated.
+struct Counting;
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+#[expect(unsafe_code, reason = "an allocator is unsafe to implement; this one only counts")]
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let live = LIVE.fetch_add(layout.size(), Relaxed) + layout.size();
+        PEAK.fetch_max(live, Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn manifest() -> Manifest {
+    Manifest {
+        version: MANIFEST_VERSION,
+        name: "bag".to_owned(),
+        submitter: PeerId([2; 32]),
+        nonce: 3,
+        made_s: 1,
+        tasks: 1,
+        program: Input { name: "program.wasm".to_owned(), blob: BlobId([1; 32]), bytes: 1 },
+        args: Vec::new(),
+        entries: Vec::new(),
+        inputs: Vec::new(),
+        stdin: None,
+        env: BTreeMap::new(),
+        memory_bytes: 1 << 20,
+        disk_bytes: 1 << 20,
+        time_limit_s: 1,
+        success_codes: Vec::new(),
+        deterministic: false,
+        native: false,
+        blob: None,
+    }
+}
+
+/// `encoded` with `items` for the empty list or map of this name: `head` is its CBOR type.
+fn stuffed(encoded: &[u8], name: &str, head: u8, count: u32, items: &[u8]) -> Vec<u8> {
+    let key = [&[0x60 + name.len() as u8], name.as_bytes(), &[head]].concat();
+    let at = encoded.windows(key.len()).position(|window| window == key).expect("an empty list of this name");
+    let (before, after) = (&encoded[..at + key.len() - 1], &encoded[at + key.len()..]);
+    [before, &[head + 0x1a], &count.to_be_bytes(), items, after].concat()
+}
+
+/// The most memory that `decode` takes at one time.
+fn peak(decode: impl FnOnce()) -> usize {
+    let before = LIVE.load(Relaxed);
+    PEAK.store(before, Relaxed);
+    decode();
+    PEAK.load(Relaxed) - before
+}
+
+/// All in one test, so that nothing else allocates meanwhile.
+#[test]
+fn decoding_takes_little_whatever_comes() {
+    const LIST: u8 = 0x80;
+    const MAP: u8 = 0xa0;
+    const COUNT: u32 = 5 << 18;
+    let empty = manifest();
+    let (manifest, output) = (empty.encode(), TaskOutput { left_out: Vec::new(), ..TaskOutput::default() });
+    let many = |item: &[u8]| item.repeat(COUNT as usize);
+    // Keys that differ, four letters each.
+    let key = |number: u32| [18, 12, 6, 0].map(|shift| b'0' + (number >> shift & 63) as u8);
+    let numbered = |value: u8| -> Vec<u8> {
+        (0..COUNT).flat_map(|number| [&[0x64][..], &key(number), &[value]].concat()).collect()
+    };
+    for (name, head, items, bytes_max) in [
+        ("args", LIST, many(b"\x60"), 4 << 20),
+        ("entries", LIST, many(b"\xa1\x64text\x60"), 150 << 20),
+        ("inputs", LIST, many(b"\xf6"), 1 << 20),
+        ("env", MAP, numbered(0x60), 16 << 20),
+        ("success_codes", LIST, many(b"\x00"), 1 << 20),
+    ] {
+        let hostile = stuffed(&manifest, name, head, COUNT, &items);
+        let peak = peak(|| drop(Manifest::decode(&hostile).expect_err(name)));
+        assert!(peak < bytes_max, "{name}: {peak} bytes for {} on the wire", hostile.len());
+    }
+    let hostile = stuffed(&output.encode(), "files", MAP, COUNT, &numbered(0x40));
+    let taken = peak(|| drop(TaskOutput::decode(&hostile).expect_err("files")));
+    assert!(taken < 2 << 20, "files: {taken}");
+    let one = TaskOutput { left_out: vec![String::new()], ..TaskOutput::default() }.encode();
+    let end = one.windows(9).position(|window| window == b"left_out\x81").expect("it is there") + 8;
+    let hostile = [&one[..end], &[0x9a], &COUNT.to_be_bytes(), &many(b"\x60"), &one[end + 2..]].concat();
+    let taken = peak(|| drop(TaskOutput::decode(&hostile).expect_err("left_out")));
+    assert!(taken < 2 << 20, "left_out: {taken}");
+    // The largest bags that there are go through.
+    let entries = (0..1_000_000).map(|number: u32| Entry { text: number.to_string(), input: None }).collect();
+    let bag = Manifest { tasks: 1_000_000, entries, success_codes: vec![0], ..empty };
+    assert_eq!(Manifest::decode(&bag.encode()).expect("it is sound").tasks, 1_000_000);
+}

@@ -1,0 +1,275 @@
+//! Reads what workers left in their directories, as what strangers may have put there. `removal` removes it.
+//!
+//! The agent has the rights of its user, the worker that wrote has none: so whoever broke out of WebAssembly would have the
+//! agent read for them what they cannot, through a link, or wait for ever, on a pipe. Each name is therefore looked up in
+//! an open directory, is not followed if it is a link, is opened without waiting, and is taken only if it is a plain file
+//! that has no other name. Directories are bounded in number and depth, contents in bytes.
+//!
+//! The directories that are given by their path must lie where no worker can replace them but the last part.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use idlewood_units::FILES_MAX;
+use rustix::fs::{Dir, DirEntry, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+/// How deep the files of a task may lie that are taken.
+pub const DEPTH_MAX: usize = 16;
+/// Most entries that are looked at, of any kind.
+const ENTRIES_MAX: usize = 4 * FILES_MAX;
+
+/// What may still be read, and what is said when that is not enough.
+#[derive(Debug)]
+pub struct Room {
+    bytes: u64,
+    over: String,
+}
+
+impl Room {
+    /// So many bytes; `over` says what is wrong with more.
+    pub fn new(bytes: u64, over: String) -> Self {
+        Self { bytes, over }
+    }
+}
+
+/// A directory that a worker could write to.
+#[derive(Debug)]
+pub struct Left(OwnedFd);
+
+/// What was found below a directory.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// Files by their path, with `/`.
+    pub files: Vec<(String, Vec<u8>)>,
+    /// Paths of what is not taken: links, files that have another name, what is neither file nor directory, directories
+    /// that lie too deep.
+    pub left_out: Vec<String>,
+}
+
+/// Neither follows a link nor waits.
+const CAREFULLY: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+
+impl Left {
+    /// Opens a directory; `None` where there is none: nothing, or something else.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn open(path: &Path) -> io::Result<Option<Self>> {
+        Self::found(rustix::fs::open(path, CAREFULLY | OFlags::DIRECTORY, Mode::empty()))
+    }
+
+    /// The directory of this name in it, as [`Left::open`].
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn directory(&self, name: &str) -> io::Result<Option<Self>> {
+        directory_at(self.0.as_fd(), name)
+    }
+
+    fn found(opened: rustix::io::Result<OwnedFd>) -> io::Result<Option<Self>> {
+        match opened {
+            Ok(directory) => Ok(Some(Self(directory))),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// The content of the file of this name, which is taken from `room`; `None` where there is none.
+    ///
+    /// # Errors
+    /// It cannot be read, or there is no room for it.
+    pub fn read(&self, name: &str, room: &mut Room) -> io::Result<Option<Vec<u8>>> {
+        read_at(self.0.as_fd(), name, room)
+    }
+
+    /// All files below it with their names, as [`Left::read`], and what is left out. No more directories are open than one
+    /// lies below the other.
+    ///
+    /// # Errors
+    /// They cannot be read, there is no room for them, there are too many, or a name is not UTF-8.
+    pub fn read_all(&self, room: &mut Room) -> io::Result<Contents> {
+        let too_many = || io::Error::other(format!("it is over the limit of {FILES_MAX} files: pack them into fewer"));
+        let mut contents = Contents::default();
+        let mut entries_left = ENTRIES_MAX;
+        let mut open = vec![(Dir::read_from(&self.0)?, String::new())];
+        loop {
+            let may_go_down = open.len() <= DEPTH_MAX;
+            let Some((innermost, prefix)) = open.last_mut() else { return Ok(contents) };
+            let Some(entry) = innermost.read() else {
+                open.pop();
+                continue;
+            };
+            let entry = entry?;
+            if matches!(entry.file_name().to_bytes(), b"." | b"..") {
+                continue;
+            }
+            entries_left = entries_left.checked_sub(1).ok_or_else(too_many)?;
+            let name = entry.file_name().to_str().map_err(|_| io::Error::other("a file name is not UTF-8"))?;
+            let (path, parent) = (format!("{prefix}{name}"), innermost.fd()?);
+            let cannot = |error: io::Error| match error.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    io::Error::new(error.kind(), format!("{path:?} cannot be read: {error}"))
+                }
+                _ => error,
+            };
+            if let Some(bytes) = read_at(parent, name, room).map_err(cannot)? {
+                if contents.files.len() == FILES_MAX {
+                    return Err(too_many());
+                }
+                contents.files.push((path, bytes));
+            } else if may_go_down && let Some(Left(inner)) = directory_at(parent, name)? {
+                open.push((Dir::new(inner)?, path + "/"));
+            } else {
+                contents.left_out.push(path);
+            }
+        }
+    }
+
+    /// Whether it is now this process's alone until it is dropped.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn lock(&self) -> io::Result<bool> {
+        match rustix::fs::flock(&self.0, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(true),
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Names of what is in it, one after the other: there may be any number. What is removed meanwhile does no harm.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn names(&self) -> io::Result<impl Iterator<Item = io::Result<PathBuf>>> {
+        let name = |entry: rustix::io::Result<DirEntry>| match entry {
+            Ok(entry) => {
+                let name = entry.file_name().to_bytes();
+                let is_one = !matches!(name, b"." | b"..");
+                is_one.then(|| Ok(PathBuf::from(OsStr::from_bytes(name))))
+            }
+            Err(errno) => Some(Err(errno.into())),
+        };
+        Ok(Dir::read_from(&self.0)?.filter_map(name))
+    }
+}
+
+/// [`Left::directory`].
+fn directory_at(parent: BorrowedFd, name: &str) -> io::Result<Option<Left>> {
+    Left::found(rustix::fs::openat(parent, name, CAREFULLY | OFlags::DIRECTORY, Mode::empty()))
+}
+
+/// [`Left::read`].
+fn read_at(parent: BorrowedFd, name: &str, room: &mut Room) -> io::Result<Option<Vec<u8>>> {
+    let file = match rustix::fs::openat(parent, name, CAREFULLY, Mode::empty()) {
+        Ok(file) => file,
+        // A link, or a socket.
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO) => return Ok(None),
+        Err(errno) => return Err(errno.into()),
+    };
+    let stat = rustix::fs::fstat(&file)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_nlink != 1 {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    File::from(file).take(room.bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+    let left = room.bytes.checked_sub(bytes.len() as u64);
+    room.bytes = left.ok_or_else(|| io::Error::other(room.over.clone()))?;
+    Ok(Some(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn room(bytes: u64) -> Room {
+        Room::new(bytes, "it is too large".to_owned())
+    }
+
+    /// A directory, and a secret outside of it.
+    fn setup() -> (tempfile::TempDir, PathBuf, PathBuf) {
+        let root = tempfile::tempdir().expect("a directory");
+        let (left, secret) = (root.path().join("left"), root.path().join("secret"));
+        fs::create_dir(&left).expect("ours");
+        fs::create_dir(&secret).expect("ours");
+        fs::write(secret.join("key"), "secret").expect("ours");
+        (root, left, secret)
+    }
+
+    fn fifo(path: &Path) {
+        rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+    }
+
+    #[test]
+    fn plain_files_are_read_and_nothing_else_is() {
+        let (_root, left, secret) = setup();
+        fs::create_dir_all(left.join("a/b")).expect("ours");
+        fs::write(left.join("a/b/plain"), "result").expect("ours");
+        symlink(secret.join("key"), left.join("link")).expect("a link");
+        symlink(&secret, left.join("a/linked")).expect("a link");
+        symlink("loop", left.join("loop")).expect("a link");
+        fs::hard_link(secret.join("key"), left.join("name")).expect("a link");
+        // Opening it for reading would wait until somebody writes.
+        fifo(&left.join("pipe"));
+        let _socket = UnixListener::bind(left.join("socket")).expect("a socket");
+        let directory = Left::open(&left).expect("readable").expect("there");
+        for name in ["link", "loop", "name", "pipe", "socket", "a"] {
+            assert_eq!(directory.read(name, &mut room(100)).expect("no error"), None, "{name}");
+        }
+        let Contents { files, mut left_out } = directory.read_all(&mut room(100)).expect("no error");
+        assert_eq!(files, [("a/b/plain".to_owned(), b"result".to_vec())]);
+        left_out.sort();
+        assert_eq!(left_out, ["a/linked", "link", "loop", "name", "pipe", "socket"]);
+    }
+
+    #[test]
+    fn a_directory_that_is_a_link_is_none() {
+        let (root, left, secret) = setup();
+        let link = root.path().join("link");
+        symlink(&secret, &link).expect("a link");
+        assert!(Left::open(&link).expect("no error").is_none());
+        assert!(Left::open(&link.join("none")).expect("no error").is_none());
+        fifo(&left.join("pipe"));
+        assert!(Left::open(&left.join("pipe")).expect("no error").is_none());
+        let directory = Left::open(root.path()).expect("readable").expect("there");
+        assert!(directory.directory("link").expect("no error").is_none());
+        assert!(directory.directory("secret").expect("no error").is_some());
+    }
+
+    #[test]
+    fn size_number_and_depth_are_bounded() {
+        let (_root, left, _) = setup();
+        let all = |room: &mut Room| Left::open(&left).expect("readable").expect("there").read_all(room);
+        fs::write(left.join("file"), vec![1; 100]).expect("ours");
+        let mut exact = room(100);
+        assert_eq!((all(&mut exact).expect("it fits").files.len(), exact.bytes), (1, 0));
+        assert!(all(&mut room(99)).expect_err("it does not").to_string().contains("large"));
+        // One that grows while it is read, or says nothing of its size.
+        File::create(left.join("sparse")).and_then(|file| file.set_len(1 << 40)).expect("a sparse file");
+        all(&mut room(1000)).expect_err("it is too large");
+        fs::remove_file(left.join("sparse")).expect("ours");
+        fs::create_dir_all(left.join("d/".repeat(DEPTH_MAX + 1))).expect("ours");
+        fs::write(left.join("d/".repeat(DEPTH_MAX)).join("seen"), "").expect("ours");
+        fs::write(left.join("d/".repeat(DEPTH_MAX + 1)).join("unseen"), "").expect("ours");
+        let contents = all(&mut room(100)).expect("bounded");
+        assert_eq!(contents.files.len(), 2, "{contents:?}");
+        assert_eq!(contents.left_out, [["d"; DEPTH_MAX + 1].join("/")]);
+        for number in 0..FILES_MAX {
+            fs::write(left.join(number.to_string()), "").expect("ours");
+        }
+        assert!(all(&mut room(100)).expect_err("too many").to_string().contains("over the limit"));
+        fs::remove_dir_all(&left).expect("ours");
+        // More than this process may have open.
+        (0..=ENTRIES_MAX).for_each(|number| fs::create_dir_all(left.join(number.to_string())).expect("ours"));
+        assert!(all(&mut room(100)).expect_err("too many").to_string().contains("over the limit"));
+    }
+}
