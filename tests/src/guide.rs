@@ -87,7 +87,7 @@ pub fn text(root: &Path, page: &str) -> String {
 /// The blocks of a page.
 ///
 /// # Errors
-/// The first block without a mark, or with one that is not known.
+/// The first block without a mark, with one that is not known, or of another language with commands of ours.
 pub fn blocks(page: &str, text: &str) -> Result<Vec<Block>, String> {
     let mut blocks: Vec<Block> = Vec::new();
     let mut lines = text.lines().enumerate();
@@ -100,6 +100,11 @@ pub fn blocks(page: &str, text: &str) -> Result<Vec<Block>, String> {
                 let line = number + 2;
                 let setting = setting(above).map_err(|wrong| format!("{page}:{line}: {wrong}"))?;
                 blocks.push(Block { page: page.to_owned(), line, setting, script: inside.join("\n") + "\n" });
+            } else if !calls(&inside.join("\n")).is_empty() {
+                return Err(format!(
+                    "{page}:{}: commands in a block of {language:?}, which no test runs: write sh",
+                    number + 2
+                ));
             }
         }
         above = line;
@@ -316,6 +321,7 @@ mod tests {
         {
             assert!(blocks("README.md", &format!("{mark}\n```sh\nls\n```\n")).is_err(), "{mark:?}");
         }
+        assert!(blocks("README.md", "```\nidlewood status\n```\n").is_err());
         assert_eq!(setting("<!-- test: none, it needs root -->"), Ok(Setting::None("it needs root".to_owned())));
     }
 

@@ -37,12 +37,11 @@ fn texts(directory: &Path, found: &mut Vec<Text>) {
             if !BUILT.contains(&name.as_str()) {
                 texts(&path, found);
             }
-        } else if path.extension().is_some_and(|ending| ENDINGS.iter().any(|known| ending == *known))
-            || SCRIPTS.contains(&name.as_str())
+        } else if (SCRIPTS.contains(&name.as_str())
+            || ENDINGS.iter().any(|ending| name.ends_with(&format!(".{ending}"))))
+            && let Ok(content) = fs::read_to_string(entry.path())
         {
-            if let Ok(content) = fs::read_to_string(entry.path()) {
-                found.push(Text { path, content });
-            }
+            found.push(Text { path, content });
         }
     }
 }
