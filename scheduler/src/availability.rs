@@ -227,7 +227,7 @@ mod tests {
         })
     }
 
-    /// The paper's Algorithm 3 with design.md's corrections, in latest starts, one slot; moments relative to now.
+    /// The paper's Algorithm 3 as `docs/design/scheduler.md` has it, in latest starts, one slot; moments relative to now.
     fn latest_starts(load: &Load, stretch: f64, age_s: f64, w: f64) -> f64 {
         let s = load.speed_mops;
         let t0 = load.running_mops.iter().sum::<f64>() / s;

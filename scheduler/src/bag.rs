@@ -180,7 +180,7 @@ pub struct BagHeader {
     /// a: work of one task, in Mop.
     #[serde(rename = "a", alias = "task_mops")]
     pub task_mops: f64,
-    /// w, or the effective size w' = a·max(n, N) of `design.md`: what deadlines are computed with, in Mop.
+    /// w, or the effective size w' = a·max(n, N) of `docs/design/scheduler.md`: what deadlines are computed with, in Mop.
     #[serde(rename = "w", alias = "application_size_mops")]
     pub application_size_mops: f64,
     /// Whether the user declared a; if not, finished tasks correct it.

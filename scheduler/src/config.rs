@@ -38,13 +38,13 @@ pub struct Config {
     /// B of that rule, at least 1: how much worse than it could be the stretch of a request may be for the sake of fewer
     /// requests at the root. Default 1: the prototype's best figure.
     pub stretch_bound: f64,
-    /// Deadlines by the effective size a·max(n, N) instead of the paper's w = a·n. Default true: `design.md`.
+    /// Deadlines by the effective size a·max(n, N) instead of the paper's w = a·n. Default true: `docs/design/scheduler.md`.
     pub effective_size: bool,
-    /// Whether a bag that comes ahead in the order freezes the running task of the last one. Default true: `design.md`;
-    /// false is the paper's case.
+    /// Whether a bag that comes ahead in the order freezes the running task of the last one. Default true:
+    /// `docs/design/scheduler.md`; false is the paper's case.
     pub preemptive: bool,
     /// Most tasks frozen for others, per slot, 0 to 16; each keeps its worker and its memory. 0 is as good as
-    /// `preemptive = false`. Default 2: our choice (`design.md`).
+    /// `preemptive = false`. Default 2: our choice (`docs/design/scheduler.md`).
     pub frozen_max: u32,
     /// Whether the order of the queue goes on minimising stretches behind the bottleneck of the largest one. Default
     /// false, the paper's plain order: an option to be judged by simulation.

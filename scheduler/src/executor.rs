@@ -5,7 +5,7 @@
 //! accepted is durable before the submitter hears of it, and whatever is finished is kept until the submitter
 //! acknowledges it.
 //!
-//! Preemption by freezing (ours, `design.md`): a bag that comes ahead of a bag whose task runs freezes the running
+//! Preemption by freezing (ours, `docs/design/scheduler.md`): a bag that comes ahead of a bag whose task runs freezes the running
 //! task of the last bag in the order, which goes on later where it stopped: it is before the tasks of its bag that
 //! have not begun, and the order brings it back. A frozen task keeps its worker, so tasks stand at *places*, more of
 //! them than slots: at most as many tasks run as there are slots, and at most [`Config::frozen_max`] per slot are

@@ -211,7 +211,7 @@ impl Peer {
     }
 
     /// A driver that comes far too late was asleep, or its clock jumped: leases that ended meanwhile were not broken by
-    /// anybody (`design.md`, fault tolerance).
+    /// anybody (`docs/design/scheduler.md`, placement and faults).
     fn notice_sleep(&mut self) {
         let late = self.deadline.map_or(Duration::ZERO, |deadline| self.io.now.since(deadline));
         // Nearly always it is in time, and the settings, which lie far away in memory, need not be asked.

@@ -30,8 +30,8 @@ pub enum ClimbingRule {
     /// is idle S_min is 0, and everything climbs. The default: in simulation it is ahead of the other (docs/adr/0005).
     #[default]
     Minimum,
-    /// Ours (`design.md`): S ≤ B · S_grid, with S_grid the stretch that the whole grid would give this very request, by
-    /// the summary that the root spreads. So a request climbs only where that helps.
+    /// Ours (`docs/design/scheduler.md`): S ≤ B · S_grid, with S_grid the stretch that the whole grid would give this very
+    /// request, by the summary that the root spreads. So a request climbs only where that helps.
     WholeGrid,
 }
 

@@ -1,4 +1,4 @@
-//! What it costs a submitter that very many machines renew their leases: a tenth of its link at most (`design.md`).
+//! What it costs a submitter that very many machines renew their leases: a tenth of its link at most (`docs/design/scheduler.md`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

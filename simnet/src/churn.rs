@@ -5,7 +5,7 @@
 //! Times are drawn, or follow a trace of real machines; while it is up, its owner may come and go, too. All times
 //! follow one another: what a machine has drawn is its calendar, whatever else happens to it.
 //!
-//! Drawn sessions of desktops follow `../shared/data/DEFAULTS.md`: the share of time that a machine is up is drawn
+//! Drawn sessions of desktops follow `docs/design/defaults.md`: the share of time that a machine is up is drawn
 //! first, sessions are Weibull, absences lognormal with the mean that gives that share, and shorter by day than by
 //! night. Where sessions are drawn with an absence at the beginning, that begins somewhere in the middle, so that a run
 //! starts with about as many machines as it goes on with. A trace is replayed from a moment of its calendar that is drawn from the

@@ -1,6 +1,6 @@
 //! How far machines are from each other: one latency for all, or one for each pair.
 //!
-//! Latencies of pairs come from the quantiles of round trips in `../shared/data/DEFAULTS.md`, or from a matrix of
+//! Latencies of pairs come from the quantiles of round trips in `docs/design/defaults.md`, or from a matrix of
 //! measured round trips, of which each machine has a row. A pair keeps its latency, the same both ways, for the whole
 //! run; what is below [`PAIR_MIN`] is raised to it, since windows of machines that go on without each other are as
 //! long as the shortest latency.

@@ -2,7 +2,7 @@
 //!
 //! A line is a job of 18 numbers (<https://www.cs.huji.ac.il/labs/parallel/workload/swf.html>), a comment begins with a
 //! semicolon. Used are the 2nd (submission, seconds), the 4th (run time, seconds), the 5th (processors) and the 12th
-//! (user). Jobs that a user submits at most 120 s after the one before are one bag, as in `../shared/data/DEFAULTS.md`; a job of
+//! (user). Jobs that a user submits at most 120 s after the one before are one bag, as in `docs/design/defaults.md`; a job of
 //! an unknown user (-1) is a bag by itself. Fractions are rounded up.
 //! A job on k processors counts as k tasks of its run time: what needs its processors together is not a bag, and no
 //! better log is among the data. Left out: jobs that never ran, waiting times, dependencies.

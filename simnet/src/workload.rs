@@ -3,7 +3,7 @@
 //! The paper's load (Celaya and Marchal 2010, §7): bags arrive as a Poisson process; each has a number of tasks in
 //! proportion to the number of machines and tasks of a log-uniform length. On demand the number of tasks is log-uniform,
 //! too: the heavy tail of production grids. Or sizes and run times are those of such a grid by their quantiles
-//! (`../shared/data/DEFAULTS.md`) or follow other distributions, or the bags are those of a log or of workflows; run times are taken
+//! (`docs/design/defaults.md`) or follow other distributions, or the bags are those of a log or of workflows; run times are taken
 //! for those on a machine of [`REFERENCE_MOPS`]. The tasks of a bag are alike to the scheduler; what they truly are may vary.
 
 use std::time::Duration;

@@ -31,7 +31,7 @@ const LEASE_AGE_SHARE: u32 = 8;
 const LEASE_MAX: Duration = Duration::from_secs(600);
 /// Bytes of a renewal with its answer, for the bound on the submitter's link. Measured on encoded messages.
 const RENEWAL_BYTES: u64 = 200;
-/// Link of the submitter in bytes/s (the paper's 1 Mb/s) and the share of it that renewals may take (`design.md`).
+/// Link of the submitter in bytes/s (the paper's 1 Mb/s) and the share of it that renewals may take (`docs/design/scheduler.md`).
 const RENEWAL_BYTES_S: u64 = 125_000 / 10;
 
 /// What an executor says.

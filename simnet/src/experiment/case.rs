@@ -171,7 +171,7 @@ fn scale(mut case: Case) -> Case {
     case
 }
 
-/// Coefficient of variation of the tasks of a bag on a production grid (`DEFAULTS.md`).
+/// Coefficient of variation of the tasks of a bag on a production grid (`docs/design/defaults.md`).
 const GRID_TASK_CV: f64 = 0.45;
 /// Machines that stay while the others come and go, from which bags come: a central scheduler is never away either.
 const STEADY_PERCENT: f64 = 5.0;

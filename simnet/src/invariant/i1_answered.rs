@@ -1,6 +1,6 @@
 //! I1: a leaf set holds only peers that answered this very machine, in this life of it, in that very life of theirs.
 //!
-//! Source: `overlay.md`, "verify before adopt"; Zave on Chord's correctness (arXiv 1610.01140), whose repairs begin with
+//! Source: `docs/design/overlay.md`, "verify before adopt"; Zave on Chord's correctness (arXiv 1610.01140), whose repairs begin with
 //! the same rule. Why: a peer learnt by hearsay may be dead, and two that tell each other of it keep it alive for ever;
 //! the tree then has a router that nobody hosts. And an answer of an earlier life says nothing of the present one.
 //!

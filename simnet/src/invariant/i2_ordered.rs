@@ -1,6 +1,6 @@
 //! I2: a leaf set is ordered, nearest first, without the machine itself, without duplicates, and no longer than asked.
 //!
-//! Source: `overlay.md`; Zave's "ordered successor lists" (arXiv 1610.01140). Why: everything about the tree is read off
+//! Source: `docs/design/overlay.md`; Zave's "ordered successor lists" (arXiv 1610.01140). Why: everything about the tree is read off
 //! the first on each side; a leaf set out of order makes a tree of another line.
 
 use idlewood_overlay::{Overlay, PositionKey};

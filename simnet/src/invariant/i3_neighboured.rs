@@ -1,6 +1,6 @@
 //! I3: a member has a live peer on each side of its leaf set, or it looks for one.
 //!
-//! Source: `overlay.md`; Zave shows that a ring whose members may lose their whole successor list cannot be repaired
+//! Source: `docs/design/overlay.md`; Zave shows that a ring whose members may lose their whole successor list cannot be repaired
 //! (arXiv 1610.01140, 1502.06461), hence the look-up that makes up for it. Why: a member with nobody left on a side
 //! takes itself for the end of the line, and the tree falls into parts that each look whole.
 //!

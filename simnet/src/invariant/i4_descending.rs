@@ -1,6 +1,6 @@
 //! I4: every accepted link leads to a router with a shorter prefix; so accepted links never form a cycle.
 //!
-//! Source: `overlay.md`, "accept a child (fencing)". Why: summaries are added up along the links and requests climb
+//! Source: `docs/design/overlay.md`, "accept a child (fencing)". Why: summaries are added up along the links and requests climb
 //! them. A cycle would count machines for ever and send requests round.
 //!
 //! A link is *accepted* while both ends have it: the child has the parent's acknowledgement, and the parent holds the

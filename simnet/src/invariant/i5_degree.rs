@@ -1,6 +1,6 @@
 //! I5: a machine has at most one router, and that at most two children, one at each end of its gap.
 //!
-//! Source: Celaya and Marchal 2010, §3.2: a binary tree of routing nodes, one per machine at most; `overlay.md`. Why:
+//! Source: Celaya and Marchal 2010, §3.2: a binary tree of routing nodes, one per machine at most; `docs/design/overlay.md`. Why:
 //! what a machine has to do for the grid is bounded by it, and two children that overlap would count machines twice.
 //!
 //! Slots are two by construction. What can go wrong is what is in them: a child without a router (no successor), the

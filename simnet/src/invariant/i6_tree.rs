@@ -1,6 +1,6 @@
 //! I6: when faults have stopped, the tree becomes the true one, and everybody knows how many there are.
 //!
-//! Source: `overlay.md`, the oracle. Why: it is the promise that lets everything else be trusted. The tree is a function
+//! Source: `docs/design/overlay.md`, the oracle. Why: it is the promise that lets everything else be trusted. The tree is a function
 //! of the membership, so there is exactly one right outcome, whatever happened before.
 //!
 //! The oracle ([`Tree`]) sorts the keys and uses a stack; it shares no code with the protocol. Of every machine that is

@@ -1,6 +1,6 @@
 //! I7: no (request, path) is executed twice in one life of a peer.
 //!
-//! Source: `overlay.md`, "zombies and doubles": two parents for some seconds *will* happen, and links repeat messages; so
+//! Source: `docs/design/overlay.md`, "zombies and doubles": two parents for some seconds *will* happen, and links repeat messages; so
 //! requests must be idempotent on (request, path). Why: executed twice, a part of a bag is worked on twice, or split in
 //! another way the second time, so that tasks end in both halves or in none.
 //!

@@ -1,8 +1,8 @@
 //! I8: the summary of each router is what the leaves below it published, added up, within the stated staleness.
 //!
 //! Source: Celaya and Marchal 2010, §5.2 and §5.3 (summaries are added at each router, and travel under a rate limit);
-//! `overlay.md`, `design.md` ("at most 20 % in total at the root of 10⁶ leaves"). Why: the global scheduler trusts it. A
-//! leaf that is missing idles; one that is counted twice, or was forgotten to be taken out, is promised work it cannot do.
+//! `docs/design/overlay.md` ("at most 20 % at the root of 10⁶ leaves"). Why: the global scheduler trusts it. A leaf that is
+//! missing idles; one that is counted twice, or was forgotten to be taken out, is promised work it cannot do.
 //!
 //! When it must hold: for a router whose leaves have published nothing new for [`staleness`], while the tree was the true
 //! one and no request was sent down (what was sent down is taken off until the next report). Then what its two

@@ -310,7 +310,7 @@ fn what_root_does_for_a_service_belongs_to_the_service() {
 }
 
 #[test]
-fn the_guide_of_the_readme_works_between_two_machines() {
+fn the_guide_works_between_two_machines() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/two-machines");
     let output = std::process::Command::new(script).env("IDLEWOOD", AGENT).output().expect("the script starts");
     let said = String::from_utf8_lossy(&output.stdout);
