@@ -17,7 +17,25 @@ const SCRIPTS: [&str; 5] = ["run", "purity", "simulation", "two-machines", "idle
 const READS_ELSEWHERE: &str = "tests/tests/end_to_end/solver.rs";
 /// Where each package keeps what is cited.
 const PACKAGES: [&str; 5] = ["agent", "overlay", "scheduler", "simnet", "tests"];
-const PARTS: [&str; 7] = ["src", "tests", "benches", "bench", "tasks", "scenarios", "fuzz"];
+const PARTS: [&str; 17] = [
+    "src",
+    "tests",
+    "benches",
+    "bench",
+    "tasks",
+    "scenarios",
+    "fuzz",
+    "api",
+    "blobs",
+    "machine",
+    "net",
+    "sensing",
+    "store",
+    "testing",
+    "trust",
+    "units",
+    "worker",
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the repository").to_owned()
