@@ -29,6 +29,7 @@ mod run;
 mod store;
 mod submit;
 mod ticket;
+mod which;
 
 use std::env;
 use std::ffi::OsString;

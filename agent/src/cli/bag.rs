@@ -2,7 +2,6 @@
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
-use std::str::FromStr;
 
 use idlewood_api::client::Client;
 use idlewood_api::{Bag, BagDetail, RerunRequest, Swallowed, TaskResult};
@@ -11,6 +10,7 @@ use idlewood_trust::manifest::TaskOutput;
 use idlewood_units::Numbers;
 
 use super::follow::{self, View};
+use super::which::{BagName, WhichBag};
 use super::{Context, receipts, results, ticket};
 use crate::output::{self, Colour, Column, Format, Table};
 
@@ -78,32 +78,6 @@ pub(super) enum BagCommand {
     Get(results::GetArgs),
     /// Check receipts that `get --receipts` saved; exit with 1 at the first that its machine did not sign
     Receipts(receipts::ReceiptsArgs),
-}
-
-/// Which bag a command is about.
-#[derive(Clone, Debug, clap::Args)]
-pub(super) struct WhichBag {
-    /// Its id, a unique prefix of it, or `last`
-    #[arg(value_name = "ID", default_value = "last")]
-    pub(super) id: BagName,
-}
-
-/// A bag as users name it: hexadecimal digits from the beginning of its id, or `last`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct BagName(pub(super) String);
-
-impl FromStr for BagName {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let name = text.to_ascii_lowercase();
-        let is_prefix = (1..=64).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_hexdigit());
-        if is_prefix || name == "last" {
-            Ok(Self(name))
-        } else {
-            Err("use the beginning of a bag's id, as `idlewood bag list` shows it, or `last`".to_owned())
-        }
-    }
 }
 
 pub(super) fn run(context: &Context, command: BagCommand) -> anyhow::Result<ExitCode> {
@@ -378,15 +352,6 @@ mod tests {
         let router = |is_left_out| Swallowed { machine: "12D3".to_owned(), tasks: 12, is_left_out };
         assert_eq!(swallowed(&router(false)), "12 tasks by the router of 12D3");
         assert_eq!(swallowed(&router(true)), "12 tasks by the router of 12D3: left out by this machine");
-    }
-
-    #[test]
-    fn names_of_bags() {
-        assert_eq!("AB12".parse(), Ok(BagName("ab12".to_owned())));
-        assert_eq!("last".parse(), Ok(BagName("last".to_owned())));
-        for text in ["", "latest", "../x", "ab 1", "é", &"a".repeat(65)] {
-            assert!(text.parse::<BagName>().is_err(), "{text:?} was taken");
-        }
     }
 
     #[test]

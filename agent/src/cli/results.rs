@@ -34,8 +34,8 @@ use idlewood_trust::manifest::{TaskOutput, is_file_name};
 use idlewood_units::Numbers;
 use serde::Serialize;
 
-use super::bag::WhichBag;
 use super::interrupt::Interrupt;
+use super::which::WhichBag;
 use super::{BadUsage, Context};
 use crate::output::{self, Format};
 

@@ -14,7 +14,7 @@ use serde_bytes::ByteBuf;
 use serde_json::json;
 
 use super::Context;
-use super::bag::BagName;
+use super::which::BagName;
 use crate::adopting;
 use crate::output::{self, Format};
 
