@@ -104,9 +104,7 @@ pub(crate) struct Executor {
     slots: usize,
     /// Most tasks frozen for others; 0 without preemption.
     frozen_places: usize,
-    lexicographic: bool,
     per_submitter: PerSubmitter,
-    grid_step: usize,
     held: Shelf,
     /// Requests for bags that the driver has not authorised yet.
     asked: BTreeMap<BagId, Vec<Request>>,
@@ -185,9 +183,7 @@ impl Executor {
             places: (0..config.places()).map(|_| None).collect(),
             slots: config.slots as usize,
             frozen_places: config.frozen_places() as usize,
-            lexicographic: config.lexicographic,
             per_submitter: config.per_submitter,
-            grid_step: config.grid_step as usize,
             held: Shelf::default(),
             asked: BTreeMap::new(),
             declined: 0,

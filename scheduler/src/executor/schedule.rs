@@ -11,7 +11,7 @@ use crate::bag::{BagId, TaskId};
 use crate::io::Io;
 use crate::peer::Effect;
 use crate::queue::{Entry, Load, WORK_MOPS_MIN};
-use crate::stretch::{lexicographic_order, max_stretch_exact};
+use crate::stretch::max_stretch_exact;
 use crate::summary::{self, Summary};
 
 /// A task that ran longer than its declared work counts as this much still to do, as a share of its work: nobody
@@ -150,15 +150,7 @@ impl Executor {
     /// Sorts the bags by the deadlines that the smallest feasible maximum stretch gives them (paper §4).
     pub(super) fn reorder(&mut self, now: Time) {
         let (load, bags) = self.load(now, |_| true);
-        let mut order =
-            if self.lexicographic { lexicographic_order(&load) } else { load.order(max_stretch_exact(&load)) };
-        if self.lexicographic {
-            // Of these nothing is left but what may run outside the load. It comes first there, so it does here: behind
-            // the others a frozen task would go on ahead of it, and the deadline of its bag be nobody's care.
-            let with_work: BTreeSet<BagId> =
-                load.entries.iter().zip(&bags).filter(|(entry, _)| entry.left > 0.0).map(|(_, &bag)| bag).collect();
-            order.sort_by_key(|&position| with_work.contains(&bags[position]));
-        }
+        let order = load.order(max_stretch_exact(&load));
         let mut seen = BTreeSet::new();
         self.order = order.into_iter().map(|position| bags[position]).filter(|&bag| seen.insert(bag)).collect();
     }
@@ -228,9 +220,6 @@ impl Executor {
         } else {
             Summary::of_leaf(&self.load(now, |held| !held.unfinished_is_empty()).0)
         };
-        if self.grid_step > 1 {
-            summary = summary.in_steps(self.grid_step);
-        }
         summary.longest_wait_s = summary::wait_s(self.wait_s());
         self.stretch = summary.maximum_stretch;
         summary

@@ -153,17 +153,14 @@ fn a_task_that_runs_for_too_long_still_counts() {
 }
 
 #[test]
-fn a_hopeless_bag_decides_the_order_of_the_others_only_in_the_plain_order() {
-    for (lexicographic, expected) in [(false, [1, 2, 3]), (true, [1, 3, 2])] {
-        let per_submitter = PerSubmitter::Off;
-        let (mut executor, mut io) = empty(&Config { lexicographic, per_submitter, ..Config::default() });
-        // At the stretch of the first the others stand by their sizes, at the least behind it by their ages.
-        give(&mut executor, &mut io, 1, 1e5, 2e5, 2000);
-        give(&mut executor, &mut io, 2, 1e5, 1e6, 0);
-        give(&mut executor, &mut io, 3, 1e5, 2e6, 1000);
-        executor.dispatch(&mut io);
-        assert_eq!(executor.order, expected.map(|number| BagId([number; 32])), "lexicographic: {lexicographic}");
-    }
+fn a_hopeless_bag_decides_the_order_of_the_others() {
+    let (mut executor, mut io) = empty(&Config { per_submitter: PerSubmitter::Off, ..Config::default() });
+    // At the stretch of the first the others stand by their sizes, at the least behind it by their ages.
+    give(&mut executor, &mut io, 1, 1e5, 2e5, 2000);
+    give(&mut executor, &mut io, 2, 1e5, 1e6, 0);
+    give(&mut executor, &mut io, 3, 1e5, 2e6, 1000);
+    executor.dispatch(&mut io);
+    assert_eq!(executor.order, [1, 2, 3].map(|number| BagId([number; 32])));
 }
 
 #[test]
@@ -298,10 +295,8 @@ fn kept(config: Config, bags: &[(f64, u64, f64, f64)]) -> f64 {
 fn what_runs_and_can_no_longer_be_frozen_is_not_frozen_for_what_thaws() {
     // One task of the second bag is frozen when the only one of the third runs, which has nothing left to begin.
     let bags = [(0.0, 1, 185.0, 185e3), (0.0, 2, 126.0, 15e6), (257.0, 1, 57.0, 57e3), (0.0, 1, 1.0, 1.1e7)];
-    for lexicographic in [false, true] {
-        let worst = kept(Config { frozen_max: 1, lexicographic, ..Config::default() }, &bags);
-        assert!(worst <= 1.0, "{worst} of what was promised, lexicographic: {lexicographic}");
-    }
+    let worst = kept(Config { frozen_max: 1, ..Config::default() }, &bags);
+    assert!(worst <= 1.0, "{worst} of what was promised");
 }
 
 proptest! {
@@ -310,13 +305,13 @@ proptest! {
     #[test]
     fn what_the_summary_promises_the_executor_keeps(
         bags in prop::collection::vec((0.0..300.0_f64, 1_u64..8, 1.0..200.0_f64, 0.0..14.0_f64), 1..12),
-        frozen_max in 0_u32..4, lexicographic in any::<bool>(), slots in prop_oneof![3 => Just(1_u32), 1 => 2_u32..4],
+        frozen_max in 0_u32..4, slots in prop_oneof![3 => Just(1_u32), 1 => 2_u32..4],
     ) {
         let bags: Vec<_> = bags
             .into_iter()
             .map(|(wait_s, tasks, task_s, log)| (wait_s, tasks, task_s, tasks as f64 * task_s * 1000.0 * log.exp2()))
             .collect();
-        let worst = kept(Config { frozen_max, lexicographic, slots, ..Config::default() }, &bags);
+        let worst = kept(Config { frozen_max, slots, ..Config::default() }, &bags);
         prop_assert!(worst <= 1.0 + 1e-9, "{} of what was promised", worst);
     }
 }
