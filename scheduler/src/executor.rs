@@ -19,6 +19,8 @@
 mod admission;
 mod giving;
 mod held;
+#[cfg(debug_assertions)]
+mod invariants;
 mod outbox;
 mod rating;
 mod schedule;
