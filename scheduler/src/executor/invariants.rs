@@ -13,8 +13,8 @@ impl Executor {
     pub(crate) fn assert_consistent(&self, now: Time) {
         for (bag, held) in self.held.iter() {
             held.assert_one_state();
-            let running = self.places.iter().flatten().filter(|running| running.task.bag == *bag && !running.stopping);
-            let running: IntervalSet = running.map(|running| running.task.index..running.task.index + 1).collect();
+            let running: IntervalSet =
+                self.places.of(*bag).map(|running| running.task.index..running.task.index + 1).collect();
             debug_assert_eq!(held.running, running, "{bag:?}: what runs is what has a place");
         }
         self.assert_places();
@@ -26,20 +26,20 @@ impl Executor {
     /// How many intervals the rules are about.
     pub(crate) fn intervals(&self) -> usize {
         let held = self.held.values().map(|held| held.unfinished().intervals() + held.outbox.len() + 1);
-        held.sum::<usize>() + self.places.len()
+        held.sum::<usize>() + self.places.begun().count()
     }
 
     /// A task has one place, no more tasks run than there are slots, and no more are frozen than may be.
     fn assert_places(&self) {
         let mut tasks: BTreeSet<TaskId> = BTreeSet::new();
-        for running in self.places.iter().flatten() {
+        for running in self.places.begun() {
             debug_assert!(tasks.insert(running.task), "{:?} has two places", running.task);
             let is_known = running.stopping || self.held.contains_key(&running.task.bag);
             debug_assert!(is_known, "{:?} runs, and nobody wants it", running.task);
         }
-        let frozen = self.places.iter().flatten().filter(|running| running.frozen).count();
-        debug_assert!(frozen <= self.frozen_places, "{frozen} tasks are frozen");
-        debug_assert!(tasks.len() - frozen <= self.slots, "{} tasks run", tasks.len() - frozen);
+        let frozen = self.places.begun().filter(|running| running.frozen).count();
+        debug_assert!(frozen <= self.places.frozen_max(), "{frozen} tasks are frozen");
+        debug_assert!(tasks.len() - frozen <= self.places.slots(), "{} tasks run", tasks.len() - frozen);
     }
 
     /// The order, where it is not stale, has each bag of which there is something to do, once.

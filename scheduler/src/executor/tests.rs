@@ -12,6 +12,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::bag::{BlobId, Finished, Path};
+use crate::ledger::FAILED_IN_ROW;
 use crate::message::{Asker, Message};
 use crate::queue::Entry;
 use crate::summary::{STRETCH_COUNT, STRETCHES, Summary};
@@ -245,7 +246,7 @@ impl Machine {
     fn run_until(&mut self, end: Time) {
         loop {
             let now = self.io.now;
-            let next = self.executor.places.iter().flatten().filter(|running| running.runs()).map(|running| {
+            let next = self.executor.places.begun().filter(|running| running.runs()).map(|running| {
                 let mops = self.executor.held.get(&running.task.bag).unwrap().bag.task_mops;
                 let whole = Duration::from_secs_f64(mops / self.config.speed_mops);
                 (now + whole.saturating_sub(running.active(now)), running.task)
@@ -373,7 +374,7 @@ fn a_machine_rests_when_it_is_told_to_and_all_has_failed() {
         executor.lease(contact(1).peer, told(), &mut io, &config);
         assert_eq!(executor.resting_until().is_some(), failures == FAILED_IN_ROW, "after {failures} failures");
         executor.dispatch(&mut io);
-        let task = executor.places.iter().flatten().find(|running| running.runs()).expect("one runs").task;
+        let task = executor.places.begun().find(|running| running.runs()).expect("one runs").task;
         let (output, success) = (BlobId([1; 32]), false);
         let outcome = TaskOutcome::Finished(Finished {
             success,
@@ -405,7 +406,7 @@ fn a_machine_that_cannot_start_what_it_is_given_hands_it_back_and_rests() {
     for tries in 1..=NOT_STARTED_MAX {
         assert!(executor.resting_until().is_none() && is_offered(&mut executor, &io), "before try {tries}");
         executor.dispatch(&mut io);
-        let task = executor.places.iter().flatten().find(|running| running.runs()).expect("one runs").task;
+        let task = executor.places.begun().find(|running| running.runs()).expect("one runs").task;
         executor.ended(task, TaskOutcome::NotStarted { retry_after: Duration::from_secs(1) }, &mut io, &config);
         all_durable(&mut io);
         io.now += Duration::from_secs(1);
@@ -457,7 +458,7 @@ fn an_attempt_is_that_of_the_tasks_it_came_with() {
     accept(&mut executor, &mut io, 3, 2, IntervalSet::from(0..2));
     let mut seen = Vec::new();
     for _ in 0..4 {
-        let running = executor.places.iter().flatten().find(|running| running.runs()).expect("one runs");
+        let running = executor.places.begun().find(|running| running.runs()).expect("one runs");
         let (task, attempt) = (running.task, running.attempt);
         seen.push((task.index, attempt));
         let output = BlobId([1; 32]);

@@ -139,7 +139,7 @@ impl Placed {
                 return;
             }
         }
-        self.by_executor.values_mut().all(|placement| take(placement));
+        self.by_executor.values_mut().all(take);
     }
 
     /// This machine has to say what it holds: a renewal of what it said before is not enough.

@@ -2,9 +2,9 @@
 
 use super::Peer;
 
-/// A check that goes through so many intervals is followed by an event without one: what tests take grows with the number of events
-/// alone, however much a peer holds.
-const INTERVALS_PER_EVENT: usize = 32;
+/// A check is followed by so many events without one as it goes through this many intervals: what tests take grows with the number
+/// of events alone, however much a peer holds.
+const INTERVALS_PER_EVENT: usize = 8;
 
 impl Peer {
     /// Panics where one of the rules is broken.
@@ -16,7 +16,7 @@ impl Peer {
         self.assert_consistent();
         let ledgers = self.ledgers.values().map(|ledger| ledger.intervals());
         let intervals = ledgers.sum::<usize>() + self.executor.intervals() + self.io.writes();
-        self.unchecked = intervals / INTERVALS_PER_EVENT;
+        self.unchecked = 1 + intervals / INTERVALS_PER_EVENT;
     }
 
     fn assert_consistent(&self) {
