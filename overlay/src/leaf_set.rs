@@ -110,6 +110,26 @@ impl LeafSet {
         }
     }
 
+    /// I2: both sides in order, nearest first, within their length, without ourselves and without duplicates; and what is kept by
+    /// entry is of these entries.
+    #[cfg(debug_assertions)]
+    pub(crate) fn assert_ordered(&self) {
+        let [below, above] = self.sides();
+        debug_assert!(below.len() <= self.side_len && above.len() <= self.side_len, "{} neighbours", self.len());
+        debug_assert!(below.iter().all(|neighbour| neighbour.key < self.me), "a predecessor is not below us");
+        debug_assert!(above.iter().all(|neighbour| neighbour.key > self.me), "a successor is not above us");
+        debug_assert!(below.is_sorted_by(|one, other| one.key > other.key), "predecessors out of order");
+        debug_assert!(above.is_sorted_by(|one, other| one.key < other.key), "successors out of order");
+        for (place, neighbour) in self.entries.iter().enumerate() {
+            let peer = neighbour.contact.peer;
+            debug_assert_eq!(self.place(peer), Some(place), "{peer:?} is there twice");
+            debug_assert_eq!(self.tags[place], tag(&peer), "the tag of {peer:?}");
+            debug_assert_eq!(self.due[place], self.due_of(place), "when {peer:?} is due");
+        }
+        debug_assert_eq!((self.tags.len(), self.due.len()), (self.len(), self.len()), "tags and due of the entries");
+        debug_assert_eq!(self.next, self.due.iter().copied().fold(Time::MAX, Time::min), "who is due first");
+    }
+
     pub(crate) fn predecessor(&self) -> Option<&Neighbour> {
         self.entries[..self.below_len].first()
     }

@@ -18,6 +18,8 @@ mod graveyard;
 mod handover;
 mod identity;
 mod inspect;
+#[cfg(debug_assertions)]
+mod invariants;
 mod joining;
 mod leaf_set;
 mod leaving;

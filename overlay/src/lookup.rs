@@ -80,6 +80,16 @@ impl Lookup {
         Self { key, nonce, candidates: Vec::new(), asks: 0, answers: 0, next: Time::MAX, is_urgent }
     }
 
+    /// Candidates in the order of the line, each place once, and within bounds.
+    #[cfg(debug_assertions)]
+    pub(crate) fn assert_ordered(&self) {
+        debug_assert!(self.candidates.len() <= CANDIDATES_MAX && self.asks <= ASKS_MAX, "a look-up without bounds");
+        let is_sorted = self.candidates.is_sorted_by(|one, other| one.key < other.key);
+        debug_assert!(is_sorted, "candidates out of order");
+        let first = self.candidates.iter().filter_map(Candidate::expires).fold(Time::MAX, Time::min);
+        debug_assert!(self.next <= first, "an answer that is overdue is not noticed");
+    }
+
     fn place(&self, key: &PositionKey) -> Result<usize, usize> {
         self.candidates.binary_search_by(|candidate| candidate.key.cmp(key))
     }

@@ -258,6 +258,8 @@ impl Overlay {
         }
         self.settle();
         std::mem::swap(&mut self.outbox, effects);
+        #[cfg(debug_assertions)]
+        self.assert_consistent();
     }
 
     /// Timed work, the tree, and what to tell the layer above.
@@ -431,6 +433,11 @@ impl Overlay {
     }
 
     // ---- what the layer above reads and says ----
+
+    #[cfg(debug_assertions)]
+    pub(crate) fn wake(&self) -> Time {
+        self.wake
+    }
 
     /// When `handle` next has timed work to do; none when only an event can wake it.
     pub fn deadline(&self) -> Option<Time> {

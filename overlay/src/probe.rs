@@ -50,6 +50,17 @@ impl Probes {
         self.list.iter()
     }
 
+    /// One probe of each peer, and the first that expires is known.
+    #[cfg(debug_assertions)]
+    pub(crate) fn assert_consistent(&self) {
+        debug_assert!(self.list.len() <= PROBES_MAX, "{} probes", self.list.len());
+        let first = self.list.iter().map(|probe| probe.expires).fold(Time::MAX, Time::min);
+        debug_assert_eq!(self.next, first, "which probe expires first");
+        let mut peers: Vec<PeerId> = self.list.iter().map(|probe| probe.contact.peer).collect();
+        peers.sort_unstable();
+        debug_assert!(peers.is_sorted_by(|one, other| one < other), "a peer is probed twice");
+    }
+
     /// False when the table is full.
     pub(crate) fn begin(&mut self, probe: Probe) -> bool {
         if let Some(known) = self.list.iter_mut().find(|known| known.contact.peer == probe.contact.peer) {

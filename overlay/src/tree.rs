@@ -138,7 +138,7 @@ impl Overlay {
         }
     }
 
-    fn accepts(&self, span: &Span, prefixes: &Prefixes) -> Option<Side> {
+    pub(crate) fn accepts(&self, span: &Span, prefixes: &Prefixes) -> Option<Side> {
         let (succ, gap) = self.tree.gap.as_ref()?;
         fence(&self.me, succ, *gap, span, prefixes)
     }

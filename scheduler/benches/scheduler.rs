@@ -50,12 +50,6 @@ mod reorder {
     }
 
     #[divan::bench(args = LENGTHS)]
-    fn lexicographic(bencher: Bencher, bags: usize) {
-        let load = load(bags, 0);
-        bencher.bench_local(|| stretch::lexicographic_order(black_box(&load)));
-    }
-
-    #[divan::bench(args = LENGTHS)]
     fn plain(bencher: Bencher, bags: usize) {
         let load = load(bags, 0);
         bencher.bench_local(|| plain::sorted(black_box(&load), plain::max_stretch(black_box(&load))));

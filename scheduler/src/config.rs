@@ -19,8 +19,6 @@ pub enum PerSubmitter {
     /// Its own size and that of the smaller ones.
     #[default]
     Line,
-    /// The size of all.
-    Sum,
 }
 
 /// Settings of one peer.
@@ -46,16 +44,10 @@ pub struct Config {
     /// Most tasks frozen for others, per slot, 0 to 16; each keeps its worker and its memory. 0 is as good as
     /// `preemptive = false`. Default 2: our choice (`docs/design/scheduler.md`).
     pub frozen_max: u32,
-    /// Whether the order of the queue goes on minimising stretches behind the bottleneck of the largest one. Default
-    /// false, the paper's plain order: an option to be judged by simulation.
-    pub lexicographic: bool,
     /// Whether what a submitter has on a machine at the same time is one application there, so that many small bags have no
     /// larger share than one. Default line: in simulation that takes the gain from who splits a bag, and costs honest
     /// users of many bags next to nothing (docs/adr/0017).
     pub per_submitter: PerSubmitter,
-    /// A leaf's summary has every so manieth stretch and horizon of the grids, 1 to 16. Default 1, all of them: others show
-    /// what the steps are worth (docs/experiments.md).
-    pub grid_step: u32,
     /// Whether a machine that runs dry asks for work that waits elsewhere. Default true: in simulation it pays
     /// (docs/adr/0011).
     pub redistribution: bool,
@@ -110,9 +102,7 @@ impl Default for Config {
             effective_size: true,
             preemptive: true,
             frozen_max: 2,
-            lexicographic: false,
             per_submitter: PerSubmitter::default(),
-            grid_step: 1,
             redistribution: true,
             levelling: true,
             idle_slots: true,
@@ -158,7 +148,6 @@ impl Config {
             &format!("speed_mops must be between {SPEED_MOPS_MIN} and {SPEED_MOPS_MAX} Mop/s"),
         )?;
         check(self.frozen_max <= 16, "frozen_max must be between 0 and 16")?;
-        check((1..=16).contains(&self.grid_step), "grid_step must be between 1 and 16")?;
         check(self.stretch_bound.is_finite() && self.stretch_bound >= 1.0, "stretch_bound must be at least 1")?;
         check(within(self.lease, 1, 3600), "lease must be between 1 s and 1 h")?;
         check(within(self.placement_timeout, 1, 600), "placement_timeout must be between 1 s and 10 min")?;
@@ -192,7 +181,6 @@ mod tests {
         refused(|config| config.submitter_bags_max = 0, "submitter_bags_max");
         refused(|config| config.submitter_work_max = Duration::ZERO, "submitter_work_max");
         refused(|config| config.frozen_max = 17, "frozen_max");
-        refused(|config| config.grid_step = 0, "grid_step");
         for speed in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             let config = Config { speed_mops: speed, ..Config::default() };
             assert!(config.validate().unwrap_err().starts_with("speed_mops"), "{speed}");

@@ -19,11 +19,16 @@
 mod admission;
 mod giving;
 mod held;
+#[cfg(debug_assertions)]
+mod invariants;
 mod outbox;
+mod places;
 mod rating;
+mod rest;
 mod schedule;
 mod shelf;
 mod submitters;
+mod suspension;
 mod telling;
 #[cfg(test)]
 mod tests;
@@ -34,12 +39,15 @@ use std::time::Duration;
 
 use idlewood_overlay::{Contact, PeerId, Time};
 
+use self::admission::Asked;
 use self::held::Held;
+use self::places::Places;
+use self::rest::Rest;
 use self::shelf::Shelf;
+use self::suspension::Suspension;
 use crate::bag::{AGE_MAX, BagHeader, BagId, BagKey, Checkpoint, Request, TaskId, TaskResult, answer_within};
 use crate::config::{Config, PerSubmitter};
 use crate::io::{Io, Then};
-use crate::ledger::{AVOID_MAX, FAILED_IN_ROW};
 use crate::pace::Pace;
 use crate::peer::{Effect, TaskOutcome};
 use crate::ranges::IntervalSet;
@@ -50,39 +58,6 @@ use crate::record::{Change, RecordKey};
 const NOT_STARTED_MAX: u32 = 3;
 /// Most bags on one machine. Our choice: many times what grids have, and a queue that is put in order within milliseconds.
 const BAGS_MAX: usize = 4096;
-
-/// A task that has begun.
-#[derive(Debug)]
-struct Running {
-    task: TaskId,
-    attempt: u32,
-    began: Time,
-    /// Time it has run, without what is counted from `since`.
-    active: Duration,
-    /// When it last began to run; `None` while frozen, for others or by the owner.
-    since: Option<Time>,
-    /// Frozen for a bag that comes ahead.
-    frozen: bool,
-    /// Its worker has been told to stop.
-    stopping: bool,
-}
-
-impl Running {
-    fn active(&self, now: Time) -> Duration {
-        self.active + self.since.map_or(Duration::ZERO, |since| now.since(since))
-    }
-
-    /// Stops the clock.
-    fn pause(&mut self, now: Time) {
-        self.active = self.active(now);
-        self.since = None;
-    }
-
-    /// Whether it takes a slot and goes on to the end.
-    fn runs(&self) -> bool {
-        !self.frozen && !self.stopping
-    }
-}
 
 /// The answer to a `Holding`, or an unasked word of a submitter.
 #[derive(Debug)]
@@ -99,40 +74,17 @@ pub(crate) struct Lease {
 /// The executor of one peer.
 #[derive(Debug)]
 pub(crate) struct Executor {
-    /// Tasks that have begun, by worker. Those that are not frozen for others are at most `slots`.
-    places: Vec<Option<Running>>,
-    slots: usize,
-    /// Most tasks frozen for others; 0 without preemption.
-    frozen_places: usize,
-    lexicographic: bool,
+    places: Places,
+    suspension: Suspension,
+    rest: Rest,
     per_submitter: PerSubmitter,
-    grid_step: usize,
     held: Shelf,
-    /// Requests for bags that the driver has not authorised yet.
-    asked: BTreeMap<BagId, Vec<Request>>,
-    /// Requests, or parts of them, that did not queue here.
-    declined: u64,
+    asked: Asked,
     /// Tasks that went back since their submitter did not speak of their bag, which was not fresh.
     unspoken: u64,
     /// Bags by deadline; stale when `order_stale`.
     order: Vec<BagId>,
     order_stale: bool,
-    /// No task begins: the owner is there, or this machine can take none.
-    suspended: bool,
-    /// What has begun stands still, too.
-    stands_still: bool,
-    /// Counts how often tasks went on, to tell the present stop from those before.
-    stop: u64,
-    /// When unstarted tasks are handed back, while suspended.
-    vacate_at: Option<Time>,
-    /// How long after that begins that is.
-    vacate_after: Duration,
-    /// Until this machine takes work again, unstarted tasks go back without a vacate time.
-    vacates_at_once: bool,
-    /// Tasks that failed here since the last one that did not.
-    failed_in_row: u32,
-    /// Offers nothing until then: all fails here that succeeds elsewhere.
-    resting_until: Option<Time>,
     /// Of the last `Holding`, of whatever bag: a bag that comes again must not be taken for an old word.
     version: u64,
     /// Results that the ledger of this very machine hears of now.
@@ -143,7 +95,7 @@ pub(crate) struct Executor {
     stretch: f64,
     /// Availability changed since this was last reset.
     pub(crate) changed: bool,
-    /// The same of what only makes room, and has others still to do.
+    /// Availability only grew, and there is still something to do: whoever is told of it can wait.
     pub(crate) eased: bool,
 }
 
@@ -184,26 +136,15 @@ pub struct HeldView {
 impl Executor {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
-            places: (0..config.places()).map(|_| None).collect(),
-            slots: config.slots as usize,
-            frozen_places: config.frozen_places() as usize,
-            lexicographic: config.lexicographic,
+            places: Places::new(config),
+            suspension: Suspension::new(config.vacate_after),
+            rest: Rest::default(),
             per_submitter: config.per_submitter,
-            grid_step: config.grid_step as usize,
             held: Shelf::default(),
-            asked: BTreeMap::new(),
-            declined: 0,
+            asked: Asked::default(),
             unspoken: 0,
             order: Vec::new(),
             order_stale: false,
-            suspended: false,
-            stands_still: false,
-            stop: 0,
-            vacate_at: None,
-            vacate_after: config.vacate_after,
-            vacates_at_once: false,
-            failed_in_row: 0,
-            resting_until: None,
             version: 0,
             told_here: Vec::new(),
             seen: Recent::default(),
@@ -335,10 +276,7 @@ impl Executor {
         }
         held.confirmed = true;
         held.key = key.or(held.key);
-        if !rest.is_zero() && self.failed_in_row >= FAILED_IN_ROW {
-            self.resting_until = Some(io.now + rest.min(AVOID_MAX));
-            self.changed = true;
-        }
+        self.changed |= self.rest.is_told_to(rest, io.now);
         // An answer to an older word is no reason to speak again, since the newer word is on its way: two of them would
         // keep each other alive for ever.
         if version == 0 {
@@ -390,16 +328,9 @@ impl Executor {
         let mut changes: Vec<Change> =
             gone.into_iter().map(|index| Change::Delete(RecordKey::Outbox(bag, index))).collect();
         held.keep_what_can_be_told(io.now);
-        for (place, running) in self.places.iter_mut().enumerate() {
-            if let Some(running) = running
-                && running.task.bag == bag
-                && !running.stopping
-                && drop.contains(running.task.index)
-            {
-                running.stopping = true;
-                held.running.remove_index(running.task.index);
-                io.effects.push(Effect::StopTask { place: place as u32, task: running.task });
-            }
+        for (place, task) in self.places.stop(|running| running.task.bag == bag && drop.contains(running.task.index)) {
+            held.running.remove_index(task.index);
+            io.effects.push(Effect::StopTask { place, task });
         }
         held.tell_if_last(io);
         changes.push(held.change(io));
@@ -438,8 +369,7 @@ impl Executor {
 
     /// A worker is free again.
     pub(crate) fn ended(&mut self, task: TaskId, outcome: TaskOutcome, io: &mut Io, config: &Config) {
-        let place = self.places.iter_mut().find(|place| place.as_ref().is_some_and(|running| running.task == task));
-        let Some(running) = place.and_then(Option::take) else { return };
+        let Some(running) = self.places.end(task) else { return };
         if running.stopping {
             self.changed = true;
             return;
@@ -455,11 +385,12 @@ impl Executor {
             TaskOutcome::Finished(finished) => {
                 let success = finished.success;
                 let result = TaskResult::of(task.index, running.attempt, finished);
-                self.failed_in_row = if success { 0 } else { self.failed_in_row.saturating_add(1) };
+                self.rest.note_end(success);
                 // Only of what is placed here is a failure believed.
                 let speaks = !success && !held.agreed;
                 self.version += u64::from(speaks);
-                held.finished(result, running.began, speaks.then_some(self.version), self.suspended, io, config);
+                let at_once = self.suspension.is_suspended();
+                held.finished(result, running.began, speaks.then_some(self.version), at_once, io, config);
                 if held.outbox.is_unstored(task.index) {
                     self.told_here.push(task);
                 }
@@ -474,7 +405,7 @@ impl Executor {
                     held.hand_back(IntervalSet::new(), self.version, io, config);
                     self.order_stale = true;
                     // Offering as before, the idlest machine of all would be given the same again.
-                    self.resting_until = self.resting_until.max(Some(io.now + config.lease));
+                    self.rest.at_least_until(io.now + config.lease);
                     self.changed = true;
                 }
             }
@@ -496,12 +427,12 @@ impl Executor {
     }
 
     pub(crate) fn is_suspended(&self) -> bool {
-        self.suspended
+        self.suspension.is_suspended()
     }
 
     /// Requests, or parts of them, that did not queue here.
     pub(crate) fn declined_requests(&self) -> u64 {
-        self.declined
+        self.asked.declined()
     }
 
     /// Tasks that went back since their submitter did not speak of their bag.
@@ -510,7 +441,7 @@ impl Executor {
     }
 
     pub(crate) fn resting_until(&self) -> Option<Time> {
-        self.resting_until
+        self.rest.until()
     }
 
     /// Whether availability changed since [`Self::changed`] and [`Self::eased`] were last reset.
@@ -525,23 +456,11 @@ impl Executor {
 
     /// What has begun, by worker.
     pub(crate) fn running(&self, now: Time) -> Vec<RunningTask> {
-        let tasks = self.places.iter().enumerate().filter_map(|(place, running)| {
-            let running = running.as_ref()?;
-            Some(RunningTask {
-                place: place as u32,
-                task: running.task,
-                attempt: running.attempt,
-                active: running.active(now),
-                frozen: running.since.is_none(),
-                preempted: running.frozen,
-            })
-        });
-        tasks.collect()
+        self.places.views(now)
     }
 
     fn frozen_of(&self, bag: BagId) -> u64 {
-        let frozen = |running: &&Running| running.frozen && !running.stopping && running.task.bag == bag;
-        self.places.iter().flatten().filter(frozen).count() as u64
+        self.places.of(bag).filter(|running| running.frozen).count() as u64
     }
 
     /// Tasks that are not over here, by bag.

@@ -82,6 +82,11 @@ pub(crate) struct Journalling {
 }
 
 impl Journalling {
+    #[cfg(debug_assertions)]
+    fn counts(self) -> [u64; 3] {
+        [self.done, self.failed, self.closings]
+    }
+
     /// What these changes, all of one ledger, journal.
     fn of(changes: &[Change]) -> Option<(BagId, Self)> {
         let mut over: Option<(BagId, Self)> = None;
@@ -343,6 +348,35 @@ impl Io {
                 self.send(to, message);
             }
         }
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Io {
+    /// How many writes are under way that something waits for.
+    pub(crate) fn writes(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// What is counted of the writes under way is what they are.
+    pub(crate) fn assert_consistent(&self) {
+        let mut writing: BTreeMap<BagId, u32> = BTreeMap::new();
+        let mut recording: BTreeMap<(PeerId, TaskId), u32> = BTreeMap::new();
+        let mut journalling: BTreeMap<BagId, [u64; 3]> = BTreeMap::new();
+        for write in self.pending.values() {
+            write.held.into_iter().for_each(|bag| *writing.entry(bag).or_default() += 1);
+            let said = write.then.iter().flat_map(Then::acknowledged);
+            said.for_each(|said| *recording.entry(said).or_default() += 1);
+            if let Some((bag, over)) = write.over {
+                let counts = journalling.entry(bag).or_default();
+                counts.iter_mut().zip(over.counts()).for_each(|(count, more)| *count += more);
+            }
+        }
+        debug_assert_eq!(self.writing, writing, "writes of what is held here");
+        debug_assert_eq!(self.recording, recording, "writes of what machines said");
+        let counted: BTreeMap<BagId, [u64; 3]> =
+            self.journalling.iter().map(|(&bag, over)| (bag, over.counts())).collect();
+        debug_assert_eq!(counted, journalling, "writes of results and ends");
     }
 }
 

@@ -14,12 +14,22 @@
 //! machine that is named.
 
 mod astray;
+mod avoided;
+mod checkpoints;
 mod declined;
+mod ended;
 mod failures;
+mod former;
+#[cfg(debug_assertions)]
+mod invariants;
+mod issues;
+mod outputs;
+mod placed;
 mod placements;
 mod quorum;
 #[cfg(test)]
 mod tests;
+mod waiting;
 mod work;
 
 use std::collections::BTreeMap;
@@ -28,109 +38,76 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, PeerId, Time};
 
 use self::astray::Astray;
-pub(crate) use self::astray::Hop;
 pub use self::astray::Swallowed;
+use self::avoided::Avoided;
+pub(crate) use self::avoided::{AVOID_MAX, FAILED_IN_ROW};
+use self::checkpoints::Checkpoints;
 use self::declined::Declined;
 pub use self::declined::Declines;
-use self::failures::Failing;
-pub(crate) use self::failures::{AVOID_MAX, FAILED_IN_ROW, Failures};
-use self::placements::Placement;
+use self::ended::Ended;
+pub(crate) use self::failures::Failures;
+use self::failures::Tries;
+use self::former::Former;
+pub(crate) use self::issues::Hop;
+use self::issues::Issues;
+use self::outputs::Outputs;
+use self::placed::Placed;
 pub(crate) use self::placements::{Holding, refuse};
 pub(crate) use self::quorum::Known;
 use self::quorum::Votes;
 pub use self::quorum::{REPLICAS_MAX, Replication};
+use self::waiting::Waiting;
 use self::work::Work;
 use crate::bag::{
-    BAG_WORK_MOPS_MAX, BagHeader, CHECKPOINTS_MAX, Checkpoint, DeclineReason, REQUEST_INTERVALS_MAX, Request, TaskId,
-    TaskResult, answer_within,
+    BAG_WORK_MOPS_MAX, BagHeader, Checkpoint, DeclineReason, REQUEST_INTERVALS_MAX, Request, TaskId, TaskResult,
+    answer_within,
 };
 use crate::config::Config;
 use crate::io::{Io, Journalling, Then};
 use crate::message::Message;
 use crate::peer::{Effect, Notice};
 use crate::queue::WORK_MOPS_MIN;
-use crate::ranges::{IntervalSet, IntervalTree};
+use crate::ranges::IntervalSet;
 use crate::record::{Change, Closing, Record, RecordKey};
 
-/// Times that the output of a task may fail to arrive before the task is run again elsewhere. Our choice.
-const UNFETCHED_MAX: u32 = 5;
-
-/// Tasks on their way.
-#[derive(Debug)]
-struct Issue {
-    /// Of the request.
-    number: u64,
-    ranges: IntervalSet,
-    /// The only machine that may have them; none: whoever they reach.
-    to: Option<PeerId>,
-    /// When they were sent.
-    at: Time,
-    /// Issued again when nobody accounts for them by then.
-    until: Time,
-    /// Issued again when nobody has accounted for any of them by then, while nobody has: who gets the first of them answers
-    /// at once, so that they were lost on their way, all together.
-    unheard_until: Option<Time>,
-    /// By which first hops they went, but for those that have passed them on.
-    hops: Vec<Hop>,
-}
-
-impl Issue {
-    /// When it is given up.
-    fn end(&self) -> Time {
-        self.unheard_until.map_or(self.until, |unheard| unheard.min(self.until))
-    }
-}
-
-/// One bag, on the machine that submitted it.
+/// One bag, on the machine that submitted it: each part knows one thing of its tasks.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     bag: BagHeader,
     released: Time,
-    retries_max: u32,
     closed: Option<(Closing, Time)>,
-    /// Durable, measured, and so to be issued.
+    /// Durable, so that it may be issued once it is measured.
     open: bool,
-    /// Whether anybody can hold tasks of it: not before the first are issued, in this life or an earlier.
-    may_be_held: bool,
-    unissued: IntervalSet,
-    /// To be issued then.
-    pausing: BTreeMap<Time, IntervalSet>,
-    issued: Vec<Issue>,
-    placed: BTreeMap<PeerId, Placement>,
-    /// What machines accounted for once: they may yet have results of it.
-    former: BTreeMap<PeerId, IntervalSet>,
-    /// Most copies of one task, but where votes disagree.
-    replicas: usize,
-    replication: Replication,
+    /// Of the newest request.
+    attempt: u32,
+    waiting: Waiting,
+    issues: Issues,
+    placed: Placed,
+    ended: Ended,
+    former: Former,
     votes: Votes,
-    /// At j: the indices that more than j executors hold.
-    copies: Vec<IntervalTree>,
+    tries: Tries,
+    avoided: Avoided,
+    declined: Declined,
+    astray: Astray,
+    outputs: Outputs,
+    checkpoints: Checkpoints,
+    /// What machines say of the work of tasks.
+    work: Work,
+    counts: Counts,
     /// Before this moment no lease ends and no request is given up; set to the first such moment whenever it is
     /// reached. A renewal does not move it: that would need the leases in order.
     next_end: Option<Time>,
-    done: IntervalTree,
-    failed: IntervalTree,
-    /// Failed tries of tasks that are not over.
-    failures: BTreeMap<u64, Failures>,
-    /// Failed tries of all tasks, and on which machines the last one failed; of this life only.
-    tries_failed: u64,
-    failing: BTreeMap<PeerId, Failing>,
-    declined: Declined,
-    astray: Astray,
-    /// What tasks that are not over go on from.
-    checkpoints: BTreeMap<u64, Checkpoint>,
-    /// Outputs that could not be fetched, of tasks that are not over.
-    unfetched: BTreeMap<u64, u32>,
-    /// Results whose output is on its way here.
-    fetching: BTreeMap<u64, (TaskResult, Contact)>,
-    /// What machines say of the work of tasks, and what was measured or declared here before.
-    work: Work,
-    measured_mops: f64,
-    /// Of the last request issued.
-    number: u64,
-    attempt: u32,
+}
+
+/// What is told to the user of what happened.
+#[derive(Debug, Default)]
+struct Counts {
+    /// Tasks that had to be issued again.
     reissued: u64,
+    /// Results that came for a task that was over already.
     duplicates: u64,
+    /// Results of machines that never had the task.
     unasked: u64,
 }
 
@@ -217,50 +194,35 @@ enum Standing {
 impl Ledger {
     /// A bag just submitted; nothing is issued before [`Ledger::open`].
     pub(crate) fn new(bag: BagHeader, released: Time, retries_max: u32, replication: Replication, io: &Io) -> Self {
-        let mut unissued = IntervalSet::new();
-        unissued.insert(0..bag.tasks);
-        let measured_mops = bag.task_mops;
+        // Above every number of an earlier life of this machine.
+        let number = u64::try_from(io.wall(io.now).0).unwrap_or(0);
         Self {
-            bag,
             released,
-            retries_max,
             closed: None,
             open: false,
-            may_be_held: false,
-            unissued,
-            pausing: BTreeMap::new(),
-            issued: Vec::new(),
-            placed: BTreeMap::new(),
-            former: BTreeMap::new(),
-            replicas: replication.replicas as usize,
-            replication,
-            votes: Votes::default(),
-            copies: Vec::new(),
-            next_end: None,
-            done: IntervalTree::default(),
-            failed: IntervalTree::default(),
-            failures: BTreeMap::new(),
-            tries_failed: 0,
-            failing: BTreeMap::new(),
+            attempt: 0,
+            waiting: Waiting::new(bag.tasks),
+            issues: Issues::new(number),
+            placed: Placed::default(),
+            ended: Ended::default(),
+            former: Former::default(),
+            votes: Votes::new(replication),
+            tries: Tries::new(retries_max),
+            avoided: Avoided::default(),
             declined: Declined::default(),
             astray: Astray::default(),
-            checkpoints: BTreeMap::new(),
-            unfetched: BTreeMap::new(),
-            fetching: BTreeMap::new(),
-            work: Work::default(),
-            measured_mops,
-            // Above every number of an earlier life of this machine.
-            number: u64::try_from(io.wall(io.now).0).unwrap_or(0),
-            attempt: 0,
-            reissued: 0,
-            duplicates: 0,
-            unasked: 0,
+            outputs: Outputs::default(),
+            checkpoints: Checkpoints::default(),
+            work: Work::new(bag.task_mops),
+            counts: Counts::default(),
+            next_end: None,
+            bag,
         }
     }
 
     pub(crate) fn restore_attempt(&mut self, attempt: u32) {
         self.attempt = attempt;
-        self.may_be_held = true;
+        self.issues.restore();
     }
 
     pub(crate) fn restore_closed(&mut self, closing: Closing, at: Time) {
@@ -273,7 +235,7 @@ impl Ledger {
     }
 
     pub(crate) fn restore_checkpoint(&mut self, index: u64, checkpoint: Checkpoint) {
-        if index < self.bag.tasks && !self.done.contains(index) && !self.failed.contains(index) {
+        if index < self.bag.tasks && !self.ended.contains(index) {
             self.checkpoints.insert(index, checkpoint);
         }
     }
@@ -294,20 +256,19 @@ impl Ledger {
 
     /// Opens a bag again of which some task is not over, after all results that are stored were restored.
     pub(crate) fn reopen_unless_over(&mut self) {
-        let (done, failed) = self.over();
-        if done.len() + failed.len() < self.bag.tasks {
+        if self.ended.len() < self.bag.tasks {
             self.closed = None;
         }
     }
 
     /// Whether this task is over, in the journal or on its way there.
     pub(crate) fn is_over(&self, index: u64) -> bool {
-        self.done.contains(index) || self.failed.contains(index)
+        self.ended.contains(index)
     }
 
     /// The tasks that have succeeded, and those that have failed, likewise.
     pub(crate) fn over(&self) -> (IntervalSet, IntervalSet) {
-        (self.done.ranges().collect(), self.failed.ranges().collect())
+        self.ended.sets()
     }
 
     pub(crate) fn is_measured(&self) -> bool {
@@ -322,42 +283,42 @@ impl Ledger {
         Record::Bag {
             bag: self.bag.clone(),
             released: io.wall(self.released),
-            retries_max: self.retries_max,
+            retries_max: self.tries.retries_max(),
             attempt: self.attempt,
             closed: self.closed.map(|(closing, at)| (closing, io.wall(at))),
-            replication: self.replication,
+            replication: self.votes.replication(),
         }
     }
 
     pub(crate) fn view(&self) -> BagView {
-        let held = |ranges| self.copies.first().map_or(0, |placed| placed.intersection(ranges).len());
-        let issued: u64 = self.issued.iter().map(|issue| issue.ranges.len() - held(&issue.ranges)).sum();
+        let held = |ranges: &IntervalSet| self.placed.held_by_more_than(0, ranges).len();
+        let issued: u64 = self.issues.iter().map(|issue| issue.ranges.len() - held(&issue.ranges)).sum();
         BagView {
             bag: self.bag.clone(),
             released: self.released,
-            done: self.done.len(),
-            failed: self.failed.len(),
-            placed: self.copies.first().map_or(0, IntervalTree::len),
-            executors: self.placed.len() as u64,
-            unplaced: self.unissued.len() + self.pausing.values().map(IntervalSet::len).sum::<u64>() + issued,
-            reissued: self.reissued,
-            duplicates: self.duplicates,
-            unasked: self.unasked,
-            astray: self.astray_tasks(),
-            swallowed: self.swallowed(),
-            measured_mops: self.work.of_task(self.measured_mops).unwrap_or(0.0),
-            overstated: self.work.overstated,
-            replication: self.replication,
-            disputed: self.votes.disputed,
-            undecided: self.undecided(),
-            declined: self.declined.reasons.clone(),
+            done: self.ended.done(),
+            failed: self.ended.failed(),
+            placed: self.placed.tasks(),
+            executors: self.placed.executors(),
+            unplaced: self.waiting.len() + issued,
+            reissued: self.counts.reissued,
+            duplicates: self.counts.duplicates,
+            unasked: self.counts.unasked,
+            astray: self.astray.tasks(),
+            swallowed: self.astray.swallowed(),
+            measured_mops: self.work.of_task().unwrap_or(0.0),
+            overstated: self.work.overstated(),
+            replication: self.votes.replication(),
+            disputed: self.votes.disputed(),
+            undecided: self.votes.undecided(),
+            declined: self.declined.reasons().clone(),
             closed: self.closed,
         }
     }
 
     /// Sets a and w once the first task has shown them.
     pub(crate) fn set_work(&mut self, task_mops: f64, application_size_mops: f64) {
-        self.measured_mops = task_mops;
+        self.work.measured(task_mops);
         self.bag.task_mops = task_mops;
         self.bag.application_size_mops = application_size_mops;
     }
@@ -365,20 +326,15 @@ impl Ledger {
     /// A task is over.
     fn settle(&mut self, result: &TaskResult, executor: Option<PeerId>) {
         self.withdraw(result.index, executor);
-        self.failures.remove(&result.index);
-        self.declined.over(result.index);
-        self.unfetched.remove(&result.index);
-        let index = result.index..result.index + 1;
-        if result.success {
-            self.done.insert(index);
-        } else {
-            self.failed.insert(index);
-        }
+        self.tries.forget(result.index);
+        self.declined.forget(result.index);
+        self.outputs.forget(result.index);
+        self.ended.insert(result.index, result.success);
     }
 
     /// What is placed nowhere after a restart may have been issued before: somebody may have it, or have dropped it.
     pub(crate) fn issue_anew(&mut self, io: &mut Io) {
-        if !self.is_closed() && !self.unissued.is_empty() {
+        if !self.is_closed() && !self.waiting.unissued().is_empty() {
             self.next_attempt(&IntervalSet::new(), io);
         }
     }
@@ -386,7 +342,7 @@ impl Ledger {
     /// The attempt is journalled, so that it goes on rising after a restart.
     fn next_attempt(&mut self, ranges: &IntervalSet, io: &mut Io) {
         self.attempt += 1;
-        self.unissued.extend_with(ranges);
+        self.waiting.add(ranges);
         io.persist(vec![Change::Put(self.record(io))], Vec::new());
     }
 
@@ -394,24 +350,24 @@ impl Ledger {
     /// task are not taken; it has to say what it holds, since that word may have been lost.
     pub(crate) fn results(&mut self, executor: &Contact, results: Vec<TaskResult>, io: &mut Io, config: &Config) {
         let (mut unwanted, mut retried) = (Vec::new(), Vec::new());
-        let (mut begins_anew, unasked_before) = (Vec::new(), self.unasked);
+        let (mut begins_anew, unasked_before) = (Vec::new(), self.counts.unasked);
         let tasks = self.bag.tasks;
         for result in results.into_iter().filter(|result| result.is_valid(tasks)) {
             let index = result.index;
             match self.standing(executor, &result, io) {
                 Standing::Pending => {}
                 Standing::Over => {
-                    self.duplicates += u64::from(!self.is_closed());
+                    self.counts.duplicates += u64::from(!self.is_closed());
                     unwanted.push(result);
                 }
                 Standing::Void if self.begins_anew_there(index, executor, io) => retried.push(result),
                 // Where its word that it has the task is still on its way, that is believed until the lease ends.
                 Standing::Void | Standing::Old => unwanted.push(result),
-                Standing::Unasked => self.unasked += 1,
+                Standing::Unasked => self.counts.unasked += 1,
                 Standing::MadeUp => {
                     self.take_back(index, executor, None, io);
                     // What it has said on the way here may still list the task.
-                    self.has_to_say(executor.peer);
+                    self.placed.has_to_say(executor.peer);
                     unwanted.push(result);
                 }
                 Standing::Fails if self.counts_and_retries(&result, executor.peer) => {
@@ -419,7 +375,7 @@ impl Ledger {
                     self.take_back(index, executor, until, io);
                     if !result.crashed {
                         // What is wrong may be in it.
-                        begins_anew.extend(self.forget_checkpoint(index));
+                        begins_anew.extend(self.checkpoints.forget(index, self.bag.id));
                     }
                     retried.push(result);
                 }
@@ -427,14 +383,14 @@ impl Ledger {
             }
         }
         let bag = self.bag.id;
-        if self.unasked > unasked_before {
+        if self.counts.unasked > unasked_before {
             let (term, submitter) = (self.term(io, config), Some((&io.me).into()));
             let (drop, rest) = (IntervalSet::new(), Duration::ZERO);
             io.send(executor.clone(), Message::Lease { bag, version: 0, submitter, term, drop, rest, key: None });
         }
         Message::acks(bag, &unwanted).for_each(|ack| io.send(executor.clone(), ack));
         if !retried.is_empty() {
-            let mut changes: Vec<Change> = retried.iter().map(|result| self.failures_change(result.index)).collect();
+            let mut changes: Vec<Change> = retried.iter().map(|result| self.tries.change(result.index, bag)).collect();
             changes.extend(begins_anew);
             let acks = Message::acks(bag, &retried).map(|ack| Then::Send(executor.clone(), ack));
             io.persist(changes, acks.collect());
@@ -448,19 +404,19 @@ impl Ledger {
         if io.is_recording(executor.peer, TaskId { bag: self.bag.id, index }) {
             // Said once more because the store is slow; whoever was acknowledged now would forget it too early.
             Standing::Pending
-        } else if self.is_closed() || self.done.contains(index) || self.failed.contains(index) {
+        } else if self.is_closed() || self.ended.contains(index) {
             Standing::Over
-        } else if self.fetching.contains_key(&index) {
+        } else if self.outputs.is_fetching(index) {
             Standing::Pending
-        } else if self.is_void(result) {
+        } else if self.tries.is_void(result) {
             Standing::Void
         } else if !result.success && !self.is_news(executor, result) {
             Standing::Old
         } else if !self.may_end(index, executor.peer, io) {
             Standing::Unasked
-        } else if self.is_replicated() && result.unfinished {
+        } else if self.votes.is_quorum() && result.unfinished {
             Standing::MadeUp
-        } else if !result.success && !result.unfinished && (result.crashed || !self.is_replicated()) {
+        } else if !result.success && !result.unfinished && (result.crashed || !self.votes.is_quorum()) {
             Standing::Fails
         } else {
             Standing::Ends
@@ -472,13 +428,12 @@ impl Ledger {
     /// comes of that counts. True then.
     fn begins_anew_there(&mut self, index: u64, executor: &Contact, io: &mut Io) -> bool {
         let task = IntervalSet::from(index..index + 1);
-        let is_there = self.placed.get(&executor.peer).is_some_and(|known| known.ranges.contains(index));
-        if !is_there || !self.votes.of(executor.peer, &task).is_empty() {
+        if !self.placed.holds(executor.peer, index) || !self.votes.of(executor.peer, &task).is_empty() {
             return false;
         }
-        self.not_before_next_attempt(index);
+        self.tries.not_before(index, self.attempt + 1);
         self.take_back(index, executor, None, io);
-        self.has_to_say(executor.peer);
+        self.placed.has_to_say(executor.peer);
         let former = self.part(executor.peer, &task);
         io.persist(vec![former], Vec::new());
         true
@@ -488,7 +443,7 @@ impl Ledger {
     fn fetch_decided(&mut self, executor: &Contact, result: TaskResult, io: &mut Io) {
         let index = result.index;
         let decided =
-            if self.is_replicated() { self.vote(executor, result, io) } else { Some((result, executor.clone())) };
+            if self.votes.is_quorum() { self.vote(executor, result, io) } else { Some((result, executor.clone())) };
         let Some((result, from)) = decided else { return };
         if result.content.is_some() {
             // It came with its output.
@@ -501,13 +456,13 @@ impl Ledger {
             unfinished: result.unfinished,
             from: from.clone(),
         });
-        self.fetching.insert(index, (result, from));
+        self.outputs.fetch(result, from);
     }
 
     /// The output of a result is here (or could not be had: its executor will offer it again). Of a task that came back before
     /// its end the driver may have made another `checkpoint` of it, which is what requests name.
     pub(crate) fn fetched(&mut self, index: u64, here: bool, checkpoint: Option<Checkpoint>, io: &mut Io) {
-        let Some((result, executor)) = self.fetching.remove(&index) else { return };
+        let Some((result, executor)) = self.outputs.fetched(index) else { return };
         if here {
             if result.unfinished {
                 let came = Checkpoint { blob: result.output, bytes: result.output_bytes };
@@ -517,20 +472,16 @@ impl Ledger {
             }
             return;
         }
-        let unfetched = self.unfetched.entry(index).or_insert(0);
-        *unfetched += 1;
-        if *unfetched < UNFETCHED_MAX {
-            // Its executor offers it again.
+        if !self.outputs.gives_up(index) {
             return;
         }
-        self.unfetched.remove(&index);
         self.votes.withdraw(executor.peer, index);
         let lost = IntervalSet::from(index..index + 1);
         let term = Duration::ZERO;
         let rest = Duration::ZERO;
         let lease = Message::Lease { bag: self.bag.id, version: 0, submitter: None, term, drop: lost, rest, key: None };
         io.send(executor.clone(), lease);
-        self.reissued += 1;
+        self.counts.reissued += 1;
         self.take_back(index, &executor, None, io);
     }
 
@@ -544,32 +495,27 @@ impl Ledger {
         }
         self.checkpoints.insert(index, checkpoint);
         // Its executor lists it until it hears of this: that is no new placement.
-        self.not_before_next_attempt(index);
-        let changes = vec![Change::Put(Record::Checkpoint { bag, index, checkpoint }), self.failures_change(index)];
+        self.tries.not_before(index, self.attempt + 1);
+        let changes = vec![Change::Put(Record::Checkpoint { bag, index, checkpoint }), self.tries.change(index, bag)];
         io.persist(changes, vec![Then::Send(executor.clone(), ack)]);
         self.take_back(index, &executor, None, io);
     }
 
-    /// The task begins anew, or needs no checkpoint any more.
-    fn forget_checkpoint(&mut self, index: u64) -> Option<Change> {
-        self.checkpoints.remove(&index).map(|_| Change::Delete(RecordKey::Checkpoint(self.bag.id, index)))
-    }
-
     /// Journals a result; only when that is durable does its executor hear of it.
     pub(crate) fn record_result(&mut self, result: TaskResult, executor: Contact, io: &mut Io) {
-        if self.is_closed() || self.done.contains(result.index) || self.failed.contains(result.index) {
+        if self.is_closed() || self.ended.contains(result.index) {
             return;
         }
         if result.success {
-            self.note_end(executor.peer, true);
+            self.avoided.note_end(executor.peer, true);
         }
-        let since = self.placed.get(&executor.peer).map_or(self.released, |placement| placement.since);
+        let since = self.placed.of(executor.peer).map_or(self.released, |placement| placement.since);
         self.work.note(executor.peer, &result, io.now.since(since), io.speed_mops);
-        let has_failed = self.failures.contains_key(&result.index);
-        let checkpoint = self.forget_checkpoint(result.index);
-        self.settle(&result, Some(executor.peer));
         let bag = self.bag.id;
-        let mut changes: Vec<Change> = has_failed.then(|| self.failures_change(result.index)).into_iter().collect();
+        let has_failed = self.tries.is_known(result.index);
+        let checkpoint = self.checkpoints.forget(result.index, bag);
+        self.settle(&result, Some(executor.peer));
+        let mut changes: Vec<Change> = has_failed.then(|| self.tries.change(result.index, bag)).into_iter().collect();
         let ack = Message::ack(bag, &result);
         let (judged, mut then) = self.judge(&result, executor.peer, io);
         changes.extend(judged);
@@ -583,7 +529,7 @@ impl Ledger {
 
     /// Ends the bag when every task is over; also after a crash between the last result and the end.
     pub(crate) fn close_if_over(&mut self, io: &mut Io) {
-        if self.done.len() + self.failed.len() == self.bag.tasks {
+        if self.ended.len() == self.bag.tasks {
             self.close(Closing::Completed, io);
         }
     }
@@ -594,19 +540,19 @@ impl Ledger {
             return;
         }
         self.closed = Some((closing, io.now));
-        self.issued.clear();
-        self.copies.clear();
+        self.issues.clear();
+        self.waiting.end_all_pauses();
         self.next_end = None;
-        self.fetching.clear();
+        self.outputs.stop();
         self.votes.close();
+        self.avoided.forget_all();
         let bag = self.bag.id;
         let mut changes = vec![Change::Put(self.record(io))];
-        changes.extend(self.forget_former());
-        changes.extend(self.forget_failures());
-        let gone = std::mem::take(&mut self.checkpoints);
-        changes.extend(gone.into_keys().map(|index| Change::Delete(RecordKey::Checkpoint(bag, index))));
+        changes.extend(self.former.forget_all(bag));
+        changes.extend(self.tries.forget_all(bag));
+        changes.extend(self.checkpoints.forget_all(bag));
         let mut then = vec![Then::Notify(Notice::BagClosed(bag))];
-        for (peer, placement) in std::mem::take(&mut self.placed) {
+        for (peer, placement) in self.placed.remove_all() {
             changes.push(Change::Delete(RecordKey::Placed(bag, peer)));
             if !placement.ranges.is_empty() {
                 let (term, drop, rest) = (Duration::ZERO, placement.ranges, Duration::ZERO);
@@ -625,26 +571,22 @@ impl Ledger {
         config: &Config,
     ) -> Vec<(Option<Contact>, Request)> {
         let mut requests = Vec::new();
-        if self.unissued.is_empty() || !self.open || self.is_closed() || !self.is_measured() {
+        if self.waiting.unissued().is_empty() || !self.may_issue() {
             return requests;
         }
-        if let Some(task_mops) = self.work.of_task(self.measured_mops)
+        if let Some(task_mops) = self.work.of_task()
             && !self.bag.declared
         {
             self.bag.task_mops = task_mops.clamp(WORK_MOPS_MIN, BAG_WORK_MOPS_MAX);
         }
         let mut is_anybody_willing = true;
-        while !self.unissued.is_empty() {
-            let direct = is_anybody_willing.then(|| self.declined.direct(&self.unissued));
+        while !self.waiting.unissued().is_empty() {
+            let direct = is_anybody_willing.then(|| self.declined.direct(self.waiting.unissued()));
             let willing = direct.and_then(|direct| self.willing(&direct, &known, io));
             is_anybody_willing = willing.is_some();
-            let from = willing.as_ref().map_or(&self.unissued, |(_, may_have)| may_have);
-            let mut ranges: IntervalSet = from.ranges().take(REQUEST_INTERVALS_MAX).collect();
-            let mut checkpoints = self.checkpoints.keys().filter(|index| ranges.contains(**index));
-            if let Some(&end) = checkpoints.nth(CHECKPOINTS_MAX) {
-                ranges = ranges.intersection(&IntervalSet::from(0..end));
-            }
-            self.unissued.subtract(&ranges);
+            let from = willing.as_ref().map_or(self.waiting.unissued(), |(_, may_have)| may_have);
+            let ranges = self.checkpoints.within_request(from.ranges().take(REQUEST_INTERVALS_MAX).collect());
+            self.waiting.take(&ranges);
             let to = willing.map(|(to, _)| to);
             let only = to.as_ref().map(|to| to.peer);
             if let Some(to) = only {
@@ -657,21 +599,16 @@ impl Ledger {
 
     /// A request for these tasks, which are on their way from now on.
     fn request(&mut self, ranges: IntervalSet, to: Option<PeerId>, io: &Io, config: &Config) -> Request {
-        self.number += 1;
-        self.may_be_held = true;
         let machines = if to.is_some() { 0 } else { ranges.len().min(io.leaves) };
         let machines = u32::try_from(machines).unwrap_or(u32::MAX);
-        let until = io.now + config.placement_timeout + answer_within(machines);
-        let unheard_until = Some(io.now + config.placement_timeout);
-        let (number, hops) = (self.number, Vec::new());
-        let issue = Issue { number, ranges: ranges.clone(), to, at: io.now, until, unheard_until, hops };
-        self.ends_at(issue.end());
-        self.issued.push(issue);
-        let checkpoints = self.checkpoints.iter().filter(|(index, _)| ranges.contains(**index)).take(CHECKPOINTS_MAX);
-        let checkpoints = checkpoints.map(|(index, checkpoint)| (*index, *checkpoint)).collect();
+        let unheard_until = io.now + config.placement_timeout;
+        let until = unheard_until + answer_within(machines);
+        let (number, end) = self.issues.send(ranges.clone(), to, io.now, unheard_until, until);
+        self.ends_at(end);
+        let checkpoints = self.checkpoints.of(&ranges);
         Request {
             bag: self.bag.clone(),
-            number: self.number,
+            number,
             attempt: self.attempt,
             ranges,
             age: io.now.since(self.released),

@@ -4,6 +4,8 @@
 //! agent does so with sockets, processes and a store, the simulator with an event queue.
 
 mod event;
+#[cfg(debug_assertions)]
+mod invariants;
 mod redistribution;
 mod removal;
 mod requests;
@@ -79,6 +81,9 @@ pub struct Peer {
     executor_touched: bool,
     /// When there is timed work next; found anew after each event.
     deadline: Option<Time>,
+    /// Events until the invariants are checked again.
+    #[cfg(debug_assertions)]
+    unchecked: usize,
 }
 
 /// A peer that speaks to us, as the transport knows it.
@@ -160,6 +165,8 @@ impl Peer {
         }
         self.io.placements = self.ledgers.values().map(|ledger| ledger.executors()).sum();
         self.deadline = self.next_deadline();
+        #[cfg(debug_assertions)]
+        self.check_invariants();
         effects.append(&mut self.io.effects);
     }
 

@@ -80,7 +80,8 @@ impl Jobs {
     }
 
     /// The stretch that serving the jobs in their present order surely keeps, and the last position that has it.
-    fn stretch_of_order(&self, capacity: &Capacity, mut ahead: Prefix) -> (f64, usize) {
+    fn stretch_of_order(&self, capacity: &Capacity) -> (f64, usize) {
+        let mut ahead = Prefix::default();
         let mut worst = (0.0, 0);
         for (position, job) in self.0.iter().enumerate() {
             job.join(&mut ahead);
@@ -92,15 +93,15 @@ impl Jobs {
         worst
     }
 
-    /// The smallest stretch behind what comes ahead, but for rounding, and the last position that has it in the order
+    /// The smallest stretch, but for rounding, and the last position that has it in the order
     /// by deadline, in which the jobs are left.
-    fn fixed_point(&mut self, capacity: &Capacity, ahead: Prefix) -> (f64, usize) {
+    fn fixed_point(&mut self, capacity: &Capacity) -> (f64, usize) {
         // The order at an infinite stretch; any order gives a feasible one to begin with.
         self.0.sort_by(|one, other| one.size_mops.total_cmp(&other.size_mops));
-        let mut worst = self.stretch_of_order(capacity, ahead);
+        let mut worst = self.stretch_of_order(capacity);
         loop {
             self.sort(worst.0);
-            let next = self.stretch_of_order(capacity, ahead);
+            let next = self.stretch_of_order(capacity);
             if next.0 >= worst.0 {
                 return (worst.0, next.1);
             }
@@ -113,7 +114,7 @@ impl Jobs {
         if self.0.is_empty() {
             return 0.0;
         }
-        let stretch = self.fixed_point(capacity, Prefix::default()).0;
+        let stretch = self.fixed_point(capacity).0;
         // Rounding may leave the bottleneck an ulp late; the value returned passes Algorithm 1.
         let mut step = f64::EPSILON;
         while !self.fit(capacity) && step < 1.0 {
@@ -213,39 +214,8 @@ pub(crate) fn bottleneck(load: &Load) -> (f64, Vec<usize>) {
     if jobs.0.is_empty() || load.validate().is_err() {
         return (0.0, Vec::new());
     }
-    let (stretch, last) = jobs.fixed_point(&Capacity::new(load), Prefix::default());
+    let (stretch, last) = jobs.fixed_point(&Capacity::new(load));
     (stretch, jobs.0[..=last].iter().map(|job| job.index).collect())
-}
-
-/// The order by earliest deadline, refined behind the bottleneck of the maximum stretch: all bags of the load, those
-/// without work last.
-///
-/// Ours, an option beside the plain order, which lets one hopeless bag decide the order of all others. The bags up to
-/// the bottleneck, the last one that has the maximum stretch, are served by earliest deadline; behind them the same is
-/// done with the rest, at the smallest stretch that is possible there, and so on. The maximum stretch stays what it
-/// is: the rest could keep it in the order by deadline, and now has the least that it can. At most as many rounds as
-/// bags.
-///
-/// For a load that does not validate, the order of the entries.
-pub fn lexicographic_order(load: &Load) -> Vec<usize> {
-    if load.validate().is_err() {
-        return (0..load.entries.len()).collect();
-    }
-    let capacity = Capacity::new(load);
-    let mut jobs = Jobs::new(load);
-    let mut ahead = Prefix::default();
-    let mut order = Vec::with_capacity(load.entries.len());
-    while !jobs.0.is_empty() {
-        let (_, bottleneck) = jobs.fixed_point(&capacity, ahead);
-        for job in jobs.0.drain(..=bottleneck) {
-            job.join(&mut ahead);
-            order.push(job.index);
-        }
-        // Ties go by index, which the next sort must find in order.
-        jobs.0.sort_by_key(|job| job.index);
-    }
-    order.extend((0..load.entries.len()).filter(|&index| load.entries[index].left <= 0.0));
-    order
 }
 
 #[cfg(test)]
@@ -381,39 +351,6 @@ mod tests {
             let stretch = max_stretch_exact(&load);
             let simulated = simulated_stretch(&load, &load.order(stretch));
             prop_assert!(simulated <= stretch * (1.0 + 1e-9), "{} > {}", simulated, stretch);
-        }
-
-        #[test]
-        fn the_refined_order_keeps_the_maximum_and_has_the_least_behind_it(load in loads(Just(1), 5)) {
-            let mut load = load;
-            load.entries.retain(|entry| entry.left > 0.0);
-            prop_assume!(!load.entries.is_empty());
-            let order = lexicographic_order(&load);
-            let mut sorted = order.clone();
-            sorted.sort_unstable();
-            prop_assert_eq!(sorted, (0..load.entries.len()).collect::<Vec<_>>());
-            let stretches = |order: &[usize]| -> Vec<f64> {
-                (1..=order.len()).map(|end| {
-                    let queue: Vec<_> = order[..end].iter().map(|&index| tasks_of(&load.entries[index])).collect();
-                    let last = &load.entries[order[end - 1]];
-                    let done_s = simulate(&load, &queue)[end - 1];
-                    (done_s + (load.now_s - last.release_s)) / last.application_size_mops
-                }).collect()
-            };
-            let mine = stretches(&order);
-            // Stage after stage: the maximum behind what is fixed is the least of all orders of the rest.
-            let mut fixed = 0;
-            while fixed < order.len() {
-                let rest = &order[fixed..];
-                let best = permutations(rest.len()).iter().map(|permutation| {
-                    let mut all = order[..fixed].to_vec();
-                    all.extend(permutation.iter().map(|&at| rest[at]));
-                    stretches(&all)[fixed..].iter().copied().fold(0.0, f64::max)
-                }).fold(f64::INFINITY, f64::min);
-                let worst = mine[fixed..].iter().copied().fold(0.0, f64::max);
-                prop_assert!((worst - best).abs() <= 1e-9 * best, "{} and {} behind {}", worst, best, fixed);
-                fixed += 1 + mine[fixed..].iter().rposition(|&stretch| stretch >= worst * (1.0 - 1e-9)).unwrap();
-            }
         }
 
         #[test]

@@ -154,24 +154,6 @@ impl Summary {
         }
     }
 
-    /// The same on coarser grids: what is not at every `step`-th stretch and horizon is offered from the next such stretch,
-    /// or horizon, on. All cells stay lower bounds. For the figure of what the steps of the grids are worth.
-    pub fn in_steps(mut self, step: usize) -> Self {
-        let mut coarse = Rows::default();
-        for index in (0..STRETCH_COUNT).step_by(step.max(1)) {
-            let below = self.rows.partition_point(|(from, _)| usize::from(*from) <= index);
-            let Some((_, row)) = below.checked_sub(1).map(|last| &self.rows[last]) else { continue };
-            let mut cells = row.dense();
-            for horizon in 0..HORIZON_COUNT {
-                let from = (horizon - horizon % step.max(1)) * TASK_SIZE_COUNT;
-                cells.copy_within(from..from + TASK_SIZE_COUNT, horizon * TASK_SIZE_COUNT);
-            }
-            coarse.push(index, &cells);
-        }
-        self.rows = coarse.0;
-        self
-    }
-
     /// What a router offers above these children: their sum, one higher.
     pub fn of_children(children: &[&Self]) -> Self {
         let mut sum = Self::empty();

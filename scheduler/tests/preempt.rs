@@ -503,11 +503,10 @@ proptest! {
     #[test]
     fn every_task_ends_once_whatever_happens(
         happenings in happenings(), slots in 1_u32..4, frozen_max in 0_u32..4, preemptive in any::<bool>(),
-        lexicographic in any::<bool>(),
     ) {
         // Nothing is handed back, however long the owner stays.
         let vacate_after = Duration::from_secs(86_400);
-        let config = Config { slots, frozen_max, preemptive, lexicographic, vacate_after, ..Config::default() };
+        let config = Config { slots, frozen_max, preemptive, vacate_after, ..Config::default() };
         let mut machine = Machine::new(config);
         let (mut bags, mut tasks, mut work_s, mut dropped, mut owner) = (0, 0, 0.0, BTreeSet::new(), false);
         for happening in happenings {

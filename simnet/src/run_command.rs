@@ -76,9 +76,6 @@ pub(crate) struct RunArguments {
     /// The paper's scheme: --no-preemption, --paper-size, each bag for itself, and no redistribution, levelling, idle slots or patience.
     #[arg(long)]
     paper: bool,
-    /// The order of each queue goes on minimising stretches behind the bottleneck.
-    #[arg(long)]
-    lexicographic: bool,
     /// Simulated time after which the run ends even if bags are unfinished [default: 30d].
     #[arg(long, value_parser = parse_duration)]
     horizon: Option<Duration>,
@@ -172,7 +169,6 @@ impl RunArguments {
         set(&mut scenario.horizon, self.horizon);
         scenario.queue_lost |= self.queue_lost;
         scenario.heavy_tailed |= self.heavy_tailed;
-        scenario.peer.lexicographic |= self.lexicographic;
         scenario.peer.preemptive &= !self.no_preemption;
         scenario.peer.effective_size &= !self.paper_size;
         if self.paper {

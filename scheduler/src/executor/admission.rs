@@ -12,6 +12,7 @@
 //!
 //! Left out: shares of a machine for several submitters; the quota is there for floods and mistakes, not for fairness.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Executor;
@@ -38,6 +39,44 @@ fn agree(one: &Request, other: &Request) -> bool {
     (one.bag.submitter.peer, one.bag.tasks) == (other.bag.submitter.peer, other.bag.tasks)
 }
 
+/// Requests for bags that the driver has not authorised yet.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    by_bag: BTreeMap<BagId, Vec<Request>>,
+    /// Requests, or parts of them, that did not queue here.
+    declined: u64,
+}
+
+impl Asked {
+    pub(super) fn declined(&self) -> u64 {
+        self.declined
+    }
+
+    /// Keeps a request, if there is room and it is new. Whether the driver has to be asked about its bag.
+    fn add(&mut self, request: Request) -> bool {
+        let (id, submitter) = (request.bag.id, request.bag.submitter.peer);
+        let of_one = self.by_bag.values().flat_map(|waiting| waiting.first());
+        let of_one = of_one.filter(|request| request.bag.submitter.peer == submitter).count();
+        let has_room = self.by_bag.len() < ASKED_MAX && of_one < ASKED_OF_ONE_MAX;
+        let waiting = match self.by_bag.get_mut(&id) {
+            Some(waiting) => waiting,
+            None if has_room => self.by_bag.entry(id).or_default(),
+            None => return false,
+        };
+        let same = |known: &Request| (known.number, &known.path) == (request.number, &request.path);
+        if waiting.len() >= REQUESTS_MAX || waiting.iter().any(same) {
+            return false;
+        }
+        waiting.push(request);
+        waiting.len() == 1
+    }
+
+    /// The driver has answered about this bag: what waits for that.
+    fn take(&mut self, bag: BagId) -> Option<Vec<Request>> {
+        self.by_bag.remove(&bag)
+    }
+}
+
 impl Executor {
     /// A request reached this leaf: it joins the queue, at once if something of its bag is here already, else when the driver
     /// has authorised the bag.
@@ -56,22 +95,10 @@ impl Executor {
                 return;
             }
         }
-        let of_one = self.asked.values().flat_map(|waiting| waiting.first());
-        let of_one = of_one.filter(|request| request.bag.submitter.peer == submitter).count();
-        let has_room = self.asked.len() < ASKED_MAX && of_one < ASKED_OF_ONE_MAX;
-        let waiting = match self.asked.get_mut(&id) {
-            Some(waiting) => waiting,
-            None if has_room => self.asked.entry(id).or_default(),
-            None => return,
-        };
-        let same = |known: &Request| (known.number, &known.path) == (request.number, &request.path);
-        if waiting.len() >= REQUESTS_MAX || waiting.iter().any(same) {
-            return;
+        let bag = request.bag.clone();
+        if self.asked.add(request) {
+            io.effects.push(Effect::Authorise { bag });
         }
-        if waiting.is_empty() {
-            io.effects.push(Effect::Authorise { bag: request.bag.clone() });
-        }
-        waiting.push(request);
     }
 
     /// The driver's answer about the bag as the first request for it described it.
@@ -82,7 +109,7 @@ impl Executor {
         io: &mut Io,
         config: &Config,
     ) {
-        let Some(waiting) = self.asked.remove(&bag) else {
+        let Some(waiting) = self.asked.take(bag) else {
             if verdict.is_err() {
                 self.withdraw(bag, io, config);
             }
@@ -115,13 +142,9 @@ impl Executor {
         if held.bag.submitter.peer == io.me.peer || held.unfinished_is_empty() {
             return;
         }
-        for (place, running) in self.places.iter_mut().enumerate() {
-            let Some(running) = running.as_mut().filter(|running| running.task.bag == bag && !running.stopping) else {
-                continue;
-            };
-            running.stopping = true;
-            held.running.remove_index(running.task.index);
-            io.effects.push(Effect::StopTask { place: place as u32, task: running.task });
+        for (place, task) in self.places.stop(|running| running.task.bag == bag) {
+            held.running.remove_index(task.index);
+            io.effects.push(Effect::StopTask { place, task });
         }
         self.version += 1;
         held.hand_back(IntervalSet::new(), self.version, io, config);
@@ -132,7 +155,7 @@ impl Executor {
 
     /// These tasks of a request do not queue here; their submitter is told.
     fn decline(&mut self, request: &Request, mut ranges: IntervalSet, reason: DeclineReason, io: &mut Io) {
-        self.declined += 1;
+        self.asked.declined += 1;
         while !ranges.is_empty() {
             // What is left of a request can be more scattered than it was.
             let part: IntervalSet = ranges.ranges().take(REQUEST_INTERVALS_MAX).collect();

@@ -35,20 +35,20 @@ impl Executor {
 
     /// Slots for which nothing is here to do.
     pub(crate) fn idle_slots(&self) -> u64 {
-        let idle = self.slots.saturating_sub(self.places.iter().flatten().count());
-        let may_begin = !self.suspended && idle > 0 && self.held.values().all(|held| held.waiting.is_empty());
+        let idle = self.places.idle_slots();
+        let may_begin = !self.is_suspended() && idle > 0 && self.held.values().all(|held| held.waiting.is_empty());
         if may_begin { idle as u64 } else { 0 }
     }
 
     /// How long what has not begun here would take, in seconds: on all slots, as if nothing else were to do.
     pub(crate) fn wait_s(&self) -> f64 {
         let waiting = self.held.values().map(|held| held.waiting.len() as f64 * held.task_mops());
-        waiting.sum::<f64>() / (self.speed_mops * self.slots as f64)
+        waiting.sum::<f64>() / self.speed_mops()
     }
 
     /// Speed of all slots, Mop/s.
     pub(crate) fn speed_mops(&self) -> f64 {
-        self.speed_mops * self.slots as f64
+        self.speed_mops * self.places.slots() as f64
     }
 
     /// The smallest maximum stretch of what is held, as last published, in s/Mop.
@@ -67,7 +67,7 @@ impl Executor {
         if std::mem::take(&mut self.order_stale) {
             self.reorder(io.now);
         }
-        let given = if self.suspended {
+        let given = if self.is_suspended() {
             Some((self.order.clone(), 1.0))
         } else if asker.stretch > 0.0 {
             self.surplus(asker, io.now)

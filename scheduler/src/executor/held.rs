@@ -191,6 +191,28 @@ impl Held {
         self.unfinished_is_empty() && self.outbox.is_empty()
     }
 
+    /// A task waits, runs, is offered or has a result, and not two of these.
+    #[cfg(debug_assertions)]
+    pub(super) fn assert_one_state(&self) {
+        self.outbox.assert_consistent();
+        let bag = self.bag.id;
+        let ended: IntervalSet = self.outbox.indices().map(|index| index..index + 1).collect();
+        let mut all = IntervalSet::new();
+        for (state, tasks) in
+            [("waits", &self.waiting), ("runs", &self.running), ("is offered", &self.offered), ("has ended", &ended)]
+        {
+            let twice = all.intersection(tasks);
+            debug_assert!(twice.is_empty(), "{bag:?}: {twice:?} {state}, and is something else, too");
+            all.extend_with(tasks);
+        }
+        let mut attempted = IntervalSet::new();
+        for (attempt, tasks) in &self.attempts {
+            let twice = attempted.intersection(tasks);
+            debug_assert!(twice.is_empty() && *attempt <= self.attempt, "{bag:?}: {twice:?} of two attempts");
+            attempted.extend_with(tasks);
+        }
+    }
+
     /// a as known here: declared, or corrected by what finished tasks showed.
     pub(super) fn task_mops(&self) -> f64 {
         match self.finished {

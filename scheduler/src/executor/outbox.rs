@@ -228,6 +228,23 @@ impl Outbox {
         indices
     }
 
+    /// A result is being written, is to be told, is not in the store, or was told, and not two of these.
+    #[cfg(debug_assertions)]
+    pub(super) fn assert_consistent(&self) {
+        let mut all = IntervalSet::new();
+        for (state, results) in [("unwritten", &self.unwritten), ("untold", &self.untold), ("unstored", &self.unstored)]
+        {
+            let twice = all.intersection(results);
+            debug_assert!(twice.is_empty(), "{twice:?} {state}, and something else, too");
+            all.extend_with(results);
+        }
+        let here = all.indices().all(|index| self.results.contains_key(&index));
+        debug_assert!(here, "{all:?} without results");
+        let told: IntervalSet = self.told.iter().map(|(_, index)| *index..*index + 1).collect();
+        let missing = self.results.keys().find(|&&index| self.is_told(index) && !told.contains(index));
+        debug_assert!(missing.is_none(), "{missing:?} was told, and is not told again");
+    }
+
     fn is_told(&self, index: u64) -> bool {
         let is_to_be_told = self.untold.contains(index) || self.unwritten.contains(index);
         self.results.contains_key(&index) && !is_to_be_told && !self.unstored.contains(index)

@@ -15,6 +15,7 @@ use idlewood_overlay::Time;
 
 use super::Executor;
 use super::held::Held;
+use super::places::Running;
 use crate::bag::BagId;
 
 /// How many times its declared work is far beyond. Our choice: tasks of one bag in a production grid (coefficient of
@@ -40,8 +41,7 @@ impl Executor {
     pub(super) fn rate(&mut self, bag: BagId, now: Time) {
         let speed_mops = self.speed_mops;
         let Some(held) = self.held.get_mut(&bag).filter(|held| held.bag.declared) else { return };
-        let of_bag = self.places.iter().flatten().filter(|running| running.task.bag == bag && !running.stopping);
-        if held.rate(of_bag.map(|running| running.active(now).as_secs_f64() * speed_mops)) {
+        if held.rate(self.places.of(bag).map(|running| running.active(now).as_secs_f64() * speed_mops)) {
             self.order_stale = true;
             self.changed = true;
         }
@@ -49,14 +49,14 @@ impl Executor {
 
     /// Looks at what runs far beyond what was declared.
     pub(super) fn rate_what_runs(&mut self, now: Time) {
-        let far = self.places.iter().flatten().filter(|running| self.beyond(running, now) >= FAR_BEYOND);
+        let far = self.places.begun().filter(|running| self.beyond(running, now) >= FAR_BEYOND);
         let bags: Vec<BagId> = far.map(|running| running.task.bag).collect();
         bags.into_iter().for_each(|bag| self.rate(bag, now));
     }
 
     /// When a task that runs gets far beyond what was declared, or twice as far as the last time it was looked at.
     pub(super) fn rating_due(&self, now: Time) -> Option<Time> {
-        let running = self.places.iter().flatten().filter(|running| running.runs() && running.since.is_some());
+        let running = self.places.begun().filter(|running| running.runs() && !running.stands_still());
         let due = running.filter_map(|running| {
             let held = self.held.get(&running.task.bag).filter(|held| held.bag.declared)?;
             let beyond = self.beyond(running, now);
@@ -69,7 +69,7 @@ impl Executor {
     }
 
     /// How many times its declared work a task has run for.
-    fn beyond(&self, running: &super::Running, now: Time) -> f64 {
+    fn beyond(&self, running: &Running, now: Time) -> f64 {
         let declared = self.held.get(&running.task.bag).filter(|held| held.bag.declared);
         declared.map_or(0.0, |held| running.active(now).as_secs_f64() * self.speed_mops / held.bag.task_mops)
     }

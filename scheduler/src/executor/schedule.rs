@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use idlewood_overlay::Time;
 
+use super::Executor;
 use super::held::Held;
-use super::{Executor, Running};
+use super::places::Running;
 use crate::bag::{BagId, TaskId};
 use crate::io::Io;
 use crate::peer::Effect;
 use crate::queue::{Entry, Load, WORK_MOPS_MIN};
-use crate::stretch::{lexicographic_order, max_stretch_exact};
+use crate::stretch::max_stretch_exact;
 use crate::summary::{self, Summary};
 
 /// A task that ran longer than its declared work counts as this much still to do, as a share of its work: nobody
@@ -38,7 +39,7 @@ impl Executor {
     /// Fills free slots by earliest deadline, and freezes what runs for what comes ahead of it. While the owner is there nothing
     /// begins.
     pub(crate) fn dispatch(&mut self, io: &mut Io) {
-        if self.suspended {
+        if self.is_suspended() {
             return self.vacate_in_time(io.now);
         }
         if std::mem::take(&mut self.order_stale) {
@@ -51,17 +52,12 @@ impl Executor {
 
     /// The first in the order that neither runs nor has to wait, and whose slot it gets.
     fn next_step(&self, now: Time) -> Option<Step> {
-        let begun = || self.places.iter().flatten();
-        let taken = begun().filter(|running| !running.frozen).count();
-        let frozen = begun().filter(|running| running.frozen).count();
-        let has_slot = taken < self.slots;
-        let free_place =
-            self.places.iter().position(Option::is_none).filter(|_| has_slot || frozen < self.frozen_places);
+        let (has_slot, free_place) = (self.places.has_slot(), self.places.free());
         // Tasks that run and belong to bags not yet looked at.
-        let mut behind = begun().filter(|running| running.runs()).count();
+        let mut behind = self.places.running();
         for (rank, &bag) in self.order.iter().enumerate() {
-            behind -= begun().filter(|running| running.runs() && running.task.bag == bag).count();
-            if !has_slot && (behind == 0 || self.frozen_places == 0) {
+            behind -= self.places.of(bag).filter(|running| running.runs()).count();
+            if !has_slot && (behind == 0 || self.places.frozen_max() == 0) {
                 return None;
             }
             if !has_slot && free_place.is_none() && self.wants_place(bag, now) {
@@ -76,71 +72,54 @@ impl Executor {
 
     /// What of a bag goes on next: what was begun comes first.
     fn next_of(&self, bag: BagId, free_place: Option<usize>, now: Time) -> Option<Go> {
-        let of_bag = |place: &Option<Running>, frozen: bool, stopping: bool| {
-            place.as_ref().is_some_and(|running| {
-                running.task.bag == bag && running.frozen == frozen && running.stopping == stopping
-            })
-        };
-        if let Some(place) = self.places.iter().position(|place| of_bag(place, true, false)) {
+        if let Some((place, _)) = self.places.frozen().find(|(_, running)| running.task.bag == bag) {
             return Some(Go::Thaw(place));
         }
         let held = self.held.get(&bag).filter(|held| held.may_begin(now))?;
         let task = TaskId { bag, index: held.waiting.first()? };
         // A worker that was told to stop may still have the very task that came back: its end would be taken for
         // that of the new one.
-        let is_stopping = self.places.iter().flatten().any(|running| running.stopping && running.task == task);
+        let is_stopping = self.places.begun().any(|running| running.stopping && running.task == task);
         free_place.filter(|_| !is_stopping).map(|place| Go::Start(place, task))
     }
 
     /// Whether a task of this bag is to begin, rather than one that has begun to go on.
     fn wants_place(&self, bag: BagId, now: Time) -> bool {
-        let is_frozen = |running: &Running| running.task.bag == bag && running.frozen && !running.stopping;
+        let has_frozen = self.places.of(bag).any(|running| running.frozen);
         let waits = |held: &Held| held.may_begin(now) && !held.waiting.is_empty();
-        !self.places.iter().flatten().any(is_frozen) && self.held.get(&bag).is_some_and(waits)
+        !has_frozen && self.held.get(&bag).is_some_and(waits)
     }
 
     /// As many tasks are frozen as may be, and one that comes ahead of these bags is to begin: a frozen task that needs
     /// less than half of what the last of those that run still needs goes on in its stead, so that there is room soon.
     fn free_a_place(&self, behind: &[BagId], now: Time) -> Option<Step> {
         let last = self.last_that_runs(behind)?;
-        let rest = |place: usize| self.places[place].as_ref().map_or(f64::INFINITY, |it| self.rest_mops(it, now));
-        let is_frozen = |it: &Running| it.frozen && !it.stopping;
-        let frozen = (0..self.places.len()).filter(|&place| self.places[place].as_ref().is_some_and(is_frozen));
+        let rest = |place: usize| self.places.get(place).map_or(f64::INFINITY, |it| self.rest_mops(it, now));
+        let frozen = self.places.frozen().map(|(place, _)| place);
         let first = frozen.min_by(|&one, &other| rest(one).total_cmp(&rest(other)))?;
         (2.0 * rest(first) < rest(last)).then_some(Step { freeze: Some(last), go: Go::Thaw(first) })
     }
 
     /// The place of a running task of the last of these bags that has one.
     fn last_that_runs(&self, bags: &[BagId]) -> Option<usize> {
-        bags.iter().rev().find_map(|&bag| {
-            let runs = |place: &Option<Running>| {
-                place.as_ref().is_some_and(|running| running.runs() && running.task.bag == bag)
-            };
-            self.places.iter().rposition(runs)
-        })
+        bags.iter().rev().find_map(|&bag| self.places.last_that_runs(bag))
     }
 
     fn take_step(&mut self, step: Step, io: &mut Io) {
-        if let Some((place, running)) = step.freeze.and_then(|place| Some((place, self.places[place].as_mut()?))) {
-            running.pause(io.now);
-            running.frozen = true;
-            io.effects.push(Effect::FreezeTask { place: place as u32, task: running.task });
+        if let Some((place, task)) = step.freeze.and_then(|place| Some((place, self.places.freeze(place, io.now)?))) {
+            io.effects.push(Effect::FreezeTask { place: place as u32, task });
         }
         match step.go {
             Go::Thaw(place) => {
-                let Some(running) = self.places[place].as_mut() else { return };
-                running.frozen = false;
-                running.since = Some(io.now);
-                io.effects.push(Effect::ThawTask { place: place as u32, task: running.task });
+                let Some(task) = self.places.thaw(place, io.now) else { return };
+                io.effects.push(Effect::ThawTask { place: place as u32, task });
             }
             Go::Start(place, task) => {
                 let Some(held) = self.held.get_mut(&task.bag) else { return };
                 held.waiting.remove_index(task.index);
                 held.running.insert_index(task.index);
-                let (attempt, since) = (held.attempt_of(task.index), Some(io.now));
-                let active = Duration::ZERO;
-                let running = Running { task, attempt, began: io.now, active, since, frozen: false, stopping: false };
-                self.places[place] = Some(running);
+                let attempt = held.attempt_of(task.index);
+                self.places.begin(place, task, attempt, io.now);
                 let (bag, checkpoint) = (held.bag.clone(), held.checkpoints.get(&task.index).copied());
                 io.effects.push(Effect::StartTask { place: place as u32, task, attempt, bag, checkpoint });
             }
@@ -150,15 +129,7 @@ impl Executor {
     /// Sorts the bags by the deadlines that the smallest feasible maximum stretch gives them (paper §4).
     pub(super) fn reorder(&mut self, now: Time) {
         let (load, bags) = self.load(now, |_| true);
-        let mut order =
-            if self.lexicographic { lexicographic_order(&load) } else { load.order(max_stretch_exact(&load)) };
-        if self.lexicographic {
-            // Of these nothing is left but what may run outside the load. It comes first there, so it does here: behind
-            // the others a frozen task would go on ahead of it, and the deadline of its bag be nobody's care.
-            let with_work: BTreeSet<BagId> =
-                load.entries.iter().zip(&bags).filter(|(entry, _)| entry.left > 0.0).map(|(_, &bag)| bag).collect();
-            order.sort_by_key(|&position| with_work.contains(&bags[position]));
-        }
+        let order = load.order(max_stretch_exact(&load));
         let mut seen = BTreeSet::new();
         self.order = order.into_iter().map(|position| bags[position]).filter(|&bag| seen.insert(bag)).collect();
     }
@@ -169,15 +140,16 @@ impl Executor {
     /// Once a newcomer could no longer freeze everything that runs, what runs comes first here, as without preemption:
     /// nothing is promised that the limit on frozen tasks would break.
     pub(super) fn load(&self, now: Time, include: impl Fn(&Held) -> bool) -> (Load, Vec<BagId>) {
-        let begun = || self.places.iter().flatten().filter(|running| !running.stopping);
-        let preemptive = self.frozen_places > 0 && begun().count() <= self.frozen_places;
+        let begun = || self.places.begun().filter(|running| !running.stopping);
+        let frozen_max = self.places.frozen_max();
+        let preemptive = frozen_max > 0 && begun().count() <= frozen_max;
         let mut begun_mops: BTreeMap<BagId, f64> = BTreeMap::new();
         let mut parts = Vec::new();
         for running in begun().filter(|running| preemptive || running.frozen) {
             let rest_mops = self.rest_mops(running, now).max(WORK_MOPS_MIN);
             match self.held.get(&running.task.bag) {
                 // Several tasks that are partly done: not one task and a fraction.
-                Some(held) if self.slots > 1 => parts.push((held.entry(rest_mops, 1.0), held.bag.id)),
+                Some(held) if self.places.slots() > 1 => parts.push((held.entry(rest_mops, 1.0), held.bag.id)),
                 Some(_) => *begun_mops.entry(running.task.bag).or_default() += rest_mops,
                 None => {}
             }
@@ -192,7 +164,7 @@ impl Executor {
         let load = Load {
             now_s: now.as_secs_f64(),
             speed_mops: self.speed_mops,
-            slots: self.slots as u32,
+            slots: self.places.slots() as u32,
             preemptive,
             running_mops: first.map(|running| self.rest_mops(running, now)).collect(),
             entries,
@@ -223,14 +195,11 @@ impl Executor {
 
     /// What this leaf offers now.
     pub(crate) fn summary(&mut self, now: Time) -> Summary {
-        let mut summary = if self.is_suspended() || self.resting_until.is_some() {
+        let mut summary = if self.is_suspended() || self.rest.until().is_some() {
             Summary::unavailable()
         } else {
             Summary::of_leaf(&self.load(now, |held| !held.unfinished_is_empty()).0)
         };
-        if self.grid_step > 1 {
-            summary = summary.in_steps(self.grid_step);
-        }
         summary.longest_wait_s = summary::wait_s(self.wait_s());
         self.stretch = summary.maximum_stretch;
         summary

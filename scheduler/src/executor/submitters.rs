@@ -5,7 +5,7 @@
 //! has here at the same time is one application: a bag that comes while others of its submitter are here weighs what the
 //! submitter has here with it. With [`PerSubmitter::Line`] these stand in a line of their own, the smallest first, and each
 //! weighs as much as it and those before it do together: the last is due when the whole would be, and a small bag does not
-//! wait for a large one of the same user. With [`PerSubmitter::Sum`] each weighs as much as all.
+//! wait for a large one of the same user.
 //!
 //! Nobody here knows what the submitter has on other machines. But what is here tells: a bag of n tasks has one on each of N
 //! machines with probability n/N where it is small, and on all of them where it is not, so that the sum of the *effective*
@@ -52,7 +52,6 @@ impl Executor {
             let (weighs_on_new, weighs_on_it) = match rule {
                 PerSubmitter::Off => (false, false),
                 PerSubmitter::Line => (is_before, !is_before),
-                PerSubmitter::Sum => (true, true),
             };
             if weighs_on_new {
                 with_mops += held.open_mops();

@@ -52,10 +52,7 @@ impl Executor {
         let due = self.due(io.now, Duration::ZERO);
         self.take_back_offers(&due, io);
         self.return_unspoken(&due, io, config);
-        if self.resting_until.is_some_and(|until| until <= io.now) {
-            self.resting_until = None;
-            self.changed = true;
-        }
+        self.changed |= self.rest.ends(io.now);
         let mut renewals: BTreeMap<PeerId, (Contact, Vec<(BagId, u64)>)> = BTreeMap::new();
         for bag in due {
             let Some(held) = self.held.get_mut(&bag) else { continue };
@@ -148,6 +145,6 @@ impl Executor {
             let due = if is_writing { self.held.get(&bag).and_then(Held::tell_due) } else { Some(due) };
             held = held.into_iter().chain(due).min();
         }
-        [held, self.vacate_at, self.resting_until, self.rating_due(io.now)].into_iter().flatten().min()
+        [held, self.suspension.vacate_at(), self.rest.until(), self.rating_due(io.now)].into_iter().flatten().min()
     }
 }

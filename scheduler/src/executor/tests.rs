@@ -12,6 +12,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::bag::{BlobId, Finished, Path};
+use crate::ledger::FAILED_IN_ROW;
 use crate::message::{Asker, Message};
 use crate::queue::Entry;
 use crate::summary::{STRETCH_COUNT, STRETCHES, Summary};
@@ -153,17 +154,14 @@ fn a_task_that_runs_for_too_long_still_counts() {
 }
 
 #[test]
-fn a_hopeless_bag_decides_the_order_of_the_others_only_in_the_plain_order() {
-    for (lexicographic, expected) in [(false, [1, 2, 3]), (true, [1, 3, 2])] {
-        let per_submitter = PerSubmitter::Off;
-        let (mut executor, mut io) = empty(&Config { lexicographic, per_submitter, ..Config::default() });
-        // At the stretch of the first the others stand by their sizes, at the least behind it by their ages.
-        give(&mut executor, &mut io, 1, 1e5, 2e5, 2000);
-        give(&mut executor, &mut io, 2, 1e5, 1e6, 0);
-        give(&mut executor, &mut io, 3, 1e5, 2e6, 1000);
-        executor.dispatch(&mut io);
-        assert_eq!(executor.order, expected.map(|number| BagId([number; 32])), "lexicographic: {lexicographic}");
-    }
+fn a_hopeless_bag_decides_the_order_of_the_others() {
+    let (mut executor, mut io) = empty(&Config { per_submitter: PerSubmitter::Off, ..Config::default() });
+    // At the stretch of the first the others stand by their sizes, at the least behind it by their ages.
+    give(&mut executor, &mut io, 1, 1e5, 2e5, 2000);
+    give(&mut executor, &mut io, 2, 1e5, 1e6, 0);
+    give(&mut executor, &mut io, 3, 1e5, 2e6, 1000);
+    executor.dispatch(&mut io);
+    assert_eq!(executor.order, [1, 2, 3].map(|number| BagId([number; 32])));
 }
 
 #[test]
@@ -248,7 +246,7 @@ impl Machine {
     fn run_until(&mut self, end: Time) {
         loop {
             let now = self.io.now;
-            let next = self.executor.places.iter().flatten().filter(|running| running.runs()).map(|running| {
+            let next = self.executor.places.begun().filter(|running| running.runs()).map(|running| {
                 let mops = self.executor.held.get(&running.task.bag).unwrap().bag.task_mops;
                 let whole = Duration::from_secs_f64(mops / self.config.speed_mops);
                 (now + whole.saturating_sub(running.active(now)), running.task)
@@ -298,10 +296,8 @@ fn kept(config: Config, bags: &[(f64, u64, f64, f64)]) -> f64 {
 fn what_runs_and_can_no_longer_be_frozen_is_not_frozen_for_what_thaws() {
     // One task of the second bag is frozen when the only one of the third runs, which has nothing left to begin.
     let bags = [(0.0, 1, 185.0, 185e3), (0.0, 2, 126.0, 15e6), (257.0, 1, 57.0, 57e3), (0.0, 1, 1.0, 1.1e7)];
-    for lexicographic in [false, true] {
-        let worst = kept(Config { frozen_max: 1, lexicographic, ..Config::default() }, &bags);
-        assert!(worst <= 1.0, "{worst} of what was promised, lexicographic: {lexicographic}");
-    }
+    let worst = kept(Config { frozen_max: 1, ..Config::default() }, &bags);
+    assert!(worst <= 1.0, "{worst} of what was promised");
 }
 
 proptest! {
@@ -310,13 +306,13 @@ proptest! {
     #[test]
     fn what_the_summary_promises_the_executor_keeps(
         bags in prop::collection::vec((0.0..300.0_f64, 1_u64..8, 1.0..200.0_f64, 0.0..14.0_f64), 1..12),
-        frozen_max in 0_u32..4, lexicographic in any::<bool>(), slots in prop_oneof![3 => Just(1_u32), 1 => 2_u32..4],
+        frozen_max in 0_u32..4, slots in prop_oneof![3 => Just(1_u32), 1 => 2_u32..4],
     ) {
         let bags: Vec<_> = bags
             .into_iter()
             .map(|(wait_s, tasks, task_s, log)| (wait_s, tasks, task_s, tasks as f64 * task_s * 1000.0 * log.exp2()))
             .collect();
-        let worst = kept(Config { frozen_max, lexicographic, slots, ..Config::default() }, &bags);
+        let worst = kept(Config { frozen_max, slots, ..Config::default() }, &bags);
         prop_assert!(worst <= 1.0 + 1e-9, "{} of what was promised", worst);
     }
 }
@@ -378,7 +374,7 @@ fn a_machine_rests_when_it_is_told_to_and_all_has_failed() {
         executor.lease(contact(1).peer, told(), &mut io, &config);
         assert_eq!(executor.resting_until().is_some(), failures == FAILED_IN_ROW, "after {failures} failures");
         executor.dispatch(&mut io);
-        let task = executor.places.iter().flatten().find(|running| running.runs()).expect("one runs").task;
+        let task = executor.places.begun().find(|running| running.runs()).expect("one runs").task;
         let (output, success) = (BlobId([1; 32]), false);
         let outcome = TaskOutcome::Finished(Finished {
             success,
@@ -410,7 +406,7 @@ fn a_machine_that_cannot_start_what_it_is_given_hands_it_back_and_rests() {
     for tries in 1..=NOT_STARTED_MAX {
         assert!(executor.resting_until().is_none() && is_offered(&mut executor, &io), "before try {tries}");
         executor.dispatch(&mut io);
-        let task = executor.places.iter().flatten().find(|running| running.runs()).expect("one runs").task;
+        let task = executor.places.begun().find(|running| running.runs()).expect("one runs").task;
         executor.ended(task, TaskOutcome::NotStarted { retry_after: Duration::from_secs(1) }, &mut io, &config);
         all_durable(&mut io);
         io.now += Duration::from_secs(1);
@@ -462,7 +458,7 @@ fn an_attempt_is_that_of_the_tasks_it_came_with() {
     accept(&mut executor, &mut io, 3, 2, IntervalSet::from(0..2));
     let mut seen = Vec::new();
     for _ in 0..4 {
-        let running = executor.places.iter().flatten().find(|running| running.runs()).expect("one runs");
+        let running = executor.places.begun().find(|running| running.runs()).expect("one runs");
         let (task, attempt) = (running.task, running.attempt);
         seen.push((task.index, attempt));
         let output = BlobId([1; 32]);

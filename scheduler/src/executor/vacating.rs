@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use idlewood_overlay::Time;
 
+use super::Executor;
 use super::held::Held;
-use super::{Executor, Running};
 use crate::bag::{BagId, Checkpoint, TaskId, TaskResult};
 use crate::config::Config;
 use crate::io::Io;
@@ -17,59 +17,45 @@ use crate::ranges::IntervalSet;
 impl Executor {
     /// The owner wants another vacate time, which also counts for the present stay.
     pub(crate) fn vacates_after(&mut self, after: Duration) {
-        let before = std::mem::replace(&mut self.vacate_after, after);
-        self.vacate_at = self.vacate_at.map(|at| at - before + after);
+        self.suspension.vacates_after(after);
     }
 
     /// The owner is back, or there is another reason to offer nothing: freeze where everything stands still.
     pub(crate) fn suspend(&mut self, stands_still: bool, io: &mut Io) {
-        let was_suspended = std::mem::replace(&mut self.suspended, true);
-        self.vacates_at_once = false;
-        if was_suspended && self.stands_still == stands_still {
+        if !self.suspension.begin(stands_still, io.now) {
             return;
         }
-        // What has begun has a vacate time from when it stands still. Where it goes on instead, what still waits with a checkpoint has
-        // had its own, and what was packed of it is not taken any more.
-        let after = if was_suspended && !stands_still { Duration::ZERO } else { self.vacate_after };
-        self.vacate_at.get_or_insert(io.now + after);
         self.changed = true;
         // This machine may be about to go.
         self.tell_all(io.now);
         if !stands_still {
             return self.go_on(io);
         }
-        self.stands_still = true;
-        for running in self.places.iter_mut().flatten() {
-            running.pause(io.now);
-        }
+        self.suspension.stand_still();
+        self.places.stand_still(io.now);
         io.effects.push(Effect::SuspendTasks);
     }
 
     /// The owner is away: go on.
     pub(crate) fn resume(&mut self, io: &mut Io) {
-        if !std::mem::replace(&mut self.suspended, false) {
+        if !self.suspension.end() {
             return;
         }
-        self.vacate_at = None;
-        self.vacates_at_once = false;
         self.changed = true;
         self.go_on(io);
     }
 
     /// Whether no task went on since what is kept was asked for with this number.
     pub(crate) fn is_stopped_since(&self, stop: u64) -> bool {
-        self.suspended && self.stop == stop
+        self.suspension.is_stopped_since(stop)
     }
 
     /// What stands still goes on, but for what is frozen for others.
     fn go_on(&mut self, io: &mut Io) {
-        self.stop += 1;
-        if !std::mem::replace(&mut self.stands_still, false) {
+        if !self.suspension.go_on() {
             return;
         }
-        for running in self.places.iter_mut().flatten().filter(|running| !running.frozen) {
-            running.since = Some(io.now);
-        }
+        self.places.go_on(io.now);
         io.effects.push(Effect::ResumeTasks);
     }
 
@@ -81,25 +67,18 @@ impl Executor {
     }
 
     /// The vacate time ends now, if this machine is suspended, also for tasks that are frozen for others: nobody lets them go on.
-    /// Tasks that come to wait later in the same stay, since they could not start or their output could not be kept, go back at
-    /// once, too.
+    /// Tasks that come to wait later in the same stay, since they could not start or their output could not be kept, go back soon.
     pub(crate) fn vacate(&mut self, io: &mut Io) {
-        if !self.suspended {
+        if !self.is_suspended() {
             return;
         }
-        self.vacate_at = Some(io.now);
-        self.vacates_at_once = true;
-        for (place, running) in self.places.iter_mut().enumerate() {
-            let Some(running) = running.as_mut().filter(|running| running.frozen && !running.stopping) else {
-                continue;
-            };
-            let task = running.task;
+        self.suspension.vacate(io.now);
+        for (place, task) in self.places.stop(|running| running.frozen) {
             if let Some(held) = self.held.get_mut(&task.bag) {
-                running.stopping = true;
                 held.running.remove_index(task.index);
                 held.waiting.insert_index(task.index);
                 held.kept.insert_index(task.index);
-                io.effects.push(Effect::StopTask { place: place as u32, task });
+                io.effects.push(Effect::StopTask { place, task });
             }
         }
     }
@@ -121,19 +100,16 @@ impl Executor {
         let Some(held) = self.held.get_mut(&bag) else { return };
         for (&index, checkpoint) in checkpoints {
             let Some(checkpoint) = checkpoint else { continue };
-            let of_task = |running: &&mut Running| running.task == TaskId { bag, index } && !running.stopping;
-            let place = self.places.iter_mut().position(|place| place.as_mut().filter(of_task).is_some());
-            let attempt = match place.and_then(|place| self.places[place].as_mut()) {
-                Some(running) => {
-                    running.stopping = true;
-                    held.running.remove_index(index);
-                    running.attempt
-                }
+            let task = TaskId { bag, index };
+            let begun_as = self.places.of(bag).find(|running| running.task == task).map(|running| running.attempt);
+            let attempt = match begun_as {
+                Some(attempt) => attempt,
                 None if held.waiting.remove_index(index) => held.attempt_of(index),
                 None => continue,
             };
-            if let Some(place) = place {
-                io.effects.push(Effect::StopTask { place: place as u32, task: TaskId { bag, index } });
+            for (place, task) in self.places.stop(|running| running.task == task) {
+                held.running.remove_index(index);
+                io.effects.push(Effect::StopTask { place, task });
             }
             let result = TaskResult::unfinished(index, attempt, *checkpoint);
             // As of a failure, only of what is placed here is it believed.
@@ -156,30 +132,26 @@ impl Executor {
     /// Whatever is to begin while the owner is there has a vacate time that ends, also what comes when one has ended: new tasks,
     /// those that could not be started, those that were stopped, those that were offered in vain.
     pub(super) fn vacate_in_time(&mut self, now: Time) {
-        if self.suspended && self.vacate_at.is_none() && self.held.values().any(Held::has_unbound) {
-            let after = if self.vacates_at_once { Duration::ZERO } else { self.vacate_after };
-            self.vacate_at = Some(now + after);
+        if self.is_suspended() && self.suspension.vacate_at().is_none() && self.held.values().any(Held::has_unbound) {
+            self.suspension.vacate_in_time(now);
         }
     }
 
     /// After the vacate time unstarted tasks go back, and what has begun if it has a checkpoint that can go with it.
     pub(super) fn vacate_if_due(&mut self, io: &mut Io, config: &Config) {
-        if self.vacate_at.is_none_or(|at| at > io.now) {
+        if !self.suspension.has_to_vacate(io.now) {
             return;
         }
-        self.vacate_at = None;
         for held in self.held.values_mut() {
             let (bound, bag) = (held.bound(), held.bag.id);
-            let stands_still =
-                |running: &&Running| running.task.bag == bag && running.since.is_none() && !running.stopping;
-            let begun = self.places.iter().flatten().filter(stands_still).map(|running| running.task.index);
+            let begun = self.places.of(bag).filter(|running| running.stands_still()).map(|running| running.task.index);
             let tasks = bound.union(&begun.map(|index| index..index + 1).collect());
             if held.has_unbound() {
                 self.version += 1;
                 held.hand_back(bound, self.version, io, config);
             }
             if !tasks.is_empty() {
-                io.effects.push(Effect::KeepCheckpoints { stop: self.stop, bag, tasks });
+                io.effects.push(Effect::KeepCheckpoints { stop: self.suspension.stop(), bag, tasks });
             }
         }
         self.order_stale = true;

@@ -14,8 +14,9 @@ use std::time::Duration;
 use idlewood_overlay::{Contact, Node, PeerId, Time};
 
 use super::failures::doubled;
+use super::issues::Issue;
 use super::quorum::Known;
-use super::{Issue, Ledger};
+use super::{Hop, Ledger};
 use crate::bag::{CHECKPOINTS_MAX, REQUEST_INTERVALS_MAX, Request};
 use crate::config::Config;
 use crate::io::Io;
@@ -32,15 +33,6 @@ const LEAVES_MAX: usize = 64;
 
 /// Leaves and routers that a bag remembers; of more those go whose time is over soonest, or that lost the fewest tasks. Our choice.
 const REMEMBERED_MAX: usize = 256;
-
-/// What left this machine by one first hop.
-#[derive(Clone, Debug)]
-pub(crate) struct Hop {
-    pub(crate) router: PeerId,
-    pub(crate) ranges: IntervalSet,
-    /// Whether this router alone has to pass it on: it does not climb any further.
-    pub(crate) is_duty: bool,
-}
 
 /// The ledger's part of it.
 #[derive(Debug, Default)]
@@ -66,22 +58,6 @@ pub struct Swallowed {
     pub is_left_out: bool,
 }
 
-impl Issue {
-    /// A machine accounts for these: whoever was sent them has passed them on.
-    pub(super) fn credit(&mut self, arrived: &IntervalSet, executor: PeerId, io: &mut Io) {
-        self.hops.retain(|hop| {
-            // Its own word would prove nothing.
-            let has_passed = hop.router != executor && !hop.ranges.intersection(arrived).is_empty();
-            if has_passed && hop.is_duty {
-                io.watch.passed(hop.router);
-            } else if has_passed {
-                io.watch.passed_climbing();
-            }
-            !has_passed
-        });
-    }
-}
-
 /// Keeps a map within [`REMEMBERED_MAX`].
 fn forget_least<V, O: Ord>(map: &mut BTreeMap<PeerId, V>, order: impl Fn(&V) -> O) {
     if map.len() > REMEMBERED_MAX
@@ -91,16 +67,9 @@ fn forget_least<V, O: Ord>(map: &mut BTreeMap<PeerId, V>, order: impl Fn(&V) -> 
     }
 }
 
-impl Ledger {
-    /// By which first hops a request of this bag has just left.
-    pub(crate) fn went(&mut self, number: u64, hops: Vec<Hop>) {
-        if let Some(issue) = self.issued.iter_mut().find(|issue| issue.number == number) {
-            issue.hops.extend(hops);
-        }
-    }
-
-    /// Nobody has accounted for these in time. They go to be issued again.
-    pub(super) fn went_astray(&mut self, issue: &Issue, io: &mut Io) {
+impl Astray {
+    /// Nobody has accounted for this request in time. Its tasks go to be issued again.
+    pub(super) fn lost(&mut self, issue: &Issue, io: &mut Io) {
         for hop in &issue.hops {
             let tasks = hop.ranges.intersection(&issue.ranges).len();
             if tasks < hop.ranges.len() {
@@ -109,60 +78,82 @@ impl Ledger {
             }
             if hop.is_duty {
                 io.watch.lost(hop.router, issue.at, io.now);
-                *self.astray.swallowed.entry(hop.router).or_insert(0) += tasks;
-                forget_least(&mut self.astray.swallowed, |tasks| *tasks);
+                *self.swallowed.entry(hop.router).or_insert(0) += tasks;
+                forget_least(&mut self.swallowed, |tasks| *tasks);
             } else {
                 io.watch.lost_climbing(issue.at, io.now);
             }
         }
         if let Some(leaf) = issue.to {
-            let (in_row, until) = self.astray.silent.entry(leaf).or_insert((0, io.now));
+            let (in_row, until) = self.silent.entry(leaf).or_insert((0, io.now));
             *until = io.now + doubled(SILENT_FIRST, *in_row, SILENT_MAX);
             *in_row = in_row.saturating_add(1);
-            forget_least(&mut self.astray.silent, |(_, until)| *until);
+            forget_least(&mut self.silent, |(_, until)| *until);
         }
         // With every machine that crashes requests are lost: once means nothing.
-        self.astray.other_way.extend_with(&issue.ranges.intersection(&self.astray.once));
-        self.astray.once.extend_with(&issue.ranges);
-    }
-
-    /// The tree loses what climbs: all that is to be issued goes another way.
-    pub(crate) fn avoid_the_tree(&mut self) {
-        let unissued = self.unissued.clone();
-        self.astray.other_way.extend_with(&unissued);
+        self.other_way.extend_with(&issue.ranges.intersection(&self.once));
+        self.once.extend_with(&issue.ranges);
     }
 
     /// A machine has these: wherever they are lost later is another matter.
     pub(super) fn found(&mut self, ranges: &IntervalSet, executor: PeerId) {
-        self.astray.once.subtract(ranges);
-        self.astray.other_way.subtract(ranges);
-        self.astray.silent.remove(&executor);
+        self.once.subtract(ranges);
+        self.other_way.subtract(ranges);
+        self.silent.remove(&executor);
     }
 
-    pub(super) fn astray_tasks(&self) -> u64 {
-        self.astray.tasks
+    /// How many tasks went another way so far.
+    pub(super) fn tasks(&self) -> u64 {
+        self.tasks
     }
 
     pub(super) fn swallowed(&self) -> BTreeMap<PeerId, Swallowed> {
         let of = |(&router, &tasks): (&PeerId, &u64)| (router, Swallowed { tasks, is_left_out: false });
-        self.astray.swallowed.iter().map(of).collect()
+        self.swallowed.iter().map(of).collect()
+    }
+
+    /// Whether this leaf did not answer of late.
+    fn is_silent(&self, leaf: PeerId, now: Time) -> bool {
+        self.silent.get(&leaf).is_some_and(|&(_, until)| until > now)
+    }
+}
+
+impl Ledger {
+    /// By which first hops a request of this bag has just left.
+    pub(crate) fn note_hops(&mut self, number: u64, hops: Vec<Hop>) {
+        self.issues.note_hops(number, hops);
+    }
+
+    /// The tree loses what climbs: all that is to be issued goes another way.
+    pub(crate) fn avoid_the_tree(&mut self) {
+        self.astray.other_way.extend_with(self.waiting.unissued());
+    }
+
+    /// Whether tasks of this bag may be issued at all.
+    pub(super) fn may_issue(&self) -> bool {
+        self.open && !self.is_closed() && self.is_measured()
+    }
+
+    /// These tasks go straight to this leaf.
+    fn send_straight(&mut self, tasks: IntervalSet, leaf: PeerId, io: &Io, config: &Config) -> Request {
+        self.waiting.take(&tasks);
+        self.astray.tasks += tasks.len();
+        self.votes.send_to(leaf, tasks.len());
+        self.request(tasks, Some(leaf), io, config)
     }
 
     /// A request to the own leaf for tasks that were lost once, as many as it has idle slots: it need not wait for another loss.
     pub(crate) fn issue_here(&mut self, idle_slots: u64, io: &Io, config: &Config) -> Option<Request> {
         let me = io.me.peer;
-        if idle_slots == 0 || self.astray.once.is_empty() || !self.open || self.is_closed() || !self.is_measured() {
+        if idle_slots == 0 || self.astray.once.is_empty() || !self.may_issue() {
             return None;
         }
-        let lost = self.unissued.intersection(&self.astray.once);
+        let lost = self.waiting.unissued().intersection(&self.astray.once);
         let part = lost.difference(&self.votes.of(me, &lost)).take_first(idle_slots.min(CHECKPOINTS_MAX as u64));
         if part.is_empty() || !self.is_asked(me, io) {
             return None;
         }
-        self.unissued.subtract(&part);
-        self.astray.tasks += part.len();
-        self.votes.send_to(me, part.len());
-        Some(self.request(part, Some(me), io, config))
+        Some(self.send_straight(part, me, io, config))
     }
 
     /// Requests for what goes another way, with whom they go to and whether its leaf or its router. `doubted` are routers in doubt;
@@ -175,8 +166,8 @@ impl Ledger {
         io: &Io,
         config: &Config,
     ) -> Vec<(Contact, Node, Request)> {
-        let mut rest = self.unissued.intersection(&self.astray.other_way);
-        if rest.is_empty() || !self.open || self.is_closed() || !self.is_measured() {
+        let mut rest = self.waiting.unissued().intersection(&self.astray.other_way);
+        if rest.is_empty() || !self.may_issue() {
             return Vec::new();
         }
         let mut requests = Vec::new();
@@ -186,8 +177,8 @@ impl Ledger {
                 break;
             }
             let request = self.request(trial.clone(), None, io, config);
-            self.unissued.subtract(&trial);
-            self.went(request.number, vec![Hop { router: router.peer, ranges: trial, is_duty: true }]);
+            self.waiting.take(&trial);
+            self.issues.note_hops(request.number, vec![Hop { router: router.peer, ranges: trial, is_duty: true }]);
             requests.push((router.clone(), Node::Router, request));
         }
         let leaves = self.leaves(known, has_room, io);
@@ -196,18 +187,12 @@ impl Ledger {
             let mut part = rest.difference(&self.votes.of(leaf.peer, &rest)).take_first(rest.len().div_ceil(left));
             left -= 1;
             part = part.ranges().take(REQUEST_INTERVALS_MAX).collect();
-            let mut checkpoints = self.checkpoints.keys().filter(|index| part.contains(**index));
-            if let Some(&end) = checkpoints.nth(CHECKPOINTS_MAX) {
-                part = part.intersection(&IntervalSet::from(0..end));
-            }
+            part = self.checkpoints.within_request(part);
             if part.is_empty() {
                 continue;
             }
             rest.subtract(&part);
-            self.unissued.subtract(&part);
-            self.astray.tasks += part.len();
-            self.votes.send_to(leaf.peer, part.len());
-            let request = self.request(part, Some(leaf.peer), io, config);
+            let request = self.send_straight(part, leaf.peer, io, config);
             requests.push((leaf, Node::Leaf, request));
         }
         // Where nobody may have them, the tree is as good as anything.
@@ -220,15 +205,16 @@ impl Ledger {
     fn leaves(&self, known: impl FnOnce() -> Vec<Known>, has_room: bool, io: &Io) -> Vec<Contact> {
         let me = has_room.then(|| Contact::clone(&io.me));
         let mut holders: Vec<_> =
-            self.placed.values().filter(|placement| placement.executor.peer != io.me.peer).collect();
+            self.placed.iter().filter(|placement| placement.executor.peer != io.me.peer).collect();
         holders.sort_by_key(|placement| placement.ranges.len());
         let holders = holders.into_iter().map(|placement| placement.executor.clone());
         let mut neighbours: Vec<Contact> = known().into_iter().map(|known| known.contact).collect();
-        neighbours.retain(|contact| contact.peer != io.me.peer && !self.placed.contains_key(&contact.peer));
+        neighbours.retain(|contact| contact.peer != io.me.peer && self.placed.of(contact.peer).is_none());
         // Those with nothing before those with something.
         let all = me.into_iter().chain(neighbours).chain(holders);
-        let is_silent = |peer: &PeerId| self.astray.silent.get(peer).is_some_and(|&(_, until)| until > io.now);
-        all.filter(|leaf| !is_silent(&leaf.peer) && self.is_asked(leaf.peer, io)).take(LEAVES_MAX).collect()
+        all.filter(|leaf| !self.astray.is_silent(leaf.peer, io.now) && self.is_asked(leaf.peer, io))
+            .take(LEAVES_MAX)
+            .collect()
     }
 }
 

@@ -38,16 +38,53 @@ pub struct Declines {
 /// What was declined of one bag.
 #[derive(Debug, Default)]
 pub(super) struct Declined {
-    pub(super) reasons: BTreeMap<DeclineReason, Declines>,
+    reasons: BTreeMap<DeclineReason, Declines>,
+    /// Tasks that one machine has declined, or more.
     once: IntervalSet,
+    /// Tasks that two have.
     twice: IntervalSet,
     /// Since tasks were placed last.
     in_row: u32,
     /// How often each machine declined since it took something, and until when it is not asked.
-    pub(super) declining: BTreeMap<PeerId, (u32, Time)>,
+    declining: BTreeMap<PeerId, (u32, Time)>,
 }
 
 impl Declined {
+    /// Why machines did not queue tasks.
+    pub(super) fn reasons(&self) -> &BTreeMap<DeclineReason, Declines> {
+        &self.reasons
+    }
+
+    /// A machine does not queue so many tasks: it is not asked for a while.
+    fn note(&mut self, executor: PeerId, tasks: u64, reason: DeclineReason, now: Time) {
+        let declines = self.reasons.entry(reason).or_insert(Declines { tasks: 0, last: executor });
+        *declines = Declines { tasks: declines.tasks + tasks, last: executor };
+        let (in_row, until) = self.declining.entry(executor).or_insert((0, now));
+        *until = now + doubled(PAUSE_FIRST, *in_row, PAUSE_MAX);
+        *in_row = in_row.saturating_add(1);
+    }
+
+    /// These tasks have to go elsewhere: until when they pause.
+    fn pause_of(&mut self, tasks: &IntervalSet, now: Time) -> Time {
+        let again = tasks.intersection(&self.once);
+        self.twice.extend_with(&again);
+        self.once.extend_with(tasks);
+        let until = pause_end(now + doubled(PAUSE_FIRST, self.in_row, PAUSE_MAX));
+        self.in_row = self.in_row.saturating_add(1);
+        until
+    }
+
+    /// Whether this machine has declined since it took something.
+    #[cfg(test)]
+    pub(super) fn has_declined(&self, executor: PeerId) -> bool {
+        self.declining.contains_key(&executor)
+    }
+
+    #[cfg(any(test, debug_assertions))]
+    pub(super) fn tasks(&self) -> IntervalSet {
+        self.once.union(&self.twice)
+    }
+
     /// Somebody takes these.
     pub(super) fn taken(&mut self, executor: PeerId, ranges: &IntervalSet) {
         if !ranges.is_empty() {
@@ -64,7 +101,7 @@ impl Declined {
     }
 
     /// This task is over.
-    pub(super) fn over(&mut self, index: u64) {
+    pub(super) fn forget(&mut self, index: u64) {
         self.once.remove_index(index);
         self.twice.remove_index(index);
     }
@@ -81,43 +118,21 @@ impl Ledger {
         if self.is_closed() {
             return;
         }
-        let back = self.off_their_way(executor, ranges);
+        let back = self.issues.take_off(executor, ranges);
         if back.is_empty() {
             return;
         }
-        let declines = self.declined.reasons.entry(reason).or_insert(Declines { tasks: 0, last: executor });
-        *declines = Declines { tasks: declines.tasks + back.len(), last: executor };
-        let (in_row, until) = self.declined.declining.entry(executor).or_insert((0, io.now));
-        *until = io.now + doubled(PAUSE_FIRST, *in_row, PAUSE_MAX);
-        *in_row = in_row.saturating_add(1);
+        self.declined.note(executor, back.len(), reason, io.now);
         self.try_elsewhere(back, io);
     }
 
     /// A machine accounts for tasks that it may not have, and is told to drop them. Those that were on their way to it are not
     /// any more.
     pub(super) fn turned_away(&mut self, executor: PeerId, ranges: &IntervalSet, io: &mut Io) {
-        let may_have_none = self.is_shunned(executor, io) || !self.avoided_for(executor, io.now).is_zero();
+        let may_have_none = self.is_shunned(executor, io) || !self.avoided.avoided_for(executor, io.now).is_zero();
         let back = if may_have_none { ranges.clone() } else { self.votes.of(executor, ranges) };
-        let back = self.off_their_way(executor, &back);
+        let back = self.issues.take_off(executor, &back);
         self.try_elsewhere(back, io);
-    }
-
-    /// Takes those of these tasks that are on their way, perhaps to this machine, off it.
-    fn off_their_way(&mut self, executor: PeerId, ranges: &IntervalSet) -> IntervalSet {
-        let mut back = IntervalSet::new();
-        if ranges.is_empty() {
-            return back;
-        }
-        for issue in self.issued.iter_mut().filter(|issue| issue.to.is_none_or(|to| to == executor)) {
-            let part = issue.ranges.intersection(ranges);
-            if !part.is_empty() {
-                issue.unheard_until = None;
-            }
-            issue.ranges.subtract(&part);
-            back.extend_with(&part);
-        }
-        self.issued.retain(|issue| !issue.ranges.is_empty());
-        back
     }
 
     /// These tasks are not on their way any more, and not where they were going.
@@ -126,23 +141,19 @@ impl Ledger {
             return;
         }
         // Of what has another copy one more goes out.
-        self.votes.lacking = true;
+        self.votes.look_for_copies();
         let back = self.without_copy(back);
         if back.is_empty() {
             return;
         }
-        let again = back.intersection(&self.declined.once);
-        self.declined.twice.extend_with(&again);
-        self.declined.once.extend_with(&back);
-        let until = pause_end(io.now + doubled(PAUSE_FIRST, self.declined.in_row, PAUSE_MAX));
-        self.declined.in_row = self.declined.in_row.saturating_add(1);
+        let until = self.declined.pause_of(&back, io.now);
         self.pause(&back, until, io);
     }
 
     /// Whether tasks that are not brought by the tree go to this machine now.
     pub(super) fn is_asked(&self, peer: PeerId, io: &Io) -> bool {
         !self.is_shunned(peer, io)
-            && self.avoided_for(peer, io.now).is_zero()
+            && self.avoided.avoided_for(peer, io.now).is_zero()
             && !self.declined.is_declining(peer, io.now)
     }
 
@@ -161,7 +172,7 @@ impl Ledger {
                 self.is_asked(contact.peer, io).then(|| ranges.difference(&self.votes.of(contact.peer, ranges)));
             may_have.filter(|may_have| !may_have.is_empty()).map(|may_have| (contact.clone(), may_have))
         };
-        let mut holders: Vec<_> = self.placed.values().filter(|placement| !placement.ranges.is_empty()).collect();
+        let mut holders: Vec<_> = self.placed.iter().filter(|placement| !placement.ranges.is_empty()).collect();
         holders.sort_by_key(|placement| placement.ranges.len());
         let holders = holders.into_iter().map(|placement| &placement.executor);
         holders.chain([&*io.me]).find_map(may_have).or_else(|| {

@@ -1,11 +1,11 @@
 //! Failed tries: who gets another, when, and which machine is left alone.
 //!
-//! A task that fails is tried again, up to [`Ledger::retries_max`] times, each time after twice the pause. One whose
+//! A task that fails is tried again, up to `retries_max` times, each time after twice the pause. One whose
 //! worker died under it may have been unlucky in its machine: that counts as a failure only where it happens again on the
 //! same machine, and after [`CRASHED_ON_MAX`] machines the task is to blame. What has been counted is durable before the
 //! executor may forget the result, so that a restart gives nobody more tries.
 //!
-//! A machine on which tasks of the bag fail in a row, while elsewhere most of them succeed, is avoided for a while: it
+//! A machine on which tasks of the bag fail in a row, while elsewhere most of them succeed, is avoided for a while (`avoided`): it
 //! keeps none, and is told to offer nothing. It believes that only where all that it ran lately failed, whoever's it was.
 //! Where there is a quorum a failed vote counts here once others have shown that the task succeeds; it is one of the task's tries where
 //! its machine tries the task again (`quorum/stuck`).
@@ -13,12 +13,12 @@
 //! A task that was over and is run again on demand has all its tries again, and no word of an earlier attempt counts.
 //!
 //! Left out: tries are not sent to another machine than the last on purpose (a request goes where there is room), the
-//! pauses end with a restart, and so does the memory of machines that failed.
+//! pauses end with a restart.
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::btree_map::Entry;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use idlewood_overlay::{Contact, PeerId, Time};
@@ -39,15 +39,6 @@ pub(super) const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 /// Pauses end at multiples of this, so that many tasks end theirs together.
 const PAUSE_STEP_MICROS: i64 = 250_000;
-/// Failures in a row for which a machine is avoided.
-pub(crate) const FAILED_IN_ROW: u32 = 5;
-/// Tasks that must have succeeded elsewhere for each that failed there. With such odds five failures in a row are a
-/// coincidence once in a thousand.
-const ELSEWHERE_DONE: u64 = 3;
-/// How long a machine is avoided for the first time, and at most; it doubles in between.
-const AVOID_FIRST: Duration = Duration::from_secs(60);
-pub(crate) const AVOID_MAX: Duration = Duration::from_secs(3600);
-
 /// Failed tries of one task that is not over, and since which attempt they count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Failures {
@@ -67,20 +58,143 @@ impl Failures {
         self.count <= retries_max && self.crashed_on.len() < CRASHED_ON_MAX
     }
 
+    /// Whether a machine that speaks of this attempt may still list the task because it failed there, and was to be tried
+    /// again meanwhile: that is no new placement. Where there are copies only the machine that it crashed on does, but
+    /// for what was run again since, which nobody has from before.
+    pub(super) fn is_stale(&self, executor: PeerId, attempt: u32, is_replicated: bool) -> bool {
+        let may_have_ended_there = !is_replicated || self.crashed_on.contains(&executor);
+        attempt < self.void_before || attempt < self.next_attempt && may_have_ended_there
+    }
+
     fn record(&self, bag: BagId, index: u64) -> Record {
         let Self { count, crashed_on, next_attempt, void_before } = self.clone();
         Record::Failures { bag, index, count, crashed_on, next_attempt, void_before }
     }
 }
 
-/// A machine on which the last task failed.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Failing {
-    in_row: u32,
-    failed: u64,
-    /// How often it was avoided.
-    avoided: u32,
-    until: Time,
+/// Failed tries of the tasks of a bag that are not over.
+#[derive(Debug)]
+pub(super) struct Tries {
+    /// Further tries that a task gets.
+    retries_max: u32,
+    by_task: BTreeMap<u64, Failures>,
+}
+
+impl Tries {
+    pub(super) fn new(retries_max: u32) -> Self {
+        Self { retries_max, by_task: BTreeMap::new() }
+    }
+
+    pub(super) fn retries_max(&self) -> u32 {
+        self.retries_max
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_retries_max(&mut self, retries_max: u32) {
+        self.retries_max = retries_max;
+    }
+
+    pub(super) fn restore(&mut self, index: u64, failures: Failures) {
+        self.by_task.insert(index, failures);
+    }
+
+    /// Whether anything failed of this task.
+    pub(super) fn is_known(&self, index: u64) -> bool {
+        self.by_task.contains_key(&index)
+    }
+
+    /// What failed of these tasks.
+    pub(super) fn among<'a>(&'a self, tasks: &'a IntervalSet) -> impl Iterator<Item = (u64, &'a Failures)> {
+        tasks.ranges().flat_map(|range| self.by_task.range(range)).map(|(&index, failures)| (index, failures))
+    }
+
+    /// From which attempt on a failure of this task was not counted yet.
+    pub(super) fn next_attempt(&self, index: u64) -> u32 {
+        self.by_task.get(&index).map_or(0, |failures| failures.next_attempt)
+    }
+
+    /// Whether this is how the task ended before it was run again on demand.
+    pub(super) fn is_void(&self, result: &TaskResult) -> bool {
+        self.by_task.get(&result.index).is_some_and(|failures| result.attempt < failures.void_before)
+    }
+
+    /// What an executor says of an attempt before this one is of no account any more.
+    pub(super) fn not_before(&mut self, index: u64, attempt: u32) {
+        self.by_task.entry(index).or_default().next_attempt = attempt;
+    }
+
+    /// Whether the task may be tried again after one more failure.
+    pub(super) fn leaves_a_try(&self, index: u64) -> bool {
+        let mut failures = self.by_task.get(&index).cloned().unwrap_or_default();
+        failures.count += 1;
+        failures.leave_a_try(self.retries_max)
+    }
+
+    /// Counts one failed try of a task that gets another, as that attempt or a later one.
+    pub(super) fn count_retried(&mut self, index: u64, next_attempt: u32) {
+        let failures = self.by_task.entry(index).or_default();
+        failures.count += 1;
+        failures.next_attempt = next_attempt;
+    }
+
+    /// Counts one failed try: whether the task gets another, as that attempt or a later one. Nothing where it had its last: that
+    /// is said again until it is journalled, and counts once.
+    pub(super) fn count(&mut self, result: &TaskResult, executor: PeerId, next_attempt: u32) -> Option<bool> {
+        let failures = self.by_task.entry(result.index).or_default();
+        if !failures.leave_a_try(self.retries_max) {
+            return None;
+        }
+        if result.crashed && !failures.crashed_on.contains(&executor) {
+            failures.crashed_on.push(executor);
+        } else {
+            failures.count += 1;
+        }
+        let retries = failures.leave_a_try(self.retries_max);
+        if retries {
+            failures.next_attempt = next_attempt;
+        }
+        Some(retries)
+    }
+
+    /// A task is run again on demand: no attempt before this one counts.
+    pub(super) fn begin_anew(&mut self, index: u64, void_before: u32) {
+        self.by_task.insert(index, Failures { void_before, ..Failures::default() });
+    }
+
+    /// A task is over.
+    pub(super) fn forget(&mut self, index: u64) {
+        self.by_task.remove(&index);
+    }
+
+    /// The bag is over. Returns what is to be stored of that.
+    pub(super) fn forget_all(&mut self, bag: BagId) -> Vec<Change> {
+        let gone = std::mem::take(&mut self.by_task);
+        gone.into_keys().map(|index| Change::Delete(RecordKey::Failures(bag, index))).collect()
+    }
+
+    /// What is to be durable of a task's failures before its executor forgets the last one.
+    pub(super) fn change(&self, index: u64, bag: BagId) -> Change {
+        match self.by_task.get(&index) {
+            None => Change::Delete(RecordKey::Failures(bag, index)),
+            Some(failures) => Change::Put(failures.record(bag, index)),
+        }
+    }
+
+    pub(super) fn records(&self, bag: BagId) -> impl Iterator<Item = Record> + '_ {
+        self.by_task.iter().map(move |(&index, failures)| failures.record(bag, index))
+    }
+
+    /// How long a task that has failed pauses now.
+    fn pause(&self, index: u64) -> Duration {
+        let tries = self.by_task.get(&index).map_or(0, |failures| failures.count + failures.crashed_on.len() as u32);
+        doubled(PAUSE_FIRST, tries.saturating_sub(1), PAUSE_MAX)
+    }
+
+    /// Tasks of which something failed.
+    #[cfg(any(test, debug_assertions))]
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Failures)> {
+        self.by_task.iter().map(|(&index, failures)| (index, failures))
+    }
 }
 
 pub(super) fn doubled(first: Duration, times: u32, most: Duration) -> Duration {
@@ -89,169 +203,60 @@ pub(super) fn doubled(first: Duration, times: u32, most: Duration) -> Duration {
 
 impl Ledger {
     pub(crate) fn restore_failures(&mut self, index: u64, failures: Failures) {
-        if index < self.bag.tasks && !self.done.contains(index) && !self.failed.contains(index) {
-            self.failures.insert(index, failures);
+        if index < self.bag.tasks && !self.ended.contains(index) {
+            self.tries.restore(index, failures);
         }
     }
 
     /// Whether a failure was not counted yet: only the executor that has the task can fail it, and each attempt once.
     pub(super) fn is_news(&self, executor: &Contact, result: &TaskResult) -> bool {
-        let counted = self.failures.get(&result.index).map_or(0, |failures| failures.next_attempt);
-        let placement = self.placed.get(&executor.peer);
         // What failed elsewhere says nothing of a copy; what failed here before it was tried again does.
-        let counts_from = self.votes.counts_from(executor.peer, result.index);
-        let is_later = result.attempt >= if self.is_replicated() { counts_from } else { counted };
-        placement.is_some_and(|placement| placement.ranges.contains(result.index)) && is_later
-    }
-
-    /// Whether a machine that speaks of this attempt may still list the task because it failed there, and was to be tried
-    /// again meanwhile: that is no new placement. Where there are copies only the machine that it crashed on does, but
-    /// for what was run again since, which nobody has from before.
-    pub(super) fn is_stale(failures: &Failures, executor: PeerId, attempt: u32, is_replicated: bool) -> bool {
-        let may_have_ended_there = !is_replicated || failures.crashed_on.contains(&executor);
-        attempt < failures.void_before || attempt < failures.next_attempt && may_have_ended_there
-    }
-
-    /// Whether this is how the task ended before it was run again on demand.
-    pub(super) fn is_void(&self, result: &TaskResult) -> bool {
-        self.failures.get(&result.index).is_some_and(|failures| result.attempt < failures.void_before)
-    }
-
-    /// What an executor says of an attempt that was issued before now is of no account any more.
-    pub(super) fn not_before_next_attempt(&mut self, index: u64) {
-        self.failures.entry(index).or_default().next_attempt = self.attempt + 1;
-    }
-
-    /// Whether the task may be tried again after one more failure.
-    pub(super) fn leaves_a_try(&self, index: u64) -> bool {
-        let mut failures = self.failures.get(&index).cloned().unwrap_or_default();
-        failures.count += 1;
-        failures.leave_a_try(self.retries_max)
-    }
-
-    /// Counts one failed try of a task that gets another.
-    pub(super) fn count_try(&mut self, index: u64) {
-        let next_attempt = self.attempt + 1;
-        let failures = self.failures.entry(index).or_default();
-        failures.count += 1;
-        failures.next_attempt = next_attempt;
-    }
-
-    /// Counts one failed try; whether the task gets another. The last one is said again until it is journalled, and counts
-    /// once.
-    pub(super) fn counts_and_retries(&mut self, result: &TaskResult, executor: PeerId) -> bool {
-        let (next_attempt, retries_max) = (self.attempt + 1, self.retries_max);
-        let failures = self.failures.entry(result.index).or_default();
-        if !failures.leave_a_try(retries_max) {
-            return false;
-        }
-        if result.crashed && !failures.crashed_on.contains(&executor) {
-            failures.crashed_on.push(executor);
+        let counts_from = if self.votes.is_quorum() {
+            self.votes.counts_from(executor.peer, result.index)
         } else {
-            failures.count += 1;
-        }
-        let retries = failures.leave_a_try(retries_max);
-        if retries {
-            failures.next_attempt = next_attempt;
-        }
-        self.note_end(executor, false);
-        retries
+            self.tries.next_attempt(result.index)
+        };
+        self.placed.holds(executor.peer, result.index) && result.attempt >= counts_from
     }
 
-    /// What is to be durable of a task's failures before its executor forgets the last one.
-    pub(super) fn failures_change(&self, index: u64) -> Change {
-        match self.failures.get(&index) {
-            None => Change::Delete(RecordKey::Failures(self.bag.id, index)),
-            Some(failures) => Change::Put(failures.record(self.bag.id, index)),
-        }
+    /// Counts one failed try, and where it was; whether the task gets another.
+    pub(super) fn counts_and_retries(&mut self, result: &TaskResult, executor: PeerId) -> bool {
+        let Some(retries) = self.tries.count(result, executor, self.attempt + 1) else { return false };
+        self.avoided.note_end(executor, false);
+        retries
     }
 
     /// Failed tries, and what was run again, of tasks that are not over.
     pub(crate) fn failures(&self) -> impl Iterator<Item = Record> + '_ {
-        self.failures.iter().map(|(&index, failures)| failures.record(self.bag.id, index))
-    }
-
-    /// All that is stored of failures goes with the bag.
-    pub(super) fn forget_failures(&mut self) -> Vec<Change> {
-        self.pausing.clear();
-        self.failing.clear();
-        let bag = self.bag.id;
-        let gone = std::mem::take(&mut self.failures);
-        gone.into_keys().map(|index| Change::Delete(RecordKey::Failures(bag, index))).collect()
+        self.tries.records(self.bag.id)
     }
 
     /// When a task that has failed is issued again.
     pub(super) fn next_try(&self, index: u64, io: &Io) -> Time {
-        let tries = self.failures.get(&index).map_or(0, |failures| failures.count + failures.crashed_on.len() as u32);
-        pause_end(io.now + doubled(PAUSE_FIRST, tries.saturating_sub(1), PAUSE_MAX))
+        pause_end(io.now + self.tries.pause(index))
     }
 
     /// These tasks, of which there is no copy, are issued again then.
     pub(super) fn pause(&mut self, ranges: &IntervalSet, until: Time, io: &mut Io) {
         self.attempt += 1;
-        self.pausing.entry(until).or_default().extend_with(ranges);
+        self.waiting.pause(ranges, until);
         self.ends_at(until);
         io.persist(vec![Change::Put(self.record(io))], Vec::new());
     }
 
-    /// Those whose pause is over are to be issued.
-    pub(super) fn end_pauses(&mut self, now: Time) {
-        while let Some(first) = self.pausing.first_entry()
-            && *first.key() <= now
-        {
-            self.unissued.extend_with(&first.remove());
-        }
-    }
-
-    /// A task is over, or on a machine after all: it waits for nothing.
-    pub(super) fn end_pause_of(&mut self, index: u64) {
-        self.pausing.retain(|_, ranges| {
-            ranges.remove_index(index);
-            !ranges.is_empty()
-        });
-    }
-
-    /// Keeps account of who fails. A result that is counted here is one of its own attempt.
-    pub(super) fn note_end(&mut self, executor: PeerId, success: bool) {
-        if success {
-            self.failing.remove(&executor);
-            return;
-        }
-        self.tries_failed += 1;
-        let failing = self.failing.entry(executor).or_default();
-        failing.in_row += 1;
-        failing.failed += 1;
-    }
-
-    /// For how long nothing is to be placed there.
-    pub(super) fn avoided_for(&self, executor: PeerId, now: Time) -> Duration {
-        self.failing.get(&executor).map_or(Duration::ZERO, |failing| failing.until.since(now))
-    }
-
     /// Takes everything from a machine on which all fails that succeeds elsewhere.
     pub(super) fn avoid_if_due(&mut self, executor: &Contact, io: &mut Io, config: &Config) {
-        let Entry::Occupied(mut entry) = self.failing.entry(executor.peer) else { return };
-        let failing = entry.get_mut();
-        let failed_elsewhere = self.tries_failed - failing.failed;
-        let succeed_elsewhere =
-            self.done.len() >= ELSEWHERE_DONE * failed_elsewhere && self.done.len() >= u64::from(FAILED_IN_ROW);
-        if failing.in_row < FAILED_IN_ROW || failing.until > io.now || !succeed_elsewhere {
-            return;
-        }
-        let rest = doubled(AVOID_FIRST, failing.avoided, AVOID_MAX);
-        failing.avoided += 1;
-        failing.until = io.now + rest;
+        let Some(rest) = self.avoided.avoid_if_due(executor.peer, self.ended.done(), io.now) else { return };
         let (bag, term) = (self.bag.id, self.term(io, config));
-        let Some(placement) = self.placed.remove(&executor.peer) else { return };
+        let Some(placement) = self.placed.remove(executor.peer) else { return };
         let former = self.part(executor.peer, &placement.ranges);
         io.persist(vec![Change::Delete(RecordKey::Placed(bag, executor.peer)), former], Vec::new());
         let drop = placement.ranges.clone();
         let submitter = Some((&io.me).into());
         io.send(executor.clone(), Message::Lease { bag, version: 0, submitter, term, drop, rest, key: None });
-        self.lose(&placement.ranges);
         let again = self.without_copy(placement.ranges);
         if !again.is_empty() {
-            self.reissued += again.len();
+            self.counts.reissued += again.len();
             // By then the others know that it offers nothing.
             self.pause(&again, pause_end(io.now + PAUSE_FIRST), io);
         }
@@ -260,26 +265,25 @@ impl Ledger {
     /// Runs those of these tasks again that are over, as if for the first time: nothing that any machine has said of them so
     /// far counts any more. How many. Opens a bag that was over; one that was cancelled stays so.
     pub(crate) fn rerun(&mut self, tasks: &IntervalSet, io: &mut Io) -> u64 {
-        let again = self.failed.intersection(tasks).union(&self.done.intersection(tasks));
-        if matches!(self.closed, Some((Closing::Cancelled, _))) || again.is_empty() {
+        if matches!(self.closed, Some((Closing::Cancelled, _))) {
             return 0;
         }
-        self.failed.subtract(&again);
-        self.done.subtract(&again);
+        let again = self.ended.reopen(tasks);
+        if again.is_empty() {
+            return 0;
+        }
         self.closed = None;
-        self.failing.clear();
+        self.avoided.forget_all();
         self.attempt += 1;
-        self.unissued.extend_with(&again);
+        self.waiting.add(&again);
         let bag: BagId = self.bag.id;
         // What the journal says of placements may be older than the results that it is about to lack.
-        let placed: Vec<Change> = self.placed.values().map(|placement| placement.change(bag)).collect();
-        placed.into_iter().for_each(|change| io.persist(vec![change], Vec::new()));
+        self.placed.iter().for_each(|placement| io.persist(vec![placement.change(bag)], Vec::new()));
         let mut changes = vec![Change::Put(self.record(io))];
         for index in again.indices() {
             // Messages are late and come twice, also while this machine restarts.
-            let void_before = self.attempt;
-            self.failures.insert(index, Failures { void_before, ..Failures::default() });
-            changes.extend([Change::Delete(RecordKey::Done(bag, index)), self.failures_change(index)]);
+            self.tries.begin_anew(index, self.attempt);
+            changes.extend([Change::Delete(RecordKey::Done(bag, index)), self.tries.change(index, bag)]);
         }
         io.persist(changes, Vec::new());
         again.len()

@@ -1,9 +1,6 @@
 //! Who holds which tasks of a bag, under which lease: what executors say, what they may keep and for how long, and what
 //! is issued again when a copy is gone.
 //!
-//! The ledger counts the copies of each index, looks first at the executor that speaks, and keeps a moment before which
-//! no lease ends, so that what comes with each result or renewal costs no scan of the executors.
-//!
 //! A task is ended only by who has it, had it, or may be the one whom it reaches. What is placed stays with whom it is
 //! placed, whatever others claim, as long as that one renews its lease.
 //!
@@ -17,12 +14,13 @@ use std::time::Duration;
 
 use idlewood_overlay::{Contact, Node, PeerId, Time};
 
-use super::{Issue, Ledger};
-use crate::bag::{BagId, BagKey, HELD_INTERVALS_MAX, REQUEST_INTERVALS_MAX};
+use super::Ledger;
+use super::placed::Placement;
+use crate::bag::{BagId, BagKey, REQUEST_INTERVALS_MAX};
 use crate::config::Config;
 use crate::io::{Io, Then};
 use crate::message::Message;
-use crate::ranges::{IntervalSet, IntervalTree};
+use crate::ranges::IntervalSet;
 use crate::record::{Change, Record, RecordKey};
 
 /// A lease lasts this share of its bag's age: a crash that is noticed later then delays the bag by no more than that.
@@ -45,52 +43,25 @@ pub(crate) struct Holding {
     pub(crate) finished: IntervalSet,
 }
 
-/// Tasks on an executor.
-#[derive(Debug)]
-pub(super) struct Placement {
-    pub(super) executor: Contact,
-    pub(super) ranges: IntervalSet,
-    /// When the first of them were sent to it.
-    pub(super) since: Time,
-    /// End of the lease.
-    pub(super) until: Time,
-    /// Of the last `Holding` heard.
-    pub(super) version: u64,
-    /// Whether tasks were withdrawn of which the executor does not know: it has to say what it holds, to hear of them.
-    pub(super) withdrawn: bool,
-}
-
-impl Placement {
-    /// What is journalled of it.
-    pub(super) fn change(&self, bag: BagId) -> Change {
-        Change::Put(Record::Placed { bag, executor: self.executor.clone(), ranges: self.ranges.clone() })
-    }
-}
-
 impl Ledger {
     /// What was placed gets a full new term: a submitter that was away must not issue everything again.
     pub(crate) fn restore_placed(&mut self, executor: Contact, ranges: &IntervalSet, io: &mut Io, config: &Config) {
-        let mut known = ranges.intersection(&self.unissued);
-        if let Some(placed) = self.copies.first() {
-            let mut copies = placed.intersection(ranges);
-            if let Some(most) = self.copies.get(self.replicas - 1) {
-                copies.subtract(&most.intersection(ranges));
-            }
-            known.extend_with(&copies);
-        }
+        let mut known = ranges.intersection(self.waiting.unissued());
+        let mut copies = self.placed.held_by_more_than(0, ranges);
+        copies.subtract(&self.placed.held_by_more_than(self.votes.replicas() - 1, ranges));
+        known.extend_with(&copies);
         let ranges = known;
         if ranges.is_empty() {
             // All of it is over, which is journalled elsewhere.
             io.persist(vec![Change::Delete(RecordKey::Placed(self.bag.id, executor.peer))], Vec::new());
             return;
         }
-        self.unissued.subtract(&ranges);
-        self.gain(ranges.clone());
+        self.waiting.take(&ranges);
         let until = io.now + self.term(io, config);
         self.ends_at(until);
-        let since = self.released;
+        let (since, gained) = (self.released, ranges.clone());
         let placement = Placement { executor, ranges, since, until, version: 0, withdrawn: false };
-        self.placed.insert(placement.executor.peer, placement);
+        self.placed.replace(placement, &IntervalSet::new(), gained);
     }
 
     /// What those read the bag's blobs with who hold tasks of it.
@@ -104,7 +75,7 @@ impl Ledger {
             return;
         }
         let term = self.term(io, config);
-        for placement in self.placed.values() {
+        for placement in self.placed.iter() {
             let submitter = Some((&io.me).into());
             let (drop, rest, key) = (IntervalSet::new(), Duration::ZERO, Some(self.key(io)));
             let lease = Message::Lease { bag: self.bag.id, version: 0, submitter, term, drop, rest, key };
@@ -114,25 +85,19 @@ impl Ledger {
 
     /// After a sleep or a jump of the clock: nobody could have renewed anything meanwhile.
     pub(crate) fn renew_all(&mut self, io: &Io, config: &Config) {
-        let until = io.now + self.term(io, config);
-        for placement in self.placed.values_mut() {
-            placement.until = until;
-        }
-        for issue in &mut self.issued {
-            issue.until = io.now + config.placement_timeout;
-            issue.unheard_until = None;
-        }
+        self.placed.renew_all(io.now + self.term(io, config));
+        self.issues.renew(io.now + config.placement_timeout);
         self.votes.forget_stuck();
         self.next_end = self.first_end();
     }
 
     pub(crate) fn placements(&self) -> impl Iterator<Item = (&Contact, &IntervalSet)> {
-        self.placed.values().map(|placement| (&placement.executor, &placement.ranges))
+        self.placed.iter().map(|placement| (&placement.executor, &placement.ranges))
     }
 
     /// On how many machines the bag is.
     pub(crate) fn executors(&self) -> u64 {
-        self.placed.len() as u64
+        self.placed.executors()
     }
 
     /// How long a lease lasts: the longer the older the bag is, and long enough that all renewals, of other bags too, each
@@ -147,13 +112,7 @@ impl Ledger {
     /// it is told to say what it holds, or to forget it all.
     pub(crate) fn renew(&mut self, executor: &Contact, version: u64, io: &mut Io, config: &Config) -> Option<Duration> {
         let term = self.term(io, config);
-        let said = (executor.incarnation, version);
-        let known = self
-            .placed
-            .get_mut(&executor.peer)
-            .filter(|placement| !placement.withdrawn && (placement.executor.incarnation, placement.version) == said);
-        if let Some(placement) = known {
-            placement.until = io.now + term;
+        if self.placed.renew(executor, version, io.now + term) {
             return Some(term);
         }
         let drop = if self.is_closed() { IntervalSet::from(0..self.bag.tasks) } else { IntervalSet::new() };
@@ -164,107 +123,30 @@ impl Ledger {
         None
     }
 
-    /// This machine has to say what it holds: a renewal of what it said before is not enough.
-    pub(super) fn has_to_say(&mut self, executor: PeerId) {
-        if let Some(placement) = self.placed.get_mut(&executor) {
-            placement.withdrawn = true;
-        }
-    }
-
     /// A task is no longer to be run anywhere. `executor` is who probably holds it, so that nobody else is asked.
     pub(super) fn withdraw(&mut self, index: u64, executor: Option<PeerId>) {
-        self.unissued.remove_index(index);
-        self.end_pause_of(index);
-        for issue in &mut self.issued {
-            issue.ranges.remove_index(index);
-        }
-        self.issued.retain(|issue| !issue.ranges.is_empty());
-        let mut copies = self.copies.iter().take_while(|level| level.contains(index)).count();
-        for level in &mut self.copies[..copies] {
-            level.remove(index..index + 1);
-        }
-        if let Some(placement) = executor.and_then(|peer| self.placed.get_mut(&peer)) {
-            copies -= usize::from(placement.ranges.remove_index(index));
-        }
-        // Who has voted on it has it, as a rule; only copies that nobody heard of are looked for everywhere.
-        let mut voters = self.votes.voters(index).into_iter();
-        while copies > 0
-            && let Some(voter) = voters.next()
-        {
-            let Some(placement) = self.placed.get_mut(&voter) else { continue };
-            let held = placement.ranges.remove_index(index);
-            placement.withdrawn |= held;
-            copies -= usize::from(held);
-        }
-        let mut others = self.placed.values_mut();
-        while copies > 0
-            && let Some(placement) = others.next()
-        {
-            let held = placement.ranges.remove_index(index);
-            placement.withdrawn |= held;
-            copies -= usize::from(held);
-        }
+        self.waiting.remove(index);
+        self.issues.remove(index);
+        self.placed.withdraw(index, executor, self.votes.voters(index));
     }
 
     /// Issued tasks have found an executor.
-    pub(super) fn arrived(&mut self, ranges: &IntervalSet, executor: PeerId, io: &mut Io) {
+    fn arrived(&mut self, ranges: &IntervalSet, executor: PeerId, io: &mut Io) {
         if ranges.is_empty() {
             return;
         }
         if executor != io.me.peer {
             io.watch.accounted(io.now);
         }
-        self.found(ranges, executor);
-        for issue in &mut self.issued {
-            let before = issue.ranges.len();
-            issue.credit(ranges, executor, io);
-            issue.ranges.subtract(ranges);
-            if issue.ranges.len() < before {
-                issue.unheard_until = None;
-            }
-        }
-        self.issued.retain(|issue| !issue.ranges.is_empty());
-    }
-
-    /// An executor holds these now, and did not before.
-    pub(super) fn gain(&mut self, ranges: IntervalSet) {
-        let mut rest = ranges;
-        for level in 0.. {
-            if rest.is_empty() {
-                break;
-            }
-            if level == self.copies.len() {
-                self.copies.push(IntervalTree::default());
-            }
-            let again = self.copies[level].intersection(&rest);
-            self.copies[level].extend_with(&rest);
-            rest = again;
-        }
-    }
-
-    /// An executor held these, and does not any more.
-    pub(super) fn lose(&mut self, ranges: &IntervalSet) {
-        let mut rest = ranges.clone();
-        for level in self.copies.iter_mut().rev() {
-            let last = level.intersection(&rest);
-            level.subtract(&last);
-            rest.subtract(&last);
-        }
-        while self.copies.pop_if(|level| level.is_empty()).is_some() {}
+        self.astray.found(ranges, executor);
+        self.issues.arrived(ranges, executor, io);
     }
 
     /// Those of these indices of which there is no copy anywhere.
     pub(super) fn without_copy(&self, mut ranges: IntervalSet) -> IntervalSet {
-        ranges.subtract(&self.unissued.intersection(&ranges));
-        if let Some(placed) = self.copies.first() {
-            ranges.subtract(&placed.intersection(&ranges));
-        }
-        for issue in &self.issued {
-            ranges.subtract(&issue.ranges.intersection(&ranges));
-        }
-        for pausing in self.pausing.values() {
-            ranges.subtract(&pausing.intersection(&ranges));
-        }
+        self.waiting.subtract_from(&mut ranges);
+        self.placed.subtract_from(&mut ranges);
+        self.issues.subtract_from(&mut ranges);
         ranges
     }
 
@@ -275,13 +157,9 @@ impl Ledger {
 
     /// The first moment at which a lease or a wait ends; asks all.
     pub(super) fn first_end(&self) -> Option<Time> {
-        let issued = self.issued.iter().map(Issue::end);
-        let paused = self.pausing.first_key_value().map(|(&until, _)| until);
-        issued
-            .chain(self.placed.values().map(|placement| placement.until))
-            .chain(paused)
-            .chain(self.votes.again_at)
-            .min()
+        let parts =
+            [self.issues.first_end(), self.placed.first_end(), self.waiting.first_end(), self.votes.look_again_at()];
+        parts.into_iter().flatten().min()
     }
 
     /// Of these indices a copy is gone: those without any other return to be issued again.
@@ -290,7 +168,7 @@ impl Ledger {
         if ranges.is_empty() {
             return;
         }
-        self.reissued += ranges.len();
+        self.counts.reissued += ranges.len();
         self.next_attempt(&ranges, io);
     }
 
@@ -298,19 +176,17 @@ impl Ledger {
     /// is journalled of its placement follows.
     pub(super) fn take_back(&mut self, index: u64, executor: &Contact, until: Option<Time>, io: &mut Io) {
         let again = IntervalSet::from(index..index + 1);
-        if let Some(placement) = self.placed.get_mut(&executor.peer) {
-            let held = placement.ranges.remove_index(index);
-            io.persist(vec![placement.change(self.bag.id)], Vec::new());
-            if held {
-                self.lose(&again);
-                self.votes.lacking = true;
+        if let Some((taken, change)) = self.placed.take(executor.peer, &again, self.bag.id) {
+            io.persist(vec![change], Vec::new());
+            if !taken.is_empty() {
+                self.votes.look_for_copies();
             }
         }
         let again = self.without_copy(again);
         match until {
             // The machine may have a copy again, as another attempt: what came of this one is not to be taken for what comes
             // of that one.
-            _ if again.is_empty() && self.is_replicated() => self.next_attempt(&again, io),
+            _ if again.is_empty() && self.votes.is_quorum() => self.next_attempt(&again, io),
             _ if again.is_empty() => {}
             Some(until) => self.pause(&again, until, io),
             None => self.next_attempt(&again, io),
@@ -319,10 +195,8 @@ impl Ledger {
 
     /// Whether a result of this task is taken from there: it is with that machine, or was, or may just have reached it.
     pub(super) fn may_end(&self, index: u64, executor: PeerId, io: &Io) -> bool {
-        let is_former = |ranges: &IntervalSet| ranges.contains(index);
-        let has_it = |placement: &Placement| placement.ranges.contains(index);
-        self.placed.get(&executor).is_some_and(has_it)
-            || self.former.get(&executor).is_some_and(is_former)
+        self.placed.holds(executor, index)
+            || self.former.of(executor).is_some_and(|ranges| ranges.contains(index))
             || !self
                 .gained(executor, &IntervalSet::from(index..index + 1), &IntervalSet::new(), u32::MAX, io)
                 .is_empty()
@@ -330,69 +204,49 @@ impl Ledger {
 
     pub(crate) fn restore_former(&mut self, executor: PeerId, ranges: IntervalSet) {
         if !self.is_closed() {
-            self.former.insert(executor, ranges);
+            self.former.restore(executor, ranges);
         }
     }
 
     /// What machines accounted for once.
     pub(crate) fn former(&self) -> impl Iterator<Item = Record> + '_ {
-        let bag = self.bag.id;
-        self.former.iter().map(move |(&executor, ranges)| Record::Former { bag, executor, ranges: ranges.clone() })
+        self.former.records(self.bag.id)
     }
 
     /// Those of these finished tasks whose results are taken from this machine, which had them once, whoever has them now. None of
     /// a bag with replicas: what one machine says there is one of several votes, which it may have given already.
     fn awaited(&self, executor: PeerId, finished: &IntervalSet) -> IntervalSet {
-        if self.is_replicated() {
+        if self.votes.is_quorum() {
             return IntervalSet::new();
         }
-        let former = self.former.get(&executor).map(|former| former.intersection(finished));
+        let former = self.former.of(executor).map(|former| former.intersection(finished));
         let mut awaited = former.unwrap_or_default();
-        awaited.subtract(&self.done.intersection(&awaited));
-        awaited.subtract(&self.failed.intersection(&awaited));
+        self.ended.subtract_from(&mut awaited);
         awaited
     }
 
     /// An executor does not account for these any more, and may yet have results of them.
     pub(super) fn part(&mut self, executor: PeerId, ranges: &IntervalSet) -> Change {
-        let mut all = self.former.remove(&executor).unwrap_or_default();
-        all.extend_with(ranges);
-        all.subtract(&self.done.intersection(&all));
-        all.subtract(&self.failed.intersection(&all));
-        if all.intervals() > HELD_INTERVALS_MAX {
-            all = all.ranges().take(HELD_INTERVALS_MAX).collect();
-        }
-        self.former.insert(executor, all.clone());
-        Change::Put(Record::Former { bag: self.bag.id, executor, ranges: all })
-    }
-
-    /// Nobody's results are wanted any more.
-    pub(super) fn forget_former(&mut self) -> Vec<Change> {
-        let bag = self.bag.id;
-        std::mem::take(&mut self.former).into_keys().map(|peer| Change::Delete(RecordKey::Former(bag, peer))).collect()
+        self.former.add(executor, ranges, &self.ended, self.bag.id)
     }
 
     /// What this executor, which holds `mine`, newly takes on with these ranges: of what is on its way or to be issued.
     fn gained(&self, executor: PeerId, ranges: &IntervalSet, mine: &IntervalSet, attempt: u32, io: &Io) -> IntervalSet {
         let is_shunned = self.is_shunned(executor, io);
         // Nothing of a bag is issued before it is measured, whatever life of this machine that was.
-        let is_issued = self.may_be_held && self.is_measured();
-        if !is_issued || is_shunned || !self.avoided_for(executor, io.now).is_zero() {
+        let is_issued = self.issues.has_begun() && self.is_measured();
+        if !is_issued || is_shunned || !self.avoided.avoided_for(executor, io.now).is_zero() {
             return IntervalSet::new();
         }
-        let mut gained = ranges.intersection(&self.unissued);
-        for issue in self.issued.iter().filter(|issue| issue.to.is_none_or(|to| to == executor)) {
-            gained.extend_with(&ranges.intersection(&issue.ranges));
-        }
+        let mut gained = ranges.intersection(self.waiting.unissued());
+        gained.extend_with(&self.issues.reaching(executor, ranges));
         gained.subtract(mine);
         gained.subtract(&self.votes.of(executor, &gained));
-        let tried = gained.ranges().flat_map(|range| self.failures.range(range));
-        let is_stale = |index, failures| {
-            Self::is_stale(failures, executor, attempt, self.is_replicated())
+        let stale = self.tries.among(&gained).filter(|&(index, failures)| {
+            failures.is_stale(executor, attempt, self.votes.is_quorum())
                 || attempt < self.votes.counts_from(executor, index)
-        };
-        let stale = tried.filter(|&(&index, failures)| is_stale(index, failures)).map(|(&index, _)| index);
-        let stale: Vec<u64> = stale.collect();
+        });
+        let stale: Vec<u64> = stale.map(|(index, _)| index).collect();
         stale.into_iter().for_each(|index| {
             gained.remove_index(index);
         });
@@ -401,24 +255,22 @@ impl Ledger {
 
     /// When the first of what this executor has, or newly takes on, was sent.
     fn sent_since(&self, executor: PeerId, gained: &IntervalSet) -> Time {
-        let is_among = |issue: &&Issue| !issue.ranges.intersection(gained).is_empty();
-        let known = self.placed.get(&executor).map(|placement| placement.since);
-        let sent = self.issued.iter().filter(is_among).map(|issue| issue.at);
-        known.into_iter().chain(sent).min().unwrap_or(self.released)
+        let known = self.placed.of(executor).map(|placement| placement.since);
+        known.into_iter().chain(self.issues.sent_since(gained)).min().unwrap_or(self.released)
     }
 
     /// An executor says what it accounts for. Answers with what it may keep, and for how long.
     pub(crate) fn holding(&mut self, holding: Holding, io: &mut Io, config: &Config) {
         let Holding { executor, version, attempt, ranges, finished } = holding;
         let (term, submitter) = (self.term(io, config), Some((&io.me).into()));
-        let (bag, rest) = (self.bag.id, self.avoided_for(executor.peer, io.now));
+        let (bag, rest) = (self.bag.id, self.avoided.avoided_for(executor.peer, io.now));
         let lease = |drop, key| Message::Lease { bag, version, submitter, term, drop, rest, key };
         if self.is_closed() {
             let drop = io.recorded(executor.peer, bag, ranges);
             io.send(executor, lease(drop, None));
             return;
         }
-        let mine = match self.placed.get(&executor.peer) {
+        let mine = match self.placed.of(executor.peer) {
             Some(known) if (known.executor.incarnation, known.version) >= (executor.incarnation, version) => return,
             Some(known) => known.ranges.clone(),
             None => IntervalSet::new(),
@@ -436,28 +288,32 @@ impl Ledger {
         let changed = !lost.is_empty() || !gained.is_empty();
         // What it tries again it may list from before it heard that it is to forget what came of it.
         let withdrawn = self.votes.is_retried(executor.peer, &keep);
-        self.unissued.subtract(&gained);
+        self.waiting.take(&gained);
         self.arrived(&gained, executor.peer, io);
         self.declined.taken(executor.peer, &gained);
         self.turned_away(executor.peer, &dropped, io);
-        self.lose(&lost);
         self.exempt(executor.peer, &gained, io);
-        self.gain(gained);
-        self.votes.lacking |= changed;
+        if changed {
+            self.votes.look_for_copies();
+        }
+        let until = io.now + term;
+        let is_known = self.placed.of(executor.peer).is_some();
+        let placement =
+            Placement { executor: executor.clone(), ranges: keep.clone(), since, until, version, withdrawn };
+        self.placed.replace(placement, &lost, gained);
+        if keep.is_empty() {
+            self.placed.remove(executor.peer);
+        }
         self.reissue(lost, io);
         if keep.is_empty() {
-            if self.placed.remove(&executor.peer).is_some() {
+            if is_known {
                 let key = RecordKey::Placed(self.bag.id, executor.peer);
                 io.persist(vec![Change::Delete(key)], Vec::new());
             }
             io.send(executor, message);
             return;
         }
-        let until = io.now + term;
         self.ends_at(until);
-        let ranges = keep.clone();
-        let placement = Placement { executor: executor.clone(), ranges, since, until, version, withdrawn };
-        self.placed.insert(executor.peer, placement);
         if changed {
             let placed = Record::Placed { bag: self.bag.id, executor: executor.clone(), ranges: keep };
             io.persist(vec![Change::Put(placed)], vec![Then::Send(executor, message)]);
@@ -472,28 +328,24 @@ impl Ledger {
     pub(crate) fn offer(&mut self, executor: Contact, ranges: &IntervalSet, to: Contact, io: &mut Io, config: &Config) {
         let term = self.term(io, config);
         let mut kept = IntervalSet::new();
-        let (is_open, bag) = (!self.is_closed() && self.may_be_held, self.bag.id);
-        if let Some(placement) = self.placed.get_mut(&executor.peer).filter(|_| is_open) {
-            let given = placement.ranges.intersection(ranges);
-            placement.ranges.subtract(&given);
-            let left = placement.ranges.clone();
-            let placed = Record::Placed { bag, executor: placement.executor.clone(), ranges: left };
-            self.lose(&given);
-            self.votes.lacking = true;
+        let (is_open, bag) = (!self.is_closed() && self.issues.has_begun(), self.bag.id);
+        let taken = is_open.then(|| self.placed.take(executor.peer, ranges, bag)).flatten();
+        if let Some((given, placed)) = taken {
+            self.votes.look_for_copies();
             let former = self.part(executor.peer, &given);
             // Of what has another copy, none is needed. What is in more pieces than a request takes goes to anybody.
             let mut given = self.without_copy(given);
             let rest: IntervalSet = given.ranges().skip(REQUEST_INTERVALS_MAX).collect();
             given.subtract(&rest);
-            self.unissued.extend_with(&rest);
+            self.waiting.add(&rest);
             if given.is_empty() {
-                io.persist(vec![Change::Put(placed), former], Vec::new());
+                io.persist(vec![placed, former], Vec::new());
             } else {
                 // That machine may have had them before, and dropped them for this one.
                 self.attempt += 1;
                 let request = self.request(given, Some(to.peer), io, config);
                 let request = Message::Request { request, node: Node::Leaf, climbing: false };
-                let changes = vec![Change::Put(placed), former, Change::Put(self.record(io))];
+                let changes = vec![placed, former, Change::Put(self.record(io))];
                 io.persist(changes, vec![Then::Send(to, request)]);
             }
         } else if is_open {
@@ -510,20 +362,15 @@ impl Ledger {
         if self.is_closed() || self.next_end.is_none_or(|next| next > io.now) {
             return;
         }
-        self.votes.lacking = true;
-        self.votes.again_at = self.votes.again_at.filter(|&at| at > io.now);
-        self.end_pauses(io.now);
-        let (late, issued) = std::mem::take(&mut self.issued).into_iter().partition(|issue| issue.end() <= io.now);
-        self.issued = issued;
-        for issue in Vec::from_iter::<Vec<Issue>>(late) {
-            self.went_astray(&issue, io);
+        self.votes.look_for_copies();
+        self.votes.end_wait(io.now);
+        self.waiting.end_pauses(io.now);
+        for issue in self.issues.take_late(io.now) {
+            self.astray.lost(&issue, io);
             self.reissue(issue.ranges, io);
         }
-        let ended: Vec<PeerId> =
-            self.placed.iter().filter(|(_, placement)| placement.until <= io.now).map(|(peer, _)| *peer).collect();
-        for peer in ended {
-            if let Some(placement) = self.placed.remove(&peer) {
-                self.lose(&placement.ranges);
+        for peer in self.placed.ended(io.now) {
+            if let Some(placement) = self.placed.remove(peer) {
                 let former = self.part(peer, &placement.ranges);
                 self.reissue(placement.ranges, io);
                 io.persist(vec![Change::Delete(RecordKey::Placed(self.bag.id, peer)), former], Vec::new());

@@ -88,29 +88,163 @@ impl Vote {
 }
 
 /// The votes on tasks that are not decided.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Votes {
+    replication: Replication,
+    /// Most copies of one task, but where votes disagree.
+    replicas: usize,
     by_task: BTreeMap<u64, Vec<Vote>>,
     /// Of machines that are believed alone, and not picked for a check: no copies of these.
     exempt: IntervalSet,
     /// Tasks that each machine was sent, not through the tree.
     sent: BTreeMap<PeerId, u64>,
     /// Some task may have fewer copies than it should.
-    pub(super) lacking: bool,
+    lacking: bool,
     /// When to look at that again, where nobody could have one.
-    pub(super) again_at: Option<Time>,
+    again_at: Option<Time>,
     /// Tasks that lack a vote which nobody could give when copies were looked for last.
     stuck: BTreeMap<u64, Stuck>,
     /// From which attempt on the words of machines count that try a task again, by task.
     counts_from: BTreeMap<u64, BTreeMap<PeerId, u32>>,
     /// Decided tasks on which not all said the same.
-    pub(super) disputed: u64,
+    disputed: u64,
+}
+
+/// The votes on a task that is decided.
+struct Decided {
+    votes: Vec<Vote>,
+    /// Whether the winner has a quorum, or nobody contradicts it: else nobody is right, not even who spoke last.
+    has_quorum: bool,
 }
 
 impl Votes {
+    pub(super) fn new(replication: Replication) -> Self {
+        Self {
+            replication,
+            replicas: replication.replicas as usize,
+            by_task: BTreeMap::new(),
+            exempt: IntervalSet::new(),
+            sent: BTreeMap::new(),
+            lacking: false,
+            again_at: None,
+            stuck: BTreeMap::new(),
+            counts_from: BTreeMap::new(),
+            disputed: 0,
+        }
+    }
+
     /// The bag is over.
     pub(super) fn close(&mut self) {
-        *self = Self { disputed: self.disputed, ..Self::default() };
+        *self = Self { disputed: self.disputed, replicas: self.replicas, ..Self::new(self.replication) };
+    }
+
+    pub(super) fn replication(&self) -> Replication {
+        self.replication
+    }
+
+    /// Most copies of one task, but where votes disagree.
+    pub(super) fn replicas(&self) -> usize {
+        self.replicas
+    }
+
+    /// Whether several machines have to say the same.
+    pub(super) fn is_quorum(&self) -> bool {
+        self.replication.quorum > 1
+    }
+
+    /// Decided tasks on which not all said the same.
+    pub(super) fn disputed(&self) -> u64 {
+        self.disputed
+    }
+
+    /// Tasks that lack a vote which nobody could give when copies were looked for last.
+    pub(super) fn undecided(&self) -> u64 {
+        self.stuck.len() as u64
+    }
+
+    /// Some task may have fewer copies now than it should.
+    pub(super) fn look_for_copies(&mut self) {
+        self.lacking = true;
+    }
+
+    /// When to look for copies again, where nobody could have one.
+    pub(super) fn look_again_at(&self) -> Option<Time> {
+        self.again_at
+    }
+
+    /// It is that late.
+    pub(super) fn end_wait(&mut self, now: Time) {
+        self.again_at = self.again_at.filter(|&at| at > now);
+    }
+
+    /// A machine says what came of a task: its first word counts. Returns what to fetch and from whom, once enough have said the
+    /// same; one word is enough of a machine that `is_believed`.
+    fn vote(&mut self, executor: &Contact, result: TaskResult, is_believed: bool) -> Option<(TaskResult, Contact)> {
+        let (index, mut result) = (result.index, result);
+        // Votes may wait for long, and there may be many: the word that decides brings the output once more.
+        let content = result.content.take();
+        let (output, output_bytes) = (result.output, result.output_bytes);
+        let with_content = |mut result: TaskResult| {
+            if (result.output, result.output_bytes) == (output, output_bytes) {
+                result.content.clone_from(&content);
+            }
+            result
+        };
+        let votes = self.by_task.entry(index).or_default();
+        if let Some(vote) = votes.iter_mut().find(|vote| vote.executor.peer == executor.peer) {
+            vote.executor = executor.clone();
+        } else if votes.len() < VOTES_MAX {
+            votes.push(Vote { executor: executor.clone(), result });
+        }
+        let votes = &*votes;
+        let own = votes.iter().position(|vote| vote.executor.peer == executor.peer)?;
+        let alike = |vote: &Vote| votes.iter().filter(|other| other.says(&vote.result)).count();
+        // Who says that a task failed is not believed alone: elsewhere it may succeed, and nothing would show that. Nor is
+        // anybody where it has failed, though that is tried again.
+        let is_uncontested = alike(&votes[own]) == votes.len() && !self.counts_from.contains_key(&index);
+        let is_alone = is_believed && votes[own].result.success && is_uncontested;
+        let enough = if is_alone { 1 } else { self.replication.quorum as usize };
+        // The machine that speaks is there to be asked for the output.
+        let winner = std::iter::once(&votes[own]).chain(votes.iter()).find(|vote| alike(vote) >= enough);
+        if let Some(Vote { executor, result }) = winner {
+            return Some((with_content(result.clone()), executor.clone()));
+        }
+        self.exempt.remove_index(index);
+        if votes.len() < VOTES_MAX {
+            return None;
+        }
+        // Nobody can tell what is right.
+        let Vote { executor, result } = votes[own].clone();
+        // It says something else than its machine has signed.
+        Some((with_content(TaskResult { success: false, exit_code: None, receipt: None, ..result }), executor))
+    }
+
+    /// Whether what this machine says of a task is among the votes.
+    fn has_voted(&self, executor: PeerId, index: u64) -> bool {
+        self.by_task.get(&index).is_some_and(|votes| votes.iter().any(|vote| vote.executor.peer == executor))
+    }
+
+    /// A task is decided: its votes are counted no more.
+    fn decide(&mut self, winner: &TaskResult) -> Decided {
+        let votes = self.by_task.remove(&winner.index).unwrap_or_default();
+        self.exempt.remove_index(winner.index);
+        self.stuck.remove(&winner.index);
+        self.counts_from.remove(&winner.index);
+        let alike = votes.iter().filter(|vote| vote.says(winner)).count();
+        self.disputed += u64::from(alike < votes.len());
+        let has_quorum = alike == votes.len() || alike >= self.replication.quorum as usize;
+        Decided { votes, has_quorum }
+    }
+
+    /// Tasks on which there are votes.
+    #[cfg(debug_assertions)]
+    pub(super) fn tasks(&self) -> impl Iterator<Item = u64> + '_ {
+        self.by_task.keys().copied()
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_replicas(&mut self, replicas: usize) {
+        self.replicas = replicas;
     }
 
     #[cfg(test)]
@@ -170,27 +304,23 @@ impl Votes {
 }
 
 impl Ledger {
-    pub(super) fn is_replicated(&self) -> bool {
-        self.replication.quorum > 1
-    }
-
     /// Whether a machine that is believed alone is checked on this task all the same.
     fn is_picked(&self, index: u64, io: &Io) -> bool {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&io.secret.to_le_bytes()).update(&self.bag.id.0).update(&index.to_le_bytes());
         let mut first = [0; 8];
         first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
-        u64::from_le_bytes(first).is_multiple_of(self.replication.recheck.max(1).into())
+        u64::from_le_bytes(first).is_multiple_of(self.votes.replication.recheck.max(1).into())
     }
 
     /// Whether one word of this machine on this task is enough.
     fn is_believed(&self, executor: PeerId, index: u64, io: &Io) -> bool {
-        self.replication.recheck > 0 && io.reputation(executor).is_clean() && !self.is_picked(index, io)
+        self.votes.replication.recheck > 0 && io.reputation(executor).is_clean() && !self.is_picked(index, io)
     }
 
     /// These tasks are newly on a machine.
     pub(super) fn exempt(&mut self, executor: PeerId, gained: &IntervalSet, io: &Io) {
-        if self.replication.recheck == 0 || !io.reputation(executor).is_clean() {
+        if self.votes.replication.recheck == 0 || !io.reputation(executor).is_clean() {
             return;
         }
         let unpicked = gained.indices().filter(|&index| !self.is_picked(index, io));
@@ -198,67 +328,25 @@ impl Ledger {
         self.votes.exempt.extend_with(&exempt);
     }
 
-    /// A machine says what came of a task: what to fetch, once enough have said the same. Its first word counts.
+    /// A machine says what came of a task: what to fetch, and from whom, once enough have said the same.
     pub(super) fn vote(&mut self, executor: &Contact, result: TaskResult, io: &Io) -> Option<(TaskResult, Contact)> {
-        let (index, mut result) = (result.index, result);
-        // Votes may wait for long, and there may be many: the word that decides brings the output once more.
-        let content = result.content.take();
-        let (output, output_bytes) = (result.output, result.output_bytes);
-        let with_content = |mut result: TaskResult| {
-            if (result.output, result.output_bytes) == (output, output_bytes) {
-                result.content.clone_from(&content);
-            }
-            result
-        };
+        let index = result.index;
         let is_believed = self.is_believed(executor.peer, index, io);
-        let votes = self.votes.by_task.entry(index).or_default();
-        if let Some(vote) = votes.iter_mut().find(|vote| vote.executor.peer == executor.peer) {
-            vote.executor = executor.clone();
-        } else if votes.len() < VOTES_MAX {
-            votes.push(Vote { executor: executor.clone(), result });
+        let decided = self.votes.vote(executor, result, is_believed);
+        if decided.is_none() && self.votes.has_voted(executor.peer, index) && self.lacks_copy(index) {
+            self.votes.look_for_copies();
         }
-        let votes = &*votes;
-        let own = votes.iter().position(|vote| vote.executor.peer == executor.peer)?;
-        let alike = |vote: &Vote| votes.iter().filter(|other| other.says(&vote.result)).count();
-        // Who says that a task failed is not believed alone: elsewhere it may succeed, and nothing would show that. Nor is
-        // anybody where it has failed, though that is tried again.
-        let is_uncontested = alike(&votes[own]) == votes.len() && !self.votes.counts_from.contains_key(&index);
-        let is_alone = is_believed && votes[own].result.success && is_uncontested;
-        let enough = if is_alone { 1 } else { self.replication.quorum as usize };
-        // The machine that speaks is there to be asked for the output.
-        let winner = std::iter::once(&votes[own]).chain(votes.iter()).find(|vote| alike(vote) >= enough);
-        if let Some(Vote { executor, result }) = winner {
-            return Some((with_content(result.clone()), executor.clone()));
-        }
-        let is_last = votes.len() >= VOTES_MAX;
-        self.votes.exempt.remove_index(index);
-        if !is_last {
-            self.votes.lacking |= self.lacks_copy(index);
-            return None;
-        }
-        let votes = &self.votes.by_task[&index];
-        // Nobody can tell what is right.
-        let Vote { executor, result } = votes[own].clone();
-        // It says something else than its machine has signed.
-        Some((with_content(TaskResult { success: false, exit_code: None, receipt: None, ..result }), executor))
+        decided
     }
 
     /// A task is decided: who agreed and who dissented; what is to be written, and whom to tell that it is over.
     pub(super) fn judge(&mut self, winner: &TaskResult, decider: PeerId, io: &mut Io) -> (Vec<Change>, Vec<Then>) {
-        let votes = self.votes.by_task.remove(&winner.index).unwrap_or_default();
-        self.votes.exempt.remove_index(winner.index);
-        self.votes.stuck.remove(&winner.index);
-        self.votes.counts_from.remove(&winner.index);
-        let is_disputed = votes.iter().any(|vote| !vote.says(winner));
-        self.votes.disputed += u64::from(is_disputed);
-        // Where nobody had a quorum nobody is right, not even who spoke last.
-        let alike = votes.iter().filter(|vote| vote.says(winner)).count();
-        let is_decided = alike == votes.len() || alike >= self.replication.quorum as usize;
+        let Decided { votes, has_quorum } = self.votes.decide(winner);
         let (mut changes, mut then) = (Vec::new(), Vec::new());
         for vote in &votes {
             let (voter, succeeds) = (vote.executor.peer, vote.result.success);
             // Of two outputs one is false; a failure that others do not have may be chance, and so may be a success.
-            let is_telling = is_decided && votes.len() > 1 && winner.success;
+            let is_telling = has_quorum && votes.len() > 1 && winner.success;
             if is_telling && succeeds {
                 let (reputation, gone) = io.reputations.note(voter, vote.says(winner), io.wall(io.now));
                 changes.push(Change::Put(Record::Reputation { executor: voter, reputation }));
@@ -266,7 +354,7 @@ impl Ledger {
             }
             // A crash counts when it comes, and a false output says nothing of whether tasks run there.
             if is_telling && !vote.result.crashed && (!succeeds || vote.says(winner)) {
-                self.note_end(voter, succeeds);
+                self.avoided.note_end(voter, succeeds);
             }
             if voter != decider {
                 then.push(Then::Send(vote.executor.clone(), Message::ack(self.bag.id, &vote.result)));
@@ -277,48 +365,41 @@ impl Ledger {
 
     /// Tasks of which one more copy is to go out.
     fn lacking(&self) -> IntervalSet {
-        let Some(placed) = self.copies.first() else { return IntervalSet::new() };
-        let mut lacking: IntervalSet = placed.ranges().collect();
-        if let Some(most) = self.copies.get(self.replicas - 1) {
-            lacking.subtract(&most.ranges().collect());
+        if self.placed.tasks() == 0 {
+            return IntervalSet::new();
         }
+        let mut lacking = self.placed.all_held_by_more_than(0);
+        lacking.subtract(&self.placed.all_held_by_more_than(self.votes.replicas - 1));
         lacking.subtract(&self.votes.exempt);
         let voted = self.votes.by_task.keys();
         lacking.subtract(&voted.map(|&index| index..index + 1).collect());
         let undecided = self.votes.by_task.keys().filter(|&&index| self.lacks_copy(index));
         lacking.extend_with(&undecided.map(|&index| index..index + 1).collect());
-        for issue in &self.issued {
-            lacking.subtract(&issue.ranges);
-        }
-        for pausing in self.pausing.values() {
-            lacking.subtract(pausing);
-        }
+        self.issues.subtract_from(&mut lacking);
+        self.waiting.subtract_pausing_from(&mut lacking);
         lacking
     }
 
     /// Whether the votes on a task and those who have yet to vote cannot come to a quorum.
     fn lacks_copy(&self, index: u64) -> bool {
-        let is_over = self.done.contains(index) || self.failed.contains(index);
+        let is_over = self.ended.contains(index);
         let Some(votes) = self.votes.by_task.get(&index).filter(|_| !is_over) else { return false };
-        if self.fetching.contains_key(&index) || self.unissued.contains(index) {
+        if self.outputs.is_fetching(index) || self.waiting.unissued().contains(index) {
             return false;
         }
         let most = votes.iter().map(|vote| votes.iter().filter(|other| other.says(&vote.result)).count()).max();
-        most.unwrap_or(0) + self.silent(index, votes) < self.replication.quorum as usize
+        most.unwrap_or(0) + self.silent(index, votes) < self.votes.replication.quorum as usize
     }
 
     /// How many machines hold a task on which these are the votes, and have yet to vote.
     fn silent(&self, index: u64, votes: &[Vote]) -> usize {
-        let held = self.copies.iter().take_while(|level| level.contains(index)).count();
-        let holds = |vote: &&Vote| {
-            self.placed.get(&vote.executor.peer).is_some_and(|placement| placement.ranges.contains(index))
-        };
-        held.saturating_sub(votes.iter().filter(holds).count())
+        let holds = |vote: &&Vote| self.placed.holds(vote.executor.peer, index);
+        self.placed.copies_of(index).saturating_sub(votes.iter().filter(holds).count())
     }
 
     /// Whether this machine gets nothing of the bag, since it is distrusted.
     pub(super) fn is_shunned(&self, executor: PeerId, io: &Io) -> bool {
-        self.is_replicated() && io.reputation(executor).is_distrusted()
+        self.votes.is_quorum() && io.reputation(executor).is_distrusted()
     }
 
     /// The copies that are to go out now, and to whom: to machines that do not have the task.
@@ -329,7 +410,7 @@ impl Ledger {
         io: &mut Io,
         config: &Config,
     ) -> Vec<(Contact, Request)> {
-        if !self.is_replicated() || !self.votes.lacking || self.is_closed() || !self.open {
+        if !self.votes.is_quorum() || !self.votes.lacking || self.is_closed() || !self.open {
             return Vec::new();
         }
         self.votes.lacking = false;
@@ -339,7 +420,7 @@ impl Ledger {
             return Vec::new();
         }
         let mut machines: BTreeMap<PeerId, Known> = BTreeMap::new();
-        let executors = self.placed.values().map(|placement| {
+        let executors = self.placed.iter().map(|placement| {
             let contact = placement.executor.clone();
             Known { right: right(contact.peer), contact }
         });
@@ -404,8 +485,8 @@ impl Ledger {
         // Who comes, and who goes, at which index; the wanted tasks as those of nobody.
         let mut marks: Vec<(u64, bool, Option<PeerId>)> = Vec::new();
         let mut mark = |range: Range<u64>, who| marks.extend([(range.start, true, who), (range.end, false, who)]);
-        for (&peer, placement) in &self.placed {
-            placement.ranges.ranges().for_each(|range| mark(range, Some(peer)));
+        for placement in self.placed.iter() {
+            placement.ranges.ranges().for_each(|range| mark(range, Some(placement.executor.peer)));
         }
         for (&index, votes) in &self.votes.by_task {
             votes.iter().for_each(|vote| mark(index..index + 1, Some(vote.executor.peer)));

@@ -10,6 +10,8 @@ use std::collections::BTreeSet;
 use idlewood_overlay::{Node, WallTime};
 use proptest::prelude::*;
 
+use super::issues::Issue;
+use super::placed::Placement;
 use super::*;
 use crate::bag::{BagId, BlobId, HELD_INTERVALS_MAX};
 
@@ -69,13 +71,9 @@ impl Ledger {
     /// Requests for one more copy of each of these tasks that is placed, has fewer copies than replicas are allowed,
     /// and of which none is on its way.
     fn replicate(&mut self, ranges: &IntervalSet, io: &Io, config: &Config) -> Vec<Request> {
-        let mut more = self.copies.first().map_or_else(IntervalSet::new, |placed| placed.intersection(ranges));
-        if let Some(most) = self.copies.get(self.replicas - 1) {
-            more.subtract(&most.intersection(&more));
-        }
-        for issue in &self.issued {
-            more.subtract(&issue.ranges.intersection(&more));
-        }
+        let mut more = self.placed.held_by_more_than(0, ranges);
+        more.subtract(&self.placed.held_by_more_than(self.votes.replicas() - 1, &more));
+        self.issues.subtract_from(&mut more);
         let mut requests = Vec::new();
         while !more.is_empty() {
             let part: IntervalSet = more.ranges().take(REQUEST_INTERVALS_MAX).collect();
@@ -98,41 +96,40 @@ pub(super) fn persist_all(io: &mut Io) {
 
 /// Where every index is, gathered without the ledger's own arithmetic.
 fn places(ledger: &Ledger) -> Vec<u64> {
-    let mut all: Vec<u64> = ledger.unissued.indices().collect();
-    all.extend(ledger.pausing.values().flat_map(IntervalSet::indices));
-    all.extend(ledger.issued.iter().flat_map(|issue| issue.ranges.indices()));
-    all.extend(ledger.placed.values().flat_map(|placement| placement.ranges.indices()));
+    let mut all: Vec<u64> = ledger.waiting.unissued().indices().collect();
+    all.extend(ledger.waiting.pausing().flat_map(IntervalSet::indices));
+    all.extend(ledger.issues.iter().flat_map(|issue| issue.ranges.indices()));
+    all.extend(ledger.placed.iter().flat_map(|placement| placement.ranges.indices()));
     all.extend(over(ledger));
     all
 }
 
-fn over(ledger: &Ledger) -> impl Iterator<Item = u64> + '_ {
-    ledger.done.ranges().chain(ledger.failed.ranges()).flatten()
+fn over(ledger: &Ledger) -> impl Iterator<Item = u64> + use<> {
+    let (done, failed) = ledger.over();
+    let all: Vec<u64> = done.indices().chain(failed.indices()).collect();
+    all.into_iter()
 }
 
 /// Checks that every index is in one place, or has up to `replicas` copies, gathered from the executors one by one,
 /// and that the ledger's own count of the copies is right.
 pub(super) fn assert_accounted(ledger: &Ledger) {
-    let unissued: BTreeSet<u64> = ledger.unissued.indices().collect();
+    let unissued: BTreeSet<u64> = ledger.waiting.unissued().indices().collect();
     let over: Vec<u64> = over(ledger).collect();
-    let issued: Vec<u64> = ledger.issued.iter().flat_map(|issue| issue.ranges.indices()).collect();
-    let placed: Vec<u64> = ledger.placed.values().flat_map(|placement| placement.ranges.indices()).collect();
+    let issued: Vec<u64> = ledger.issues.iter().flat_map(|issue| issue.ranges.indices()).collect();
+    let placed: Vec<u64> = ledger.placed.iter().flat_map(|placement| placement.ranges.indices()).collect();
     let count = |all: &[u64], index| all.iter().filter(|&&one| one == index).count();
     for index in 0..TASKS {
         let held = count(&placed, index);
         let copies = held + count(&issued, index);
-        let pauses = ledger.pausing.values().filter(|ranges| ranges.contains(index)).count();
+        let pauses = ledger.waiting.pausing().filter(|ranges| ranges.contains(index)).count();
         let waits = usize::from(unissued.contains(&index)) + pauses;
         assert_eq!(count(&over, index) + waits + usize::from(copies > 0), 1, "index {index}");
         let votes = ledger.votes.count(index);
-        assert!(copies <= ledger.replicas + votes, "{copies} copies of index {index}");
-        for level in 0..5 {
-            let counted = ledger.copies.get(level).is_some_and(|tree| tree.contains(index));
-            assert_eq!(counted, held > level, "index {index} at level {level}");
-        }
+        assert!(copies <= ledger.votes.replicas() + votes, "{copies} copies of index {index}");
+        assert_eq!(ledger.placed.copies_of(index), held, "index {index}");
     }
     let view = ledger.view();
-    assert_eq!(view.placed, ledger.copies.first().map_or(0, |tree| tree.ranges().flatten().count() as u64));
+    assert_eq!(view.placed, ledger.placed.all_held_by_more_than(0).len());
     assert_eq!(view.placed + view.unplaced + view.done + view.failed, TASKS);
     // No lease ends unnoticed.
     let first = ledger.first_end();
@@ -184,7 +181,7 @@ fn what_nobody_answers_to_is_issued_again_long_before_all_must_have_answered() {
             answer(&mut ledger, &mut io);
         }
         let left = TASKS - u64::from(answer.is_some());
-        let on_their_way = |ledger: &Ledger| ledger.issued.iter().map(|issue| issue.ranges.len()).sum::<u64>();
+        let on_their_way = |ledger: &Ledger| ledger.issues.iter().map(|issue| issue.ranges.len()).sum::<u64>();
         let mut at = |micros: u64| {
             io.now = Time::ZERO + Duration::from_micros(micros);
             ledger.expire(&mut io);
@@ -235,7 +232,7 @@ proptest! {
         let config = Config::default();
         let mut io = io();
         let mut ledger = ledger(&io, 1);
-        ledger.replicas = replicas;
+        ledger.votes.set_replicas(replicas);
         for (version, step) in (1_u64..).zip(steps) {
             let before: BTreeSet<u64> = over(&ledger).collect();
             match step {
@@ -248,7 +245,7 @@ proptest! {
                 Step::Renew => ledger.renew_all(&io, &config),
                 Step::RenewOne { executor, ago } => {
                     let version = version.saturating_sub(ago);
-                    let known = ledger.placed.get(&contact(executor).peer).is_some_and(|p| p.version == version);
+                    let known = ledger.placed.of(contact(executor).peer).is_some_and(|p| p.version == version);
                     let renewed = ledger.renew(&contact(executor), version, &mut io, &config);
                     prop_assert!(renewed.is_none() || known);
                 }
@@ -258,7 +255,7 @@ proptest! {
                 }
                 // At a restart nothing is on its way, and each executor is known once.
                 Step::Restore { executor, .. }
-                    if !ledger.issued.is_empty() || ledger.placed.contains_key(&contact(executor).peer) => {}
+                    if ledger.issues.iter().next().is_some() || ledger.placed.of(contact(executor).peer).is_some() => {}
                 Step::Restore { executor, start, length } => {
                     let ranges = IntervalSet::from(start..start + length);
                     ledger.restore_placed(contact(executor), &ranges, &mut io, &config);
@@ -301,7 +298,7 @@ fn the_last_copy_that_is_lost_is_issued_again_and_the_first_result_ends_all() {
     let config = Config::default();
     let mut io = io();
     let mut ledger = ledger(&io, 0);
-    ledger.replicas = 2;
+    ledger.votes.set_replicas(2);
     ledger.requests(&io, &config);
     ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
     let more = ledger.replicate(&IntervalSet::from(30..50), &io, &config);
@@ -311,7 +308,7 @@ fn the_last_copy_that_is_lost_is_issued_again_and_the_first_result_ends_all() {
     ledger.holding(said(1, 2, IntervalSet::from(0..TASKS)), &mut io, &config);
     assert!(ledger.replicate(&IntervalSet::from(30..TASKS), &io, &config).is_empty());
     ledger.holding(said(2, 1, IntervalSet::from(20..TASKS)), &mut io, &config);
-    assert_eq!(ledger.placed[&contact(2).peer].ranges, IntervalSet::from(30..TASKS));
+    assert_eq!(ledger.placed.of(contact(2).peer).unwrap().ranges, IntervalSet::from(30..TASKS));
     assert!(ledger.replicate(&IntervalSet::from(30..TASKS), &io, &config).is_empty());
     assert_eq!((ledger.view().placed, ledger.view().unplaced), (TASKS, 0));
     // The first executor drops all: only what nobody else has is issued again.
@@ -330,7 +327,7 @@ fn an_offer_in_too_many_pieces_goes_where_a_request_goes() {
     let mut ledger = ledger(&io, 0);
     let pieces = REQUEST_INTERVALS_MAX as u64 + 10;
     ledger.bag.tasks = 2 * pieces;
-    ledger.unissued = IntervalSet::from(0..2 * pieces);
+    ledger.waiting = Waiting::new(2 * pieces);
     ledger.requests(&io, &config);
     let all = IntervalSet::from(0..2 * pieces);
     ledger.holding(said(1, 1, all.clone()), &mut io, &config);
@@ -345,25 +342,27 @@ fn an_offer_in_too_many_pieces_goes_where_a_request_goes() {
         _ => None,
     });
     assert_eq!(offered.map(|request| request.ranges.intervals()), Some(REQUEST_INTERVALS_MAX));
-    assert_eq!(ledger.unissued.len(), 10);
+    assert_eq!(ledger.waiting.unissued().len(), 10);
     assert_eq!(ledger.requests(&io, &config).iter().map(|request| request.ranges.len()).sum::<u64>(), 10);
-    assert_eq!(ledger.done.len() + ledger.issued.iter().map(|issue| issue.ranges.len()).sum::<u64>(), 2 * pieces);
+    assert_eq!(ledger.ended.done() + ledger.issues.iter().map(|issue| issue.ranges.len()).sum::<u64>(), 2 * pieces);
 }
 
 /// Bytes that a ledger takes, reckoned from what its parts hold. Nodes of trees are at least half full.
 fn bytes(ledger: &Ledger) -> usize {
-    let trees = [&ledger.done, &ledger.failed].into_iter().chain(&ledger.copies);
-    let in_trees: usize = trees.map(|tree| tree.ranges().count() * 2 * 2 * size_of::<u64>()).sum();
+    let (done, failed) = ledger.over();
+    let copies = (0..).map(|level| ledger.placed.all_held_by_more_than(level)).take_while(|level| !level.is_empty());
+    let trees = [done, failed].into_iter().chain(copies);
+    let in_trees: usize = trees.map(|tree| tree.intervals() * 2 * 2 * size_of::<u64>()).sum();
     let per_executor = 2 * size_of::<(PeerId, Placement)>();
-    let executors = ledger.placed.values();
+    let executors = ledger.placed.iter();
     let in_executors: usize = executors
         .map(|placement| {
             let address = placement.executor.address.len();
             per_executor + address + placement.ranges.heap_bytes()
         })
         .sum();
-    let issued: usize = ledger.issued.iter().map(|issue| size_of::<Issue>() + issue.ranges.heap_bytes()).sum();
-    size_of::<Ledger>() + in_trees + in_executors + issued + ledger.unissued.heap_bytes()
+    let issued: usize = ledger.issues.iter().map(|issue| size_of::<Issue>() + issue.ranges.heap_bytes()).sum();
+    size_of::<Ledger>() + in_trees + in_executors + issued + ledger.waiting.unissued().heap_bytes()
 }
 
 #[test]
@@ -374,7 +373,7 @@ fn ten_million_tasks_on_ten_thousand_executors_take_a_few_megabytes() {
     let mut io = io();
     let mut ledger = ledger(&io, 0);
     ledger.bag.tasks = EXECUTORS * SHARE;
-    ledger.unissued = IntervalSet::from(0..EXECUTORS * SHARE);
+    ledger.waiting = Waiting::new(EXECUTORS * SHARE);
     let executor = |number: u64| {
         let mut peer = [0; 32];
         peer[..8].copy_from_slice(&number.to_le_bytes());
@@ -445,13 +444,13 @@ fn a_lease_is_renewed_for_what_the_submitter_has_heard_and_nothing_else() {
     let config = Config::default();
     let mut io = io();
     let mut ledger = ledger(&io, 0);
-    ledger.replicas = 2;
+    ledger.votes.set_replicas(2);
     ledger.requests(&io, &config);
     ledger.holding(said(1, 3, IntervalSet::from(0..TASKS)), &mut io, &config);
     io.now += config.lease / 2;
     assert_eq!(ledger.renew(&contact(1), 3, &mut io, &config), Some(config.lease));
     let end = io.now + config.lease;
-    assert_eq!(ledger.placed[&contact(1).peer].until, end);
+    assert_eq!(ledger.placed.of(contact(1).peer).unwrap().until, end);
     io.now += config.lease / 2;
     let another_life = Contact { incarnation: 9, ..contact(1) };
     for (executor, version) in [(contact(1), 2), (contact(1), 4), (another_life, 3), (contact(2), 3)] {
@@ -460,7 +459,7 @@ fn a_lease_is_renewed_for_what_the_submitter_has_heard_and_nothing_else() {
         let answer = told(&io, executor.peer.0[0]);
         assert!(matches!(&answer, Some(Message::Lease { version: 0, drop, .. }) if drop.is_empty()), "{answer:?}");
     }
-    assert_eq!(ledger.placed[&contact(1).peer].until, end, "none of them renewed anything");
+    assert_eq!(ledger.placed.of(contact(1).peer).unwrap().until, end, "none of them renewed anything");
     // Another has done one of its tasks: it has to hear of that.
     ledger.replicate(&IntervalSet::from(7..8), &io, &config);
     ledger.holding(said(2, 1, IntervalSet::from(7..8)), &mut io, &config);
@@ -488,7 +487,7 @@ fn what_is_offered_goes_to_the_other_machine_or_is_issued_again() {
     for _ in 0..2 {
         // The second time nothing more happens.
         ledger.offer(contact(1), &offered, contact(2), &mut io, &config);
-        assert_eq!((ledger.view().placed, ledger.view().unplaced, ledger.issued.len()), (30, 10, 1));
+        assert_eq!((ledger.view().placed, ledger.view().unplaced, ledger.issues.iter().count()), (30, 10, 1));
         let answer = told(&io, 1);
         assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if *drop == offered), "{answer:?}");
     }
@@ -502,11 +501,11 @@ fn what_is_offered_goes_to_the_other_machine_or_is_issued_again() {
     ledger.holding(said(1, 2, IntervalSet::from(0..TASKS)), &mut io, &config);
     assert_eq!((ledger.view().placed, ledger.view().unplaced), (30, 10), "they are another's");
     ledger.holding(said(2, 1, offered.clone()), &mut io, &config);
-    assert_eq!(ledger.placed[&contact(2).peer].ranges, offered);
+    assert_eq!(ledger.placed.of(contact(2).peer).unwrap().ranges, offered);
     assert_eq!((ledger.view().placed, ledger.view().reissued), (TASKS, 0));
     // Nobody gives what another has, and what does not arrive is issued again.
     ledger.offer(contact(1), &offered, contact(3), &mut io, &config);
-    assert_eq!(ledger.placed[&contact(2).peer].ranges, offered);
+    assert_eq!(ledger.placed.of(contact(2).peer).unwrap().ranges, offered);
     ledger.offer(contact(2), &offered, contact(3), &mut io, &config);
     io.now += config.placement_timeout;
     ledger.expire(&mut io);
@@ -522,7 +521,7 @@ fn a_failure_told_twice_counts_once() {
     ledger.holding(said(1, 1, IntervalSet::from(0..TASKS)), &mut io, &config);
     ledger.results(&contact(1), vec![result(5, false)], &mut io, &config);
     ledger.results(&contact(1), vec![result(5, false)], &mut io, &config);
-    assert_eq!((ledger.failures[&5].count, ledger.view().unplaced), (1, 1));
+    assert_eq!((ledger.tries.iter().next().unwrap().1.count, ledger.view().unplaced), (1, 1));
     // It still lists the task, since the acknowledgement is on its way: that places nothing.
     ledger.holding(said(1, 2, IntervalSet::from(0..TASKS)), &mut io, &config);
     assert_eq!((ledger.view().placed, ledger.view().unplaced), (TASKS - 1, 1));
@@ -614,12 +613,12 @@ fn results_that_nobody_wants_are_acknowledged_and_those_on_their_way_are_not() {
 
 /// Results sent from here as if they were that machine's.
 fn ends(ledger: &mut Ledger, executor: u8, index: u64, io: &mut Io) -> (bool, u64) {
-    let (before, config) = (ledger.unasked, Config::default());
+    let (before, config) = (ledger.counts.unasked, Config::default());
     io.effects.clear();
     ledger.results(&contact(executor), vec![result(index, true)], io, &config);
     let fetches = io.effects.iter().any(|effect| matches!(effect, Effect::FetchOutput { .. }));
     ledger.fetched(index, true, None, io);
-    (fetches, ledger.unasked - before)
+    (fetches, ledger.counts.unasked - before)
 }
 
 #[test]
@@ -639,7 +638,7 @@ fn only_who_has_or_had_a_task_ends_it() {
     ledger.holding(said(9, 1, IntervalSet::from(0..30)), &mut io, &config);
     assert!(matches!(told(&io, 9), Some(Message::Lease { drop, .. }) if drop == IntervalSet::from(0..30)));
     assert_eq!(ends(&mut ledger, 9, 5, &mut io), (false, 1));
-    assert_eq!(ledger.placed[&contact(1).peer].ranges, IntervalSet::from(0..30));
+    assert_eq!(ledger.placed.of(contact(1).peer).unwrap().ranges, IntervalSet::from(0..30));
     assert_eq!(ends(&mut ledger, 1, 5, &mut io), (true, 0));
     // What it gave away, and what another has since its lease ended, it may have ended all the same.
     ledger.offer(contact(1), &IntervalSet::from(6..8), contact(3), &mut io, &config);
@@ -661,7 +660,11 @@ fn only_who_has_or_had_a_task_ends_it() {
         let answer = told(&io, executor);
         assert!(matches!(&answer, Some(Message::Lease { drop, .. }) if *drop == forgotten), "{answer:?}");
     }
-    assert_eq!(ledger.placed[&contact(2).peer].ranges.len(), ledger.view().placed, "what is placed stays where it is");
+    assert_eq!(
+        ledger.placed.of(contact(2).peer).unwrap().ranges.len(),
+        ledger.view().placed,
+        "what is placed stays where it is"
+    );
     // Also in a later life of this machine.
     let former: Vec<Record> = ledger.former().collect();
     let mut later = self::ledger(&io, 3);
@@ -685,11 +688,11 @@ fn what_machines_had_is_remembered_within_bounds() {
     ledger.bag.tasks = 100_000;
     let scattered: IntervalSet = (0..50_000).map(|at| 2 * at..2 * at + 1).collect();
     ledger.part(contact(1).peer, &scattered);
-    assert_eq!(ledger.former[&contact(1).peer].intervals(), HELD_INTERVALS_MAX);
+    assert_eq!(ledger.former.of(contact(1).peer).unwrap().intervals(), HELD_INTERVALS_MAX);
     // What is over needs no memory.
     ledger.record_result(result(0, true), contact(1), &mut io);
     ledger.part(contact(1).peer, &IntervalSet::from(0..1));
-    assert!(!ledger.former[&contact(1).peer].contains(0));
+    assert!(!ledger.former.of(contact(1).peer).unwrap().contains(0));
 }
 
 /// The records that these effects write, and delete.

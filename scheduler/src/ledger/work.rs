@@ -23,15 +23,31 @@ const TIMES_AS_FAST_MAX: f64 = 64.0;
 const SLACK: Duration = Duration::from_secs(1);
 
 /// What machines said.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Work {
+    /// Of one task, as it was measured or declared here before; 0 while it is not.
+    here_mops: f64,
     /// Of each machine: how many tasks, and their summed work in Mop.
     voices: BTreeMap<PeerId, (u64, f64)>,
     /// Results that said more than their machine can have done.
-    pub(super) overstated: u64,
+    overstated: u64,
 }
 
 impl Work {
+    pub(super) fn new(here_mops: f64) -> Self {
+        Self { here_mops, voices: BTreeMap::new(), overstated: 0 }
+    }
+
+    /// The first task has shown its work.
+    pub(super) fn measured(&mut self, here_mops: f64) {
+        self.here_mops = here_mops;
+    }
+
+    /// Results that said more than their machine can have done.
+    pub(super) fn overstated(&self) -> u64 {
+        self.overstated
+    }
+
     /// A machine that got this task at most `within` ago says how much work it was; `speed_mops` is that of a slot here.
     pub(super) fn note(&mut self, executor: PeerId, result: &TaskResult, within: Duration, speed_mops: f64) {
         if !result.success {
@@ -46,12 +62,12 @@ impl Work {
         }
     }
 
-    /// Work of one task in Mop, where `here` is what the submitter knows itself; nothing before a machine has said anything.
-    pub(super) fn of_task(&self, here: f64) -> Option<f64> {
+    /// Work of one task in Mop; nothing before a machine has said anything.
+    pub(super) fn of_task(&self) -> Option<f64> {
         let mut voices: Vec<f64> = self.voices.values().map(|&(tasks, sum)| sum / tasks as f64).collect();
         voices.sort_by(f64::total_cmp);
         let upper = *voices.get(voices.len() / 2)?;
         let lower = voices[(voices.len() - 1) / 2];
-        Some(here.clamp(lower, upper))
+        Some(self.here_mops.clamp(lower, upper))
     }
 }

@@ -84,7 +84,7 @@ impl Peer {
         let Some(ledger) = self.ledgers.get_mut(&request.bag.id) else { return };
         let is_root = self.overlay.root().is_some_and(|root| root.contact.peer == to.peer);
         let hop = Hop { router: to.peer, ranges: request.ranges.clone(), is_duty: !climbing || is_root };
-        ledger.went(request.number, vec![hop]);
+        ledger.note_hops(request.number, vec![hop]);
     }
 
     /// Lets those go on that had to wait for the repair of the tree. What waited too long its submitter issues again.

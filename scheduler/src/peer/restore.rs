@@ -110,6 +110,8 @@ impl Peer {
             executor_due: None,
             executor_touched: true,
             deadline: Some(now),
+            #[cfg(debug_assertions)]
+            unchecked: 0,
         };
         peer.alone_until = peer.config.expects_grid.then(|| now + peer.config.placement_timeout);
         let given_up = peer.restore_bags(&records);

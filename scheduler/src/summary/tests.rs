@@ -131,16 +131,6 @@ proptest! {
     }
 
     #[test]
-    fn on_coarser_grids_a_cell_is_that_of_the_step_below(load in loads(slots(), 8), step in 1..6_usize) {
-        let summary = Summary::of_leaf(&load);
-        let coarse = summary.clone().in_steps(step);
-        for (s, t, a) in places() {
-            let below = cell(&summary, s - s % step, t - t % step, a);
-            prop_assert_eq!(cell(&coarse, s, t, a), below, "{:?}", (s, t, a));
-        }
-    }
-
-    #[test]
     fn time_passing_keeps_the_bound_while_the_queue_is_worked_off(
         load in loads(Just(1_u32), 8), request in requests(), above in 0_usize..12, passed in 0.0..1.0_f64,
     ) {

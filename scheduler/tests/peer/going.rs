@@ -39,7 +39,7 @@ fn who_finishes_hands_back_at_once_what_does_not_run() {
 
 /// The disk is full: a task that began before is over, and its output cannot be kept.
 #[test]
-fn a_task_that_comes_to_wait_after_the_vacate_time_goes_back_at_once_too() {
+fn a_task_that_comes_to_wait_after_the_vacate_time_goes_back_soon() {
     for outcome in [TaskOutcome::NotStarted { retry_after: seconds(1.0) }, TaskOutcome::Stopped] {
         let mut host = Host::new(2);
         host.receive(1, request(1, 0, 0..3));
@@ -48,6 +48,12 @@ fn a_task_that_comes_to_wait_after_the_vacate_time_goes_back_at_once_too() {
         let task = host.peer.running()[0].task;
         host.give(Event::TaskEnded { task, outcome });
         host.pass(seconds(1.0));
+        assert_eq!(
+            host.peer.held()[0].waiting,
+            1,
+            "not at once, or it would come and go without end where it is alone"
+        );
+        host.pass(seconds(10.0));
         assert_eq!((host.holdings().last().unwrap().1, host.peer.held()[0].waiting), (0, 0), "handed back");
         // The next stay has its own vacate time.
         host.give(Event::OwnerLeft);

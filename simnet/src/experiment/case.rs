@@ -194,16 +194,13 @@ const REDISTRIBUTIONS: [Variant; 2] = [
 ];
 
 /// Ours but for one thing, on the first of the loads.
-const ABLATIONS: [Variant; 11] = [
+const ABLATIONS: [Variant; 8] = [
     ("paper_size", |config| config.effective_size = false),
     ("no_preemption", |config| config.preemptive = false),
     ("frozen_1", |config| config.frozen_max = 1),
     ("frozen_4", |config| config.frozen_max = 4),
-    ("lexicographic", |config| config.lexicographic = true),
     ("no_idle_slots", |config| config.idle_slots = false),
     ("no_patience", |config| config.summary_patience = Duration::ZERO),
-    ("grid_steps_2", |config| config.grid_step = 2),
-    ("grid_steps_4", |config| config.grid_step = 4),
     ("whole_grid_1.2", |config| {
         config.climbing = ClimbingRule::WholeGrid;
         config.stretch_bound = 1.2;
@@ -272,8 +269,7 @@ const CHEATS: [User; 4] = [
 ];
 
 /// How deadlines are computed where a submitter has several bags.
-const PER_SUBMITTER: [(&str, PerSubmitter); 3] =
-    [("off", PerSubmitter::Off), ("line", PerSubmitter::Line), ("sum", PerSubmitter::Sum)];
+const PER_SUBMITTER: [(&str, PerSubmitter); 2] = [("off", PerSubmitter::Off), ("line", PerSubmitter::Line)];
 
 /// One user among many who cheats, or one who has half of all bags and does not; heavy-tailed bags, and more of them than can
 /// be done at once.

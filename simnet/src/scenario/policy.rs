@@ -13,9 +13,7 @@ use super::duration::{from_text, seconds};
 struct Policy {
     preemptive: bool,
     frozen_max: u32,
-    lexicographic: bool,
     per_submitter: PerSubmitter,
-    grid_step: u32,
     effective_size: bool,
     climbing: ClimbingRule,
     stretch_bound: f64,
@@ -38,9 +36,7 @@ impl Policy {
         Self {
             preemptive: peer.preemptive,
             frozen_max: peer.frozen_max,
-            lexicographic: peer.lexicographic,
             per_submitter: peer.per_submitter,
-            grid_step: peer.grid_step,
             effective_size: peer.effective_size,
             climbing: peer.climbing,
             stretch_bound: peer.stretch_bound,
@@ -77,9 +73,7 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
     let mut peer = idlewood_scheduler::Config {
         preemptive: policy.preemptive,
         frozen_max: policy.frozen_max,
-        lexicographic: policy.lexicographic,
         per_submitter: policy.per_submitter,
-        grid_step: policy.grid_step,
         effective_size: policy.effective_size,
         climbing: policy.climbing,
         stretch_bound: policy.stretch_bound,

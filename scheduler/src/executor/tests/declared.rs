@@ -22,7 +22,7 @@ fn understated(declared: bool) -> (Executor, Io) {
 }
 
 fn runs(executor: &Executor) -> Vec<u8> {
-    executor.places.iter().flatten().filter(|running| running.runs()).map(|running| running.task.bag.0[0]).collect()
+    executor.places.begun().filter(|running| running.runs()).map(|running| running.task.bag.0[0]).collect()
 }
 
 #[test]

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::super::Holding;
+use super::super::avoided::{AVOID_FIRST, FAILED_IN_ROW};
+use super::super::outputs::UNFETCHED_MAX;
 use super::super::tests::{TASKS, assert_accounted, contact, io, ledger, persist_all, result, said};
-use super::super::{Holding, UNFETCHED_MAX};
 use super::*;
 use crate::io::Ticket;
 use crate::peer::Effect;
@@ -59,10 +61,10 @@ fn a_task_that_brings_three_machines_down_has_failed() {
     fail(&mut ledger, 1, 5, true, &mut io, &config);
     again(&mut ledger, 2, 5, 1, &mut io, &config);
     fail(&mut ledger, 2, 5, true, &mut io, &config);
-    assert!(!ledger.fetching.contains_key(&5), "it may be the machines");
+    assert!(!ledger.outputs.is_fetching(5), "it may be the machines");
     again(&mut ledger, 3, 5, 1, &mut io, &config);
     fail(&mut ledger, 3, 5, true, &mut io, &config);
-    assert!(ledger.fetching.contains_key(&5), "what it wrote is fetched, as of any that has failed");
+    assert!(ledger.outputs.is_fetching(5), "what it wrote is fetched, as of any that has failed");
     ledger.fetched(5, true, None, &mut io);
     assert_eq!(ledger.view().failed, 1);
     // On one machine twice: its own failure.
@@ -70,7 +72,7 @@ fn a_task_that_brings_three_machines_down_has_failed() {
     fail(&mut ledger, 1, 5, true, &mut io, &config);
     again(&mut ledger, 1, 5, 2, &mut io, &config);
     fail(&mut ledger, 1, 5, true, &mut io, &config);
-    assert!(ledger.fetching.contains_key(&5));
+    assert!(ledger.outputs.is_fetching(5));
 }
 
 /// Carries out what is to be written; what is stored then.
@@ -115,13 +117,13 @@ fn failures_survive_a_restart_and_are_durable_before_they_are_acknowledged() {
             later.restore_failures(*index, Failures { count, crashed_on, next_attempt, void_before });
         }
     }
-    assert_eq!(later.failures, ledger.failures);
-    assert_eq!(later.failures.len(), 2);
+    assert!(later.tries.iter().eq(ledger.tries.iter()));
+    assert_eq!(later.tries.iter().count(), 2);
     // The second failure is the last one, and when all is over nothing of it is stored.
     later.restore_attempt(ledger.attempt);
     again(&mut later, 1, 5, 1, &mut io, &config);
     fail(&mut later, 1, 5, false, &mut io, &config);
-    assert!(later.fetching.contains_key(&5));
+    assert!(later.outputs.is_fetching(5));
     later.fetched(5, true, None, &mut io);
     assert!(!store(&mut io).contains_key(&RecordKey::Failures(later.bag.id, 5)));
     later.close(Closing::Cancelled, &mut io);
@@ -157,13 +159,13 @@ fn rests(io: &Io) -> Vec<Duration> {
 fn a_machine_on_which_all_fails_is_avoided_for_a_while() {
     let (mut ledger, mut io, config) = beside(5);
     assert_eq!(rests(&io), [AVOID_FIRST]);
-    assert!(!ledger.placed.contains_key(&contact(1).peer));
+    assert!(ledger.placed.of(contact(1).peer).is_none());
     assert_eq!((ledger.view().placed, ledger.view().unplaced), (15, 20));
     io.now += Duration::from_secs(30);
     ledger.expire(&mut io);
     ledger.requests(&io, &config);
     ledger.holding(said(1, 2, IntervalSet::from(5..8)), &mut io, &config);
-    assert!(!ledger.placed.contains_key(&contact(1).peer), "nothing is left to it");
+    assert!(ledger.placed.of(contact(1).peer).is_none(), "nothing is left to it");
     assert_eq!(rests(&io), [AVOID_FIRST, AVOID_FIRST - Duration::from_secs(30)], "told again");
     ledger.holding(said(2, 2, IntervalSet::from(0..TASKS)), &mut io, &config);
     assert_accounted(&ledger);
@@ -179,7 +181,7 @@ fn a_machine_on_which_all_fails_is_avoided_for_a_while() {
 #[test]
 fn where_nothing_succeeds_elsewhere_the_tasks_are_to_blame() {
     let (mut ledger, mut io, config) = beside(4);
-    assert!(rests(&io).is_empty() && ledger.placed.contains_key(&contact(1).peer));
+    assert!(rests(&io).is_empty() && ledger.placed.of(contact(1).peer).is_some());
     // Nor is a machine that succeeds now and then.
     ledger.results(&contact(1), vec![result(6, true)], &mut io, &config);
     ledger.fetched(6, true, None, &mut io);
@@ -197,7 +199,7 @@ fn failed_tasks_are_tried_again_on_demand() {
         ledger.fetched(index, true, None, &mut io);
     }
     assert!(ledger.is_closed());
-    let failed: IntervalSet = ledger.failed.ranges().collect();
+    let failed: IntervalSet = ledger.over().1;
     assert_eq!(ledger.rerun(&failed, &mut io), 10);
     assert!(!ledger.is_closed());
     assert_accounted(&ledger);
@@ -220,7 +222,7 @@ fn failed_tasks_are_tried_again_on_demand() {
     assert!(!store(&mut io).contains_key(&RecordKey::Done(ledger.bag.id, 3)));
     // What was said before is of no account: that machine has forgotten them.
     ledger.holding(said(1, 9, IntervalSet::from(3..4)), &mut io, &config);
-    assert!(ledger.unissued.contains(3) && !ledger.placed.contains_key(&contact(1).peer));
+    assert!(ledger.waiting.unissued().contains(3) && ledger.placed.of(contact(1).peer).is_none());
     let requests = ledger.requests(&io, &config);
     let attempt = requests[0].attempt;
     ledger.holding(Holding { attempt, ..said(2, 2, requests[0].ranges.clone()) }, &mut io, &config);
@@ -254,13 +256,13 @@ fn the_last_failure_is_taken_whenever_its_output_comes() {
         for times in 1..until {
             let result = TaskResult { attempt, crashed, ..result(5, false) };
             ledger.results(&contact(machine), vec![result], &mut io, &config);
-            assert!(ledger.fetching.contains_key(&5), "said {times} times");
-            ledger.unfetched.clear();
+            assert!(ledger.outputs.is_fetching(5), "said {times} times");
+            ledger.outputs.forget(5);
             ledger.fetched(5, times + 1 == until, None, &mut io);
             persist_all(&mut io);
             assert_eq!(acks(&io) - acked, usize::from(times + 1 == until));
             // It has failed once, however often that was said.
-            assert_eq!(ledger.failing[&contact(machine).peer].in_row, 1);
+            assert_eq!(ledger.avoided.failed_in_row(contact(machine).peer), 1);
         }
         assert_eq!(ledger.view().failed, 1);
     }
@@ -276,10 +278,10 @@ fn a_last_failure_without_output_is_run_again_and_is_the_last_again() {
             ledger.results(&contact(1), vec![TaskResult { attempt, ..result(5, false) }], &mut io, &config);
             ledger.fetched(5, false, None, &mut io);
         }
-        assert!(ledger.unissued.contains(5), "round {round}");
+        assert!(ledger.waiting.unissued().contains(5), "round {round}");
         again(&mut ledger, 1, 5, round + 2, &mut io, &config);
     }
     fail(&mut ledger, 1, 5, false, &mut io, &config);
     ledger.fetched(5, true, None, &mut io);
-    assert_eq!((ledger.view().failed, ledger.tries_failed), (1, 1));
+    assert_eq!((ledger.view().failed, ledger.avoided.tries_failed()), (1, 1));
 }

@@ -26,11 +26,6 @@ pub(super) struct Stuck {
 }
 
 impl Ledger {
-    /// Tasks that lack a vote which nobody could give when copies were looked for last.
-    pub(in crate::ledger) fn undecided(&self) -> u64 {
-        self.votes.stuck.len() as u64
-    }
-
     /// Nobody of `asked` can have a copy of these tasks; `before` is what was stuck until now.
     pub(super) fn note_stuck(
         &mut self,
@@ -55,8 +50,8 @@ impl Ledger {
             votes.iter().partition(|vote| !vote.result.success && asked.contains_key(&vote.executor.peer));
         let alike = |vote: &&Vote| rest.iter().filter(|other| other.says(&vote.result)).count();
         let most = rest.iter().map(alike).max().unwrap_or(0);
-        let is_of_use = most + retry.len() + self.silent(index, votes) >= self.replication.quorum as usize;
-        let first = retry.first().filter(|_| is_of_use && self.leaves_a_try(index));
+        let is_of_use = most + retry.len() + self.silent(index, votes) >= self.votes.replication.quorum as usize;
+        let first = retry.first().filter(|_| is_of_use && self.tries.leaves_a_try(index));
         first.map(|vote| vote.executor.peer)
     }
 
@@ -74,7 +69,7 @@ impl Ledger {
         }
         if !all.is_empty() {
             // Their copies go out when that is written.
-            self.votes.lacking = true;
+            self.votes.look_for_copies();
             let again = self.without_copy(all);
             self.next_attempt(&again, io);
         }
@@ -88,21 +83,16 @@ impl Ledger {
             let Some(vote) = self.votes.withdraw(peer, index) else { continue };
             self.votes.stuck.remove(&index);
             self.votes.counts_from.entry(index).or_default().insert(peer, self.attempt + 1);
-            self.count_try(index);
-            changes.push(self.failures_change(index));
+            self.tries.count_retried(index, self.attempt + 1);
+            changes.push(self.tries.change(index, self.bag.id));
             tasks.insert(index..index + 1);
             results.push(vote.result);
             executor = Some(vote.executor);
         }
         let Some(executor) = executor else { return tasks };
-        if let Some(placement) = self.placed.get_mut(&peer) {
-            let held = placement.ranges.intersection(&tasks);
-            placement.ranges.subtract(&held);
-            // What it has said on the way here may still list them.
-            placement.withdrawn = true;
-            changes.push(placement.change(self.bag.id));
-            self.lose(&held);
-        }
+        // What it has said on the way here may still list them.
+        self.placed.has_to_say(peer);
+        changes.extend(self.placed.take(peer, &tasks, self.bag.id).map(|(_, change)| change));
         let acks = Message::acks(self.bag.id, &results).map(|ack| Then::Send(executor.clone(), ack));
         io.persist(changes, acks.collect());
         tasks

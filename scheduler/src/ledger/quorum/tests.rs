@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::super::failures::{CRASHED_ON_MAX, FAILED_IN_ROW};
+use super::super::Holding;
+use super::super::avoided::FAILED_IN_ROW;
+use super::super::failures::CRASHED_ON_MAX;
+use super::super::outputs::UNFETCHED_MAX;
 use super::super::tests::{TASKS, assert_accounted, contact, io, ledger, result, said};
-use super::super::{Holding, UNFETCHED_MAX};
 use super::*;
 use idlewood_overlay::WallTime;
 
@@ -42,7 +44,7 @@ impl Machines {
 
     fn with(replication: Replication, say: &[u8], io: Io) -> Self {
         let mut ledger = ledger(&io, 2);
-        (ledger.replication, ledger.replicas) = (replication, replication.replicas as usize);
+        ledger.votes = Votes::new(replication);
         let (config, held) = (Config::default(), BTreeMap::new());
         Self { ledger, io, config, say: say.to_vec(), held, version: 0, next: 0, ran: 0 }
     }
@@ -139,7 +141,7 @@ impl Machines {
         let mut told: BTreeSet<(u8, u64)> = BTreeSet::new();
         for _ in 0..10_000 {
             self.place(share);
-            let over = |ledger: &Ledger, index| ledger.done.contains(index) || ledger.failed.contains(index);
+            let over = |ledger: &Ledger, index| ledger.ended.contains(index);
             let next = self.held.iter().find_map(|(&machine, held)| {
                 let index =
                     held.indices().find(|&index| !told.contains(&(machine, index)) && !over(&self.ledger, index));
@@ -314,8 +316,8 @@ fn asked_in_vain(success: bool, crashed: bool) -> Machines {
     machines.ledger.issue(Vec::new, &machines.io, &machines.config);
     for machine in 1..=20 {
         machines.held.insert(machine, IntervalSet::from(0..1));
-        machines.ledger.votes.lacking = true;
-        machines.ledger.unissued.insert_index(0);
+        machines.ledger.votes.look_for_copies();
+        machines.ledger.waiting.add(&IntervalSet::from(0..1));
         machines.speak(machine);
         machines.end_as(TaskResult { success, crashed, ..machines.says(machine, 0) }, machine);
         if machines.ledger.view().failed == 1 {
@@ -350,12 +352,12 @@ fn a_crash_that_is_a_vote_counts_once() {
     machines.ledger.issue(Vec::new, &machines.io, &machines.config);
     machines.give(4, &IntervalSet::from(0..TASKS));
     for index in 1..7 {
-        machines.ledger.done.insert(index..index + 1);
+        machines.ledger.ended.insert(index, true);
     }
     let crash = TaskResult { crashed: true, ..result(0, false) };
     for machine in 1..=3 {
         machines.held.insert(machine, IntervalSet::from(0..1));
-        machines.ledger.unissued.insert_index(0);
+        machines.ledger.waiting.add(&IntervalSet::from(0..1));
         machines.speak(machine);
         machines.end_as(crash.clone(), machine);
     }
@@ -363,8 +365,8 @@ fn a_crash_that_is_a_vote_counts_once() {
     for _ in 0..2 * FAILED_IN_ROW {
         machines.end_as(crash.clone(), 3);
     }
-    assert_eq!(machines.ledger.tries_failed, 3);
-    assert!(machines.ledger.placed.contains_key(&contact(3).peer), "it is not avoided");
+    assert_eq!(machines.ledger.avoided.tries_failed(), 3);
+    assert!(machines.ledger.placed.of(contact(3).peer).is_some(), "it is not avoided");
 }
 
 #[test]
@@ -478,15 +480,16 @@ fn a_failure_that_others_do_not_have_is_no_lie_nor_is_a_success_where_others_fai
 #[test]
 fn a_machine_on_which_all_fails_that_succeeds_on_others_is_left_alone_for_a_while() {
     let mut machines = held_by_all(replication(3, 2, 0), &[TRUTH; 3], io());
-    let avoided =
-        |machines: &Machines, number: u8| !machines.ledger.avoided_for(contact(number).peer, machines.io.now).is_zero();
+    let avoided = |machines: &Machines, number: u8| {
+        !machines.ledger.avoided.avoided_for(contact(number).peer, machines.io.now).is_zero()
+    };
     let mut ended = 0;
     while !avoided(&machines, 1) {
         machines.end_as(failed(&machines, 1, ended), 1);
         machines.end(2, ended);
         machines.end(3, ended);
         ended += 1;
-        assert!(ended <= u64::from(FAILED_IN_ROW) + 1, "{:?}", machines.ledger.failing);
+        assert!(ended <= u64::from(FAILED_IN_ROW) + 1, "{:?}", machines.ledger.avoided);
         assert_accounted(&machines.ledger);
     }
     assert_eq!(ended, u64::from(FAILED_IN_ROW) + 1, "it is noticed with its next word");
@@ -559,7 +562,7 @@ fn a_crash_of_one_copy_ends_no_other_and_makes_room_for_one_more() {
         let ranges = machines.held[&2].union(&IntervalSet::from(0..1));
         let holding = Holding { attempt, ..said(2, machines.version, ranges) };
         machines.ledger.holding(holding, &mut machines.io, &machines.config);
-        let is_held = machines.ledger.placed[&contact(2).peer].ranges.contains(0);
+        let is_held = machines.ledger.placed.of(contact(2).peer).unwrap().ranges.contains(0);
         assert_eq!(is_held, is_kept, "attempt {attempt}: what crashed there is no new placement, what came since is");
     }
     assert_accounted(&machines.ledger);
@@ -580,7 +583,7 @@ fn who_has_voted_and_has_no_lease_any_more_is_told_to_forget_the_task() {
     machines.ledger.results(&contact(1), vec![vote], &mut machines.io, &machines.config);
     machines.io.now += machines.ledger.term(&machines.io, &machines.config) * 2;
     machines.ledger.expire(&mut machines.io);
-    assert_eq!((machines.ledger.votes.count(0), machines.ledger.former.len()), (1, 1));
+    assert_eq!((machines.ledger.votes.count(0), machines.ledger.former().count()), (1, 1));
     machines.io.effects.clear();
     let finished = IntervalSet::from(0..1);
     let claim = Holding { finished: finished.clone(), ..said(1, machines.version + 1, finished.clone()) };

@@ -1,6 +1,7 @@
 //! Tests of tasks that come back before their end.
 
 use super::*;
+use crate::bag::CHECKPOINTS_MAX;
 
 #[test]
 fn what_comes_back_before_its_end_goes_on_elsewhere_from_its_checkpoint_and_has_not_failed() {
@@ -49,9 +50,9 @@ fn what_comes_back_before_its_end_goes_on_elsewhere_from_its_checkpoint_and_has_
     place(&mut ledger, &mut io, 2, 1, 1);
     assert_accounted(&ledger);
     // A worker that dies leaves it what it goes on from.
-    ledger.retries_max = 5;
+    ledger.tries.set_retries_max(5);
     ledger.results(&contact(2), vec![TaskResult { crashed: true, attempt: 1, ..result(5, false) }], &mut io, &config);
-    assert_eq!(ledger.checkpoints.get(&5), Some(&checkpoint));
+    assert_eq!(ledger.checkpoints.iter().collect::<Vec<_>>(), [(5, checkpoint)]);
     io.now += Duration::from_secs(30);
     ledger.expire(&mut io);
     let again = ledger.requests(&io, &config);
@@ -61,7 +62,7 @@ fn what_comes_back_before_its_end_goes_on_elsewhere_from_its_checkpoint_and_has_
     // One that fails by itself begins anew.
     let attempt = again[0].attempt;
     ledger.results(&contact(3), vec![TaskResult { attempt, ..result(5, false) }], &mut io, &config);
-    assert!(ledger.checkpoints.is_empty() && written(&mut io).1.contains(&key));
+    assert!(ledger.checkpoints.iter().next().is_none() && written(&mut io).1.contains(&key));
 }
 
 #[test]
@@ -89,7 +90,7 @@ fn a_request_names_no_more_checkpoints_than_it_may() {
     let mut ledger = ledger(&io, 0);
     let tasks = 2 * CHECKPOINTS_MAX as u64 + 10;
     ledger.bag.tasks = tasks;
-    ledger.unissued = IntervalSet::from(0..tasks);
+    ledger.waiting = Waiting::new(tasks);
     for index in 5..tasks {
         ledger.restore_checkpoint(index, Checkpoint { blob: BlobId([9; 32]), bytes: index });
     }

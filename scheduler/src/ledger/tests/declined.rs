@@ -33,7 +33,7 @@ fn what_is_declined_waits_and_goes_to_who_takes_it() {
     assert_accounted(&ledger);
     // Only that one can say anything about it.
     ledger.declined(contact(3).peer, &IntervalSet::from(26..40), DeclineReason::Quota, &mut io);
-    assert!(ledger.issued.iter().any(|issue| issue.ranges == IntervalSet::from(26..40)));
+    assert!(ledger.issues.iter().any(|issue| issue.ranges == IntervalSet::from(26..40)));
     ledger.holding(said(2, 3, IntervalSet::from(20..40)), &mut io, &config);
     assert_accounted(&ledger);
     assert_eq!((ledger.view().placed, ledger.view().reissued), (TASKS, 0));
@@ -47,7 +47,7 @@ fn where_all_decline_the_own_machine_runs_it_and_asks_seldom() {
     let mut pauses = Vec::new();
     for round in 0..12 {
         ledger.declined(contact(3).peer, &IntervalSet::from(0..TASKS), DeclineReason::Role, &mut io);
-        let until = *ledger.pausing.keys().next().expect("it is issued again");
+        let until = ledger.waiting.first_end().expect("it is issued again");
         pauses.push(until.since(io.now).as_secs());
         io.now = until;
         ledger.expire(&mut io);
@@ -55,7 +55,7 @@ fn where_all_decline_the_own_machine_runs_it_and_asks_seldom() {
         let to: Vec<Option<PeerId>> = requests.iter().map(|(to, _)| to.as_ref().map(|to| to.peer)).collect();
         assert_eq!(to, [(round > 0).then_some(io.me.peer)]);
         // Whom it went to is asked no more; as if it had been lost on its way.
-        ledger.issued.iter_mut().for_each(|issue| issue.to = None);
+        ledger.issues.send_to_anybody();
     }
     assert_eq!(pauses[..7], [1, 2, 4, 8, 16, 32, 60]);
     assert_eq!(pauses.last(), Some(&60));

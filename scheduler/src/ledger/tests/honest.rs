@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::ledger::failures::CRASHED_ON_MAX;
+use crate::ledger::outputs::UNFETCHED_MAX;
 use crate::ledger::quorum::{Known, Replication};
 
 const MACHINES: u8 = 6;
@@ -67,7 +68,7 @@ impl Grid {
     fn new(replication: Replication, retries_max: u32, fates: &[(u64, Fate)]) -> Self {
         let io = io();
         let mut ledger = ledger(&io, retries_max);
-        (ledger.replication, ledger.replicas) = (replication, replication.replicas as usize);
+        ledger.votes = Votes::new(replication);
         Self {
             ledger,
             io,
@@ -227,8 +228,8 @@ proptest! {
         grid.finish();
         for index in 0..TASKS {
             let fate = grid.fate(index);
-            prop_assert_eq!(grid.ledger.done.contains(index), fate == Fate::Succeeds, "task {}", index);
-            prop_assert_eq!(grid.ledger.failed.contains(index), fate != Fate::Succeeds, "task {}", index);
+            prop_assert_eq!(grid.ledger.over().0.contains(index), fate == Fate::Succeeds, "task {}", index);
+            prop_assert_eq!(grid.ledger.over().1.contains(index), fate != Fate::Succeeds, "task {}", index);
             let runs = grid.runs[&index];
             if replicas == 1 {
                 // Nobody was away, so that nothing was run in vain.
@@ -243,6 +244,6 @@ proptest! {
         // All said the same.
         let wall = grid.io.wall(grid.io.now);
         prop_assert_eq!(grid.io.reputations.all(wall).map(|(_, reputation)| reputation.dissents).sum::<u32>(), 0);
-        prop_assert_eq!(grid.ledger.unasked, 0);
+        prop_assert_eq!(grid.ledger.counts.unasked, 0);
     }
 }

@@ -25,7 +25,7 @@ fn what_the_tree_brings_to_a_distrusted_machine_goes_elsewhere_at_once_and_not_t
     machines.give(2, &some);
     assert!(machines.held[&2].is_empty(), "it is told to drop them");
     assert_accounted(&machines.ledger);
-    assert!(machines.ledger.issued.iter().all(|issue| issue.ranges == rest), "{:?}", machines.ledger.issued);
+    assert!(machines.ledger.issues.iter().all(|issue| issue.ranges == rest), "{:?}", machines.ledger.issues);
     let wait = machines.ledger.deadline().expect("as above").since(machines.io.now);
     assert!(wait <= Duration::from_secs(2), "as long as for what is declined, not as for what was lost: {wait:?}");
     // The tree knows nothing of it and brings them there again: the next time somebody else gets them, of those that may
@@ -117,7 +117,7 @@ fn what_was_declined_goes_to_nobody_who_may_not_have_it() {
     // Who has voted and is brought the task by the tree is no place for it either.
     machines.held.remove(&3);
     machines.give(3, &IntervalSet::from(9..14).union(&IntervalSet::from(20..21)));
-    assert!(!machines.held[&3].contains(20) && machines.ledger.issued.iter().all(|issue| !issue.ranges.contains(20)));
+    assert!(!machines.held[&3].contains(20) && machines.ledger.issues.iter().all(|issue| !issue.ranges.contains(20)));
     assert_accounted(&machines.ledger);
 }
 
@@ -162,11 +162,11 @@ fn a_copy_that_is_declined_goes_to_another_machine_at_once_and_back_only_after_a
     assert!(pauses.is_sorted() && pauses[0] <= 16 && (60..=75).contains(&pauses[7]), "{pauses:?}");
     // Who takes something is as good as any other.
     machines.io.now += Duration::from_secs(61);
-    machines.ledger.votes.lacking = true;
+    machines.ledger.votes.look_for_copies();
     machines.speak(1);
     let (number, ranges) = machines.copies().swap_remove(0);
     machines.give(number, &ranges);
-    let declines = |machines: &Machines| machines.ledger.declined.declining.contains_key(&contact(number).peer);
+    let declines = |machines: &Machines| machines.ledger.declined.has_declined(contact(number).peer);
     assert!(!machines.held[&number].is_empty() && !declines(&machines));
 }
 
@@ -183,8 +183,8 @@ proptest! {
         for (number, ranges) in (1..).zip(&held) {
             let (executor, ranges) = (contact(number), set(ranges));
             let (since, until, version, withdrawn) = (Time::ZERO, Time::ZERO, 1, false);
-            let placement = super::super::super::Placement { executor, ranges, since, until, version, withdrawn };
-            machines.ledger.placed.insert(contact(number).peer, placement);
+            let placement = super::super::super::placed::Placement { executor, ranges, since, until, version, withdrawn };
+            machines.ledger.placed.insert_uncounted(placement);
         }
         for (index, number) in voted {
             let vote = Vote { executor: contact(number), result: machines.says(number, index) };
@@ -197,7 +197,7 @@ proptest! {
         for (range, holders) in runs {
             for index in range {
                 let has = |peer: &PeerId| {
-                    machines.ledger.placed.get(peer).is_some_and(|placement| placement.ranges.contains(index))
+                    machines.ledger.placed.holds(*peer, index)
                         || machines.ledger.votes.voters(index).contains(peer)
                 };
                 let expected: Vec<PeerId> = (1..9).map(|number| contact(number).peer).filter(has).collect();
@@ -217,7 +217,7 @@ fn fail_as(machines: &mut Machines, attempt: u32) {
 fn wait(machines: &mut Machines, times: u32) {
     assert_eq!(machines.copies(), []);
     for _ in 0..times {
-        machines.io.now = machines.ledger.votes.again_at.expect("it looks again");
+        machines.io.now = machines.ledger.votes.look_again_at().expect("it looks again");
         machines.ledger.expire(&mut machines.io);
         assert_eq!(machines.copies(), []);
         persist_all(&mut machines.io);
@@ -231,7 +231,7 @@ fn say_anew(machines: &mut Machines, machine: u8) -> u32 {
     let attempt = machines.ledger.attempt;
     let holding = Holding { attempt, ..said(machine, machines.version, machines.held[&machine].clone()) };
     machines.ledger.holding(holding, &mut machines.io, &machines.config);
-    assert!(machines.ledger.placed[&contact(machine).peer].ranges.contains(3));
+    assert!(machines.ledger.placed.of(contact(machine).peer).unwrap().ranges.contains(3));
     attempt
 }
 
@@ -250,7 +250,7 @@ fn tried_again() -> Machines {
 #[test]
 fn where_nobody_else_can_have_a_task_it_is_tried_again_where_it_failed_as_often_as_others_are() {
     let (mut machines, task) = (tried_again(), IntervalSet::from(3..4));
-    for tries in 1..=machines.ledger.retries_max {
+    for tries in 1..=machines.ledger.tries.retries_max() {
         let told = machines.io.effects.drain(..).any(|effect| {
             matches!(effect, Effect::Send { to, message: Message::ResultsAck { .. } } if to.peer == contact(1).peer)
         });
@@ -259,7 +259,7 @@ fn where_nobody_else_can_have_a_task_it_is_tried_again_where_it_failed_as_often_
         fail_as(&mut machines, attempt);
         assert_eq!((machines.ledger.votes.count(3), machines.copies()), (2, vec![]));
         wait(&mut machines, 1);
-        let again = if tries < machines.ledger.retries_max { vec![(1, task.clone())] } else { vec![] };
+        let again = if tries < machines.ledger.tries.retries_max() { vec![(1, task.clone())] } else { vec![] };
         assert_eq!(machines.copies(), again, "after {tries}");
     }
     assert_eq!(
@@ -267,14 +267,14 @@ fn where_nobody_else_can_have_a_task_it_is_tried_again_where_it_failed_as_often_
         (2, 1),
         "but no more often than that"
     );
-    assert!(machines.ledger.failing.is_empty(), "nothing shows that it succeeds elsewhere");
+    assert_eq!(machines.ledger.avoided.failed_in_row(contact(1).peer), 0, "nothing shows that it succeeds elsewhere");
     // Another one that joins is asked as ever.
     machines.say.push(TRUTH);
-    machines.ledger.votes.lacking = true;
+    machines.ledger.votes.look_for_copies();
     assert_eq!((machines.copies(), machines.ledger.view().undecided), (vec![(3, task.clone())], 0));
     machines.give(3, &task);
     machines.end(3, 3);
-    assert!(machines.ledger.done.contains(3));
+    assert!(machines.ledger.over().0.contains(3));
 }
 
 #[test]
@@ -282,12 +282,12 @@ fn what_a_machine_said_of_a_task_before_it_tries_it_again_is_no_vote() {
     let (mut machines, task) = (tried_again(), IntervalSet::from(3..4));
     // It lists the task as it did, since it has not heard yet that it is to forget what came of it.
     machines.speak(1);
-    assert!(!machines.ledger.placed[&contact(1).peer].ranges.contains(3));
+    assert!(!machines.ledger.placed.of(contact(1).peer).unwrap().ranges.contains(3));
     // It has it anew, and what it had said comes again.
     machines.held.entry(1).or_default().extend_with(&task);
     for _ in 0..2 {
         say_anew(&mut machines, 1);
-        let is_doubtful = machines.ledger.placed[&contact(1).peer].withdrawn;
+        let is_doubtful = machines.ledger.placed.of(contact(1).peer).unwrap().withdrawn;
         assert!(is_doubtful, "it may have been the old attempt: it says so again");
     }
     let attempt = machines.ledger.attempt;
@@ -295,7 +295,7 @@ fn what_a_machine_said_of_a_task_before_it_tries_it_again_is_no_vote() {
     assert_eq!(machines.ledger.votes.count(3), 1);
     let success = TaskResult { attempt, ..machines.says(1, 3) };
     machines.end_as(success, 1);
-    assert!(machines.ledger.done.contains(3));
+    assert!(machines.ledger.over().0.contains(3));
     assert!(machines.ledger.votes.stuck.is_empty() && machines.ledger.votes.counts_from.is_empty());
 }
 
@@ -330,7 +330,7 @@ fn a_quorum_of_three_comes_though_two_of_three_machines_have_failed_at_first() {
         let attempt = say_anew(&mut machines, machine);
         machines.end_as(TaskResult { attempt, ..machines.says(machine, 3) }, machine);
     }
-    assert!(machines.ledger.done.contains(3));
+    assert!(machines.ledger.over().0.contains(3));
 }
 
 #[test]
@@ -347,8 +347,8 @@ fn nobody_is_believed_alone_where_a_task_has_failed_and_is_tried_again() {
     wait(&mut machines, 1);
     assert_eq!((machines.ledger.votes.count(3), machines.copies()), (1, vec![(1, IntervalSet::from(3..4))]));
     machines.end(2, 3);
-    assert!(!machines.ledger.done.contains(3), "its word came before, and another machine said otherwise");
+    assert!(!machines.ledger.over().0.contains(3), "its word came before, and another machine said otherwise");
     let attempt = say_anew(&mut machines, 1);
     machines.end_as(TaskResult { attempt, ..machines.says(1, 3) }, 1);
-    assert!(machines.ledger.done.contains(3));
+    assert!(machines.ledger.over().0.contains(3));
 }

@@ -1,0 +1,49 @@
+//! What tasks go on from that came back before their end.
+
+use std::collections::BTreeMap;
+
+use crate::bag::{BagId, CHECKPOINTS_MAX, Checkpoint};
+use crate::ranges::IntervalSet;
+use crate::record::{Change, RecordKey};
+
+/// Checkpoints of tasks that are not over.
+#[derive(Debug, Default)]
+pub(super) struct Checkpoints {
+    by_task: BTreeMap<u64, Checkpoint>,
+}
+
+impl Checkpoints {
+    pub(super) fn insert(&mut self, index: u64, checkpoint: Checkpoint) {
+        self.by_task.insert(index, checkpoint);
+    }
+
+    /// A task begins anew, or needs no checkpoint any more. Returns what is to be stored of that.
+    pub(super) fn forget(&mut self, index: u64, bag: BagId) -> Option<Change> {
+        self.by_task.remove(&index).map(|_| Change::Delete(RecordKey::Checkpoint(bag, index)))
+    }
+
+    pub(super) fn forget_all(&mut self, bag: BagId) -> Vec<Change> {
+        let gone = std::mem::take(&mut self.by_task);
+        gone.into_keys().map(|index| Change::Delete(RecordKey::Checkpoint(bag, index))).collect()
+    }
+
+    /// The first of these tasks, as many as one request has checkpoints for.
+    pub(super) fn within_request(&self, ranges: IntervalSet) -> IntervalSet {
+        let mut checkpoints = self.by_task.keys().filter(|index| ranges.contains(**index));
+        match checkpoints.nth(CHECKPOINTS_MAX) {
+            Some(&end) => ranges.intersection(&IntervalSet::from(0..end)),
+            None => ranges,
+        }
+    }
+
+    /// Those of these tasks, at most as many as a request has.
+    pub(super) fn of(&self, ranges: &IntervalSet) -> Box<[(u64, Checkpoint)]> {
+        let checkpoints = self.by_task.iter().filter(|(index, _)| ranges.contains(**index)).take(CHECKPOINTS_MAX);
+        checkpoints.map(|(index, checkpoint)| (*index, *checkpoint)).collect()
+    }
+
+    #[cfg(any(test, debug_assertions))]
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Checkpoint)> + '_ {
+        self.by_task.iter().map(|(&index, &checkpoint)| (index, checkpoint))
+    }
+}

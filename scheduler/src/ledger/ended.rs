@@ -1,0 +1,54 @@
+//! Tasks that are over.
+
+use crate::ranges::{IntervalSet, IntervalTree};
+
+/// Tasks that succeeded, and those that failed for good.
+#[derive(Debug, Default)]
+pub(super) struct Ended {
+    done: IntervalTree,
+    failed: IntervalTree,
+}
+
+impl Ended {
+    pub(super) fn contains(&self, index: u64) -> bool {
+        self.done.contains(index) || self.failed.contains(index)
+    }
+
+    pub(super) fn insert(&mut self, index: u64, success: bool) {
+        let ended = if success { &mut self.done } else { &mut self.failed };
+        ended.insert(index..index + 1);
+    }
+
+    /// How many succeeded.
+    pub(super) fn done(&self) -> u64 {
+        self.done.len()
+    }
+
+    /// How many failed.
+    pub(super) fn failed(&self) -> u64 {
+        self.failed.len()
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.done.len() + self.failed.len()
+    }
+
+    /// Those that succeeded, and those that failed.
+    pub(super) fn sets(&self) -> (IntervalSet, IntervalSet) {
+        (self.done.ranges().collect(), self.failed.ranges().collect())
+    }
+
+    /// Those of these that are over are not any more. Returns which they were.
+    pub(super) fn reopen(&mut self, tasks: &IntervalSet) -> IntervalSet {
+        let again = self.failed.intersection(tasks).union(&self.done.intersection(tasks));
+        self.failed.subtract(&again);
+        self.done.subtract(&again);
+        again
+    }
+
+    /// Takes what is over out of `ranges`.
+    pub(super) fn subtract_from(&self, ranges: &mut IntervalSet) {
+        ranges.subtract(&self.done.intersection(ranges));
+        ranges.subtract(&self.failed.intersection(ranges));
+    }
+}
