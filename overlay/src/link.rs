@@ -289,7 +289,7 @@ impl Uplink {
     }
 
     /// The newest payload as it goes out now: the difference to the one that went out before it, which mostly arrives first; else
-    /// the parent asks for the whole. Whole, too, where it goes out once more, and now and then all the same.
+    /// the parent asks for the whole. Retransmissions, and every 16th payload ([`WHOLE_EVERY`]), are sent in full.
     pub(crate) fn send_load(&mut self, codec: &PayloadCodec) -> Payload {
         let is_base = (1..self.load.version).contains(&self.load_sent.version) && self.differences + 1 < WHOLE_EVERY;
         let base = Some(&self.load_sent).filter(|_| is_base);

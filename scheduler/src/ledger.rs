@@ -434,7 +434,7 @@ impl Ledger {
         self.tries.not_before(index, self.attempt + 1);
         self.take_back(index, executor, None, io);
         self.placed.has_to_say(executor.peer);
-        let former = self.part(executor.peer, &task);
+        let former = self.note_former(executor.peer, &task);
         io.persist(vec![former], Vec::new());
         true
     }

@@ -256,7 +256,7 @@ impl Peer {
         self.overlay.handle(self.io.now, event, &mut self.overlay_effects);
     }
 
-    /// Whoever is forgotten here is told of again before it speaks.
+    /// The transport announces an evicted nonce again before the next message.
     fn certified(&mut self, peer: PeerId, nonce: Nonce) {
         if self.certified.len() >= CERTIFIED_MAX && !self.certified.contains_key(&peer) {
             self.certified.pop_first();

@@ -59,7 +59,7 @@ impl Executor {
     /// A machine asks for work. One that has nothing to do gets its share of what has not begun, of each bag in their
     /// order, so that both are done at about the same time; all of it where the owner of this machine is back. One that
     /// has work, but a smaller stretch, gets so much of what decides the stretch here that both have the same.
-    pub(crate) fn give(&mut self, asker: &Asker, io: &mut Io, config: &Config) {
+    pub(crate) fn answer_ask(&mut self, asker: &Asker, io: &mut Io, config: &Config) {
         let is_offering = self.held.values().any(|held| !held.offered.is_empty());
         if asker.contact.peer == io.me.peer || is_offering {
             return;

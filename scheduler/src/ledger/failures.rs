@@ -249,7 +249,7 @@ impl Ledger {
         let Some(rest) = self.avoided.avoid_if_due(executor.peer, self.ended.done(), io.now) else { return };
         let (bag, term) = (self.bag.id, self.term(io, config));
         let Some(placement) = self.placed.remove(executor.peer) else { return };
-        let former = self.part(executor.peer, &placement.ranges);
+        let former = self.note_former(executor.peer, &placement.ranges);
         io.persist(vec![Change::Delete(RecordKey::Placed(bag, executor.peer)), former], Vec::new());
         let drop = placement.ranges.clone();
         let submitter = Some((&io.me).into());

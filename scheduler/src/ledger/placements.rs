@@ -226,7 +226,7 @@ impl Ledger {
     }
 
     /// An executor does not account for these any more, and may yet have results of them.
-    pub(super) fn part(&mut self, executor: PeerId, ranges: &IntervalSet) -> Change {
+    pub(super) fn note_former(&mut self, executor: PeerId, ranges: &IntervalSet) -> Change {
         self.former.add(executor, ranges, &self.ended, self.bag.id)
     }
 
@@ -332,7 +332,7 @@ impl Ledger {
         let taken = is_open.then(|| self.placed.take(executor.peer, ranges, bag)).flatten();
         if let Some((given, placed)) = taken {
             self.votes.look_for_copies();
-            let former = self.part(executor.peer, &given);
+            let former = self.note_former(executor.peer, &given);
             // Of what has another copy, none is needed. What is in more pieces than a request takes goes to anybody.
             let mut given = self.without_copy(given);
             let rest: IntervalSet = given.ranges().skip(REQUEST_INTERVALS_MAX).collect();
@@ -371,7 +371,7 @@ impl Ledger {
         }
         for peer in self.placed.ended(io.now) {
             if let Some(placement) = self.placed.remove(peer) {
-                let former = self.part(peer, &placement.ranges);
+                let former = self.note_former(peer, &placement.ranges);
                 self.reissue(placement.ranges, io);
                 io.persist(vec![Change::Delete(RecordKey::Placed(self.bag.id, peer)), former], Vec::new());
             }

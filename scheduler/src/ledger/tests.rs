@@ -687,11 +687,11 @@ fn what_machines_had_is_remembered_within_bounds() {
     let mut ledger = ledger(&io, 0);
     ledger.bag.tasks = 100_000;
     let scattered: IntervalSet = (0..50_000).map(|at| 2 * at..2 * at + 1).collect();
-    ledger.part(contact(1).peer, &scattered);
+    ledger.note_former(contact(1).peer, &scattered);
     assert_eq!(ledger.former.of(contact(1).peer).unwrap().intervals(), HELD_INTERVALS_MAX);
     // What is over needs no memory.
     ledger.record_result(result(0, true), contact(1), &mut io);
-    ledger.part(contact(1).peer, &IntervalSet::from(0..1));
+    ledger.note_former(contact(1).peer, &IntervalSet::from(0..1));
     assert!(!ledger.former.of(contact(1).peer).unwrap().contains(0));
 }
 

@@ -127,7 +127,7 @@ impl Peer {
     /// A machine asks this machine's router for work, or its leaf.
     pub(super) fn asked(&mut self, asker: Asker, node: Node, climbing: bool, climbed: u16) {
         if node == Node::Leaf {
-            self.executor.give(&asker, &mut self.io, &self.config);
+            self.executor.answer_ask(&asker, &mut self.io, &self.config);
             return;
         }
         if !self.overlay.hosts_router() {

@@ -26,11 +26,11 @@ fn a_machine_of_the_same_speed_gets_half_of_what_has_not_begun_of_each_bag() {
         [(1000.0, vec![(1, 6..10), (2, 2..5)]), (3000.0, vec![(1, 4..10), (2, 1..5)]), (100.0, vec![(2, 4..5)])]
     {
         let (mut executor, mut io) = laden(&config);
-        executor.give(&asker(speed_mops, 0.0), &mut io, &config);
+        executor.answer_ask(&asker(speed_mops, 0.0), &mut io, &config);
         let expected: Vec<_> = expected.into_iter().map(|(bag, range)| (bag, IntervalSet::from(range))).collect();
         assert_eq!(offers(&mut io), expected);
         // One at a time.
-        executor.give(&asker(speed_mops, 0.0), &mut io, &config);
+        executor.answer_ask(&asker(speed_mops, 0.0), &mut io, &config);
         assert!(offers(&mut io).is_empty());
     }
 }
@@ -56,7 +56,7 @@ fn a_machine_with_a_smaller_stretch_gets_of_the_bottleneck_what_levels_both() {
         (1e9, 1e-9, last(9)),
     ] {
         let (mut executor, mut io) = laden(&config);
-        executor.give(&asker(speed_mops, stretch), &mut io, &config);
+        executor.answer_ask(&asker(speed_mops, stretch), &mut io, &config);
         let expected: Vec<_> =
             Some(expected).filter(|given| !given.is_empty()).map(|given| (1, given)).into_iter().collect();
         assert_eq!(offers(&mut io), expected, "{speed_mops} {stretch}");
@@ -64,13 +64,13 @@ fn a_machine_with_a_smaller_stretch_gets_of_the_bottleneck_what_levels_both() {
     // As fast with sixteen slots a task takes as long there as on one of them.
     for (slots, given) in [(1, 1), (16, 0)] {
         let (mut executor, mut io) = laden(&config);
-        executor.give(&Asker { slots, ..asker(4000.0, 9.2e-5) }, &mut io, &config);
+        executor.answer_ask(&Asker { slots, ..asker(4000.0, 9.2e-5) }, &mut io, &config);
         assert_eq!(offers(&mut io).len(), given, "{slots} slots");
     }
     // What is bound to this machine is not counted among what could be given.
     let (mut executor, mut io) = laden(&config);
     executor.found_checkpoints(BagId([1; 32]), &IntervalSet::from(1..6));
-    executor.give(&asker(1000.0, 8.5e-5), &mut io, &config);
+    executor.answer_ask(&asker(1000.0, 8.5e-5), &mut io, &config);
     assert_eq!(offers(&mut io), [(1, last(1))]);
 }
 
@@ -78,7 +78,7 @@ fn a_machine_with_a_smaller_stretch_gets_of_the_bottleneck_what_levels_both() {
 fn what_is_offered_does_not_begin_until_it_is_refused_and_is_forgotten_when_it_is_taken() {
     let config = Config::default();
     let (mut executor, mut io) = laden(&config);
-    executor.give(&asker(1000.0, 0.0), &mut io, &config);
+    executor.answer_ask(&asker(1000.0, 0.0), &mut io, &config);
     let given = offers(&mut io);
     let offered = |executor: &Executor| executor.held.values().map(|held| held.offered.len()).sum::<u64>();
     assert_eq!(offered(&executor), 7);
@@ -103,7 +103,7 @@ fn what_is_offered_does_not_begin_until_it_is_refused_and_is_forgotten_when_it_i
     let waiting: u64 = executor.held().iter().map(|held| held.waiting).sum();
     assert!(executor.summary(io.now).longest_wait_s > 0);
     all_durable(&mut io);
-    executor.give(&asker(1.0, 0.0), &mut io, &config);
+    executor.answer_ask(&asker(1.0, 0.0), &mut io, &config);
     assert_eq!(offers(&mut io).iter().map(|(_, ranges)| ranges.len()).sum::<u64>(), waiting);
     assert!(!executor.is_dry(), "a machine whose owner is back asks nobody");
 }

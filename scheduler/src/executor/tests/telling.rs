@@ -38,7 +38,7 @@ fn only_what_time_alone_does_not_tell_is_news() {
     }
     let (mut executor, mut io) = laden(&config);
     executor.changed = false;
-    executor.give(&asker(1000.0, 0.0), &mut io, &config);
+    executor.answer_ask(&asker(1000.0, 0.0), &mut io, &config);
     assert!(executor.changed);
 }
 
