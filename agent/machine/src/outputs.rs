@@ -357,7 +357,7 @@ mod tests {
             assert_eq!((next.task.index, outputs.next(then, is_open)), (tasks - 2, None));
             assert_eq!(outputs.ended(fetch, FetchEnd::NoRoom, then), None);
             assert_eq!(outputs.next(then, is_open), None);
-            then = then + ROOM_PAUSE;
+            then += ROOM_PAUSE;
         }
         // Where it has room, others follow at once.
         let (fetch, _) = outputs.next(then, is_open).expect("it is time");
