@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
+use crate::missing;
+
 /// A small file system that goes away with this.
 #[derive(Debug)]
 pub struct SmallDisk(TempDir);
@@ -23,7 +25,11 @@ impl SmallDisk {
             .arg(dir.path())
             .stderr(Stdio::null())
             .status();
-        mounted.is_ok_and(|status| status.success()).then(|| Self(dir))
+        let is_mounted = mounted.is_ok_and(|status| status.success());
+        if !is_mounted {
+            missing("this user may not mount a file system");
+        }
+        is_mounted.then(|| Self(dir))
     }
 
     /// A file that takes all room but `room_bytes`.

@@ -52,7 +52,7 @@ fn the_committed_modules_can_be_rebuilt() {
     let version = Command::new("clang").arg("--version").output();
     let version = version.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     if !version.contains("clang version 14.") || !Path::new("/usr/lib/wasm32-wasi/libc.a").exists() {
-        println!("skipped: needs clang 14 and wasi-libc (see agent/tasks/build.sh), found {version:?}");
+        idlewood_testing::missing(&format!("clang 14 and wasi-libc (see agent/tasks/build.sh), found {version:?}"));
         return;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -83,7 +83,7 @@ fn give_back_and_go_on(grid: &mut Grid, source: &str, rounds: u64, input: impl F
 #[test]
 fn a_key_press_on_x11_gives_the_machine_back() {
     let Some(display) = Display::start() else {
-        println!("SKIPPED: there is no Xvfb or no xdotool (Debian: apt install xvfb xdotool)");
+        idlewood_testing::missing("there is no Xvfb or no xdotool (Debian: apt install xvfb xdotool)");
         return;
     };
     let mut grid = Grid::prepare_one(SETTINGS);
@@ -117,7 +117,7 @@ impl Mutter {
 #[test]
 fn input_that_gnome_tells_of_gives_the_machine_back() {
     let Some(bus) = Bus::start() else {
-        println!("SKIPPED: there is no dbus-daemon");
+        idlewood_testing::missing("there is no dbus-daemon");
         return;
     };
     let mutter = Mutter(Arc::new(Mutex::new(Instant::now())));
@@ -173,7 +173,7 @@ impl Session {
 #[test]
 fn a_graphical_session_that_cannot_be_watched_is_in_use_until_its_desktop_says_otherwise() {
     let Some(bus) = Bus::start() else {
-        println!("SKIPPED: there is no dbus-daemon");
+        idlewood_testing::missing("there is no dbus-daemon");
         return;
     };
     let is_idle = Arc::new(Mutex::new(false));

@@ -37,7 +37,7 @@ impl Logind {
 #[test]
 fn a_machine_that_is_put_to_sleep_leaves_first_and_comes_back_with_its_tasks() {
     let Some(bus) = Bus::start() else {
-        println!("skipped: there is no dbus-daemon");
+        idlewood_testing::missing("there is no dbus-daemon");
         return;
     };
     let runtime = Runtime::new().expect("threads");
