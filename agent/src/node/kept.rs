@@ -144,6 +144,18 @@ struct Bag {
     needs: Vec<Pin>,
 }
 
+/// What a bag of others has here. Its results are signed with what its manifest says, which has to be here still when the disk is full
+/// and nothing can be fetched.
+#[derive(Debug, Default)]
+struct Executed {
+    /// Whether this machine holds tasks of it.
+    is_held: bool,
+    /// Results that are not acknowledged.
+    results: usize,
+    /// What was signed of it, and its manifest, from its first result on.
+    manifest: Vec<Pin>,
+}
+
 /// Follows the records.
 #[derive(Debug)]
 pub(super) struct Kept {
@@ -151,6 +163,8 @@ pub(super) struct Kept {
     /// Of it come the keys of this machine's bags.
     seed: Seed,
     outbox: BTreeMap<(BagId, u64), Output>,
+    /// Bags with tasks, or results, in the records.
+    executed: BTreeMap<BagId, Executed>,
     /// Bytes of small outputs in it.
     outbox_bytes: u64,
     /// What tasks of this machine's bags go on from.
@@ -164,9 +178,11 @@ pub(super) struct Kept {
 impl Kept {
     /// What the records of the last run speak of. Reads the manifests of this machine's bags, which blocks.
     pub(super) fn restore(blobs: &Arc<Blobs>, seed: Seed, records: &[Record]) -> Self {
-        let (outbox, checkpoints) = (BTreeMap::new(), BTreeMap::new());
+        let (outbox, checkpoints, executed) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let (over, bags, unread) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let mut kept = Self { blobs: blobs.clone(), seed, outbox, outbox_bytes: 0, checkpoints, over, bags, unread };
+        let (blobs_here, outbox_bytes) = (blobs.clone(), 0);
+        let mut kept =
+            Self { blobs: blobs_here, seed, outbox, executed, outbox_bytes, checkpoints, over, bags, unread };
         for record in records {
             if let Record::Bag { bag, .. } = record {
                 let manifest = read_manifest(blobs, bag.id).unwrap_or_else(|error| {
@@ -218,9 +234,12 @@ impl Kept {
         match change {
             Change::Put(record) => self.put(record),
             Change::Delete(RecordKey::Outbox(bag, index)) => {
-                let gone = self.outbox.remove(&(*bag, *index));
-                self.outbox_bytes -= gone.map_or(0, |output| output.record_bytes());
+                if let Some(gone) = self.outbox.remove(&(*bag, *index)) {
+                    self.outbox_bytes -= gone.record_bytes();
+                    self.note_executed(*bag, |executed| executed.results -= 1);
+                }
             }
+            Change::Delete(RecordKey::Held(bag)) => self.note_executed(*bag, |executed| executed.is_held = false),
             Change::Delete(RecordKey::Checkpoint(bag, index)) => {
                 self.checkpoints.remove(&(*bag, *index));
             }
@@ -259,6 +278,19 @@ impl Kept {
         self.unread.contains_key(&bag)
     }
 
+    /// Changes what is known of a bag that has, or had, tasks or results here. Reads its envelope once, with its first result.
+    fn note_executed(&mut self, bag: BagId, change: impl FnOnce(&mut Executed)) {
+        let executed = self.executed.entry(bag).or_default();
+        change(executed);
+        if !executed.is_held && executed.results == 0 {
+            self.executed.remove(&bag);
+        } else if executed.results > 0 && executed.manifest.is_empty() {
+            let manifest = read_envelope(&self.blobs, bag).ok().flatten().and_then(|opened| opened.manifest_blob());
+            let names = std::iter::once(bag.0).chain(manifest.map(|blob| blob.0));
+            executed.manifest = names.map(|name| Pin::new(&self.blobs, Hash::from_bytes(name))).collect();
+        }
+    }
+
     /// A bag is over: it needs nothing but its manifest.
     fn close(&mut self, bag: BagId) {
         if let Some(bag) = self.bags.get_mut(&bag) {
@@ -271,9 +303,12 @@ impl Kept {
             Record::Outbox { bag, result, .. } => {
                 let output = Output::of(&self.blobs, bag, result);
                 self.outbox_bytes += output.record_bytes();
-                let before = self.outbox.insert((bag.id, result.index), output);
-                self.outbox_bytes -= before.map_or(0, |output| output.record_bytes());
+                match self.outbox.insert((bag.id, result.index), output) {
+                    Some(before) => self.outbox_bytes -= before.record_bytes(),
+                    None => self.note_executed(bag.id, |executed| executed.results += 1),
+                }
             }
+            Record::Held { bag, .. } => self.note_executed(bag.id, |executed| executed.is_held = true),
             Record::Done { bag, result, .. } => {
                 let new = || Over { blobs: self.blobs.clone(), pins: BTreeMap::new(), lengths: Lengths::default() };
                 self.over.entry(*bag).or_insert_with(new).put(result);
@@ -286,7 +321,6 @@ impl Kept {
             Record::Bag { bag, closed: Some(_), .. } => self.close(bag.id),
             Record::Bag { .. }
             | Record::Incarnation(_)
-            | Record::Held { .. }
             | Record::Placed { .. }
             | Record::Former { .. }
             | Record::Reputation { .. }
@@ -553,6 +587,37 @@ mod tests {
         kept.apply(&Change::Delete(RecordKey::Outbox(bag, 3)));
         crowd(&blobs);
         assert!(!is_here(&blobs, second));
+    }
+
+    /// On a full disk it could not be fetched again, and the results would stay.
+    #[test]
+    fn the_manifest_that_results_are_signed_with_stays_until_they_are_acknowledged() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let blobs = Arc::new(Blobs::open(&dir.path().join("blobs"), 3000).expect("an empty directory"));
+        let gate = idlewood_trust::Gate::open(&libp2p::identity::Keypair::generate_ed25519(), None).expect("alone");
+        let bytes = manifest().encode();
+        let signed = gate.sign_bag(Envelope::of(&manifest(), &bytes).encode());
+        let signed = signed.expect("whoever is alone may submit").encode();
+        let [id, manifest] = [signed, bytes].map(|bytes| blobs.put_bytes(&bytes).expect("there is room"));
+        let bag = BagId(*id.as_bytes());
+        let Record::Bag { bag: header, .. } = record(bag, None) else { unreachable!("it is a bag") };
+        let crowd = |blobs: &Blobs| {
+            for content in 0..60 {
+                store(blobs, content);
+            }
+        };
+        let here = |blobs: &Blobs| [id, manifest].map(|hash| blobs.len(hash).is_some());
+
+        let result = TaskResult { content: SmallOutput::new(b"7"), output_bytes: 1, ..result(3, BlobId([9; 32])) };
+        let outbox = Record::Outbox { bag: header, released: WallTime(0), result };
+        // As after a restart.
+        let mut kept = Kept::restore(&blobs, Seed::from(1), &[outbox]);
+        crowd(&blobs);
+        assert_eq!(here(&blobs), [true, true]);
+        kept.apply(&Change::Delete(RecordKey::Outbox(bag, 3)));
+        crowd(&blobs);
+        assert_eq!(here(&blobs), [false, false], "nothing else needs them");
+        assert!(kept.executed.is_empty());
     }
 
     #[test]
