@@ -178,7 +178,10 @@ impl Shard {
         if !is_whole {
             (finished.success, finished.crashed) = (false, false);
         } else {
-            self.host_mut(host).store.produce(task);
+            // Its output is made where it is wanted.
+            let store = &mut self.host_mut(host).store;
+            store.produce(task);
+            store.fetch(task);
         }
         let first = FirstTask::Ran { cpu, result: TaskResult::of(task.index, 0, finished) };
         self.give(host, idlewood_machine::Event::FirstTaskEnded { bag, first }, around);
