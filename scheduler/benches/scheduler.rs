@@ -1,5 +1,5 @@
 //! How long the scheduler's arithmetic takes, by length of the queue, each next to a plain implementation:
-//! `cargo bench -p idlewood-scheduler --bench scheduler`. Figures and goals: `docs/benchmarks.md`.
+//! `cargo bench -p idlewood-scheduler --bench scheduler`. Figures and goals: `docs/lab/arithmetic.md`.
 
 #[allow(dead_code, reason = "the other benchmark uses the rest")]
 mod inputs;

@@ -83,7 +83,7 @@ enum Reproduce {
     ///
     /// Every experiment but overlay: every case and seed is a simulation of its own; the table (CSV) in the
     /// directory has it at once, summary (JSON) and figures (SVG) follow within seconds, and at the end. A run that was
-    /// interrupted goes on where it stopped. docs/experiments.md says what the experiments and columns mean.
+    /// interrupted goes on where it stopped. docs/lab/method.md says what the experiments and columns mean.
     Fairness(ExperimentArguments),
     /// How long a leaf's change takes to reach the root.
     Updates(ExperimentArguments),

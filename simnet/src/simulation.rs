@@ -196,7 +196,7 @@ impl Simulation {
         self.report()
     }
 
-    /// Has what happens from now on to each task and machine written to a file, as CSV: docs/experiments.md says what its lines are. It
+    /// Has what happens from now on to each task and machine written to a file, as CSV: docs/lab/method.md says what its lines are. It
     /// changes no result, and is the same for any number of threads. A file that is a history is replaced. Whether all of it was
     /// written says [`Self::end_history`].
     ///

@@ -225,7 +225,7 @@ fn memory_for_each_machine_is_that_of_the_process_that_had_the_most() {
     for (row, values) in [(1, ["9000000", "250000"]), (2, ["6000000", "500000"])] {
         [rows[row][peak], rows[row][per_peer]] = values;
     }
-    // As docs/experiments.md has it.
+    // As docs/lab/method.md has it.
     let check = |row: &[&str]| -> String {
         let full = rows[0].iter().zip(row).filter(|(name, cell)| **name != "check" && !cell.is_empty());
         let text: String = full.map(|(name, cell)| format!("{name}={cell}\n")).collect();
