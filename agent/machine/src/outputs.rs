@@ -23,7 +23,7 @@ const WAITING_MAX: usize = 4096;
 /// Time between a try to keep an output for which there is no room here and the next one.
 const ROOM_PAUSE: Duration = Duration::from_secs(5);
 
-/// One fetch of an output; the number is never used again.
+/// One fetch of an output; the number is never used again in one life of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FetchId(pub u64);
 
@@ -70,6 +70,8 @@ pub(crate) struct Outputs {
     waiting: VecDeque<(PeerId, VecDeque<Wanted>)>,
     waiting_count: usize,
     under_way: BTreeMap<FetchId, Wanted>,
+    /// Whether another may begin, since something was wanted or ended after none could.
+    may_begin: bool,
     /// Of these: outputs that are here already, and take no place.
     own: BTreeMap<FetchId, Wanted>,
     fetches: u64,
@@ -91,6 +93,7 @@ impl Outputs {
             return false;
         }
         self.waiting_count += 1;
+        self.may_begin = true;
         match place {
             Some(place) => self.waiting[place].1.push_back(wanted),
             None => self.waiting.push_back((from, [wanted].into())),
@@ -112,9 +115,13 @@ impl Outputs {
 
     /// Fetches as many as may be under way; `is_wanted` says whether the bag of an output is open still.
     pub(crate) fn fetch(&mut self, now: Time, is_wanted: impl Fn(&Wanted) -> bool, effects: &mut Vec<Effect>) {
+        if !self.may_begin && self.deadline().is_none_or(|at| at > now) {
+            return;
+        }
         while let Some((fetch, wanted)) = self.next(now, &is_wanted) {
             effects.push(Effect::Fetch { fetch, wanted });
         }
+        self.may_begin = false;
     }
 
     /// The next to be fetched, if another may be; it is under way until [`Outputs::ended`].
@@ -186,6 +193,7 @@ impl Outputs {
     /// A fetch has ended: the task whose output the peer is to hear of, and how. `None`: it was abandoned before, or the output
     /// waits for room.
     pub(crate) fn ended(&mut self, fetch: FetchId, end: FetchEnd, now: Time) -> Option<(TaskId, FetchEnd)> {
+        self.may_begin = true;
         let is_retried = self.retried == Some(fetch);
         self.retried = self.retried.filter(|retried| *retried != fetch);
         let wanted = self.under_way.remove(&fetch).or_else(|| self.own.remove(&fetch))?;
@@ -212,6 +220,7 @@ impl Outputs {
         }
         self.waiting.retain(|(_, of_source)| !of_source.is_empty());
         self.without_room.retain(|wanted| wanted.task.bag != bag);
+        self.may_begin = true;
         let all = self.under_way.iter().chain(&self.own);
         let gone: Vec<FetchId> = all.filter(|(_, wanted)| wanted.task.bag == bag).map(|(&fetch, _)| fetch).collect();
         for fetch in gone {

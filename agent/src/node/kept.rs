@@ -154,6 +154,8 @@ struct Executed {
     results: usize,
     /// What was signed of it, and its manifest, from its first result on.
     manifest: Vec<Pin>,
+    /// Whether what was signed could be read, so that its manifest is among them.
+    is_read: bool,
 }
 
 /// Follows the records.
@@ -278,14 +280,17 @@ impl Kept {
         self.unread.contains_key(&bag)
     }
 
-    /// Changes what is known of a bag that has, or had, tasks or results here. Reads its envelope once, with its first result.
+    /// Changes what is known of a bag that has, or had, tasks or results here. Reads its envelope with its first result, and again with the
+    /// next ones where it could not be read.
     fn note_executed(&mut self, bag: BagId, change: impl FnOnce(&mut Executed)) {
         let executed = self.executed.entry(bag).or_default();
         change(executed);
         if !executed.is_held && executed.results == 0 {
             self.executed.remove(&bag);
-        } else if executed.results > 0 && executed.manifest.is_empty() {
-            let manifest = read_envelope(&self.blobs, bag).ok().flatten().and_then(|opened| opened.manifest_blob());
+        } else if executed.results > 0 && !executed.is_read {
+            let opened = read_envelope(&self.blobs, bag).ok().flatten();
+            executed.is_read = opened.is_some();
+            let manifest = opened.and_then(|opened| opened.manifest_blob());
             let names = std::iter::once(bag.0).chain(manifest.map(|blob| blob.0));
             executed.manifest = names.map(|name| Pin::new(&self.blobs, Hash::from_bytes(name))).collect();
         }

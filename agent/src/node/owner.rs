@@ -232,8 +232,9 @@ impl Driver {
         tracing::info!(reason, cpu_percent = judgement.cpu_percent, takes_work = judgement.takes_work, "owner's state");
         self.owner.takes_work = judgement.takes_work;
         self.feed(if judgement.takes_work { Event::OwnerLeft } else { Event::OwnerReturned { stands_still } });
-        if judgement.reason == Some(Reason::DiskFull) {
-            // What has not begun may begin elsewhere at once: nobody knows when there will be room here.
+        let finishes = self.owner.orders.finish && !judgement.takes_work && !stands_still;
+        if judgement.reason == Some(Reason::DiskFull) || finishes {
+            // Tasks that have not begun may begin elsewhere at once: nobody knows when there will be room here.
             self.feed(Event::Vacate);
         }
         self.keep_to_limits();

@@ -283,7 +283,15 @@ impl Store {
         })?;
         tell(&recovered.findings);
         let (size_bytes, live_bytes) = (recovered.size_bytes, live_bytes(&recovered.records));
-        if rebuild::is_due(size_bytes, live_bytes, thresholds.rebuild_bytes_min) {
+        // What sled has not heard of yet goes to it first, which must not fail for want of room: it would be of no use then.
+        let pending_bytes: u64 = recovered
+            .pending
+            .iter()
+            .map(|(key, record)| (key.len() + record.as_ref().map_or(0, Vec::len)) as u64)
+            .sum();
+        let room_bytes = thresholds.free_bytes_min + 4 * (pending_bytes + live_bytes);
+        let has_room = disk::free_bytes(dir).is_none_or(|free_bytes| free_bytes >= room_bytes);
+        if has_room && rebuild::is_due(size_bytes, live_bytes, thresholds.rebuild_bytes_min) {
             // sled may not have heard of what the journal alone has: removals above all.
             let pending = std::mem::take(&mut recovered.pending);
             let rebuilt = recovered.database.checkpoint(pending.clone(), recovered.count);

@@ -54,10 +54,10 @@ impl Suspension {
     /// No task begins from now on. False where that was so already, and what has begun went on, or did not, as now.
     pub(super) fn begin(&mut self, stands_still: bool, now: Time) -> bool {
         let was_suspended = std::mem::replace(&mut self.is_suspended, true);
-        self.vacates_soon = false;
         if was_suspended && self.stands_still == stands_still {
             return false;
         }
+        self.vacates_soon = false;
         // What has begun has a vacate time from when it stands still. Where it goes on instead, what still waits with a checkpoint has
         // had its own, and what was packed of it is not taken any more.
         let after = if was_suspended && !stands_still { Duration::ZERO } else { self.vacate_after };

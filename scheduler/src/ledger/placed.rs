@@ -157,7 +157,8 @@ impl Placed {
             !placement.withdrawn && (placement.executor.incarnation, placement.version) == said
         };
         let known = self.by_executor.get_mut(&executor.peer).filter(is_known);
-        known.map(|placement| placement.until = until).is_some()
+        // The submitter's patience may have become shorter since; what it has promised holds.
+        known.map(|placement| placement.until = placement.until.max(until)).is_some()
     }
 
     /// All leases last until then.

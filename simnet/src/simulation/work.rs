@@ -47,10 +47,20 @@ impl Shard {
 
     /// What comes of a task that has run for as long as it takes.
     fn finished(&mut self, host: HostIndex, task: TaskId, work_mops: f64, around: &Surroundings) -> Finished {
-        let machine = self.host_mut(host);
-        let liar = machine.lies.then_some(host);
-        let ending = machine.ending(&around.scenario);
+        let ending = self.host_mut(host).ending(&around.scenario);
         self.tell(host, News::Ended { task, ending });
+        self.outcome_of(host, task, work_mops, ending, around)
+    }
+
+    fn outcome_of(
+        &self,
+        host: HostIndex,
+        task: TaskId,
+        work_mops: f64,
+        ending: Ending,
+        around: &Surroundings,
+    ) -> Finished {
+        let liar = self.host(host).lies.then_some(host);
         Finished {
             success: ending == Ending::Success,
             crashed: ending == Ending::Crash,
@@ -174,27 +184,28 @@ impl Shard {
     ) {
         let task = TaskId { bag, index: 0 };
         let work_mops = cpu.as_secs_f64() * self.host(host).speed_mops;
-        let mut finished = self.finished(host, task, work_mops, around);
-        if !is_whole {
-            (finished.success, finished.crashed) = (false, false);
-        } else {
+        let finished = if is_whole {
             // Its output is made where it is wanted.
             let store = &mut self.host_mut(host).store;
             store.produce(task);
             store.fetch(task);
-        }
+            self.finished(host, task, work_mops, around)
+        } else {
+            self.tell(host, News::Stopped(task));
+            self.outcome_of(host, task, work_mops, Ending::Failure, around)
+        };
         let first = FirstTask::Ran { cpu, result: TaskResult::of(task.index, 0, finished) };
         self.give(host, idlewood_machine::Event::FirstTaskEnded { bag, first }, around);
     }
 }
 
-/// The content address of a simulated output, or of what this machine says instead.
 /// An output that goes with its result, as agents send them: zeros, whatever the hash is of, since nobody looks at them here.
 fn small_output(bytes: u64) -> Option<SmallOutput> {
     let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= OUTPUT_IN_RESULT_BYTES_MAX)?;
     SmallOutput::new(&[0; OUTPUT_IN_RESULT_BYTES_MAX][..bytes])
 }
 
+/// The content address of a simulated output, or of what this machine says instead.
 fn output_of(task: TaskId, liar: Option<HostIndex>) -> BlobId {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&task.bag.0);
