@@ -7,7 +7,8 @@
 //! Parts own their fields: `outputs` decides which outputs of its bags a machine fetches, and when; `measuring` whose first task
 //! runs to show how long a task takes.
 //!
-//! Left out so far, and decided in the agent: what a worker is given ahead, how results are batched, the order of writes.
+//! Left out so far, and decided in the agent: what a worker is given ahead, how results are batched, the order of writes, whether the
+//! owner lets tasks run, and that a machine with a full disk, or one that finishes, hands its tasks back at once.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

@@ -70,10 +70,11 @@ pub(crate) struct Outputs {
     waiting: VecDeque<(PeerId, VecDeque<Wanted>)>,
     waiting_count: usize,
     under_way: BTreeMap<FetchId, Wanted>,
-    /// Whether another may begin, since something was wanted or ended after none could.
+    /// Whether another fetch may begin: an output was wanted, or a fetch ended, since the last one that could not begin.
     may_begin: bool,
-    /// Of these: outputs that are here already, and take no place.
+    /// Fetches of outputs that this machine made itself: they only have to be made durable, and take no place.
     own: BTreeMap<FetchId, Wanted>,
+    /// Number of the last fetch.
     fetches: u64,
     /// Outputs for which there was no room at their last try.
     without_room: Vec<Wanted>,

@@ -144,8 +144,8 @@ struct Bag {
     needs: Vec<Pin>,
 }
 
-/// What a bag of others has here. Its results are signed with what its manifest says, which has to be here still when the disk is full
-/// and nothing can be fetched.
+/// A bag of which this machine has run tasks. The agent signs its results with what its manifest says, so the manifest stays here as
+/// long as there are results: on a full disk the agent could not fetch it again.
 #[derive(Debug, Default)]
 struct Executed {
     /// Whether this machine holds tasks of it.
