@@ -331,12 +331,13 @@ fn what_is_removed_and_held_counts_for_native_programs() {
     assert_eq!(setup.outcome_of_script("exec 3<>held; rm held; head -c 900000 /dev/zero >&3; sleep 2.5"), exit(0));
 }
 
-/// Only root is told how large a file is of which nothing but mappings are left.
+/// Only root is told how large a file is of which nothing but mappings are left. The `:` after the shell's `sleep` keeps the
+/// shell, and what it maps: without it the shell becomes the `sleep`, which may start after `mine` is gone.
 #[test]
 fn what_is_removed_and_mapped_is_measured_or_counts_as_over() {
     let mut setup = Setup::new(1);
     let map = "cp $(ldd /bin/bash | grep -o '/[^ ]*/libc.so[^ ]*') mine; \
-               LD_PRELOAD=$PWD/mine bash -c ': >ready; sleep 1000' & until [ -e ready ]; do :; done; rm mine; \
+               LD_PRELOAD=$PWD/mine bash -c ': >ready; sleep 1000; :' & until [ -e ready ]; do :; done; rm mine; \
                head -c 2000000 /dev/zero >more; sleep 1000";
     // Each of the two is within it.
     let job = Job { disk_bytes: mib(3), ..setup.script(map, &[]) };
