@@ -106,21 +106,22 @@ impl Groups {
         prepared.map_err(|why| no_groups(&why))
     }
 
-    /// Removes what an agent left that was killed. A group with processes in it stays.
+    /// Removes the groups of agents that were killed. A group stays while there are processes in it, or while the agent that made
+    /// it runs: that agent is about to put a task into it.
     fn sweep(&self) {
         let (Place::Unified(own) | Place::Separate { memory: own, .. }) = &self.place;
         let pids = if let Place::Separate { pids: Some(pids), .. } = &self.place { Some(pids) } else { None };
         for directory in [Some(own), pids].into_iter().flatten() {
             let names = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.file_name());
-            for name in names.filter(|name| name.to_string_lossy().starts_with(PREFIX)) {
-                // One that is used, or is another's: it stays.
+            for name in names.filter(|name| is_abandoned(&name.to_string_lossy())) {
+                // The system refuses this for a group with processes.
                 drop(fs::remove_dir(directory.join(name)));
             }
         }
     }
 
     fn make(&self, memory_bytes: u64) -> io::Result<Member> {
-        let name = format!("{PREFIX}{}-{}", std::process::id(), self.next.fetch_add(1, Ordering::Relaxed));
+        let name = name(std::process::id(), self.next.fetch_add(1, Ordering::Relaxed));
         let member = match &self.place {
             Place::Unified(own) => Member { memory: own.join(&name), pids: None },
             Place::Separate { memory, pids } => {
@@ -197,6 +198,18 @@ fn limit_separate(member: &Member, most: u64) -> io::Result<()> {
     let Some(pids) = &member.pids else { return Ok(()) };
     fs::create_dir(pids)?;
     write(pids, "pids.max", &TASKS_SYSTEM_MAX.to_string())
+}
+
+/// The name of a group: it tells which agent made it.
+fn name(agent: u32, number: u64) -> String {
+    format!("{PREFIX}{agent}-{number}")
+}
+
+/// Whether this is the name of a group whose agent has ended. One with the number of this process is of an earlier process of that
+/// number.
+fn is_abandoned(name: &str) -> bool {
+    let Some((agent, _)) = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-')) else { return false };
+    agent.parse() == Ok(std::process::id()) || agent.parse::<u32>().is_ok() && !Path::new("/proc").join(agent).exists()
 }
 
 /// Says whether it is gone.
@@ -311,6 +324,20 @@ mod tests {
         assert_eq!(found(Some("cpu")), None);
         assert_eq!(own_group("", OWN, None), None);
         assert_eq!(own_group(MOUNTS, "", None), None);
+    }
+
+    #[test]
+    fn groups_of_agents_that_run_are_not_abandoned() {
+        let mut other = std::process::Command::new("sleep").arg("1000").spawn().expect("there is sleep");
+        let of_other = name(other.id(), 3);
+        assert!(!is_abandoned(&of_other), "its agent is about to put a task into it");
+        other.kill().expect("ours");
+        other.wait().expect("ours");
+        assert!(is_abandoned(&of_other));
+        assert!(is_abandoned(&name(std::process::id(), 0)), "this process has made none yet");
+        for of_nobody in ["idlewood-", "idlewood-agent", "idlewood-x-1", "session-7-1", "idlewood.service"] {
+            assert!(!is_abandoned(of_nobody), "{of_nobody}");
+        }
     }
 
     /// What is read of one in which a process was ended for want of memory, of either version.
