@@ -6,45 +6,21 @@
 //! everyday test finds it. No libFuzzer: it needs a nightly compiler and a C++ one.
 #![allow(clippy::disallowed_methods, reason = "a test that runs for a given time")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use idlewood_scheduler::queue::{Entry, Load};
 use idlewood_scheduler::summary::{ENCODED_BYTES_MAX, Summary, pack, unpack};
+use idlewood_testing::Counting;
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, RngExt, SeedableRng};
 
 /// What decoding may take at most beside its input, as the documentation of `Summary::decode` has it.
 const DECODE_BYTES_MAX: usize = 700 * 1024;
 
-/// Counts what is allocated.
-struct Counting;
-
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-#[expect(unsafe_code, reason = "an allocator is unsafe to implement; this one only counts")]
-// SAFETY: every call goes to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let live = LIVE.fetch_add(layout.size(), Relaxed) + layout.size();
-        PEAK.fetch_max(live, Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Counting = Counting::new();
 
 fn corpus_directory() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/corpus")
@@ -65,12 +41,11 @@ fn corpus() -> Vec<(String, Vec<u8>)> {
 fn check(base: &[u8], bytes: &[u8], measured: bool) -> Vec<Vec<u8>> {
     // What a child was heard to say before, if anything.
     let base = unpack(None, base);
-    let before = LIVE.load(Relaxed);
-    PEAK.store(before, Relaxed);
+    let before = ALLOCATOR.restart_peak();
     let read = Summary::decode(bytes);
     let applied = base.as_ref().and_then(|base| unpack(Some(base), bytes));
     if measured {
-        let taken = PEAK.load(Relaxed).saturating_sub(before);
+        let taken = ALLOCATOR.peak().saturating_sub(before);
         assert!(taken <= DECODE_BYTES_MAX, "decoding took {taken} bytes");
     }
     let mut accepted = Vec::new();

@@ -3,10 +3,8 @@
 //!
 //! In each test the agent's network stays up and serves another machine, at once.
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -14,6 +12,7 @@ use idlewood_blobs::Blobs;
 use idlewood_net::{ChunkError, NetConfig, NetEvent, NetHandle, Wanted, join};
 use idlewood_overlay::Contact;
 use idlewood_scheduler::BagId;
+use idlewood_testing::Counting;
 use idlewood_trust::{Gate, Membership, Offer, Role, identity, now_s};
 use libp2p::core::Endpoint;
 use libp2p::core::transport::{DialOpts, PortUse, Transport as _};
@@ -26,29 +25,8 @@ use tokio::sync::{Mutex, MutexGuard, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Counts what is allocated.
-struct Counting;
-
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-
-#[expect(unsafe_code, reason = "an allocator is unsafe to implement; this one only counts")]
-// SAFETY: every call goes to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.fetch_add(layout.size(), Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Counting = Counting::new();
 
 const WAIT: Duration = Duration::from_secs(20);
 const MIB: usize = 1 << 20;
@@ -342,7 +320,7 @@ async fn streams_that_are_opened_and_never_used_take_little() {
     let mut stage = Stage::set().await;
     let mut evil = stage.connect().await;
     stage.serves_others().await;
-    let before = LIVE.load(Relaxed);
+    let before = ALLOCATOR.live();
     for _ in 0..128 {
         evil.open(NOTHING, &line(MULTISTREAM)).await.unwrap();
     }
@@ -351,7 +329,7 @@ async fn streams_that_are_opened_and_never_used_take_little() {
         evil.open(NOTHING, &filler).await.unwrap();
     }
     stage.serves_others().await;
-    let taken = LIVE.load(Relaxed).saturating_sub(before + filler.len());
+    let taken = ALLOCATOR.live().saturating_sub(before + filler.len());
     println!("{} KiB for 128 streams that wait and 600 that are full", taken >> 10);
     assert!(taken < 40 * MIB, "{} MiB", taken / MIB);
     while evil.farewells == 0 {
@@ -364,7 +342,7 @@ async fn streams_that_are_opened_and_never_used_take_little() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frames_that_yamux_does_not_have_end_their_connection_alone() {
     let mut stage = Stage::set().await;
-    let before = LIVE.load(Relaxed);
+    let before = ALLOCATOR.live();
     let begin = line(MULTISTREAM);
 
     // Nobody reads what comes after the name of a protocol that never ends.
@@ -407,7 +385,7 @@ async fn frames_that_yamux_does_not_have_end_their_connection_alone() {
     while evil.turn().await {}
 
     stage.serves_others().await;
-    let taken = LIVE.load(Relaxed).saturating_sub(before);
+    let taken = ALLOCATOR.live().saturating_sub(before);
     assert!(taken < 16 * MIB, "{} MiB", taken / MIB);
 }
 
@@ -427,13 +405,13 @@ async fn who_asks_for_other_protocols_is_told_that_there_are_none() {
         assert!(answer.is_empty() || answer == line(MULTISTREAM), "{garbage:02x?}: {answer:02x?}");
     }
     // Each is denied; who asks does not listen.
-    let before = LIVE.load(Relaxed);
+    let before = ALLOCATOR.live();
     let names = [line(MULTISTREAM), line("/none").repeat(500)].concat();
     for _ in 0..32 {
         evil.open(NOTHING, &names).await.unwrap();
         stage.serves_others().await;
     }
-    let taken = LIVE.load(Relaxed).saturating_sub(before);
+    let taken = ALLOCATOR.live().saturating_sub(before);
     assert!(taken < 8 * MIB, "{} KiB", taken >> 10);
     assert_eq!(stage.protocol_errors(), 0, "none of it was a frame of ours");
 }
@@ -446,7 +424,7 @@ async fn what_a_request_announces_costs_nothing() {
     let begin = [line(MULTISTREAM), line(&stage.name("peer/2", 8))].concat();
     // CBOR: a map of one, "Message", and a byte string of 4 GiB less one, or of 8 EiB.
     let lengths: [&[u8]; 2] = [b"\x5a\xff\xff\xff\xff", b"\x5b\x7f\xff\xff\xff\xff\xff\xff\xff"];
-    let before = LIVE.load(Relaxed);
+    let before = ALLOCATOR.live();
     for (number, length) in (1..).zip(lengths) {
         let request = [&begin, &b"\xa1\x67Message"[..], length, &[0]].concat();
         let stream = evil.open(FIN, &request).await.unwrap();
@@ -457,7 +435,7 @@ async fn what_a_request_announces_costs_nothing() {
         }
     }
     stage.serves_others().await;
-    let taken = LIVE.load(Relaxed).saturating_sub(before);
+    let taken = ALLOCATOR.live().saturating_sub(before);
     assert!(taken < 8 * MIB, "{} KiB for 96 requests that do not go on", taken >> 10);
     assert_eq!(evil.farewells, 0);
 }
@@ -478,7 +456,7 @@ async fn answers_that_are_too_long_or_never_come_are_given_up() {
         Some([chunk(4, b"\x5a\xff\xff\xff\xff"), vec![1; 4 * WINDOW]].concat()),
         None,
     ];
-    let before = LIVE.load(Relaxed);
+    let before = ALLOCATOR.live();
     for (number, answer) in (1..).zip(answers) {
         let net = stage.victim.net.clone();
         let to = peer.clone();
@@ -506,6 +484,6 @@ async fn answers_that_are_too_long_or_never_come_are_given_up() {
         }
     }
     stage.serves_others().await;
-    let taken = LIVE.load(Relaxed).saturating_sub(before);
+    let taken = ALLOCATOR.live().saturating_sub(before);
     assert!(taken < 8 * MIB, "{} KiB", taken >> 10);
 }

@@ -1,38 +1,14 @@
 //! What hostile manifests and outputs take in memory while they are decoded.
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use idlewood_overlay::PeerId;
 use idlewood_scheduler::BlobId;
+use idlewood_testing::Counting;
 use idlewood_trust::manifest::{Entry, Input, MANIFEST_VERSION, Manifest, TaskOutput};
 
-/// Counts what is allocated.
-struct Counting;
-
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-#[expect(unsafe_code, reason = "an allocator is unsafe to implement; this one only counts")]
-// SAFETY: every call goes to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let live = LIVE.fetch_add(layout.size(), Relaxed) + layout.size();
-        PEAK.fetch_max(live, Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Counting = Counting::new();
 
 fn manifest() -> Manifest {
     Manifest {
@@ -68,10 +44,9 @@ fn stuffed(encoded: &[u8], name: &str, head: u8, count: u32, items: &[u8]) -> Ve
 
 /// The most memory that `decode` takes at one time.
 fn peak(decode: impl FnOnce()) -> usize {
-    let before = LIVE.load(Relaxed);
-    PEAK.store(before, Relaxed);
+    let before = ALLOCATOR.restart_peak();
     decode();
-    PEAK.load(Relaxed) - before
+    ALLOCATOR.peak() - before
 }
 
 /// All in one test, so that nothing else allocates meanwhile.
