@@ -7,7 +7,8 @@
 //!
 //! What is counted is what the system says of the processes: processor time and bytes written of each agent and its
 //! workers from before the submission to the last acknowledgement, and of this program in the same time, which is the
-//! client. Left out: starting and ending the agents, and looking at the results.
+//! client. After that the first ten results are asked for, and the submitter is killed and started again until it knows the
+//! bag. Left out of the processor time: starting and ending the agents, looking at the results, the restart.
 
 mod processes;
 
@@ -36,6 +37,10 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(120);
 const AGENTS_MAX: u32 = 16;
 /// How often the agents are asked how far they are, and their memory is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// How long the submitter may take to start again: a million results take some ten seconds.
+const RESTART_TIMEOUT: Duration = Duration::from_secs(600);
+/// Results that are asked for as `bag get --index 0-9` does.
+const FIRST_RESULTS: std::ops::RangeInclusive<u64> = 0..=9;
 /// Speed of a slot, Mop/s: measuring it would only take time, since no task declares its work.
 const SPEED_MOPS: f64 = 1000.0;
 
@@ -119,6 +124,10 @@ pub struct Report {
     /// with a length only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub efficiency: Option<f64>,
+    /// From the request for the results of the first ten tasks to the answer.
+    pub first_results_s: f64,
+    /// From the start of the submitter, which was killed, until it says that the bag has succeeded.
+    pub restart_s: f64,
     /// Processor time of this client in `cpu_us_per_task`, in µs.
     pub client_cpu_us_per_task: f64,
     /// The agents, the submitter first.
@@ -162,6 +171,10 @@ pub fn run(options: &BenchOptions) -> anyhow::Result<Report> {
             bytes_written: usage.bytes_written,
         });
     }
+    let duplicates = client.bag(&bag.id)?.bag.duplicates;
+    let first_results_s = time_first_results(&client, &bag.id, options.tasks)?;
+    show.line("killing the submitter and starting it again");
+    let restart_s = time_restart(&mut grid, &bag.id, &interrupt)?;
     let all: Duration = spent.agents.iter().map(|usage| usage.agent_cpu + usage.workers_cpu).sum();
     let slot_s = (makespan_s - first_start_s) * f64::from(options.agents);
     let report = Report {
@@ -178,13 +191,44 @@ pub fn run(options: &BenchOptions) -> anyhow::Result<Report> {
         makespan_s,
         peak_rss_bytes: spent.peak_rss_bytes,
         bytes_written: spent.agents.iter().map(|usage| usage.bytes_written).sum(),
-        duplicates: client.bag(&bag.id)?.bag.duplicates,
+        duplicates,
         efficiency: options.task.span().map(|span| options.tasks as f64 * span.as_secs_f64() / slot_s),
+        first_results_s,
+        restart_s,
         client_cpu_us_per_task: per_task(spent.client_cpu, options.tasks),
         agents,
     };
     grid.stop();
     Ok(report)
+}
+
+/// Seconds that the results of the first tasks take.
+fn time_first_results(client: &Client, bag: &str, tasks: u64) -> anyhow::Result<f64> {
+    let (begin, mut found) = (Instant::now(), 0);
+    client.each_result(bag, FIRST_RESULTS, |_| found += 1)?;
+    let seconds = begin.elapsed().as_secs_f64();
+    ensure!(found == tasks.min(FIRST_RESULTS.count() as u64), "{found} of the first results were found");
+    Ok(seconds)
+}
+
+/// Seconds that the submitter takes from its start, after it was killed, until it says that the bag has succeeded.
+fn time_restart(grid: &mut Grid, bag: &str, interrupt: &Interrupt) -> anyhow::Result<f64> {
+    grid.agents[0].kill();
+    let begin = Instant::now();
+    grid.restart(0, interrupt)?;
+    loop {
+        interrupt.check()?;
+        // While the agent starts it does not answer.
+        let known = grid.agents[0].client().and_then(|client| Ok(client.bag(bag)?));
+        match known {
+            Ok(known) => {
+                ensure!(known.bag.state == BagState::Succeeded, "after a restart the bag is {:?}", known.bag.state);
+                return Ok(begin.elapsed().as_secs_f64());
+            }
+            Err(error) => ensure!(begin.elapsed() < RESTART_TIMEOUT, "the submitter does not start again: {error:#}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 fn per_task(cpu: Duration, tasks: u64) -> f64 {

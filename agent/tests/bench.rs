@@ -56,6 +56,8 @@ fn five_hundred_tasks_are_counted_and_nothing_is_left() {
         "peak_rss_bytes",
         "bytes_written",
         "makespan_s",
+        "first_results_s",
+        "restart_s",
         "client_cpu_us_per_task",
     ] {
         assert!(report[field].as_f64().is_some_and(|number| number >= 0.0), "{field}: {report}");

@@ -48,6 +48,8 @@ fn print(report: &Report) -> io::Result<()> {
         ("all acknowledged", output::duration(report.makespan_s)),
         ("memory", format!("{} at most", output::bytes(report.peak_rss_bytes))),
         ("written", output::bytes(report.bytes_written)),
+        ("results 0 to 9", format!("{:.1} ms", report.first_results_s * 1e3)),
+        ("start after a kill", output::duration(report.restart_s)),
         ("duplicates", output::count(report.duplicates, "result")),
     ];
     if let Some(efficiency) = report.efficiency {

@@ -182,9 +182,9 @@ impl Grid {
 
     /// Starts a killed agent again, on its old state directory.
     pub(crate) fn restart(&mut self, number: usize, interrupt: &Interrupt) -> anyhow::Result<()> {
-        let other = self.agents.iter().position(|agent| agent.process.is_some()).context("no agent is left")?;
-        let bootstrap = wait_for_agent(&self.agents[other], interrupt)?;
-        let process = self.spawn(&self.agents[number].directory, Some(&bootstrap))?;
+        let other = self.agents.iter().find(|agent| agent.process.is_some());
+        let bootstrap = other.map(|other| wait_for_agent(other, interrupt)).transpose()?;
+        let process = self.spawn(&self.agents[number].directory, bootstrap.as_deref())?;
         self.agents[number].process = Some(process);
         Ok(())
     }
