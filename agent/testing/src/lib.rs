@@ -1,5 +1,5 @@
-//! What the tests of several crates of the agent share: hostile bytes for their decoders (`fuzz`), disks that are full
-//! (`small_disk`), and tests that something is missing for (`missing`). Only ever a dev-dependency.
+//! Helpers for tests of the agent's crates: hostile bytes for decoders (`fuzz`), full disks (`small_disk`), and tests
+//! that lack a requirement (`missing`). Only ever a dev-dependency.
 
 mod fuzz;
 mod missing;
