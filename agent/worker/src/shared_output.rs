@@ -1,10 +1,10 @@
-//! The first bytes of a task's standard output and error, in memory that its worker shares with the agent.
+//! The beginning of a task's standard output and error, in memory that its worker shares with the agent.
 //!
-//! Most small tasks print little, and a file for each costs more than they do. What fits here needs none, and is there also when
-//! the worker is killed the moment after. What is more goes to files (`output`), and these bytes with it.
+//! Most small tasks print little, and a file for each costs more than they do. Output that fits here needs none, and
+//! survives a worker that is killed a moment later. Longer output goes to files (`output`), together with these bytes.
 //!
-//! The memory begins with the number of the job that they are of and the lengths of both, so that what an earlier job of the worker wrote is
-//! never taken for this one's.
+//! The memory begins with the number of the job and the lengths of both streams, so that output of the worker's earlier
+//! job is never taken for this one's.
 
 use std::fs::File;
 use std::io;
@@ -15,12 +15,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::fs::MemfdFlags;
 use serde::{Deserialize, Serialize};
 
-/// Most bytes of each stream. Our choice: what an output that travels with its result can be.
-pub(super) const SAID_BYTES_MAX: usize = 4096;
+/// Most bytes of each stream. Our choice: the size of an output that travels with its result.
+pub(super) const SHARED_BYTES_MAX: usize = 4096;
 /// Number of the job, and two lengths.
 const HEADER_BYTES: usize = 16;
 
-/// What a task wrote to its standard output and error, where that is in no file.
+/// A task's standard output and error, if they are in no file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Streams {
     /// Standard output.
@@ -32,29 +32,29 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// What a worker says of it, which may say anything.
+    /// Bounds a worker's report, which may contain anything.
     pub(super) fn within_bounds(mut self) -> Self {
-        self.stdout.truncate(SAID_BYTES_MAX);
-        self.stderr.truncate(SAID_BYTES_MAX);
+        self.stdout.truncate(SHARED_BYTES_MAX);
+        self.stderr.truncate(SHARED_BYTES_MAX);
         self
     }
 }
 
-/// One of the two.
+/// A standard stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Stream {
     Stdout,
     Stderr,
 }
 
-/// The memory, as the agent has it.
+/// The memory, on the agent's side.
 #[derive(Debug)]
-pub(super) struct Heard(File);
+pub(super) struct SharedOutputReader(File);
 
-impl Heard {
+impl SharedOutputReader {
     /// New memory for a worker.
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self(rustix::fs::memfd_create("said", MemfdFlags::CLOEXEC)?.into()))
+        Ok(Self(rustix::fs::memfd_create("output", MemfdFlags::CLOEXEC)?.into()))
     }
 
     /// Another handle to it, for the worker.
@@ -62,7 +62,7 @@ impl Heard {
         Ok(self.0.try_clone()?.into())
     }
 
-    /// What the job of this number has written; nothing where another was the last to write.
+    /// The output of the job of this number; empty if another job was the last to write.
     pub(super) fn of(&self, number: u64) -> Streams {
         let mut header = [0; HEADER_BYTES];
         if self.0.read_exact_at(&mut header, 0).is_err() || header[..8] != number.to_le_bytes() {
@@ -71,26 +71,26 @@ impl Heard {
         let read = |stream: Stream| {
             let at = 8 + 4 * stream as usize;
             let length = u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-            let mut bytes = vec![0; (length as usize).min(SAID_BYTES_MAX)];
+            let mut bytes = vec![0; (length as usize).min(SHARED_BYTES_MAX)];
             self.0.read_exact_at(&mut bytes, place(stream)).map_or_else(|_| Vec::new(), |()| bytes)
         };
         Streams { stdout: read(Stream::Stdout), stderr: read(Stream::Stderr) }
     }
 }
 
-/// Where the bytes of a stream begin.
+/// Offset of a stream's bytes.
 fn place(stream: Stream) -> u64 {
-    (HEADER_BYTES + stream as usize * SAID_BYTES_MAX) as u64
+    (HEADER_BYTES + stream as usize * SHARED_BYTES_MAX) as u64
 }
 
-/// The memory, as the worker has it.
+/// The memory, on the worker's side.
 #[derive(Debug)]
-pub(super) struct Said {
+pub(super) struct SharedOutput {
     file: File,
     now: Mutex<(u64, Streams)>,
 }
 
-impl Said {
+impl SharedOutput {
     pub(super) fn new(handle: OwnedFd) -> Self {
         Self { file: handle.into(), now: Mutex::default() }
     }
@@ -99,36 +99,36 @@ impl Said {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The job of this number begins, and has written nothing.
+    /// The job of this number begins, without output.
     pub(super) fn begin(&self, number: u64) {
         *self.now() = (number, Streams::default());
     }
 
-    /// What the job has written here, which is over.
+    /// The output of the job, which is over.
     pub(super) fn end(&self) -> Streams {
         std::mem::take(&mut self.now().1)
     }
 
-    /// Adds bytes to a stream; whether they have room.
+    /// Adds bytes to a stream; false if there is no room.
     pub(super) fn add(&self, stream: Stream, bytes: &[u8]) -> io::Result<bool> {
         let (number, streams) = &mut *self.now();
-        let said = bytes_of(streams, stream);
-        let before = said.len();
-        if before + bytes.len() > SAID_BYTES_MAX {
+        let buffer = bytes_of(streams, stream);
+        let before = buffer.len();
+        if before + bytes.len() > SHARED_BYTES_MAX {
             return Ok(false);
         }
-        said.extend_from_slice(bytes);
+        buffer.extend_from_slice(bytes);
         self.file.write_all_at(bytes, place(stream) + before as u64)?;
         self.write_header(*number, streams)?;
         Ok(true)
     }
 
-    /// What a stream has had so far, which goes to a file now.
+    /// The stream's bytes, to be moved to a file.
     pub(super) fn take(&self, stream: Stream) -> Vec<u8> {
         std::mem::take(bytes_of(&mut self.now().1, stream))
     }
 
-    /// What was taken is in its file.
+    /// Clears the bytes that were moved to a file.
     pub(super) fn forget_taken(&self) -> io::Result<()> {
         let (number, streams) = &*self.now();
         self.write_header(*number, streams)
@@ -155,37 +155,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_agent_reads_what_the_running_job_wrote_and_nothing_of_another() {
-        let heard = Heard::new().expect("memory");
-        let said = Said::new(heard.handle().expect("a handle"));
-        assert_eq!(heard.of(0), Streams::default(), "nobody has written yet");
-        said.begin(7);
-        assert!(said.add(Stream::Stdout, b"one ").expect("memory"));
-        assert!(said.add(Stream::Stderr, b"two").expect("memory"));
-        assert!(said.add(Stream::Stdout, b"three").expect("memory"));
+    fn the_agent_reads_output_of_the_running_job_alone() {
+        let reader = SharedOutputReader::new().expect("memory");
+        let writer = SharedOutput::new(reader.handle().expect("a handle"));
+        assert_eq!(reader.of(0), Streams::default(), "nobody has written yet");
+        writer.begin(7);
+        assert!(writer.add(Stream::Stdout, b"one ").expect("memory"));
+        assert!(writer.add(Stream::Stderr, b"two").expect("memory"));
+        assert!(writer.add(Stream::Stdout, b"three").expect("memory"));
         let streams = Streams { stdout: b"one three".to_vec(), stderr: b"two".to_vec() };
-        assert_eq!(heard.of(7), streams);
-        assert_eq!(heard.of(8), Streams::default());
-        assert_eq!(said.end(), streams);
-        // The next job is killed before it writes anything.
-        said.begin(8);
-        assert_eq!((heard.of(8), heard.of(7)), (Streams::default(), streams));
-        assert!(said.add(Stream::Stdout, &[1; SAID_BYTES_MAX]).expect("memory"));
-        assert!(!said.add(Stream::Stdout, &[1]).expect("memory"), "there is no room for one more");
-        assert_eq!(heard.of(8).stdout.len(), SAID_BYTES_MAX);
-        assert_eq!(said.take(Stream::Stdout).len(), SAID_BYTES_MAX);
-        said.forget_taken().expect("memory");
-        assert_eq!(heard.of(8), Streams::default());
+        assert_eq!(reader.of(7), streams);
+        assert_eq!(reader.of(8), Streams::default());
+        assert_eq!(writer.end(), streams);
+        // The next job is killed before it writes.
+        writer.begin(8);
+        assert_eq!((reader.of(8), reader.of(7)), (Streams::default(), streams));
+        assert!(writer.add(Stream::Stdout, &[1; SHARED_BYTES_MAX]).expect("memory"));
+        assert!(!writer.add(Stream::Stdout, &[1]).expect("memory"), "there is no room for one more");
+        assert_eq!(reader.of(8).stdout.len(), SHARED_BYTES_MAX);
+        assert_eq!(writer.take(Stream::Stdout).len(), SHARED_BYTES_MAX);
+        writer.forget_taken().expect("memory");
+        assert_eq!(reader.of(8), Streams::default());
     }
 
     #[test]
-    fn a_worker_that_writes_nonsense_there_is_heard_within_bounds() {
-        let heard = Heard::new().expect("memory");
-        let file = File::from(heard.handle().expect("a handle"));
-        file.write_all_at(&[0xff; 3 * SAID_BYTES_MAX], 0).expect("memory");
-        let streams = heard.of(u64::MAX);
-        assert_eq!((streams.stdout.len(), streams.stderr.len()), (SAID_BYTES_MAX, SAID_BYTES_MAX));
+    fn nonsense_in_the_shared_memory_is_read_within_bounds() {
+        let reader = SharedOutputReader::new().expect("memory");
+        let file = File::from(reader.handle().expect("a handle"));
+        file.write_all_at(&[0xff; 3 * SHARED_BYTES_MAX], 0).expect("memory");
+        let streams = reader.of(u64::MAX);
+        assert_eq!((streams.stdout.len(), streams.stderr.len()), (SHARED_BYTES_MAX, SHARED_BYTES_MAX));
         file.set_len(20).expect("memory");
-        assert_eq!(heard.of(u64::MAX), Streams::default());
+        assert_eq!(reader.of(u64::MAX), Streams::default());
     }
 }
