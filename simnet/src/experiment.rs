@@ -31,7 +31,7 @@ pub(crate) use table::{Line, Samples, Table, lock, replace, unwritable};
 pub use job::compare;
 
 use crate::scenario::HORIZON_MAX;
-use crate::seeds::{self, Word};
+use crate::seeds::{self, JobEvent};
 use case::Case;
 
 /// The experiments.
@@ -312,12 +312,12 @@ impl Plan {
         seeds::run(missing.len(), at_a_time, work, |word| {
             told.done = None;
             match word {
-                Word::Progress(number, progress, took) => {
+                JobEvent::Progress(number, progress, took) => {
                     let job = &jobs[missing[number]];
                     under_way.insert(number, progress.share * weight(job));
                     told.running.insert(job.name.clone(), JobProgress { took, ..progress });
                 }
-                Word::Done(number, line, took) => {
+                JobEvent::Done(number, line, took) => {
                     let job = missing[number];
                     told.running.remove(&jobs[job].name);
                     under_way.remove(&number);
@@ -327,7 +327,7 @@ impl Plan {
                     told.jobs_done += 1;
                     told.done = Some((jobs[job].name.clone(), took));
                 }
-                Word::Silence => {}
+                JobEvent::Silence => {}
             }
             refresh.now_and_then(|| self.write(&cases, &jobs, &table))?;
             let share = (done_weight + under_way.values().sum::<f64>()) / all_weight.max(1e-9);

@@ -21,12 +21,13 @@ use serde_json::json;
 
 use crate::experiment::{Line, Plan, Refresh, build, lock, replace, unwritable};
 use crate::overlay::experiment::{self, Experiment, Grid, Outcome, Replay};
-use crate::seeds::{self, Word};
+use crate::seeds::{self, JobEvent};
 use tables::{KindRate, Reading, Tables};
 
-/// Grids of more machines in all are not run at the same time, nor kept for another case, to save memory.
+/// Grids with more machines than this in all are neither run at the same time nor kept for another case, to save
+/// memory.
 const CONCURRENT_NODES_MAX: u32 = 200_000;
-/// Larger grids are left partitioned for an hour only on request: it takes most of the time.
+/// Partitions of an hour take most of the time: with larger grids they are run only on request.
 const PARTITION_HOUR_NODES_MAX: u32 = 1_000;
 
 /// What to run.
@@ -344,8 +345,8 @@ impl Reproduction {
         let mut refresh = Refresh::new();
         seeds::run(jobs.len(), threads, work, |word| {
             match word {
-                Word::Progress(job, progress, _) => _ = running.insert(jobs[job].name(), progress),
-                Word::Done(job, done, took) => {
+                JobEvent::Progress(job, progress, _) => _ = running.insert(jobs[job].name(), progress),
+                JobEvent::Done(job, done, took) => {
                     let name = jobs[job].name();
                     running.remove(&name);
                     tables.insert(self, missing[job], jobs[job], &done, grids)?;
@@ -353,7 +354,7 @@ impl Reproduction {
                     count += 1;
                     progress(ProgressEvent::Done(&name, took));
                 }
-                Word::Silence => {}
+                JobEvent::Silence => {}
             }
             refresh.now_and_then(|| self.write(&all, &tables))?;
             progress(ProgressEvent::Running(&running, count, all.len()));
@@ -394,8 +395,8 @@ impl Reproduction {
         nurseries.into_iter().map(Mutex::new).collect()
     }
 
-    /// The grid with which a case begins, if any, and the work done here to grow it: events, simulated time of all
-    /// machines together.
+    /// The grid with which a case begins, if any, and the work done here to grow it: events, and simulated time summed
+    /// over all machines.
     fn grid(
         &self,
         case: &str,
@@ -406,7 +407,7 @@ impl Reproduction {
         if !Experiment::begins_grown(case) {
             return (None, 0, Duration::ZERO);
         }
-        // Who comes while the grid grows waits for it here.
+        // Other jobs of the seed wait here while the grid grows.
         let mut nursery = nurseries[(seed - self.seed) as usize].lock().unwrap_or_else(PoisonError::into_inner);
         nursery.jobs -= 1;
         let (grid, events, time_up) = match nursery.grid.take() {
@@ -424,7 +425,7 @@ impl Reproduction {
         (Some(Arc::unwrap_or_clone(grid)), events, time_up)
     }
 
-    // ---- what it comes to ----
+    // ---- summary ----
 
     fn summary(&self, jobs: &[Job], tables: &Tables) -> Summary {
         let finished = || jobs.iter().zip(&tables.jobs.lines).filter_map(|(job, line)| Some((job, line.as_ref()?)));
@@ -455,7 +456,7 @@ impl Reproduction {
             values.find(|(known, _)| known == name).map(|(_, value)| *value)
         };
         let sum = |name| finished().filter_map(|(_, line)| of_line(line, name)).sum::<f64>();
-        // What a run that was interrupted had left to do for another process has fewer grids, and is no measure of all.
+        // The part of an interrupted run that another process finished has fewer grids, and does not measure the whole.
         let peaks = finished().filter_map(|(_, line)| Some((of_line(line, "peak_rss_bytes")?, line)));
         let peak = peaks.max_by(|(one, _), (other, _)| one.total_cmp(other));
         let (events, cpu_s, time_up_s) = (sum("events") as u64, sum("cpu_s"), sum("time_up_s"));
@@ -463,7 +464,7 @@ impl Reproduction {
         for (_, line) in finished() {
             match blake3::Hash::from_hex(&line.trace_hash) {
                 Ok(hash) => hasher.update(hash.as_bytes()),
-                // One that somebody has changed is no hash, but makes a difference, too.
+                // A cell that somebody has edited is no hash, but must change the result, too.
                 Err(_) => hasher.update(line.trace_hash.as_bytes()),
             };
         }

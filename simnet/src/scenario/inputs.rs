@@ -1,4 +1,4 @@
-//! What the files hold that a scenario names.
+//! Contents of the files that a scenario names.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::survey::{Bandwidths, Cores};
 use crate::workflow;
 use crate::workload::ObservedBag;
 
-/// What the file held that was named for it.
+/// The contents of the file named for this input.
 ///
 /// # Panics
 /// Where [`Scenario::load`] was not called.
@@ -21,7 +21,7 @@ pub(crate) fn loaded<T>(input: &Option<Arc<T>>) -> &Arc<T> {
     input.as_ref().expect("the files that a scenario names are loaded before anything is drawn from them")
 }
 
-/// What the files that a scenario names hold; read once, shared by all who look at the scenario.
+/// Contents of the files that a scenario names; read once, shared by all its copies.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Inputs {
     /// Of `sessions_file`.
