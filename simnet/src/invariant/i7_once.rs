@@ -1,6 +1,6 @@
 //! I7: no (request, path) is executed twice in one life of a peer.
 //!
-//! Source: `docs/design/overlay.md`, "zombies and doubles": two parents for some seconds *will* happen, and links
+//! Source: `docs/design/overlay.md`, "zombies and duplicates": two parents for some seconds *will* happen, and links
 //! repeat messages; so requests must be idempotent on (request, path). Why: executed twice, a part of a bag is worked
 //! on twice, or is split differently the second time, so that tasks end in both halves or in none.
 //!
