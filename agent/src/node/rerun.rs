@@ -37,7 +37,7 @@ impl Driver {
         });
         let rerun_tasks = self.rerun_tasks(bag, tasks.as_ref());
         let refusal = match (view.closed, &tasks) {
-            (Some((Closing::Cancelled, _)), _) => format!("bag {bag} was cancelled: submit it rerun_tasks"),
+            (Some((Closing::Cancelled, _)), _) => format!("bag {bag} was cancelled: submit it again"),
             (_, None) if rerun_tasks.is_empty() => format!("no task of bag {bag} has failed"),
             (_, Some(_)) if rerun_tasks.is_empty() => format!("none of these tasks of bag {bag} is over"),
             _ => {
@@ -73,11 +73,9 @@ impl Driver {
         let refusal = match self.peer().bag(bag).map(|view| view.closed) {
             None => Refusal::NotFound("the bag was removed meanwhile".to_owned()),
             Some(Some((Closing::Cancelled, _))) => Refusal::Conflict(format!("bag {bag} was cancelled meanwhile")),
-            Some(_) if tasks.is_empty() => {
-                Refusal::Conflict(format!("these tasks of bag {bag} run rerun_tasks already"))
-            }
+            Some(_) if tasks.is_empty() => Refusal::Conflict(format!("these tasks of bag {bag} run again already")),
             Some(_) if !self.commits.has_room() => {
-                Refusal::Unavailable("much waits for the disk: see the agent's log, and try rerun_tasks".to_owned())
+                Refusal::Unavailable("much waits for the disk: see the agent's log, and try again".to_owned())
             }
             Some(_) => {
                 self.pins.learn(bag, Some(&needs.manifest));
@@ -91,9 +89,8 @@ impl Driver {
 
 /// Pins everything that the bag's tasks need. Blocks.
 fn needs(blobs: &Arc<Blobs>, bag: BagId) -> Result<Needs, Refusal> {
-    let gone = |what: &str| {
-        Refusal::Conflict(format!("{what} of bag {bag} is not on this disk any more: submit it rerun_tasks"))
-    };
+    let gone =
+        |what: &str| Refusal::Conflict(format!("{what} of bag {bag} is not on this disk any more: submit it again"));
     let unavailable = |error: BlobError| Refusal::Unavailable(error.to_string());
     let manifest = pins::read_manifest(blobs, bag).map_err(unavailable)?.ok_or_else(|| gone("the manifest"))?;
     let mut pins = Vec::new();

@@ -70,7 +70,7 @@ fn a_native_task_sees_only_its_input_and_leaves_its_output() {
     let text = "echo \"$1 $KEY $(cat inputs/data) $(cat)\" | tr a-z A-Z; echo why >&2; mkdir deep; echo 42 >deep/result; \
                 cp /bin/true copied; chmod 755 copied; ./copied; echo mine >checkpoint/state; \
                 echo forged >inputs/data; sleep 100 & kill $!; wait $!; exit 7";
-    let job = setup.script(text, &["two text"]);
+    let job = setup.script(text, &["two words"]);
     let job = Job {
         env: vec![("KEY".to_owned(), "value".to_owned())],
         stdin: Stdin::Bytes(b"given".to_vec()),
