@@ -233,7 +233,7 @@ fn check(results: Vec<TaskResult>, options: &BenchOptions) -> anyhow::Result<BTr
 
 /// The use of resources between two moments.
 struct Spent {
-    /// Of each agent; without memory.
+    /// Usage of each agent, without memory.
     agents: Vec<Usage>,
     client_cpu: Duration,
     peak_rss_bytes: u64,

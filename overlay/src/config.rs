@@ -45,7 +45,7 @@ pub struct Config {
     /// Period of the look-up of the own key when nothing changes; after a change next to us it begins at a second
     /// and doubles up to this. At least 1,000 ms, default 60,000: the prototype's.
     pub lookup_ms: u64,
-    /// For so long, nobody else's claim makes a peer that crashed or left count as alive. At least `heartbeat_ms`,
+    /// For so long, no other peer's claim makes a peer that crashed or left count as alive. At least `heartbeat_ms`,
     /// default 60,000: the prototype's.
     pub tombstone_ms: u64,
     /// Lost peers that are remembered, to heal partitions. 1 to 4,096, default 64: the prototype's.

@@ -128,7 +128,7 @@ impl Lookup {
         [below.iter().rposition(lives), above.iter().position(lives).map(|place| end + place)]
     }
 
-    /// Of the nearest, those to ask next: both if urgent, else the nearer one that has not answered.
+    /// The nearest candidates to ask next: both if urgent, else the nearer one that has not answered.
     fn next_places(&self) -> [Option<usize>; 2] {
         let nearest = self.nearest_places();
         if self.is_urgent {

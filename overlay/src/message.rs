@@ -45,7 +45,7 @@ pub enum Body {
     },
     /// Answers a ping.
     Ack {
-        /// Of the ping.
+        /// Number of the ping.
         nonce: u32,
         /// Digest of the sender's leaf set.
         mine: u32,
@@ -64,7 +64,7 @@ pub enum Body {
     },
     /// Answers a find.
     Found {
-        /// Of the find.
+        /// Number of the find.
         nonce: u32,
         /// The nearest peers that the sender knows on either side, itself included.
         near: Vec<Member>,
@@ -120,7 +120,7 @@ pub struct HandoverChild {
     pub contact: Member,
     /// Which node of that machine.
     pub node: Node,
-    /// Of the report.
+    /// Version of the report.
     pub version: u64,
     /// The structure.
     pub tree: Subtree,
@@ -191,7 +191,7 @@ impl Payload {
 /// A payload as a machine stores it.
 #[derive(Default, Clone, Debug)]
 pub(crate) struct Load {
-    /// Of the payload; 0 is none.
+    /// Version of the payload; 0 is none.
     pub(crate) version: u64,
     /// Unpacked.
     pub(crate) bytes: Arc<[u8]>,

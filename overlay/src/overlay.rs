@@ -90,7 +90,7 @@ pub(crate) struct Line {
     pub(crate) lookup: Option<Lookup>,
     /// The own key was looked up since joining began.
     pub(crate) looked_up: bool,
-    /// By side, below and above: a look-up found nobody there.
+    /// By side, below and above: a look-up found no peer there.
     pub(crate) ends: [bool; 2],
 }
 
@@ -117,7 +117,7 @@ pub(crate) struct Tree {
     pub(crate) slots: [Option<Box<Slot>>; 2],
     pub(crate) generation: u64,
     pub(crate) root: Option<Arc<RootInfo>>,
-    /// Of `root`; 0 is none.
+    /// Digest of `root`; 0 is none.
     pub(crate) root_digest: u32,
     pub(crate) root_stamp: u64,
     pub(crate) root_payload: Vec<u8>,
@@ -525,7 +525,7 @@ impl Overlay {
         }
     }
 
-    /// Whether nobody stands above us: our router spans the whole line as far as we know, or we are alone.
+    /// Whether no peer stands above us: our router spans the whole line as far as we know, or we are alone.
     pub fn is_root(&self) -> bool {
         if self.line.leaf_set.len() == 0 {
             return true;

@@ -168,7 +168,7 @@ pub struct Summary {
     pub trace_hash: String,
 }
 
-/// Of some repairs.
+/// Quantiles of some repairs.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Quantiles {
     /// How many.

@@ -219,7 +219,7 @@ pub struct Scenario {
     pub reorder_percent: f64,
     /// At most 60,000 ms. Default 1,000: our choice.
     pub reorder_ms: u64,
-    /// Of each uplink and of each downlink, at least 1 B/s. Default 125,000: the paper's 1 Mb/s.
+    /// Bandwidth of each uplink and of each downlink, at least 1 B/s. Default 125,000: the paper's 1 Mb/s.
     pub bandwidth_bytes_s: u64,
     /// Whether all links have that bandwidth, or those of homes: medians 36 Mb/s down and 20 up, or means of places in
     /// `bandwidths_file`, drawn for each link. Default paper.

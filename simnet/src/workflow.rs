@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_named() {
+    fn malformed_instances_are_refused_by_name() {
         let one = task("one", "p", 1.0, &["two"]);
         for (text, sentence) in [
             (workflow(std::slice::from_ref(&one)), "task one: its parent two is no task of it"),

@@ -321,7 +321,7 @@ fn rows_put_aside_are_taken_back() {
 
 #[test]
 fn tasks_cut_off_by_the_horizon_are_open_and_not_lost() {
-    // Of bags whose submitter stays away until the end.
+    // The open tasks are of bags whose submitter stays away until the end.
     let out = Directory::new("open");
     let arguments = "desktops --nodes 2 --bags 10 --seeds 10 --only desktop,log_uniform,load=0.95,paper --output json";
     let output = reproduce(arguments, &out);

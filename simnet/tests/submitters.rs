@@ -19,7 +19,7 @@ fn ends_s(per_submitter: PerSubmitter, user_splits_into: u64) -> (f64, f64) {
         task_mops_max: 50_000.0,
         user_percent: 50.0,
         user_splits_into,
-        // Of these two bags one is the user's.
+        // With this seed one of the two bags is the user's.
         seed: 3,
         ..Scenario::default()
     };

@@ -58,7 +58,7 @@ pub(super) struct EventLoop {
     commands: mpsc::Receiver<Command>,
     events: mpsc::Sender<NetEvent>,
     pending_events: VecDeque<NetEvent>,
-    /// Those that are messages, by peer.
+    /// Number of messages in `pending_events`, by peer.
     occupancy: Occupancy,
     pub(super) links: HashMap<PeerId, Link>,
     pub(super) addresses: Addresses,

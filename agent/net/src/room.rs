@@ -41,7 +41,7 @@ struct State {
     bags: Occupancy,
     /// Peers for which a message about a bag was refused.
     refused: BTreeSet<PeerId>,
-    /// Those of them that have room again, not yet reported.
+    /// Peers of `refused` that have room again, not yet reported.
     freed: BTreeSet<PeerId>,
 }
 

@@ -20,7 +20,7 @@ struct Times {
     total: u64,
     /// At normal priority, in the kernel and in interrupts.
     busy: u64,
-    /// Of that, by this agent and its workers.
+    /// Part of that used by this agent and its workers.
     own: u64,
 }
 

@@ -37,7 +37,7 @@ pub(super) enum GridCommand {
     },
     /// Print a line that lets others join the grid of this machine; the agent must run
     Invite {
-        /// What whoever joins may do: member (run tasks), submitter (and submit bags), admin (and invite)
+        /// Role of the machines that join: member (run tasks), submitter (and submit bags), admin (and invite)
         #[arg(long, value_enum, default_value = "member")]
         role: Role,
         /// How long the invitation is good: 12h, 7d
@@ -47,10 +47,10 @@ pub(super) enum GridCommand {
         #[arg(long, value_name = "N", default_value_t = 1)]
         uses: u32,
         /// How long certificates are valid; they are renewed in their second half by any admin, those of
-        /// admins by whoever has the grid's key [default: 30d, of admins 365d]
+        /// admins by the holder of the grid's key [default: 30d, of admins 365d]
         #[arg(long, value_name = "DURATION")]
         lifetime: Option<Span>,
-        /// The passphrase of the grid's key, where admins are invited and it is sealed
+        /// The passphrase of the grid's key, if it is sealed and admins are invited
         #[arg(long, value_name = "FILE")]
         passphrase_file: Option<PathBuf>,
     },
@@ -65,7 +65,7 @@ pub(super) enum GridCommand {
     Revoke {
         /// The machine's id, or the end of it if it is connected to this one
         peer: String,
-        /// The passphrase of the grid's key, where an admin is thrown out, or somebody who may be one, and it is sealed
+        /// The passphrase of the grid's key, if it is sealed and the machine is an admin or may be one
         #[arg(long, value_name = "FILE")]
         passphrase_file: Option<PathBuf>,
     },

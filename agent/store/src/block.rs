@@ -270,7 +270,7 @@ mod tests {
                 assert_eq!((header.before, header.after, next), (7, 9, good.len() as u64));
                 assert!(was_healed && found == payload(length), "{length} bytes, damaged at {at}");
             }
-            // Of the payload half a row may be damaged.
+            // Half a row of the payload may be damaged.
             let burst = row_bytes(length) / 2;
             for at in 2 * HEADER_BYTES..(2 * HEADER_BYTES + length).saturating_sub(burst) {
                 let mut bad = good.clone();

@@ -21,7 +21,7 @@ pub struct ReadError(String);
 /// Reads durable records. Clones read the same store.
 #[derive(Clone, Debug, Default)]
 pub struct Reader {
-    /// Of the open database.
+    /// Channel to the open database.
     orders: Arc<Mutex<Option<SyncSender<Order>>>>,
     /// Durable changes that the database has not been given yet.
     pending: Arc<Mutex<Changes>>,

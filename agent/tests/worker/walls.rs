@@ -260,7 +260,7 @@ fn a_workers_stderr_is_bounded_and_blocks_nothing() {
     };
     let reason = reason_of("printf 'why\\033[2J' >&2; exit 3");
     assert!(reason.ends_with("(exit code 3): why\\u{1b}[2J"), "{reason}");
-    // Of long output the beginning is kept.
+    // The beginning of long output is kept.
     let kept = reason_of("head -c 60000 /dev/zero | tr '\\0' x >&2; exit 3").matches('x').count();
     assert!((4000..=4100).contains(&kept), "{kept}");
 }

@@ -164,7 +164,7 @@ pub enum ManifestError {
     /// Not a manifest at all.
     #[error("not a manifest: {0}")]
     Malformed(String),
-    /// Of another version.
+    /// The manifest has another version.
     #[error("manifest of version {0}; this idlewood reads version {MANIFEST_VERSION}: update it")]
     Version(u32),
     /// Its parts do not fit together.

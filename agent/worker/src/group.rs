@@ -64,7 +64,7 @@ pub(super) struct Group {
     pub(super) member: Member,
 }
 
-/// Those of this process, once prepared.
+/// The groups of this process, once prepared.
 static GROUPS: OnceLock<Result<Groups, Gap>> = OnceLock::new();
 
 /// The control groups of this process, or why it can make none. The first call prepares them, and must come before this

@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_frame_is_refused() {
+    fn bytes_that_are_no_frame_are_refused() {
         let frame = encode(&report(), FROM_WORKER_BYTES_MAX).unwrap();
         for cut in 1..frame.len() {
             assert!(read::<FromWorker>(&mut &frame[..cut], FROM_WORKER_BYTES_MAX).is_err(), "cut at {cut}");

@@ -175,7 +175,7 @@ fn scale(mut case: Case) -> Case {
 const GRID_TASK_CV: f64 = 0.45;
 /// Share of machines that are always up, which submit all bags: a central scheduler is never away either.
 const STEADY_PERCENT: f64 = 5.0;
-/// Of the grid's speed.
+/// Load as a share of the grid's speed.
 const LOADS: [f64; 2] = [0.7, 0.95];
 
 /// A change of the scheduler's settings.

@@ -34,7 +34,7 @@ pub(crate) struct Line {
     pub(crate) key: String,
     pub(crate) labels: Labels,
     pub(crate) seed: u64,
-    /// Of the simulation, in hexadecimal.
+    /// Trace hash of the simulation, in hexadecimal.
     pub(crate) trace_hash: String,
     pub(crate) values: Values,
 }

@@ -188,7 +188,7 @@ pub struct Outcome {
     pub events: u64,
     /// Simulated time of all machines together, without that of growth.
     pub time_up: Duration,
-    /// Of the world.
+    /// Trace hash of the world.
     pub trace: blake3::Hash,
 }
 
@@ -494,7 +494,7 @@ impl<'a> CaseRun<'a> {
                     routers.get(choice).copied()
                 }
             };
-            // Of two machines one is the root and one the last.
+            // A grid of two machines has only the root and the last.
             let Some(victim) = victim else { continue };
             if announced {
                 self.world.leave(victim);

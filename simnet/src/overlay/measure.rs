@@ -9,7 +9,7 @@ use crate::size::{Size, size_of};
 pub struct Measure {
     /// Bytes of its CBOR encoding.
     pub bytes: u64,
-    /// Of its content.
+    /// Digest of its content.
     pub digest: u64,
     /// What kind of message it is.
     pub kind: &'static str,

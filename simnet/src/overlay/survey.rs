@@ -96,8 +96,8 @@ impl Watch {
 pub struct Paths {
     /// Leaves of machines that are up and not leaving, joining ones included.
     pub leaves: u64,
-    /// Those whose chain of links, acknowledged by the parent and held by it, through machines that are up, leads to
-    /// the true root.
+    /// Leaves whose chain of links, acknowledged and held by each parent, leads through machines that are up to the
+    /// true root.
     pub available: u64,
 }
 

@@ -48,13 +48,13 @@ impl Wire {
 /// Parameters of a world.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Of all randomness.
+    /// Seed of all randomness.
     pub seed: u64,
     /// Most machines; all are down at first.
     pub hosts: u32,
-    /// Of all peers.
+    /// Settings of all peers.
     pub config: Config,
-    /// Of all links at first.
+    /// Quality of all links at first.
     pub quality: Quality,
     /// What travels.
     pub wire: Wire,
@@ -162,7 +162,7 @@ struct Letter {
     from: Member,
     message: Message,
     digest: u64,
-    /// Of its receiver.
+    /// Tag of its receiver.
     tag: u64,
 }
 

@@ -70,7 +70,7 @@ impl Tables {
         Ok(tables)
     }
 
-    /// Of the jobs that are done.
+    /// Keys of the finished jobs.
     fn keys(&self) -> Vec<&str> {
         self.jobs.lines.iter().flatten().map(|line| line.key.as_str()).collect()
     }
@@ -138,7 +138,7 @@ pub(super) struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    /// Of cells in the order of [`MEASURED`].
+    /// Reads cells in the order of [`MEASURED`].
     pub(super) fn of(experiment: Experiment, cells: &[&'a str]) -> Option<Self> {
         let &[_nodes, _seed, case, quantity, value, _check, _key] = cells else { return None };
         Some(Self { experiment, case, quantity, value: number(value) })
@@ -152,7 +152,7 @@ pub(super) struct KindRate<'a> {
 }
 
 impl<'a> KindRate<'a> {
-    /// Of cells in the order of [`TRAFFIC`].
+    /// Reads cells in the order of [`TRAFFIC`].
     pub(super) fn of(cells: &[&'a str]) -> Option<Self> {
         let &[_nodes, _seed, kind, messages, bytes, _check, _key] = cells else { return None };
         Some(Self { kind, rate: Rate { messages: number(messages), bytes: number(bytes) } })

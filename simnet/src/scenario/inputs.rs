@@ -24,23 +24,23 @@ pub(crate) fn loaded<T>(input: &Option<Arc<T>>) -> &Arc<T> {
 /// Contents of the files that a scenario names; read once, shared by all its copies.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Inputs {
-    /// Of `sessions_file`.
+    /// Contents of `sessions_file`.
     pub sessions: Option<Arc<Availability>>,
-    /// Of `latency_file`.
+    /// Contents of `latency_file`.
     pub latencies: Option<Arc<Matrix>>,
-    /// Of `log_file`, or the bags of `workflow_files`.
+    /// Bags of `log_file`, or of `workflow_files`.
     pub bags: Option<Arc<Vec<ObservedBag>>>,
-    /// Of `tasks_file`.
+    /// Contents of `tasks_file`.
     pub tasks: Option<Arc<Distribution>>,
-    /// Of `lengths_file`.
+    /// Contents of `lengths_file`.
     pub lengths: Option<Arc<Distribution>>,
-    /// Of `intervals_file`.
+    /// Contents of `intervals_file`.
     pub intervals: Option<Arc<Distribution>>,
-    /// Of `owner_file`.
+    /// Contents of `owner_file`.
     pub owners: Option<Arc<ProcessorLoad>>,
-    /// Of `cores_file`.
+    /// Contents of `cores_file`.
     pub cores: Option<Arc<Cores>>,
-    /// Of `bandwidths_file`.
+    /// Contents of `bandwidths_file`.
     pub bandwidths: Option<Arc<Bandwidths>>,
 }
 

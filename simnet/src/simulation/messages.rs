@@ -15,7 +15,7 @@ use crate::overlay::Wire;
 use crate::scenario::BadRouting;
 use crate::size::size_of;
 
-/// Of an Ed25519 signature.
+/// Length of an Ed25519 signature.
 const SIGNATURE_BYTES: usize = 64;
 
 impl Shard {

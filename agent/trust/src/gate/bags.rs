@@ -110,7 +110,7 @@ impl Gate {
 }
 
 impl State {
-    /// Of two valid chains keeps the one that expires later.
+    /// Stores the chain, unless a valid one that expires no earlier is known.
     fn remember_submitter(&mut self, submitter: PeerId, chain: Chain, now_s: u64) {
         let is_valid =
             |state: &Self, chain: &Chain| chain.still_valid(now_s, |peer, role| state.is_revoked(peer, role)).is_ok();

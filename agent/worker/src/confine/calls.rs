@@ -186,7 +186,7 @@ const NO_LINKS: &[i64] = &[
     libc::SYS_readlinkat,
 ];
 
-/// Of kernels younger than the library: the numbers are the same everywhere.
+/// Calls of kernels younger than the library: the numbers are the same everywhere.
 const SYS_STATMOUNT: i64 = 457;
 const SYS_LISTMOUNT: i64 = 458;
 const SYS_SETXATTRAT: i64 = 463;
@@ -197,7 +197,7 @@ const SYS_OPEN_TREE_ATTR: i64 = 467;
 const SYS_FILE_GETATTR: i64 = 468;
 const SYS_FILE_SETATTR: i64 = 469;
 
-/// Those that are allowed to programs that may start processes.
+/// Calls allowed to programs that may start processes.
 const PROCESSES: &[i64] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -207,7 +207,7 @@ const PROCESSES: &[i64] = &[
     libc::SYS_vfork,
 ];
 
-/// Those that are allowed to programs that see no other processes, and no other files that can be changed.
+/// Calls allowed to programs that see no other processes, and no other files that can be changed.
 const WITH_NAMESPACES: &[i64] = &[
     libc::SYS_kill,
     libc::SYS_tkill,
@@ -339,7 +339,7 @@ pub(super) fn filters(native: Option<bool>) -> Result<Vec<BpfProgram>, Unfiltere
         None => forbid_processes(&mut forbidden)?,
         Some(namespaces) => forbid_to_native(&mut forbidden, namespaces)?,
     }
-    // Limits are for this process alone, and no other is told of by signals. Pipes stay as small as they are.
+    // Limits apply to this process alone, and events of files signal no other. Pipes stay as small as they are.
     forbidden.number(libc::SYS_prlimit64, 0, SeccompCmpOp::Ne, 0)?;
     for command in [libc::F_SETOWN, F_SETOWN_EX, F_SETSIG, F_SETPIPE_SZ] {
         forbidden.number(libc::SYS_fcntl, 1, SeccompCmpOp::Eq, command)?;

@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(by_parents, listed);
     }
 
-    /// Of a process whose program its user may not read, the system tells only root the memory use.
+    /// The system tells only root the memory use of a process whose program its user may not read.
     #[test]
     fn a_process_that_may_not_be_read_hides() {
         use std::os::unix::fs::PermissionsExt as _;
@@ -268,7 +268,7 @@ mod tests {
         }
         assert_eq!(taken.hides, !rustix::process::geteuid().is_root(), "{taken:?}");
         assert!(!other.hides && other.open_files > 0 && other.memory_bytes > 0, "{other:?}");
-        // Of a process that has ended nothing is told, and nothing is hidden.
+        // An ended process does not count as hiding its use.
         assert!(!Usage::by(shown.id(), true).hides);
     }
 }

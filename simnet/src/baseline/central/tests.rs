@@ -278,7 +278,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_beats_the_bound_and_all_complete(instance in instances()) {
+    fn no_policy_beats_the_bound_and_all_complete(instance in instances()) {
         for policy in [Policy::Fcfs, Policy::MinCent, PLUS, Policy::MinCentPlus { frozen_max: 0 }] {
             let completed = schedule(&instance, policy);
             prop_assert!(completed.iter().all(Option::is_some), "{:?} {:?}", policy, completed);
